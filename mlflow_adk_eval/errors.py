@@ -1,0 +1,139 @@
+"""Everything that can go wrong, as one tree.
+
+::
+
+    AdkEvalError
+    ├── UsageError            the call itself is wrong                        exit 64
+    │   └── InputError        a file or value does not say what it must       exit 64
+    │       ├── EvalSetError  an eval set, a recording or a result file
+    │       └── ConfigError   an eval config
+    ├── RunError              the run could not be carried out                exit 3
+    │   ├── AgentError        the agent cannot be loaded or run
+    │   └── TrackingError     MLflow cannot be reached or lost something
+    └── GateFailed            the evidence does not allow a promotion         exit 1 or 2
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mlflow_adk_eval.outcome import Decision
+
+
+class AdkEvalError(Exception):
+    """The root of all errors that this package raises on purpose."""
+
+    exit_code: int = 3
+    """What the command line returns for it."""
+
+
+class UsageError(AdkEvalError, ValueError):
+    """An argument that makes no sense, found before any work starts."""
+
+    exit_code = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with an input."""
+
+    path: str
+    """Where: a JSON path such as ``$.eval_cases[0].eval_id``."""
+    found: str
+    """What stands there."""
+    wanted: str
+    """What should stand there."""
+    hint: str = ""
+    """The likely intention, as a sentence; empty where there is none."""
+
+    def __str__(self) -> str:
+        """Return the problem as one line."""
+        line = f"{self.path}: found {self.found}; wanted {self.wanted}"
+        return f"{line}. {self.hint}" if self.hint else line
+
+
+class InputError(UsageError):
+    """All that is wrong with one input, in one error."""
+
+    noun = "input"
+
+    def __init__(self, source: str, problems: Sequence[Problem]) -> None:
+        """Describe every problem of `source`, a file path or the name of an argument."""
+        self.source = source
+        self.problems = tuple(problems)
+        count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
+        lines = "\n".join(f"  {problem}" for problem in self.problems)
+        super().__init__(f"{source}: {count} in this {self.noun}\n{lines}")
+
+
+class EvalSetError(InputError):
+    """An eval set, a recording or a result file that cannot be read."""
+
+    noun = "eval set"
+
+
+class ConfigError(InputError):
+    """An eval config that cannot be used."""
+
+    noun = "eval config"
+
+
+class RunError(AdkEvalError):
+    """The run could not be carried out, so nothing was decided."""
+
+
+class AgentError(RunError):
+    """The agent could not be imported, built or called."""
+
+
+class TrackingError(RunError):
+    """MLflow could not be reached, or stored less than it was given."""
+
+
+class GateFailed(AdkEvalError):
+    """The decision was not *passed*."""
+
+    def __init__(self, decision: Decision) -> None:
+        """Carry the `decision` with its reasons."""
+        self.decision = decision
+        self.exit_code = 1 if decision.verdict == "failed" else 2
+        reasons = "\n".join(f"  - {reason}" for reason in decision.reasons)
+        super().__init__(f"gate {decision.verdict}:\n{reasons}")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a sentence naming the entry of `known` that `name` was likely meant to be, or ``""``.
+
+    >>> did_you_mean("tool_trajectory_score", ["tool_trajectory_avg_score", "safety_v1"])
+    "Did you mean 'tool_trajectory_avg_score'?"
+    >>> did_you_mean("banana", ["safety_v1"])
+    ''
+    """
+    folded = {entry.lower().replace("_", ""): entry for entry in known}
+    near = difflib.get_close_matches(name.lower().replace("_", "").replace("-", ""), folded, n=1, cutoff=0.75)
+    return f"Did you mean {folded[near[0]]!r}?" if near else ""
+
+
+def shown(value: Any, *, limit: int = 80) -> str:
+    """Return `value` as it may stand in a message: its type where it is large, itself where it is short.
+
+    >>> shown("x"), shown([1, 2, 3]), shown(None), shown({"a": 1})
+    ("'x'", 'a list of 3', 'null', 'an object with a')
+    """
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case dict():
+            keys = ", ".join(map(str, list(value)[:4])) or "no keys"
+            return f"an object with {keys}"[:limit]
+        case list() | tuple():
+            return f"a list of {len(value)}"
+        case _:
+            text = repr(value)
+            return text if len(text) <= limit else f"{text[: limit - 1]}…"

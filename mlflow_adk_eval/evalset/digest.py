@@ -1,0 +1,54 @@
+"""What an eval set demands, as one hash: the same for the same demands, however they are spelt."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from mlflow_adk_eval.evalset.models import EvalSet
+
+_INCIDENTAL = {"invocation_id", "creation_timestamp"}
+
+
+def eval_set_digest(eval_set: EvalSet) -> str:
+    """Return ``sha256:<hex>`` over the cases.
+
+    Spelling, key order, ``1`` or ``1.0``, absent or empty fields, ids and times of invocations and the name of the set
+    do not matter; the order of cases and turns and everything else does.
+    """
+    return "sha256:" + hashlib.sha256(canonical_json([canonical(case) for case in eval_set.eval_cases])).hexdigest()
+
+
+def canonical_json(value: Any) -> bytes:
+    """Return JSON with sorted keys and no spaces, as UTF-8."""
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode("utf-8", "surrogatepass")
+
+
+def canonical(value: Any) -> Any:
+    """Return a model as JSON values, without what ADK would not notice."""
+    if isinstance(value, BaseModel):
+        fields = {name: canonical(getattr(value, name)) for name in type(value).model_fields if name not in _INCIDENTAL}
+        extras = {name: _plain(extra) for name, extra in (value.model_extra or {}).items() if extra is not None}
+        return {name: found for name, found in fields.items() if found not in (None, "", [], {})} | extras
+    if isinstance(value, tuple):
+        return [canonical(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: canonical(item) if isinstance(item, BaseModel) else _plain(item) for key, item in value.items()}
+    return _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    """Spell whole numbers one way; leave everything else, null values inside user data included."""
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case dict():
+            return {key: _plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_plain(item) for item in value]
+        case _:
+            return value

@@ -1,0 +1,178 @@
+"""Eval sets as files: reading any generation, selecting cases, folders of tests, writing what ADK reads."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError, did_you_mean, shown
+from mlflow_adk_eval.evalset.legacy import SESSION, InitialSession, convert
+from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, Model
+from mlflow_adk_eval.evalset.parse import decode, parse, read_text
+
+_EVAL_SET = TypeAdapter(EvalSet)
+_SUFFIXES = (".evalset.json", ".test.json", ".json")
+_SHAPES = "an eval set (an object with eval_set_id and eval_cases), or a legacy list of cases or of turns"
+
+
+def load_eval_set(path: str | Path, *, initial_session: str | Path | None = None) -> EvalSet:
+    """Return the eval set in a file of any generation, or the selection ``path:eval_1,eval_2`` of it.
+
+    Args:
+        path: the file, optionally followed by a colon and the ids to keep.
+        initial_session: the separate session file of a legacy list of turns.
+
+    Raises:
+        EvalSetError: with every problem of the file, or if it holds an id twice.
+        UsageError: if a selected id is not in the file.
+    """
+    file, selected = split_selection(path)
+    eval_set = parse_eval_set(read_text(file), str(file), stem=stem_of(file), session=_session(initial_session))
+    return select(eval_set, selected) if selected else eval_set
+
+
+def parse_eval_set(text: bytes, source: str, *, stem: str, session: InitialSession | None = None) -> EvalSet:
+    """Return the eval set in `text`; `stem` names it where the text, being legacy, does not.
+
+    Raises:
+        EvalSetError: with every problem of the text.
+    """
+    if text.lstrip()[:1] == b"{":
+        eval_set = parse(_EVAL_SET, text, source)
+        if session is not None:
+            raise EvalSetError(source, [Problem("$", "an eval set of today's format and a separate initial session", "the session inside the cases (session_input)")])
+    else:
+        value = decode(text, source)
+        if not isinstance(value, list):
+            raise EvalSetError(source, [Problem("$", shown(value), _SHAPES)])
+        eval_set = convert(value, source, stem=stem, session=session)
+    _refuse_duplicates(eval_set.eval_cases, source)
+    return eval_set
+
+
+def _session(path: str | Path | None) -> InitialSession | None:
+    return None if path is None else parse(SESSION, read_text(Path(path)), str(path))
+
+
+def _refuse_duplicates(cases: Iterable[EvalCase], source: str) -> None:
+    first: dict[str, int] = {}
+    problems = []
+    for index, case in enumerate(cases):
+        earlier = first.setdefault(case.eval_id, index)
+        if earlier != index:
+            problems.append(Problem(f"$.eval_cases[{index}].eval_id", f"{case.eval_id!r}, the id of case {earlier}", "an id of its own"))
+    if problems:
+        raise EvalSetError(source, problems)
+
+
+def stem_of(path: Path) -> str:
+    """Return a file's name without the endings that ADK gives its eval sets.
+
+    >>> stem_of(Path("a/b.evalset.json")), stem_of(Path("c.test.json"))
+    ('b', 'c')
+    """
+    for suffix in _SUFFIXES:
+        if path.name.endswith(suffix):
+            return path.name.removesuffix(suffix)
+    return path.stem
+
+
+def split_selection(path: str | Path) -> tuple[Path, tuple[str, ...]]:
+    """Return a path and the ids selected behind a colon.
+
+    A file whose name holds a colon is taken as it is.
+
+    >>> split_selection("set.json:a,b")
+    (PosixPath('set.json'), ('a', 'b'))
+    """
+    if isinstance(path, Path) or Path(path).exists() or ":" not in path:
+        return Path(path), ()
+    head, _, ids = path.partition(".json:")
+    file = f"{head}.json" if ids else path.rpartition(":")[0]
+    ids = ids or path.rpartition(":")[2]
+    return Path(file), tuple(eval_id.strip() for eval_id in ids.split(",") if eval_id.strip())
+
+
+def select(eval_set: EvalSet, eval_ids: Iterable[str]) -> EvalSet:
+    """Return the set with only the named cases, in the set's own order.
+
+    Raises:
+        UsageError: naming each id that the set does not hold.
+    """
+    wanted = set(eval_ids)
+    unknown = sorted(wanted - set(eval_set.eval_ids))
+    if unknown:
+        hints = "; ".join(f"{eval_id!r} {did_you_mean(eval_id, eval_set.eval_ids)}".strip() for eval_id in unknown)
+        msg = f"eval set {eval_set.eval_set_id!r} has no case {hints} (it has {len(eval_set.eval_cases)} cases)"
+        raise UsageError(msg)
+    return eval_set.model_copy(update={"eval_cases": tuple(case for case in eval_set.eval_cases if case.eval_id in wanted)})
+
+
+def test_files(folder: Path) -> list[Path]:
+    """Return the ``*.test.json`` files of a folder and all below it, sorted.
+
+    Raises:
+        UsageError: if there is none.
+    """
+    found = sorted(folder.rglob("*.test.json"))
+    if not found:
+        msg = f"{folder}: no *.test.json file in this folder or below it"
+        raise UsageError(msg)
+    return found
+
+
+def merge(name: str, parts: Iterable[tuple[str, EvalSet]]) -> tuple[EvalSet, dict[str, list[str]]]:
+    """Return the cases of several files as one set, and the ids that each file's cases got in it.
+
+    An id that occurs in several files is prefixed by its file's name.
+
+    Args:
+        name: the id of the new set.
+        parts: each file's name and its eval set.
+    """
+    listed = list(parts)
+    occurrences = Counter(case.eval_id for _, part in listed for case in part.eval_cases)
+    cases: list[EvalCase] = []
+    ids: dict[str, list[str]] = {}
+    for file, part in listed:
+        renamed = [
+            case if occurrences[case.eval_id] == 1 else case.model_copy(update={"eval_id": f"{file}:{case.eval_id}"})
+            for case in part.eval_cases
+        ]
+        cases += renamed
+        ids[file] = [case.eval_id for case in renamed]
+    return EvalSet(eval_set_id=name, name=name, eval_cases=tuple(cases)), ids
+
+
+def dump(model: Model) -> dict[str, Any]:
+    """Return a model as plain JSON values in ADK's spelling, leaving out what is absent.
+
+    An empty list of events is written, since without it ADK would read the other shape.
+    """
+    return model.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+
+
+def dumps(model: Model) -> str:
+    """Return a model as indented JSON text that ADK reads."""
+    return json.dumps(dump(model), ensure_ascii=False, indent=2) + "\n"
+
+
+def write_eval_set(eval_set: EvalSet, path: str | Path) -> None:
+    """Write an eval set so that the current ADK loads it."""
+    Path(path).write_text(dumps(eval_set), encoding="utf-8")
+
+
+def migrate(old: str | Path, new: str | Path, *, initial_session: str | Path | None = None) -> EvalSet:
+    """Rewrite an eval set of any generation in today's format, and return it.
+
+    Raises:
+        EvalSetError: with every problem of the old file.
+    """
+    eval_set = load_eval_set(old, initial_session=initial_session)
+    write_eval_set(eval_set, new)
+    return eval_set

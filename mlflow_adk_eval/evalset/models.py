@@ -1,0 +1,271 @@
+"""ADK's evaluation data as light models of our own.
+
+They read every generation of ADK's JSON (snake_case and camelCase at every level), keep what they do not know and
+write what the current ADK reads. Field names, defaults and meanings are ADK's.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic.alias_generators import to_camel
+
+Json = dict[str, Any]
+"""A JSON object."""
+
+
+class Model(BaseModel):
+    """The base of all data models: immutable, both spellings, unknown fields kept."""
+
+    model_config = ConfigDict(
+        extra="allow", frozen=True, alias_generator=to_camel, populate_by_name=True, ser_json_inf_nan="constants"
+    )
+
+    passthrough: ClassVar[frozenset[str]] = frozenset()
+    """Fields that ADK defines and we only carry along."""
+
+
+class FunctionCall(Model):
+    """A call of a tool."""
+
+    passthrough = frozenset({"partial_args", "will_continue"})
+    id: str | None = None
+    name: str | None = None
+    args: Json | None = None
+
+
+class FunctionResponse(Model):
+    """What a tool returned."""
+
+    passthrough = frozenset({"will_continue", "scheduling", "parts"})
+    id: str | None = None
+    name: str | None = None
+    response: Json | None = None
+
+
+class Part(Model):
+    """One part of a message: text, a tool call or a tool's answer; media and the like are carried along."""
+
+    passthrough = frozenset({
+        "audio_transcription", "code_execution_result", "executable_code", "file_data", "inline_data", "media_processing",
+        "media_resolution", "part_metadata", "speech_metadata", "thought_signature", "tool_call", "tool_response", "video_metadata",
+    })  # fmt: skip
+    text: str | None = None
+    thought: bool | None = None
+    function_call: FunctionCall | None = None
+    function_response: FunctionResponse | None = None
+
+
+class Content(Model):
+    """A message."""
+
+    parts: tuple[Part, ...] | None = None
+    role: str | None = None
+
+    @property
+    def text(self) -> str:
+        """All text parts, joined by newlines as ADK joins them."""
+        return "\n".join([part.text for part in self.parts or () if part.text])
+
+
+class RubricContent(Model):
+    """What a rubric demands."""
+
+    text_property: str | None = None
+
+
+class Rubric(Model):
+    """One property that a judge looks for."""
+
+    rubric_id: str
+    rubric_content: RubricContent
+    description: str | None = None
+    type: str | None = None
+
+
+class IntermediateData(Model):
+    """What happened between user text and answer, as people write it in eval sets."""
+
+    tool_uses: tuple[FunctionCall, ...] = ()
+    tool_responses: tuple[FunctionResponse, ...] = ()
+    intermediate_responses: tuple[tuple[str, tuple[Part, ...]], ...] = ()
+    """Author and parts, in order."""
+
+
+class InvocationEvent(Model):
+    """One event of a recorded invocation."""
+
+    passthrough = frozenset({"invocation_index", "tool_use_index"})
+    author: str
+    content: Content | None = None
+    grounding_metadata: Json | None = None
+    usage_metadata: Json | None = None
+    model_version: str | None = None
+
+
+class InvocationEvents(Model):
+    """What happened between user text and answer, as ADK records it."""
+
+    invocation_events: tuple[InvocationEvent, ...]
+
+
+class AgentDetails(Model):
+    """One agent of an app, as it was when it answered."""
+
+    name: str
+    instructions: str = ""
+    tool_declarations: tuple[Any, ...] = ()
+
+
+class AppDetails(Model):
+    """The agents of an app, by name."""
+
+    agent_details: dict[str, AgentDetails] = {}
+
+
+class Invocation(Model):
+    """One turn: what the user said, what the agent did and answered."""
+
+    invocation_id: str = ""
+    user_content: Content
+    final_response: Content | None = None
+    intermediate_data: Annotated[InvocationEvents | IntermediateData | None, Field(union_mode="left_to_right")] = None
+    creation_timestamp: float = 0.0
+    duration: float | None = None
+    """Seconds."""
+    model_duration: float | None = None
+    """Seconds."""
+    tool_duration: float | None = None
+    """Seconds."""
+    rubrics: tuple[Rubric, ...] | None = None
+    app_details: AppDetails | None = None
+
+    @property
+    def user_text(self) -> str:
+        """What the user said."""
+        return self.user_content.text
+
+    @property
+    def final_text(self) -> str:
+        """What the agent answered; empty where it said nothing."""
+        return self.final_response.text if self.final_response else ""
+
+    @property
+    def events(self) -> tuple[InvocationEvent, ...]:
+        """The recorded events; none for data written by hand."""
+        return self.intermediate_data.invocation_events if isinstance(self.intermediate_data, InvocationEvents) else ()
+
+    @property
+    def tool_calls(self) -> list[FunctionCall]:
+        """Every tool call, in order, from either shape of intermediate data."""
+        match self.intermediate_data:
+            case InvocationEvents(invocation_events=events):
+                return [
+                    part.function_call
+                    for event in events
+                    if event.content
+                    for part in event.content.parts or ()
+                    if part.function_call
+                ]
+            case IntermediateData(tool_uses=uses):
+                return list(uses)
+            case None:
+                return []
+
+    @property
+    def tool_responses(self) -> list[FunctionResponse]:
+        """Every answer of a tool, in order, from either shape of intermediate data."""
+        match self.intermediate_data:
+            case InvocationEvents(invocation_events=events):
+                return [
+                    part.function_response
+                    for event in events
+                    if event.content
+                    for part in event.content.parts or ()
+                    if part.function_response
+                ]
+            case IntermediateData(tool_responses=responses):
+                return list(responses)
+            case None:
+                return []
+
+
+class SessionInput(Model):
+    """The session that a case starts in."""
+
+    app_name: str
+    user_id: str
+    session_id: str | None = None
+    state: Json = {}
+
+
+class UserBehavior(Model):
+    """One trait of a simulated user."""
+
+    name: str
+    description: str
+    behavior_instructions: tuple[str, ...]
+    violation_rubrics: tuple[str, ...]
+
+
+class UserPersona(Model):
+    """A simulated user."""
+
+    id: str
+    description: str
+    behaviors: tuple[UserBehavior, ...]
+
+
+PERSONAS = ("EXPERT", "NOVICE", "EVALUATOR")
+"""The ids that ADK resolves itself."""
+
+
+class ConversationScenario(Model):
+    """A conversation that a simulated user will lead."""
+
+    starting_prompt: str
+    conversation_plan: str
+    user_persona: UserPersona | str | None = None
+
+    @field_validator("user_persona")
+    @classmethod
+    def _known(cls, persona: UserPersona | str | None) -> UserPersona | str | None:
+        if isinstance(persona, str) and persona not in PERSONAS:
+            msg = f"a persona object, or one of {', '.join(PERSONAS)}"
+            raise ValueError(msg)
+        return persona
+
+
+class EvalCase(Model):
+    """One conversation to evaluate: either written down or to be led by a simulated user."""
+
+    eval_id: str
+    conversation: tuple[Invocation, ...] | None = None
+    conversation_scenario: ConversationScenario | None = None
+    session_input: SessionInput | None = None
+    creation_timestamp: float = 0.0
+    rubrics: tuple[Rubric, ...] | None = None
+    final_session_state: Json | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.conversation is None) == (self.conversation_scenario is None):
+            msg = "exactly one of conversation and conversation_scenario"
+            raise ValueError(msg)
+        return self
+
+
+class EvalSet(Model):
+    """Conversations to evaluate an agent on, and what is expected of it."""
+
+    eval_set_id: str
+    name: str | None = None
+    description: str | None = None
+    eval_cases: tuple[EvalCase, ...]
+    creation_timestamp: float = 0.0
+
+    @property
+    def eval_ids(self) -> tuple[str, ...]:
+        """The ids of all cases, in order."""
+        return tuple(case.eval_id for case in self.eval_cases)
