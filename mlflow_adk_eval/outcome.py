@@ -253,7 +253,7 @@ class CriterionSummary:
     """The evaluated scores by eval id, one per run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Report:
     """The outcome of an evaluation: every cell, with its reason."""
 
@@ -266,6 +266,11 @@ class Report:
     """The MLflow run that holds it; ``None`` where it was not logged."""
     notes: tuple[str, ...] = ()
     """What the reader should know besides, such as "3 recorded cases are not in the eval set"."""
+
+    def __repr__(self) -> str:
+        """Return the verdict and the scores; the whole report may be a gigabyte."""
+        scores = ", ".join(f"{name}={'not evaluated' if score is None else f'{score:.4g}'}" for name, score in self.scores.items())
+        return f"<Report {self.verdict}: {len(self.cases)} case runs of {self.eval_set.eval_set_id!r}; {scores}>"
 
     @property
     def criteria(self) -> tuple[str, ...]:
@@ -298,8 +303,8 @@ class Report:
 
     @property
     def scores(self) -> dict[str, float | None]:
-        """The mean score of each criterion over the evaluated cases."""
-        return {name: summary.mean for name, summary in self.summaries().items()}
+        """The mean score of each deciding criterion over the evaluated cases; ``None`` where none was evaluated."""
+        return {name: summary.mean for name, summary in self.summaries().items() if summary.threshold is not None}
 
     def summaries(self) -> dict[str, CriterionSummary]:
         """Return each criterion's totals, in the order of the config."""

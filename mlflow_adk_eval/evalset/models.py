@@ -33,6 +33,8 @@ class FunctionCall(Model):
     id: str | None = None
     name: str | None = None
     args: Json | None = None
+    partial_args: Any = None
+    will_continue: Any = None
 
 
 class FunctionResponse(Model):
@@ -42,6 +44,9 @@ class FunctionResponse(Model):
     id: str | None = None
     name: str | None = None
     response: Json | None = None
+    will_continue: Any = None
+    scheduling: Any = None
+    parts: Any = None
 
 
 class Part(Model):
@@ -53,6 +58,19 @@ class Part(Model):
     })  # fmt: skip
     text: str | None = None
     thought: bool | None = None
+    audio_transcription: Any = None
+    code_execution_result: Any = None
+    executable_code: Any = None
+    file_data: Any = None
+    inline_data: Any = None
+    media_processing: Any = None
+    media_resolution: Any = None
+    part_metadata: Any = None
+    speech_metadata: Any = None
+    thought_signature: Any = None
+    tool_call: Any = None
+    tool_response: Any = None
+    video_metadata: Any = None
     function_call: FunctionCall | None = None
     function_response: FunctionResponse | None = None
 

@@ -48,6 +48,9 @@ def no_collection() -> Iterator[None]:
         yield
     finally:
         if enabled:
+            if not gc.get_freeze_count():
+                gc.freeze()
+                gc.unfreeze()  # both together move all that is new to the oldest generation without scanning it
             gc.enable()
 
 

@@ -1,0 +1,49 @@
+"""From whatever the user calls an agent to something that can have a conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mlflow_adk_eval.agents.base import Agent
+from mlflow_adk_eval.agents.recording import load_recording
+from mlflow_adk_eval.errors import UsageError, shown
+from mlflow_adk_eval.evalset import EvalSet, EvalSetResult
+
+
+def resolve_agent(source: Any, *, agent_name: str | None = None, timeout_s: float | None = None) -> Agent:
+    """Return the agent that `source` stands for.
+
+    Args:
+        source: an importable module or a folder with a ``root_agent``, an ADK agent or app, a callable, a recording (the path
+            of a JSON file, an eval set, a result of ADK, or a dict of invocations by eval id), or an agent of our own protocol.
+        agent_name: the sub-agent to use instead of the root agent.
+        timeout_s: how long one case may take, in seconds; ``None``: as long as it takes.
+
+    Raises:
+        UsageError: if it is nothing of the kind.
+        AgentError: if the agent cannot be loaded.
+        EvalSetError: if the recording cannot be read.
+    """
+    if isinstance(source, str | Path) and Path(source).suffix == ".json" and Path(source).is_file():
+        return load_recording(source)
+    if isinstance(source, EvalSet | EvalSetResult | Mapping):
+        return load_recording(source)
+    if isinstance(source, str | Path) or _is_adk(source):
+        from mlflow_adk_eval.agents.adk import load_adk_agent  # noqa: PLC0415 - google-adk is an extra
+
+        return load_adk_agent(source, agent_name=agent_name, timeout_s=timeout_s)
+    if hasattr(source, "play"):
+        agent: Agent = source
+        return agent
+    if callable(source):
+        from mlflow_adk_eval.agents.calls import CallableAgent  # noqa: PLC0415
+
+        return CallableAgent(function=source, name=getattr(source, "__name__", type(source).__name__), timeout_s=timeout_s)
+    msg = f"an agent is a module name, an ADK agent, a callable or a recording, not {shown(source)}"
+    raise UsageError(msg)
+
+
+def _is_adk(source: Any) -> bool:
+    return any(cls.__module__.partition(".")[0] == "google" for cls in type(source).__mro__)

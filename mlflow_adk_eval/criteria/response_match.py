@@ -1,0 +1,136 @@
+"""``response_match_score``: ROUGE-1 between the agent's answer and the reference, in any script."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from mlflow_adk_eval.config import CriterionSettings
+from mlflow_adk_eval.criteria.base import CaseRun, judge_pairs, register
+from mlflow_adk_eval.evalset import Invocation
+from mlflow_adk_eval.outcome import Judged, Scored
+
+_ASCII_WORD = re.compile(r"[a-z0-9]+")
+_UNSTEMMED = 3
+"""The length up to which rouge-score leaves a word as it is."""
+_MOST_STEMS = 1 << 20
+
+
+class _Separators(dict[int, str]):
+    """What becomes of each character, found out when it is first met, so that `str.translate` does the work."""
+
+    def __missing__(self, code: int) -> str:
+        char = self[code] = _separated(chr(code))
+        return char
+
+
+def _separated(char: str) -> str:
+    """Return a character with the spaces that ADK puts around it; what is no part of a word becomes a space."""
+    code = ord(char)
+    if 0x4E00 <= code <= 0x9FFF or 0x3040 <= code <= 0x30FF or 0xAC00 <= code <= 0xD7AF:  # noqa: PLR2004 - CJK, kana, Hangul
+        return f" {char} "
+    mark = unicodedata.category(char).startswith("M")
+    if 0x0E00 <= code <= 0x0EFF or 0x1780 <= code <= 0x17FF or 0x1000 <= code <= 0x109F:  # noqa: PLR2004 - Thai, Lao, Khmer, Myanmar
+        return char if mark else f" {char}"
+    return char if mark or char.isalnum() else " "
+
+
+_SEPARATORS = _Separators()
+
+
+@cache
+def _stemmer() -> Callable[[str], str]:
+    from nltk.stem.porter import PorterStemmer  # noqa: PLC0415 - seconds of import, needed only for this criterion
+
+    stem: Callable[[str], str] = PorterStemmer().stem
+    return stem
+
+
+class _Stems(dict[str, str]):
+    """The stem of each word, found out when it is first met: words repeat, and stemming costs."""
+
+    def __missing__(self, word: str) -> str:
+        if len(self) >= _MOST_STEMS:
+            self.clear()
+        stem = self[word] = _stemmer()(word) if len(word) > _UNSTEMMED and word.isascii() else word
+        return stem
+
+
+_STEMS = _Stems()
+
+
+def tokens(text: str) -> list[str]:
+    """Return the words that ROUGE-1 counts.
+
+    Latin letters and digits make words, which are stemmed; CJK, kana and Hangul characters stand alone; Thai, Lao, Khmer
+    and Myanmar split before each base character; other scripts split at what is no letter, digit or mark.
+
+    Source: ADK's tokenizer around rouge-score's, bit for bit.
+
+    >>> tokens("It's 3.14 running runs"), tokens("東京 naïve")
+    (['it', 's', '3', '14', 'run', 'run'], ['東', '京', 'naïve'])
+    """
+    if text.isascii():
+        words: Sequence[str] = _ASCII_WORD.findall(text.lower())
+    else:
+        words = unicodedata.normalize("NFKC", text).lower().translate(_SEPARATORS).split()
+    return list(map(_STEMS.__getitem__, words))
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """How two texts overlap, each number in [0, 1]."""
+
+    precision: float
+    recall: float
+    f_measure: float
+
+
+def rouge_1(response: Sequence[str], reference: Sequence[str]) -> Overlap:
+    """Return the unigram overlap of two token lists; all zero if either is empty.
+
+    >>> rouge_1(["a", "b", "b"], ["a", "b"]).recall
+    1.0
+    """
+    counts = Counter(reference)
+    hits = 0
+    for token in response:
+        left = counts.get(token)
+        if left:
+            hits += 1
+            counts[token] = left - 1
+    precision, recall = hits / max(len(response), 1), hits / max(len(reference), 1)
+    total = precision + recall
+    return Overlap(precision, recall, 2 * precision * recall / total if total > 0 else 0.0)
+
+
+@register("response_match_score")
+@dataclass(frozen=True, slots=True)
+class ResponseMatch:
+    """ROUGE-1 F-measure of each turn's final response; the case score is the mean.
+
+    Source: ADK's evaluation criteria. Precision and recall are kept beside the score.
+    """
+
+    settings: CriterionSettings
+
+    def __call__(self, run: CaseRun, /) -> Judged:
+        """Judge each turn on its own."""
+        return judge_pairs(run, _turn)
+
+
+def _turn(actual: Invocation, expected: Invocation) -> Scored:
+    response, reference = tokens(actual.final_text), tokens(expected.final_text)
+    overlap = rouge_1(response, reference)
+    missing = "" if response else " The response has no words." if reference else " Response and reference have no words."
+    if response and not reference:
+        missing = " The reference has no words."
+    return Scored(
+        overlap.f_measure,
+        f"ROUGE-1 precision {overlap.precision:.3f}, recall {overlap.recall:.3f}.{missing}",
+        {"precision": overlap.precision, "recall": overlap.recall},
+    )

@@ -1,0 +1,159 @@
+"""The per-invocation table: what a run keeps for people, and what the gate decides from.
+
+One row per case × run × invocation. The text is JSON in MLflow's table format (``columns`` and ``data``), which MLflow
+shows as a table and compares between runs by its first column.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mlflow_adk_eval.errors import InputError, Problem, shown
+from mlflow_adk_eval.evalset import Invocation
+from mlflow_adk_eval.outcome import CaseResult, CriterionResult, Outcome, Report, Scored, Verdict, case_outcome, reason_of, status_of
+
+KEY = ("key", "verdict", "eval_id", "run_index", "invocation_index")
+CONTENT = ("user", "actual_response", "expected_response", "actual_tool_calls", "expected_tool_calls", "agent_error")
+
+
+def columns_of(criterion: str) -> tuple[str, str, str]:
+    """Return the columns of a criterion: its score, its status (null: not planned in this row) and its reason."""
+    return f"{criterion}/score", f"{criterion}/status", f"{criterion}/reason"
+
+
+def case_column(criterion: str) -> str:
+    """Return the column, on a case's last row, of a case score that is not the mean of its cells."""
+    return f"{criterion}/case_score"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table as MLflow stores it."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return each row by column name."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+    def dumps(self) -> str:
+        """Return the table as JSON text."""
+        return json.dumps({"columns": self.columns, "data": self.rows}, ensure_ascii=False, allow_nan=False)
+
+
+def parse_table(text: bytes, source: str) -> Table:
+    """Return the table in `text`.
+
+    Raises:
+        InputError: if it is none.
+    """
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise InputError(source, [Problem("$", f"text that is no JSON ({error})", "a table")]) from None
+    columns, rows = (value.get("columns"), value.get("data")) if isinstance(value, dict) else (None, None)
+    if not isinstance(columns, list) or not isinstance(rows, list):
+        raise InputError(source, [Problem("$", shown(value), "an object with columns and data")])
+    uneven = [index for index, row in enumerate(rows) if not isinstance(row, list) or len(row) != len(columns)]
+    missing = [name for name in KEY if name not in columns]
+    if uneven or missing:
+        found = f"row {uneven[0]} of another length" if uneven else f"no column {missing[0]}"
+        raise InputError(source, [Problem("$", found, f"{len(columns)} cells in each row, and the columns {', '.join(KEY)}")])
+    return Table(tuple(map(str, columns)), tuple(map(tuple, rows)))
+
+
+def table_of(report: Report) -> Table:
+    """Return every cell of a report, one row per invocation; a case without turns has one row."""
+    criteria = names_of(report.cases)
+    special = {name for name in criteria if any(_has_own_score(result) for case in report.cases for result in case.results if result.criterion == name)}
+    columns = [*KEY, *CONTENT]
+    for name in criteria:
+        columns += columns_of(name)
+        columns += [case_column(name)] if name in special else []
+    rows = [row for case in report.cases for row in _rows(case, criteria, special)]
+    return Table(tuple(columns), tuple(rows))
+
+
+def names_of(cases: Iterable[CaseResult]) -> tuple[str, ...]:
+    """Return the criteria of all cases, each once, in the order of their first appearance."""
+    return tuple(dict.fromkeys(result.criterion for case in cases for result in case.results))
+
+
+def key_of(eval_id: str, invocation_index: int, run_index: int) -> str:
+    """Return a row's key: the same in every run of the same evaluation, and unique within one.
+
+    >>> key_of("book", 0, 0), key_of("book", 1, 2)
+    ('book #1', 'book #2 run 3')
+    """
+    return f"{eval_id} #{invocation_index + 1}" + (f" run {run_index + 1}" if run_index else "")
+
+
+def _has_own_score(result: CriterionResult) -> bool:
+    return result.overall != case_outcome(result.per_invocation) and isinstance(result.overall, Scored)
+
+
+def _rows(case: CaseResult, criteria: Sequence[str], special: set[str]) -> Iterable[tuple[Any, ...]]:
+    results = {result.criterion: result for result in case.results}
+    turns = max(1, case.turns, *(len(result.per_invocation) for result in case.results))
+    for index in range(turns):
+        row: list[Any] = [
+            key_of(case.eval_id, index, case.run_index),
+            row_verdict(case.results, index),
+            case.eval_id,
+            case.run_index,
+            index,
+            *_content(case, index),
+        ]
+        for name in criteria:
+            row += _cell(results.get(name), index)
+            if name in special:
+                row.append(results[name].score if name in results and index == turns - 1 else None)
+        yield tuple(row)
+
+
+def row_verdict(results: Iterable[CriterionResult], index: int) -> Verdict | None:
+    """Return what the deciding cells of one invocation come to; ``None`` where none was planned."""
+    reached = [result.reached(cell) for result in results if result.decides and (cell := cell_at(result, index)) is not None]
+    if not reached:
+        return None
+    if False in reached:
+        return "failed"
+    return "undecided" if None in reached else "passed"
+
+
+def cell_at(result: CriterionResult, index: int) -> Outcome | None:
+    """Return the outcome of one invocation; ``None`` where none was planned."""
+    return result.per_invocation[index] if index < len(result.per_invocation) else None
+
+
+def _cell(result: CriterionResult | None, index: int) -> tuple[float | None, str | None, str | None]:
+    cell = cell_at(result, index) if result else None
+    match cell:
+        case None:
+            return None, None, None
+        case Scored(score, rationale):
+            return score, "scored", rationale
+        case _:
+            return None, status_of(cell), reason_of(cell)
+
+
+def _content(case: CaseResult, index: int) -> tuple[Any, ...]:
+    actual = case.actual[index] if index < len(case.actual) else None
+    expected = case.expected[index] if case.expected and index < len(case.expected) else None
+    spoken = actual if actual and actual.user_text else expected
+    return (
+        spoken.user_text if spoken else "",
+        actual.final_text if actual else None,
+        expected.final_text if expected else None,
+        _calls(actual),
+        _calls(expected),
+        case.error if actual is None else "",
+    )
+
+
+def _calls(invocation: Invocation | None) -> list[Mapping[str, Any]] | None:
+    return [{"name": call.name, "args": call.args or {}} for call in invocation.tool_calls] if invocation else None
