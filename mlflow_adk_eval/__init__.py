@@ -1,0 +1,99 @@
+"""Evaluate ADK agents in MLflow, and gate their promotion on the evidence. Public names are resolved when first used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mlflow_adk_eval.agents import Session
+    from mlflow_adk_eval.config import EvalConfig, load_config
+    from mlflow_adk_eval.errors import (
+        AdkEvalError,
+        AgentError,
+        ConfigError,
+        EvalSetError,
+        GateFailed,
+        InputError,
+        RunError,
+        TrackingError,
+        UsageError,
+    )
+    from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation, load_eval_set, migrate
+    from mlflow_adk_eval.gate import gate, promote, verify
+    from mlflow_adk_eval.outcome import CaseResult, CriterionResult, Decision, Errored, Report, Scored, Skipped, Vote
+    from mlflow_adk_eval.runner import score
+    from mlflow_adk_eval.tracking import aevaluate, evaluate, upload
+
+_HOMES = {
+    "agents": ("Session",),
+    "config": ("EvalConfig", "load_config"),
+    "errors": (
+        "AdkEvalError",
+        "AgentError",
+        "ConfigError",
+        "EvalSetError",
+        "GateFailed",
+        "InputError",
+        "RunError",
+        "TrackingError",
+        "UsageError",
+    ),
+    "evalset": ("EvalCase", "EvalSet", "Invocation", "load_eval_set", "migrate"),
+    "gate": ("gate", "promote", "verify"),
+    "outcome": ("CaseResult", "CriterionResult", "Decision", "Errored", "Report", "Scored", "Skipped", "Vote"),
+    "runner": ("score",),
+    "tracking": ("aevaluate", "evaluate", "upload"),
+}
+_MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__version__ = "0.1.0"
+__all__ = [
+    "AdkEvalError",
+    "AgentError",
+    "CaseResult",
+    "ConfigError",
+    "CriterionResult",
+    "Decision",
+    "Errored",
+    "EvalCase",
+    "EvalConfig",
+    "EvalSet",
+    "EvalSetError",
+    "GateFailed",
+    "InputError",
+    "Invocation",
+    "Report",
+    "RunError",
+    "Scored",
+    "Session",
+    "Skipped",
+    "TrackingError",
+    "UsageError",
+    "Vote",
+    "aevaluate",
+    "evaluate",
+    "gate",
+    "load_config",
+    "load_eval_set",
+    "migrate",
+    "promote",
+    "score",
+    "upload",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name's module when the name is first used."""
+    if name not in _MODULE_OF:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names, whether or not they were used."""
+    return sorted([*__all__, "__version__"])

@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -94,7 +95,7 @@ class TrackingError(RunError):
     """MLflow could not be reached, or stored less than it was given."""
 
 
-class GateFailed(AdkEvalError):
+class GateFailed(AdkEvalError):  # noqa: N818 - a verdict, not a mishap
     """The decision was not *passed*."""
 
     def __init__(self, decision: Decision) -> None:
@@ -105,6 +106,21 @@ class GateFailed(AdkEvalError):
         super().__init__(f"gate {decision.verdict}:\n{reasons}")
 
 
+def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.75) -> str:
+    """Return the entry of `known` that `name` was likely meant to be, or ``""``. Case, dashes and underscores do not matter.
+
+    >>> nearest("Safety-V1", ["safety_v1", "hallucinations_v1"])
+    'safety_v1'
+    """
+    folded = {_folded(entry): entry for entry in known}
+    near = difflib.get_close_matches(_folded(name), folded, n=1, cutoff=cutoff)
+    return folded[near[0]] if near else ""
+
+
+def _folded(name: str) -> str:
+    return re.sub(r"[\s_-]+", "", name).casefold()
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a sentence naming the entry of `known` that `name` was likely meant to be, or ``""``.
 
@@ -113,9 +129,17 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     >>> did_you_mean("banana", ["safety_v1"])
     ''
     """
-    folded = {entry.lower().replace("_", ""): entry for entry in known}
-    near = difflib.get_close_matches(name.lower().replace("_", "").replace("-", ""), folded, n=1, cutoff=0.75)
-    return f"Did you mean {folded[near[0]]!r}?" if near else ""
+    near = nearest(name, known)
+    return f"Did you mean {near!r}?" if near else ""
+
+
+def json_path(root: str, steps: Iterable[int | str]) -> str:
+    """Return the JSON path of a place below `root`.
+
+    >>> json_path("$", ["eval_cases", 0, "a b"])
+    "$.eval_cases[0]['a b']"
+    """
+    return root + "".join(f".{step}" if isinstance(step, str) and step.isidentifier() else f"[{step!r}]" for step in steps)
 
 
 def shown(value: Any, *, limit: int = 80) -> str:

@@ -107,7 +107,7 @@ def _is_kept(event: Any) -> bool:
     return spoken or event.grounding_metadata is not None
 
 
-def _event(event: Any, final: Any | None) -> InvocationEvent:
+def _event(event: Any, final: Any) -> InvocationEvent:
     """Return an event; the final answer's text is left out, since it is the invocation's `final_response`."""
     with_content = event is not final or event.get_function_calls()
     return InvocationEvent(

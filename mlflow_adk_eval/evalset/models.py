@@ -6,30 +6,30 @@ write what the current ADK reads. Field names, defaults and meanings are ADK's.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
+
+from mlflow_adk_eval.errors import did_you_mean
 
 Json = dict[str, Any]
 """A JSON object."""
 
 
 class Model(BaseModel):
-    """The base of all data models: immutable, both spellings, unknown fields kept."""
+    """The base of all data models: immutable, both spellings, unknown fields kept.
 
-    model_config = ConfigDict(
-        extra="allow", frozen=True, alias_generator=to_camel, populate_by_name=True, ser_json_inf_nan="constants"
-    )
+    A field of type ``Any`` is one that ADK defines and this package only carries along.
+    """
 
-    passthrough: ClassVar[frozenset[str]] = frozenset()
-    """Fields that ADK defines and we only carry along."""
+    model_config = ConfigDict(extra="allow", frozen=True, alias_generator=to_camel, populate_by_name=True, ser_json_inf_nan="constants")
 
 
 class FunctionCall(Model):
     """A call of a tool."""
 
-    passthrough = frozenset({"partial_args", "will_continue"})
     id: str | None = None
     name: str | None = None
     args: Json | None = None
@@ -40,7 +40,6 @@ class FunctionCall(Model):
 class FunctionResponse(Model):
     """What a tool returned."""
 
-    passthrough = frozenset({"will_continue", "scheduling", "parts"})
     id: str | None = None
     name: str | None = None
     response: Json | None = None
@@ -52,12 +51,10 @@ class FunctionResponse(Model):
 class Part(Model):
     """One part of a message: text, a tool call or a tool's answer; media and the like are carried along."""
 
-    passthrough = frozenset({
-        "audio_transcription", "code_execution_result", "executable_code", "file_data", "inline_data", "media_processing",
-        "media_resolution", "part_metadata", "speech_metadata", "thought_signature", "tool_call", "tool_response", "video_metadata",
-    })  # fmt: skip
     text: str | None = None
     thought: bool | None = None
+    function_call: FunctionCall | None = None
+    function_response: FunctionResponse | None = None
     audio_transcription: Any = None
     code_execution_result: Any = None
     executable_code: Any = None
@@ -71,8 +68,6 @@ class Part(Model):
     tool_call: Any = None
     tool_response: Any = None
     video_metadata: Any = None
-    function_call: FunctionCall | None = None
-    function_response: FunctionResponse | None = None
 
 
 class Content(Model):
@@ -114,12 +109,15 @@ class IntermediateData(Model):
 class InvocationEvent(Model):
     """One event of a recorded invocation."""
 
-    passthrough = frozenset({"invocation_index", "tool_use_index"})
     author: str
     content: Content | None = None
     grounding_metadata: Json | None = None
     usage_metadata: Json | None = None
     model_version: str | None = None
+    invocation_index: Any = None
+    """Of ADK's web editor; ADK ignores it."""
+    tool_use_index: Any = None
+    """Of ADK's web editor; ADK ignores it."""
 
 
 class InvocationEvents(Model):
@@ -239,20 +237,19 @@ PERSONAS = ("EXPERT", "NOVICE", "EVALUATOR")
 """The ids that ADK resolves itself."""
 
 
+def _persona(value: Any) -> Any:
+    if value is None or isinstance(value, dict | UserPersona) or value in PERSONAS:
+        return value
+    wanted = f"a persona (an object), or one of {', '.join(PERSONAS)}"
+    raise PydanticCustomError("unwanted", "{wanted}", {"wanted": wanted, "near": did_you_mean(value, PERSONAS) if isinstance(value, str) else ""})
+
+
 class ConversationScenario(Model):
     """A conversation that a simulated user will lead."""
 
     starting_prompt: str
     conversation_plan: str
-    user_persona: UserPersona | str | None = None
-
-    @field_validator("user_persona")
-    @classmethod
-    def _known(cls, persona: UserPersona | str | None) -> UserPersona | str | None:
-        if isinstance(persona, str) and persona not in PERSONAS:
-            msg = f"a persona object, or one of {', '.join(PERSONAS)}"
-            raise ValueError(msg)
-        return persona
+    user_persona: Annotated[UserPersona | str | None, BeforeValidator(_persona)] = None
 
 
 class EvalCase(Model):
@@ -269,8 +266,8 @@ class EvalCase(Model):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if (self.conversation is None) == (self.conversation_scenario is None):
-            msg = "exactly one of conversation and conversation_scenario"
-            raise ValueError(msg)
+            found = "neither of them" if self.conversation is None else "both of them"
+            raise PydanticCustomError("unwanted", "{wanted}", {"found": found, "wanted": "exactly one of conversation and conversation_scenario"})
         return self
 
 

@@ -1,0 +1,68 @@
+# Everything runs in .venv, made from any Python 3.11-3.13 with nothing installed: `make demo` and `make test` are all a newcomer needs.
+
+PYTHON ?= $(firstword $(foreach v,python3.13 python3.12 python3.11 python3 python,$(shell command -v $(v) >/dev/null 2>&1 && $(v) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && echo $(v))))
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(BIN)/uv
+SYNC := UV_PROJECT_ENVIRONMENT=$(VENV) UV_SYSTEM_CERTS=1 UV_PYTHON_DOWNLOADS=never VIRTUAL_ENV= $(UV) sync --quiet --locked --inexact --extra adk
+WORKERS ?= auto
+export PYTHONWARNDEFAULTENCODING =
+export MLFLOW_DISABLE_TELEMETRY := true
+export DO_NOT_TRACK := true
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint types imports docs bench matrix screenshots clean
+
+help: ## Show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+demo: $(VENV)/.demo ## Evaluate a good and a regressed agent, promote one, be refused the other
+	@$(BIN)/mlflow-adk-eval demo
+
+test: $(VENV)/.dev ## Run the whole test suite
+	$(BIN)/pytest -n $(WORKERS) --cov --cov-report=term:skip-covered
+
+check: lint types imports docs test ## All that CI runs
+
+lint: $(VENV)/.dev ## Style and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev ## mypy and pyright, both strict
+	$(BIN)/mypy
+	$(BIN)/pyright --warnings
+
+imports: $(VENV)/.dev ## The layers
+	$(BIN)/lint-imports
+
+docs: $(VENV)/.dev ## The code blocks of README, docs and docstrings
+	$(BIN)/pytest -q -p no:randomly README.md docs mlflow_adk_eval
+
+bench: $(VENV)/.bench ## The benchmarks, beside google-adk and MLflow
+	$(BIN)/python benchmarks/run.py
+
+screenshots: $(VENV)/.dev ## Take the pictures in docs/images with Debian's chromium
+	$(BIN)/python docs/screenshots.py
+
+$(UV):
+	@test -n "$(PYTHON)" || { echo "no Python 3.11, 3.12 or 3.13 found; set PYTHON=/path/to/python" >&2; exit 1; }
+	@echo "making $(VENV) with $(PYTHON)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+
+$(VENV)/.demo: pyproject.toml uv.lock | $(UV)
+	@echo "installing what the demo needs (a few minutes at the first time)"
+	@$(SYNC)
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml uv.lock | $(UV)
+	@echo "installing what the tests need (a few minutes at the first time)"
+	@$(SYNC) --group dev
+	@touch $@ $(VENV)/.demo
+
+$(VENV)/.bench: pyproject.toml uv.lock | $(UV)
+	@$(SYNC) --group dev --group bench
+	@touch $@
+
+clean: ## Remove what the other targets made
+	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* .import_linter_cache

@@ -1,0 +1,296 @@
+"""The command line: ``mlflow-adk-eval``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from mlflow_adk_eval.errors import AdkEvalError, GateFailed, InputError, UsageError
+
+if TYPE_CHECKING:
+    from mlflow_adk_eval.outcome import Decision, Report, Verdict
+
+_EXIT_CODES = """\b
+Exit codes:
+  0   passed
+  1   a threshold was missed
+  2   not enough evidence: something was not evaluated
+  3   the run itself failed: agent or MLflow unreachable
+  64  bad usage or a bad input file
+"""
+_OF_VERDICT: dict[Verdict, int] = {"passed": 0, "failed": 1, "undecided": 2}
+_FAILED_RUN = 3
+_USAGE = 64
+
+
+@click.group(epilog=_EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(package_name="mlflow-adk-eval")
+def cli() -> None:
+    """Evaluate ADK agents in MLflow, and gate their promotion on the evidence."""
+
+
+def _json_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")(command)
+
+
+def _config_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--config_file_path",
+        "--config",
+        "config",
+        type=click.Path(path_type=Path),
+        help="The eval config. Default: test_config.json beside the eval set, else ADK's defaults.",
+    )(command)
+
+
+def _detailed_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option("--print_detailed_results", "--detailed", "detailed", is_flag=True, help="Print every turn with its scores and reasons.")(command)
+
+
+def _store_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option("--tracking_uri", help="The MLflow server or store. Default: MLFLOW_TRACKING_URI.")(command)
+
+
+@cli.command(epilog=_EXIT_CODES)
+@click.argument("agent")
+@click.argument("eval_sets", metavar="EVAL_SET[:CASE,CASE]...", nargs=-1, required=True)
+@_config_option
+@_detailed_option
+@click.option("--num_runs", type=click.IntRange(min=1), default=1, show_default=True, help="How often to have each conversation.")
+@click.option("--agent_version", help="models:/NAME/VERSION or a LoggedModel's id. Default: taken from git.")
+@click.option("--agent_name", help="The sub-agent to evaluate instead of the root agent.")
+@click.option("--experiment", help="The MLflow experiment, by name or id.")
+@click.option("--run_name", help="The name of the MLflow run.")
+@click.option("--register", "register_as", metavar="NAME", help="Register the evaluated agent as a new version of this model.")
+@click.option("--concurrency", type=click.IntRange(min=1), default=4, show_default=True, help="Conversations at the same time.")
+@click.option("--case_timeout", "case_timeout_s", type=click.FloatRange(min=0, min_open=True), help="Seconds that one case may take.")
+@click.option("--traces", type=click.IntRange(min=0), default=2000, show_default=True, help="Above so many turns, only failed ones get traces.")
+@click.option("--log_level", type=click.Choice(["debug", "info", "warning", "error", "critical"], case_sensitive=False), default="warning")
+@_store_option
+@_json_option
+def run(agent: str, eval_sets: tuple[str, ...], *, register_as: str | None, detailed: bool, log_level: str, as_json: bool, **options: Any) -> None:
+    """Run AGENT on eval sets, score it and log the run in MLflow.
+
+    AGENT is a module or folder with a root_agent, as for `adk eval`, or a JSON file that records what an agent did. An EVAL_SET
+    is a file, a folder of *.test.json files, or the id of a set in the agent's folder.
+    """
+    from mlflow_adk_eval.report.console import progress_bar  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.tracking import evaluate  # noqa: PLC0415
+
+    logging.getLogger().setLevel(log_level.upper())
+    paths = [_eval_set_path(agent, name) for name in eval_sets]
+    with progress_bar("evaluating", shown=not as_json) as progress:
+        report = evaluate(paths if len(paths) > 1 else paths[0], agent=_agent_path(agent), progress=progress, **options)
+    extra = {"run_id": report.run_id}
+    if register_as:
+        from mlflow_adk_eval.tracking import register  # noqa: PLC0415
+
+        extra["model_version"] = register(report, register_as, tracking_uri=options["tracking_uri"])
+    _show_report(report, detailed=detailed, as_json=as_json, extra=extra)
+
+
+def _agent_path(agent: str) -> str:
+    """Let a folder's contents be imported from where the command was called, as Python itself would."""
+    sys.path[:0] = [str(Path.cwd())] if str(Path.cwd()) not in sys.path else []
+    return agent
+
+
+def _eval_set_path(agent: str, name: str) -> str:
+    """Return the file of an eval set named by its id, which ADK keeps in the agent's folder; else the name as it is."""
+    eval_set_id, colon, cases = name.partition(":")
+    stored = Path(agent) / f"{eval_set_id}.evalset.json"
+    return f"{stored}{colon}{cases}" if not Path(eval_set_id).exists() and stored.is_file() else name
+
+
+@cli.command(epilog=_EXIT_CODES)
+@click.argument("eval_set", metavar="EVAL_SET[:CASE,CASE]")
+@click.option("--actual", required=True, type=click.Path(path_type=Path), help="What the agent did: an eval set, ADK's result file or recorded cases.")
+@_config_option
+@_detailed_option
+@_json_option
+def score(eval_set: str, *, actual: Path, config: Path | None, detailed: bool, as_json: bool) -> None:
+    """Score recorded conversations, without an agent and without MLflow."""
+    from mlflow_adk_eval.runner import score as score_recorded  # noqa: PLC0415
+
+    _show_report(score_recorded(eval_set, actual, config), detailed=detailed, as_json=as_json)
+
+
+@cli.command(epilog=_EXIT_CODES)
+@click.argument("run_id")
+@click.option("--policy", type=click.Path(path_type=Path), help="The policy. Default: the run's own thresholds, on every case.")
+@_store_option
+@_json_option
+def gate(run_id: str, *, policy: Path | None, tracking_uri: str | None, as_json: bool) -> None:
+    """Decide from a run's evidence whether the agent is good enough."""
+    from mlflow_adk_eval.gate.promotion import gate as decide  # noqa: PLC0415
+
+    _show_decision(decide(run_id, policy, raise_on_failure=False, tracking_uri=tracking_uri), as_json=as_json)
+
+
+@cli.command(epilog=_EXIT_CODES)
+@click.argument("model")
+@click.option("--version", required=True, help="The version to promote.")
+@click.option("--alias", default="champion", show_default=True, help="The alias to set.")
+@click.option("--run-id", "--run_id", "run_id", required=True, help="The evaluation run of this version.")
+@click.option("--policy", type=click.Path(path_type=Path), help="The policy. Default: the run's own thresholds, on every case.")
+@click.option("--dry-run", "--dry_run", "dry_run", is_flag=True, help="Decide, but change nothing.")
+@_store_option
+@_json_option
+def promote(model: str, *, version: str, alias: str, run_id: str, policy: Path | None, dry_run: bool, tracking_uri: str | None, as_json: bool) -> None:
+    """Set an alias on a version of MODEL, if its evaluation run allows it."""
+    from mlflow_adk_eval.gate.promotion import promote as decide  # noqa: PLC0415
+
+    decision = decide(model, version, alias, run_id=run_id, policy=policy, dry_run=dry_run, raise_on_failure=False, tracking_uri=tracking_uri)
+    done = f"{alias} is now version {version} of {model}" if decision.passed and not dry_run else f"{alias} was not moved"
+    _show_decision(decision, as_json=as_json, done=done)
+
+
+@cli.command(epilog=_EXIT_CODES)
+@click.argument("model")
+@click.option("--version", help="The version to verify. Default: the one that holds the alias.")
+@click.option("--alias", default="champion", show_default=True)
+@_store_option
+@_json_option
+def verify(model: str, *, version: str | None, alias: str, tracking_uri: str | None, as_json: bool) -> None:
+    """Check again that a promoted version of MODEL was promoted on evidence that still holds."""
+    from mlflow_adk_eval.gate.promotion import verify as check  # noqa: PLC0415
+
+    _show_decision(check(model, version, alias=None if version else alias, tracking_uri=tracking_uri), as_json=as_json)
+
+
+@cli.command(epilog=_EXIT_CODES)
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@_json_option
+def validate(files: tuple[Path, ...], *, as_json: bool) -> None:
+    """Check eval sets, configs, recordings and result files, and name everything that is wrong with them."""
+    from mlflow_adk_eval.validation import validate_file  # noqa: PLC0415
+
+    rows: list[dict[str, Any]] = []
+    for file in files:
+        try:
+            rows.append({"file": str(file), "valid": True, **validate_file(file)})
+        except InputError as error:
+            rows.append({"file": str(file), "valid": False, "problems": [{"path": p.path, "message": str(p)} for p in error.problems], "error": str(error)})
+    if as_json:
+        click.echo(json.dumps(rows, ensure_ascii=False, indent=2))
+    for row in rows if not as_json else []:
+        click.echo(f"{row['file']}: {row['kind']}, {row['summary']}" if row["valid"] else row["error"], err=not row["valid"])
+    sys.exit(0 if all(row["valid"] for row in rows) else _USAGE)
+
+
+@cli.command()
+@click.argument("old", type=click.Path(path_type=Path))
+@click.argument("new", type=click.Path(path_type=Path))
+@click.option("--initial_session_file", type=click.Path(path_type=Path), help="The separate session of a legacy list of turns.")
+@click.option("--force", is_flag=True, help="Overwrite NEW.")
+def migrate(old: Path, new: Path, *, initial_session_file: Path | None, force: bool) -> None:
+    """Rewrite an eval set of any generation in the format of today's ADK."""
+    from mlflow_adk_eval.evalset import migrate as rewrite  # noqa: PLC0415
+
+    if new.exists() and not force:
+        msg = f"{new} exists already; --force overwrites it"
+        raise UsageError(msg)
+    eval_set = rewrite(old, new, initial_session=initial_session_file)
+    click.echo(f"{new}: {len(eval_set.eval_cases)} cases")
+
+
+@cli.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@_store_option
+def upload(folder: Path, *, tracking_uri: str | None) -> None:
+    """Finish logging a run that MLflow could not take when it ended."""
+    from mlflow_adk_eval.tracking import upload as finish  # noqa: PLC0415
+
+    click.echo(f"run {finish(folder, tracking_uri=tracking_uri)} is complete")
+
+
+@cli.command()
+@click.option("--folder", type=click.Path(path_type=Path), default=Path("demo"), show_default=True, help="Where its MLflow store goes.")
+def demo(*, folder: Path) -> None:
+    """Evaluate a good and a regressed agent, promote the good one, and be refused the other. Needs no API key."""
+    from mlflow_adk_eval.demo import run_demo  # noqa: PLC0415
+
+    run_demo(folder)
+
+
+def _show_report(report: Report, *, detailed: bool, as_json: bool, extra: dict[str, Any] | None = None) -> NoReturn:
+    from mlflow_adk_eval.report.console import console, report_view  # noqa: PLC0415
+
+    if as_json:
+        click.echo(json.dumps(_report_json(report) | (extra or {}), ensure_ascii=False, indent=2, allow_nan=False))
+    else:
+        console().print(report_view(report, detailed=detailed))
+        for name, value in (extra or {}).items():
+            if value is not None:
+                click.echo(f"{name.replace('_', ' ')}: {value}")
+    unreachable = bool(report.cases) and all(case.error for case in report.cases)
+    sys.exit(_FAILED_RUN if unreachable else _OF_VERDICT[report.verdict])
+
+
+def _report_json(report: Report) -> dict[str, Any]:
+    return {
+        "verdict": report.verdict,
+        "reasons": list(report.reasons),
+        "eval_set_id": report.eval_set.eval_set_id,
+        "cases": len({case.eval_id for case in report.cases}),
+        "num_runs": report.num_runs,
+        "criteria": {
+            name: {
+                "threshold": summary.threshold,
+                "mean": summary.mean,
+                "pass_rate": summary.pass_rate,
+                "evaluated": summary.evaluated,
+                "errored": summary.errored,
+                "skipped": summary.skipped,
+            }
+            for name, summary in report.summaries().items()
+        },
+        "notes": list(report.notes),
+    }
+
+
+def _show_decision(decision: Decision, *, as_json: bool, done: str = "") -> NoReturn:
+    from dataclasses import asdict  # noqa: PLC0415
+
+    from mlflow_adk_eval.report.console import console, decision_view  # noqa: PLC0415
+
+    if as_json:
+        click.echo(json.dumps(asdict(decision), ensure_ascii=False, indent=2))
+    else:
+        console().print(decision_view(decision))
+        click.echo(done) if done else None
+    sys.exit(_OF_VERDICT[decision.verdict])
+
+
+def _catch(entry: Callable[[], Any]) -> Callable[[], None]:
+    @wraps(entry)
+    def caught() -> None:
+        try:
+            entry()
+        except click.exceptions.Abort:
+            click.echo("aborted", err=True)
+            sys.exit(_FAILED_RUN)
+        except click.ClickException as error:
+            error.show()
+            sys.exit(_USAGE)
+        except GateFailed as error:
+            click.echo(str(error), err=True)
+            sys.exit(error.exit_code)
+        except AdkEvalError as error:
+            click.echo(f"error: {error}", err=True)
+            sys.exit(error.exit_code)
+
+    return caught
+
+
+@_catch
+def main() -> None:
+    """Run the command line; every foreseen failure is one message and an exit code, never a traceback."""
+    cli(standalone_mode=False)

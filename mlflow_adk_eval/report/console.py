@@ -1,0 +1,124 @@
+"""Reports and decisions in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from mlflow_adk_eval.outcome import CaseResult, CriterionResult, CriterionSummary, Decision, Outcome, Report, Scored, Verdict, reason_of
+
+_COLOURS = {"passed": "green", "failed": "red", "undecided": "yellow"}
+_MAX_REASONS = 10
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return a console that colours only on a terminal and never folds what a program may read."""
+    found = Console(stderr=stderr, highlight=False)
+    return found if found.is_terminal else Console(stderr=stderr, highlight=False, width=max(found.width, 160))
+
+
+def report_view(report: Report, *, detailed: bool = False) -> RenderableType:
+    """Return a report as a table of criteria, the verdict and its reasons; `detailed`: and every cell."""
+    parts: list[RenderableType] = [_cases_view(report)] if detailed else []
+    parts.append(_criteria_view(report))
+    parts.append(_headline(report.verdict, f"{_share(report)} of {report.eval_set.eval_set_id}"))
+    parts += _bullets(report.reasons)
+    parts += [Text(f"note: {note}", style="dim") for note in report.notes]
+    return Group(*parts)
+
+
+def decision_view(decision: Decision) -> RenderableType:
+    """Return a decision as its verdict and reasons."""
+    return Group(_headline(decision.verdict, f"gate on run {decision.run_id}"), *_bullets(decision.reasons, limit=len(decision.reasons)))
+
+
+def _headline(verdict: Verdict, what: str) -> Text:
+    return Text.assemble((verdict.upper(), f"bold {_COLOURS[verdict]}"), f"  {what}")
+
+
+def _bullets(reasons: Sequence[str], *, limit: int = _MAX_REASONS) -> list[RenderableType]:
+    lines: list[RenderableType] = [Text(f"  - {reason}") for reason in reasons[:limit]]
+    if len(reasons) > limit:
+        lines.append(Text(f"  - and {len(reasons) - limit} more", style="dim"))
+    return lines
+
+
+def _share(report: Report) -> str:
+    passed = sum(case.verdict == "passed" for case in report.cases)
+    noun = "case" if report.num_runs == 1 else "case run"
+    return f"{passed} of {len(report.cases)} {noun}{'s' if len(report.cases) != 1 else ''} passed"
+
+
+def _criteria_view(report: Report) -> Table:
+    table = Table(title="Criteria", title_justify="left", title_style="bold")
+    for heading in ("criterion", "threshold", "mean", "pass rate", "evaluated", "errored"):
+        table.add_column(heading, justify="left" if heading == "criterion" else "right", overflow="fold")
+    for summary in report.summaries().values():
+        table.add_row(escape(summary.criterion), _threshold(summary), _number(summary.mean), _percent(summary.pass_rate), str(summary.evaluated), _bad(summary.errored + summary.skipped if summary.threshold is not None else 0))
+    return table
+
+
+def _threshold(summary: CriterionSummary) -> str:
+    if summary.threshold is None:
+        return "[dim]information[/dim]"
+    return f"{'≥' if summary.greater_is_better else '≤'} {summary.threshold:g}"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.0%}"
+
+
+def _bad(count: int) -> str:
+    return f"[red]{count}[/red]" if count else "0"
+
+
+def _cases_view(report: Report) -> RenderableType:
+    return Group(*(part for case in report.cases for part in _case_view(report, case)))
+
+
+def _case_view(report: Report, case: CaseResult) -> Iterator[RenderableType]:
+    yield _headline(case.verdict, report.label(case))
+    for index in range(case.turns):
+        actual = case.actual[index] if index < len(case.actual) else None
+        expected = case.expected[index] if case.expected and index < len(case.expected) else None
+        spoken = actual or expected
+        yield Text(f"  #{index + 1} user      {spoken.user_text if spoken else ''}")
+        yield Text(f"     answered  {actual.final_text if actual else '(nothing)'}")
+        if expected and (actual is None or expected.final_text != actual.final_text):
+            yield Text(f"     expected  {expected.final_text}", style="dim")
+        for result in case.results:
+            cell = result.per_invocation[index] if index < len(result.per_invocation) else None
+            if cell is not None and result.decides:
+                yield _cell_view(result, cell)
+    yield Text("")
+
+
+def _cell_view(result: CriterionResult, cell: Outcome) -> Text:
+    reached = result.reached(cell)
+    mark, style = {True: ("✓", "green"), False: ("✗", "red"), None: ("?", "yellow")}[reached]
+    said = f"{cell.score:.4g}" if isinstance(cell, Scored) else "not evaluated"
+    reason = (cell.rationale if isinstance(cell, Scored) else reason_of(cell)).replace("\n\n", "\n").replace("\n", "\n         ")
+    return Text.assemble(("     ", ""), (mark, style), f" {result.criterion} {said}", (f"  {reason}", "" if reached is not True else "dim"))
+
+
+@contextmanager
+def progress_bar(label: str, *, shown: bool = True) -> Iterator[Callable[[int, int], None] | None]:
+    """Show a progress bar on the terminal's standard error; yield what moves it, or ``None`` where there is no terminal."""
+    screen = console(stderr=True)
+    if not shown or not screen.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=screen, transient=True) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

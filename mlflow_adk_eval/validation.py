@@ -1,0 +1,33 @@
+"""What kind of file this is, and whether it holds what it must."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mlflow_adk_eval.config import parse_config
+from mlflow_adk_eval.errors import ConfigError
+from mlflow_adk_eval.evalset import parse_eval_set, stem_of
+from mlflow_adk_eval.evalset.parse import decode, read_text
+from mlflow_adk_eval.evalset.result import parse_result
+
+_CONFIG_KEYS = {"criteria", "custom_metrics", "customMetrics", "user_simulator_config", "userSimulatorConfig", "case_criteria", "caseCriteria"}
+
+
+def validate_file(file: Path) -> dict[str, str]:
+    """Return what a file is and holds, as ``kind`` and ``summary``.
+
+    Raises:
+        InputError: with everything that is wrong with it.
+    """
+    text = read_text(file)
+    head = decode(text, str(file))
+    if isinstance(head, dict) and (_CONFIG_KEYS & set(head) or file.name.endswith("config.json")):
+        config = parse_config(decode(text, str(file), error=ConfigError), str(file))
+        return {"kind": "eval config", "summary": ", ".join(f"{name} {threshold}" for name, threshold in config.thresholds().items())}
+    if isinstance(head, str) or (isinstance(head, dict) and {"eval_case_results", "evalCaseResults"} & set(head)):
+        result = parse_result(text, str(file))
+        return {"kind": "eval set result", "summary": f"{len(result.eval_case_results)} cases of {result.eval_set_id}"}
+    eval_set = parse_eval_set(text, str(file), stem=stem_of(file))
+    turns = sum(len(case.conversation or ()) for case in eval_set.eval_cases)
+    kind = "legacy eval set" if isinstance(head, list) else "eval set"
+    return {"kind": kind, "summary": f"{len(eval_set.eval_cases)} cases, {turns} written turns"}
