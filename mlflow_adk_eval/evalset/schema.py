@@ -135,12 +135,12 @@ def _unknown_here(kind: Kind, value: Mapping[str, Any], steps: Steps) -> Iterato
     known = tuple(dict.fromkeys(member.name for _, member in shapes.values()))
     said = {key: item for key, item in value.items() if item is not None}
     present: dict[str, str] = {}
-    for key in said.keys() & own.keys():
+    for key in [key for key in said if key in own]:
         earlier = present.setdefault(own[key].name, key)
         if earlier != key:
             yield UnknownKey((*steps, key), known, clash=f"a second spelling of {earlier}")
     absent = {member.name: member for _, member in shapes.values() if member.name not in present}
-    for key in said.keys() - own.keys():
+    for key in [key for key in said if key not in own]:
         clash = f"a field of {shapes[key][0].__name__} among fields of another shape" if key in shapes else ""
         yield UnknownKey((*steps, key), known, meant="" if clash else _meant(str(key), absent), clash=clash)
 
