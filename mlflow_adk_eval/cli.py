@@ -51,7 +51,9 @@ def _config_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _detailed_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--print_detailed_results", "--detailed", "detailed", is_flag=True, help="Print every turn with its scores and reasons.")(command)
+    return click.option(
+        "--print_detailed_results", "--detailed", "detailed", is_flag=True, help="Print every turn with its scores and reasons."
+    )(command)
 
 
 def _store_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,11 +73,15 @@ def _store_option(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--register", "register_as", metavar="NAME", help="Register the evaluated agent as a new version of this model.")
 @click.option("--concurrency", type=click.IntRange(min=1), default=4, show_default=True, help="Conversations at the same time.")
 @click.option("--case_timeout", "case_timeout_s", type=click.FloatRange(min=0, min_open=True), help="Seconds that one case may take.")
-@click.option("--traces", type=click.IntRange(min=0), default=2000, show_default=True, help="Above so many turns, only failed ones get traces.")
+@click.option(
+    "--traces", type=click.IntRange(min=0), default=2000, show_default=True, help="Above so many turns, only failed ones get traces."
+)
 @click.option("--log_level", type=click.Choice(["debug", "info", "warning", "error", "critical"], case_sensitive=False), default="warning")
 @_store_option
 @_json_option
-def run(agent: str, eval_sets: tuple[str, ...], *, register_as: str | None, detailed: bool, log_level: str, as_json: bool, **options: Any) -> None:
+def run(
+    agent: str, eval_sets: tuple[str, ...], *, register_as: str | None, detailed: bool, log_level: str, as_json: bool, **options: Any
+) -> None:
     """Run AGENT on eval sets, score it and log the run in MLflow.
 
     AGENT is a module or folder with a root_agent, as for `adk eval`, or a JSON file that records what an agent did. An EVAL_SET
@@ -111,7 +117,9 @@ def _eval_set_path(agent: str, name: str) -> str:
 
 @cli.command(epilog=_EXIT_CODES)
 @click.argument("eval_set", metavar="EVAL_SET[:CASE,CASE]")
-@click.option("--actual", required=True, type=click.Path(path_type=Path), help="What the agent did: an eval set, ADK's result file or recorded cases.")
+@click.option(
+    "--actual", required=True, type=click.Path(path_type=Path), help="What the agent did: an eval set, ADK's result file or recorded cases."
+)
 @_config_option
 @_detailed_option
 @_json_option
@@ -143,11 +151,15 @@ def gate(run_id: str, *, policy: Path | None, tracking_uri: str | None, as_json:
 @click.option("--dry-run", "--dry_run", "dry_run", is_flag=True, help="Decide, but change nothing.")
 @_store_option
 @_json_option
-def promote(model: str, *, version: str, alias: str, run_id: str, policy: Path | None, dry_run: bool, tracking_uri: str | None, as_json: bool) -> None:
+def promote(
+    model: str, *, version: str, alias: str, run_id: str, policy: Path | None, dry_run: bool, tracking_uri: str | None, as_json: bool
+) -> None:
     """Set an alias on a version of MODEL, if its evaluation run allows it."""
     from mlflow_adk_eval.gate.promotion import promote as decide  # noqa: PLC0415
 
-    decision = decide(model, version, alias, run_id=run_id, policy=policy, dry_run=dry_run, raise_on_failure=False, tracking_uri=tracking_uri)
+    decision = decide(
+        model, version, alias, run_id=run_id, policy=policy, dry_run=dry_run, raise_on_failure=False, tracking_uri=tracking_uri
+    )
     done = f"{alias} is now version {version} of {model}" if decision.passed and not dry_run else f"{alias} was not moved"
     _show_decision(decision, as_json=as_json, done=done)
 
@@ -177,7 +189,14 @@ def validate(files: tuple[Path, ...], *, as_json: bool) -> None:
         try:
             rows.append({"file": str(file), "valid": True, **validate_file(file)})
         except InputError as error:
-            rows.append({"file": str(file), "valid": False, "problems": [{"path": p.path, "message": str(p)} for p in error.problems], "error": str(error)})
+            rows.append(
+                {
+                    "file": str(file),
+                    "valid": False,
+                    "problems": [{"path": p.path, "message": str(p)} for p in error.problems],
+                    "error": str(error),
+                }
+            )
     if as_json:
         click.echo(json.dumps(rows, ensure_ascii=False, indent=2))
     for row in rows if not as_json else []:

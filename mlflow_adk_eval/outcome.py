@@ -318,7 +318,11 @@ class Report:
         """
         import pandas as pd  # noqa: PLC0415 - 0.3 s that only users of frames should pay
 
-        shapes = {"cases": (_CASE_COLUMNS, self._case_rows), "invocations": (_INVOCATION_COLUMNS, self._invocation_rows), "votes": (_VOTE_COLUMNS, self._vote_rows)}
+        shapes = {
+            "cases": (_CASE_COLUMNS, self._case_rows),
+            "invocations": (_INVOCATION_COLUMNS, self._invocation_rows),
+            "votes": (_VOTE_COLUMNS, self._vote_rows),
+        }
         if rows not in shapes:
             msg = f"to_frame({rows!r}): wanted one of {', '.join(shapes)}"
             raise UsageError(msg)

@@ -10,7 +10,15 @@ from mlflow_adk_eval.evalset import parse_eval_set, stem_of
 from mlflow_adk_eval.evalset.parse import decode, read_text
 from mlflow_adk_eval.evalset.result import parse_result
 
-_CONFIG_KEYS = {"criteria", "custom_metrics", "customMetrics", "user_simulator_config", "userSimulatorConfig", "case_criteria", "caseCriteria"}
+_CONFIG_KEYS = {
+    "criteria",
+    "custom_metrics",
+    "customMetrics",
+    "user_simulator_config",
+    "userSimulatorConfig",
+    "case_criteria",
+    "caseCriteria",
+}
 
 
 def validate_file(file: Path) -> dict[str, str]:

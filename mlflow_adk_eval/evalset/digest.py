@@ -5,13 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic.alias_generators import to_snake
 
 from mlflow_adk_eval.evalset.models import EvalSet
 
-_INCIDENTAL = {"invocation_id", "creation_timestamp"}
+_INCIDENTAL = {"invocation_id", "creation_timestamp", "invocation_index", "tool_use_index"}
+_TYPED_BY_ADK = {"grounding_metadata", "usage_metadata"}
+_USER_DATA = {"args", "response", "part_metadata"}
+_BYTES = {"data", "thought_signature"}
 
 
 def eval_set_digest(eval_set: EvalSet) -> str:
@@ -31,7 +36,7 @@ def canonical_json(value: Any) -> bytes:
 def canonical(value: Any) -> Any:
     """Return a model as JSON values, without what ADK would not notice."""
     if isinstance(value, BaseModel):
-        fields = {name: canonical(getattr(value, name)) for name in type(value).model_fields if name not in _INCIDENTAL}
+        fields = {name: _field(name, getattr(value, name), typed=typed) for name, typed in _fields(type(value))}
         extras = {name: _plain(extra) for name, extra in (value.model_extra or {}).items() if extra is not None}
         return {name: found for name, found in fields.items() if found not in (None, "", [], {})} | extras
     if isinstance(value, tuple):
@@ -39,6 +44,33 @@ def canonical(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: canonical(item) if isinstance(item, BaseModel) else _plain(item) for key, item in value.items()}
     return _plain(value)
+
+
+@cache
+def _fields(model: type[BaseModel]) -> list[tuple[str, bool]]:
+    """Return the fields that matter, and whether each is carried along as raw JSON of which ADK knows the type."""
+    infos = model.model_fields.items()
+    return [(name, name in _TYPED_BY_ADK or info.annotation is Any) for name, info in infos if name not in _INCIDENTAL]
+
+
+def _field(name: str, value: Any, *, typed: bool) -> Any:
+    return _typed(name, value) if typed else canonical(value)
+
+
+def _typed(name: str, value: Any) -> Any:
+    """Spell the keys and bytes of raw JSON one way, and leave out its nulls, but not in what users and tools wrote."""
+    if name in _USER_DATA:
+        return _plain(value)
+    match value:
+        case dict():
+            named = ((to_snake(key), item) for key, item in value.items() if item is not None)
+            return {key: _typed(key, item) for key, item in named}
+        case list() | tuple():
+            return [_typed(name, item) for item in value]
+        case str() if name in _BYTES:
+            return value.replace("-", "+").replace("_", "/").rstrip("=")
+        case _:
+            return _plain(value)
 
 
 def _plain(value: Any) -> Any:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
+from pydantic.alias_generators import to_snake
+from pydantic_core import PydanticSerializationError
 
 from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError, did_you_mean, shown
 from mlflow_adk_eval.evalset.legacy import SESSION, InitialSession, convert
@@ -18,6 +21,8 @@ from mlflow_adk_eval.evalset.parse import decode, parse, read_text
 _EVAL_SET = TypeAdapter(EvalSet)
 _SUFFIXES = (".evalset.json", ".test.json", ".json")
 _SHAPES = "an eval set (an object with eval_set_id and eval_cases), or a legacy list of cases or of turns"
+_OTHER_FILES = {"eval_case_results": "a result of ADK", "eval_id": "a single eval case", "criteria": "an eval config"}
+_MAX_NAMED = 5
 
 
 def load_eval_set(path: str | Path, *, initial_session: str | Path | None = None) -> EvalSet:
@@ -43,15 +48,29 @@ def parse_eval_set(text: bytes, source: str, *, stem: str, session: InitialSessi
         EvalSetError: with every problem of the text.
     """
     if text.lstrip()[:1] == b"{":
+        eval_set = _current(text, source, session)
+        _refuse_duplicates(eval_set.eval_cases, source, "$.eval_cases[{}].eval_id")
+        return eval_set
+    value = decode(text, source)
+    if not isinstance(value, list):
+        raise EvalSetError(source, [Problem("$", shown(value), _SHAPES)])
+    eval_set = convert(value, source, stem=stem, session=session)
+    _refuse_duplicates(eval_set.eval_cases, source, "$[{}].name")
+    return eval_set
+
+
+def _current(text: bytes, source: str, session: InitialSession | None) -> EvalSet:
+    try:
         eval_set = parse(_EVAL_SET, text, source)
-        if session is not None:
-            raise EvalSetError(source, [Problem("$", "an eval set of today's format and a separate initial session", "the session inside the cases (session_input)")])
-    else:
-        value = decode(text, source)
-        if not isinstance(value, list):
-            raise EvalSetError(source, [Problem("$", shown(value), _SHAPES)])
-        eval_set = convert(value, source, stem=stem, session=session)
-    _refuse_duplicates(eval_set.eval_cases, source)
+    except EvalSetError:
+        keys = {to_snake(key) for key in decode(text, source)}
+        if not keys & {"eval_set_id", "eval_cases"}:
+            found = next((noun for key, noun in _OTHER_FILES.items() if key in keys), shown(decode(text, source)))
+            raise EvalSetError(source, [Problem("$", found, _SHAPES)]) from None
+        raise
+    if session is not None and session.model_fields_set:
+        found = "an eval set of today's format beside a separate initial session"
+        raise EvalSetError(source, [Problem("$", found, "the session inside the cases, as session_input")])
     return eval_set
 
 
@@ -59,13 +78,15 @@ def _session(path: str | Path | None) -> InitialSession | None:
     return None if path is None else parse(SESSION, read_text(Path(path)), str(path))
 
 
-def _refuse_duplicates(cases: Iterable[EvalCase], source: str) -> None:
+def _refuse_duplicates(cases: Iterable[EvalCase], source: str, place: str) -> None:
     first: dict[str, int] = {}
     problems = []
     for index, case in enumerate(cases):
         earlier = first.setdefault(case.eval_id, index)
         if earlier != index:
-            problems.append(Problem(f"$.eval_cases[{index}].eval_id", f"{case.eval_id!r}, the id of case {earlier}", "an id of its own"))
+            problems.append(
+                Problem(place.format(index), f"{shown(case.eval_id)}, which is {place.format(earlier)} too", "an id of its own")
+            )
     if problems:
         raise EvalSetError(source, problems)
 
@@ -83,32 +104,41 @@ def stem_of(path: Path) -> str:
 
 
 def split_selection(path: str | Path) -> tuple[Path, tuple[str, ...]]:
-    """Return a path and the ids selected behind a colon.
+    """Return a path and the ids selected behind a colon, separated by commas.
 
-    A file whose name holds a colon is taken as it is.
+    The path is the longest part before a colon that exists, so a file whose name holds colons is taken as it is and an id
+    may hold colons too; where nothing exists, the path ends with ``.json``. A `Path` selects nothing.
 
-    >>> split_selection("set.json:a,b")
-    (PosixPath('set.json'), ('a', 'b'))
+    >>> split_selection("set.json:a,b:2")
+    (PosixPath('set.json'), ('a', 'b:2'))
+
+    Raises:
+        UsageError: if no id follows the colon.
     """
-    if isinstance(path, Path) or Path(path).exists() or ":" not in path:
+    if isinstance(path, Path) or os.path.exists(path):  # noqa: PTH110 - unlike Path.exists, it never raises
         return Path(path), ()
-    head, _, ids = path.partition(".json:")
-    file = f"{head}.json" if ids else path.rpartition(":")[0]
-    ids = ids or path.rpartition(":")[2]
-    return Path(file), tuple(eval_id.strip() for eval_id in ids.split(",") if eval_id.strip())
+    heads = [path[:index] for index, character in enumerate(path) if character == ":"]
+    file = next((head for head in reversed(heads) if os.path.exists(head)), None)  # noqa: PTH110
+    file = file or next((head for head in heads if head.endswith(".json")), path)
+    selected = tuple(dict.fromkeys(eval_id.strip() for eval_id in path[len(file) + 1 :].split(",") if eval_id.strip()))
+    if file != path and not selected:
+        msg = f"{path}: no eval id follows the colon; wanted {file}:eval_1,eval_2"
+        raise UsageError(msg)
+    return Path(file), selected
 
 
 def select(eval_set: EvalSet, eval_ids: Iterable[str]) -> EvalSet:
     """Return the set with only the named cases, in the set's own order.
 
     Raises:
-        UsageError: naming each id that the set does not hold.
+        UsageError: naming the ids that the set does not hold.
     """
     wanted = set(eval_ids)
-    unknown = sorted(wanted - set(eval_set.eval_ids))
+    unknown = sorted(wanted.difference(eval_set.eval_ids))
     if unknown:
-        hints = "; ".join(f"{eval_id!r} {did_you_mean(eval_id, eval_set.eval_ids)}".strip() for eval_id in unknown)
-        msg = f"eval set {eval_set.eval_set_id!r} has no case {hints} (it has {len(eval_set.eval_cases)} cases)"
+        named = "; ".join(f"{eval_id!r} {did_you_mean(eval_id, eval_set.eval_ids)}".strip() for eval_id in unknown[:_MAX_NAMED])
+        more = f"; and {len(unknown) - _MAX_NAMED} more" if len(unknown) > _MAX_NAMED else ""
+        msg = f"eval set {eval_set.eval_set_id!r} has no case {named}{more} (it has {len(eval_set.eval_cases)} cases)"
         raise UsageError(msg)
     return eval_set.model_copy(update={"eval_cases": tuple(case for case in eval_set.eval_cases if case.eval_id in wanted)})
 
@@ -119,7 +149,7 @@ def test_files(folder: Path) -> list[Path]:
     Raises:
         UsageError: if there is none.
     """
-    found = sorted(folder.rglob("*.test.json"))
+    found = sorted(path for path in folder.rglob("*.test.json") if path.is_file())
     if not found:
         msg = f"{folder}: no *.test.json file in this folder or below it"
         raise UsageError(msg)
@@ -134,6 +164,9 @@ def merge(name: str, parts: Iterable[tuple[str, EvalSet]]) -> tuple[EvalSet, dic
     Args:
         name: the id of the new set.
         parts: each file's name and its eval set.
+
+    Raises:
+        UsageError: if two files have the same name, or a prefixed id is one that another case has.
     """
     listed = list(parts)
     occurrences = Counter(case.eval_id for _, part in listed for case in part.eval_cases)
@@ -146,25 +179,40 @@ def merge(name: str, parts: Iterable[tuple[str, EvalSet]]) -> tuple[EvalSet, dic
         ]
         cases += renamed
         ids[file] = [case.eval_id for case in renamed]
+    if len(ids) < len(listed) or len({case.eval_id for case in cases}) < len(cases):
+        msg = f"the cases of {', '.join(file for file, _ in listed)} cannot be told apart; give the files names, or the cases ids, of their own"
+        raise UsageError(msg)
     return EvalSet(eval_set_id=name, name=name, eval_cases=tuple(cases)), ids
 
 
 def dump(model: Model) -> dict[str, Any]:
     """Return a model as plain JSON values in ADK's spelling, leaving out what is absent.
 
-    An empty list of events is written, since without it ADK would read the other shape.
+    An empty list of events is written, since without it ADK would read the other shape. Null is left out as the value of
+    a field, and kept inside what users and tools wrote.
     """
     return model.model_dump(mode="json", exclude_unset=True, exclude_none=True)
 
 
 def dumps(model: Model) -> str:
     """Return a model as indented JSON text that ADK reads."""
-    return json.dumps(dump(model), ensure_ascii=False, indent=2) + "\n"
+    try:
+        return model.model_dump_json(indent=2, exclude_unset=True, exclude_none=True) + "\n"
+    except PydanticSerializationError:  # half of a surrogate pair, which some tools return, is no text in UTF-8
+        return json.dumps(dump(model), ensure_ascii=False, indent=2).encode("utf-8", "replace").decode() + "\n"
 
 
 def write_eval_set(eval_set: EvalSet, path: str | Path) -> None:
-    """Write an eval set so that the current ADK loads it."""
-    Path(path).write_text(dumps(eval_set), encoding="utf-8")
+    """Write an eval set so that the current ADK loads it.
+
+    Raises:
+        UsageError: if the file cannot be written.
+    """
+    try:
+        Path(path).write_text(dumps(eval_set), encoding="utf-8")
+    except OSError as error:
+        msg = f"{path}: cannot be written: {error.strerror}"
+        raise UsageError(msg) from None
 
 
 def migrate(old: str | Path, new: str | Path, *, initial_session: str | Path | None = None) -> EvalSet:
@@ -172,6 +220,7 @@ def migrate(old: str | Path, new: str | Path, *, initial_session: str | Path | N
 
     Raises:
         EvalSetError: with every problem of the old file.
+        UsageError: if the new file cannot be written.
     """
     eval_set = load_eval_set(old, initial_session=initial_session)
     write_eval_set(eval_set, new)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import TypeAdapter
 
 from mlflow_adk_eval.evalset.models import (
     Content,
@@ -19,27 +19,25 @@ from mlflow_adk_eval.evalset.models import (
     IntermediateData,
     Invocation,
     Json,
+    Model,
     Part,
     SessionInput,
 )
 from mlflow_adk_eval.evalset.parse import parse
 
 
-class _Legacy(BaseModel):
-    model_config = ConfigDict(extra="allow")
-
-
-class _ToolUse(_Legacy):
+class _ToolUse(Model):
     tool_name: str
-    tool_input: Json
+    tool_input: Json | None
+    mock_tool_output: Any = None
 
 
-class _AgentResponse(_Legacy):
+class _AgentResponse(Model):
     author: str
     text: str
 
 
-class Turn(_Legacy):
+class Turn(Model):
     """One turn of a legacy file."""
 
     query: str
@@ -48,7 +46,7 @@ class Turn(_Legacy):
     expected_intermediate_agent_responses: tuple[_AgentResponse, ...] = ()
 
 
-class InitialSession(_Legacy):
+class InitialSession(Model):
     """The session of a legacy case, or of a separate initial-session file."""
 
     state: Json = {}
@@ -56,7 +54,7 @@ class InitialSession(_Legacy):
     user_id: str = ""
 
 
-class _Case(_Legacy):
+class _Case(Model):
     name: str
     data: tuple[Turn, ...]
     initial_session: InitialSession | None = None
@@ -86,12 +84,11 @@ def convert(value: list[Any], source: str, *, stem: str, session: InitialSession
 
 
 def _case(eval_id: str, turns: tuple[Turn, ...], session: InitialSession | None) -> EvalCase:
-    given = session is not None and session.model_fields_set
-    return EvalCase(
-        eval_id=eval_id,
-        conversation=tuple(_invocation(turn) for turn in turns),
-        session_input=SessionInput(app_name=session.app_name, user_id=session.user_id, state=session.state) if session and given else None,
-    )
+    conversation = tuple(_invocation(turn) for turn in turns)
+    if session is None or not session.model_fields_set:
+        return EvalCase(eval_id=eval_id, conversation=conversation)
+    session_input = SessionInput(app_name=session.app_name, user_id=session.user_id, state=session.state)
+    return EvalCase(eval_id=eval_id, conversation=conversation, session_input=session_input)
 
 
 def _invocation(turn: Turn) -> Invocation:

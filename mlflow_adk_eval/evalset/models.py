@@ -177,13 +177,7 @@ class Invocation(Model):
         """Every tool call, in order, from either shape of intermediate data."""
         match self.intermediate_data:
             case InvocationEvents(invocation_events=events):
-                return [
-                    part.function_call
-                    for event in events
-                    if event.content
-                    for part in event.content.parts or ()
-                    if part.function_call
-                ]
+                return [part.function_call for event in events if event.content for part in event.content.parts or () if part.function_call]
             case IntermediateData(tool_uses=uses):
                 return list(uses)
             case None:
@@ -241,7 +235,9 @@ def _persona(value: Any) -> Any:
     if value is None or isinstance(value, dict | UserPersona) or value in PERSONAS:
         return value
     wanted = f"a persona (an object), or one of {', '.join(PERSONAS)}"
-    raise PydanticCustomError("unwanted", "{wanted}", {"wanted": wanted, "near": did_you_mean(value, PERSONAS) if isinstance(value, str) else ""})
+    raise PydanticCustomError(
+        "unwanted", "{wanted}", {"wanted": wanted, "near": did_you_mean(value, PERSONAS) if isinstance(value, str) else ""}
+    )
 
 
 class ConversationScenario(Model):
@@ -250,6 +246,9 @@ class ConversationScenario(Model):
     starting_prompt: str
     conversation_plan: str
     user_persona: Annotated[UserPersona | str | None, BeforeValidator(_persona)] = None
+
+
+_SOURCES = ("conversation", "conversation_scenario")
 
 
 class EvalCase(Model):
@@ -267,7 +266,8 @@ class EvalCase(Model):
     def _one_source(self) -> Self:
         if (self.conversation is None) == (self.conversation_scenario is None):
             found = "neither of them" if self.conversation is None else "both of them"
-            raise PydanticCustomError("unwanted", "{wanted}", {"found": found, "wanted": "exactly one of conversation and conversation_scenario"})
+            wanted = f"exactly one of {' and '.join(_SOURCES)}"
+            raise PydanticCustomError("unwanted", "{wanted}", {"found": found, "wanted": wanted, "of": _SOURCES})
         return self
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -49,7 +49,7 @@ _WANTED = {
 
 
 @contextlib.contextmanager
-def no_collection() -> Generator[None]:
+def no_collection() -> Generator[None, None, None]:
     """Pause the cyclic garbage collector, which would scan a growing forest of acyclic models again and again."""
     enabled = gc.isenabled()
     gc.disable()
@@ -134,12 +134,21 @@ def problems(kind: Kind, value: Any, details: Sequence[ErrorDetails], unknown: S
         at: the JSON path of `value`.
     """
     found = {key.steps: _unknown(key, at) for key in unknown}
-    explained = {(*key.steps[:-1], key.meant) for key in unknown} | {key.steps[:-1] for key in unknown if key.meant}
+    meant: dict[Steps, set[str]] = {}
+    for key in unknown:
+        meant.setdefault(key.steps[:-1], set()).add(key.meant)
     for detail in details:
         steps = place(kind, detail["loc"], value)
-        if steps is not None and not (steps in explained and detail["type"] in {"missing", "unwanted"}):
+        if steps is not None and not _explained(detail, steps, meant):
             found.setdefault(steps, _problem(detail, json_path(at, steps)))
     return list(found.values())
+
+
+def _explained(detail: ErrorDetails, steps: Steps, meant: Mapping[Steps, set[str]]) -> bool:
+    """Whether something is amiss only because a key is misspelt, which is a problem of its own."""
+    if detail["type"] == "missing":
+        return steps[-1] in meant.get(steps[:-1], ())
+    return detail["type"] == "unwanted" and any(name in detail.get("ctx", {}).get("of", ()) for name in meant.get(steps, ()))
 
 
 def _unknown(key: UnknownKey, at: str) -> Problem:
@@ -155,4 +164,7 @@ def _problem(detail: ErrorDetails, path: str) -> Problem:
 
 def wanted(detail: ErrorDetails) -> str:
     """Return what pydantic wanted, in the words of JSON."""
-    return _WANTED.get(detail["type"], detail["msg"]).format(**detail.get("ctx", {}))
+    if detail["type"] == "missing" and isinstance(detail["loc"][-1], int):
+        return f"item {detail['loc'][-1] + 1} of this list, which is required"
+    words = _WANTED.get(detail["type"])
+    return words.format(**detail.get("ctx", {})) if words else detail["msg"]

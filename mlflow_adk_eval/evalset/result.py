@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from mlflow_adk_eval.evalset.models import Invocation, Json, Model
 from mlflow_adk_eval.evalset.parse import decode, parse, read_text
 
 PASSED, FAILED, NOT_EVALUATED, INFORMATIONAL = 1, 2, 3, 4
 """ADK's statuses, which are bare integers in its files."""
+Status = Annotated[int, Field(ge=PASSED, le=INFORMATIONAL)]
 
 
 class MetricResult(Model):
@@ -23,7 +25,7 @@ class MetricResult(Model):
     criterion: Json | None = None
     custom_function_path: str | None = None
     score: float | None = None
-    eval_status: int
+    eval_status: Status
     details: Json | None = None
 
 
@@ -41,7 +43,7 @@ class EvalCaseResult(Model):
     eval_set_file: str | None = None
     eval_set_id: str = ""
     eval_id: str = ""
-    final_eval_status: int
+    final_eval_status: Status
     eval_metric_results: Any = None
     overall_eval_metric_results: tuple[MetricResult, ...] = ()
     eval_metric_result_per_invocation: tuple[InvocationResult, ...] = ()
@@ -74,10 +76,8 @@ def parse_result(text: bytes, source: str) -> EvalSetResult:
     Raises:
         EvalSetError: with every problem of the text.
     """
-    if text.lstrip()[:1] == b'"':
-        inner = decode(text, source)
-        text = inner.encode() if isinstance(inner, str) else text
-    return parse(_RESULT, text, source)
+    inner = decode(text, source) if text.lstrip()[:1] == b'"' else text
+    return parse(_RESULT, inner.encode() if isinstance(inner, str) else inner, source)
 
 
 def load_result(path: str | Path) -> EvalSetResult:
@@ -90,5 +90,25 @@ def load_result(path: str | Path) -> EvalSetResult:
 
 
 def dumps_result(result: EvalSetResult) -> str:
-    """Return a result as ADK writes it: nulls included, no number that is not finite."""
-    return json.dumps(result.model_dump(mode="json", exclude_unset=True), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+    """Return a result as ADK reads and writes it: nulls included, no number that is not finite."""
+    dumped = result.model_dump(mode="json", exclude_unset=True)
+    for case in dumped.get("eval_case_results", ()):
+        for required, empty in _REQUIRED_BY_ADK.items():
+            case.setdefault(required, empty)
+    text = json.dumps(_finite(dumped), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+    return text.encode("utf-8", "replace").decode()
+
+
+_REQUIRED_BY_ADK: Json = {"overall_eval_metric_results": [], "eval_metric_result_per_invocation": [], "session_id": ""}
+
+
+def _finite(value: Any) -> Any:
+    match value:
+        case float() if not math.isfinite(value):
+            return None
+        case dict():
+            return {key: _finite(item) for key, item in value.items()}
+        case list():
+            return [_finite(item) for item in value]
+        case _:
+            return value

@@ -60,7 +60,14 @@ def _criteria_view(report: Report) -> Table:
     for heading in ("criterion", "threshold", "mean", "pass rate", "evaluated", "errored"):
         table.add_column(heading, justify="left" if heading == "criterion" else "right", overflow="fold")
     for summary in report.summaries().values():
-        table.add_row(escape(summary.criterion), _threshold(summary), _number(summary.mean), _percent(summary.pass_rate), str(summary.evaluated), _bad(summary.errored + summary.skipped if summary.threshold is not None else 0))
+        table.add_row(
+            escape(summary.criterion),
+            _threshold(summary),
+            _number(summary.mean),
+            _percent(summary.pass_rate),
+            str(summary.evaluated),
+            _bad(summary.errored + summary.skipped if summary.threshold is not None else 0),
+        )
     return table
 
 
