@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from mlflow_adk_eval.outcome import Decision
 
 
+_MAX_LISTED = 50
+
+
 class AdkEvalError(Exception):
     """The root of all errors that this package raises on purpose."""
 
@@ -67,8 +70,10 @@ class InputError(UsageError):
         self.source = source
         self.problems = tuple(problems)
         count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
-        lines = "\n".join(f"  {problem}" for problem in self.problems)
-        super().__init__(f"{source}: {count} in this {self.noun}\n{lines}")
+        lines = [f"  {problem}" for problem in self.problems[:_MAX_LISTED]]
+        if len(self.problems) > _MAX_LISTED:
+            lines.append(f"  … and {len(self.problems) - _MAX_LISTED} more")
+        super().__init__("\n".join([f"{source}: {count} in this {self.noun}", *lines]))
 
 
 class EvalSetError(InputError):

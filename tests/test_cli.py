@@ -51,9 +51,6 @@ def recorded(tmp_path: Path, **changes: object) -> Path:
 def invoke(*arguments: object) -> Result:
     """Run the command line in this process, through the same `main` that users start."""
 
-    class Main(CliRunner):
-        pass
-
     command = [str(argument) for argument in arguments]
     runner = CliRunner()
     with runner.isolation() as streams:
@@ -129,7 +126,7 @@ def test_json_is_one_object(lights: Path):
 
 
 def test_no_colour_where_there_is_no_terminal(lights: Path):
-    command = [sys.executable, "-m", "mlflow_adk_eval.cli", "score", str(lights), "--actual", str(lights)]
+    command = [sys.executable, "-m", "mlflow_adk_eval", "score", str(lights), "--actual", str(lights)]
     shown = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "PASSED" in shown.stdout
     assert "\x1b[" not in shown.stdout

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from mlflow_adk_eval.evalset.models import (
     Content,
@@ -49,7 +49,7 @@ class Turn(Model):
 class InitialSession(Model):
     """The session of a legacy case, or of a separate initial-session file."""
 
-    state: Json = {}
+    state: Json = Field(default_factory=dict)
     app_name: str = ""
     user_id: str = ""
 

@@ -60,7 +60,8 @@ def members(model: type[BaseModel]) -> Mapping[str, Member]:
 
 def branches(kind: Kind) -> tuple[Kind, ...]:
     """Return the alternatives of a union, null left out; anything else is its own only alternative."""
-    return tuple(option for option in get_args(kind) if option is not NoneType) if get_origin(kind) in (Union, UnionType) else (kind,)
+    origin: Any = get_origin(kind)
+    return tuple(option for option in get_args(kind) if option is not NoneType) if origin in (Union, UnionType) else (kind,)
 
 
 def taken(kind: Kind, value: Any) -> Kind:
@@ -75,13 +76,14 @@ def taken(kind: Kind, value: Any) -> Kind:
 
 def inner(kind: Kind, step: int | str) -> Kind:
     """Return what a key or index of a value of `kind` holds; ``Any`` where nothing is said about it."""
-    arguments = get_args(kind)
     if is_model(kind):
         member = members(kind).get(str(step))
         return member.kind if member else Any
-    if get_origin(kind) is dict:
+    origin: Any = get_origin(kind)
+    arguments = get_args(kind)
+    if origin is dict:
         return arguments[1]
-    if get_origin(kind) is tuple and isinstance(step, int):
+    if origin is tuple and isinstance(step, int):
         return arguments[0] if Ellipsis in arguments else arguments[step] if step < len(arguments) else Any
     return Any
 

@@ -1,0 +1,5 @@
+"""``python -m mlflow_adk_eval``."""
+
+from mlflow_adk_eval.cli import main
+
+main()
