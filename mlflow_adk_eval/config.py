@@ -8,197 +8,77 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, ValidationError
-from pydantic.alias_generators import to_camel
+from pydantic import Field, SerializeAsAny, ValidationError
 from pydantic_core import ErrorDetails
 
-from mlflow_adk_eval.errors import ConfigError, Problem, did_you_mean, shown
-from mlflow_adk_eval.evalset.digest import canonical_json
-from mlflow_adk_eval.evalset.models import Json, Rubric
-from mlflow_adk_eval.evalset.parse import decode, read_text, wanted
+from mlflow_adk_eval.errors import ConfigError, Problem, did_you_mean, json_path, shown
+from mlflow_adk_eval.evalset.digest import canonical, canonical_json
+from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.evalset.parse import decode, problems_of, read_text
+from mlflow_adk_eval.evalset.schema import unknown_keys
+from mlflow_adk_eval.settings import (
+    EFFICIENCY,
+    SETTINGS,
+    CodeConfig,
+    CriterionSettings,
+    CustomMetricConfig,
+    CustomSettings,
+    EfficiencySettings,
+    FinalStateSettings,
+    HallucinationsSettings,
+    Interval,
+    JudgedSettings,
+    JudgeModelOptions,
+    LiveModelConfig,
+    MatchType,
+    MetricInfo,
+    MetricValueInfo,
+    RubricSettings,
+    Settings,
+    ToolTrajectorySettings,
+    UserSimulatorConfig,
+    UserSimulatorSettings,
+)
+
+__all__ = [
+    "CONFIG_FILE",
+    "DEFAULT_CONFIG",
+    "EFFICIENCY",
+    "SETTINGS",
+    "CodeConfig",
+    "Criteria",
+    "CriterionSettings",
+    "CustomMetricConfig",
+    "CustomSettings",
+    "EfficiencySettings",
+    "EvalConfig",
+    "FinalStateSettings",
+    "HallucinationsSettings",
+    "Interval",
+    "JudgeModelOptions",
+    "JudgedSettings",
+    "LiveModelConfig",
+    "MatchType",
+    "MetricInfo",
+    "MetricValueInfo",
+    "RubricSettings",
+    "ToolTrajectorySettings",
+    "UserSimulatorConfig",
+    "UserSimulatorSettings",
+    "dumps_config",
+    "load_config",
+    "parse_config",
+]
 
 CONFIG_FILE = "test_config.json"
-EFFICIENCY = ("tool_call_count_v1", "inference_call_count_v1", "token_usage_v1", "invocation_duration_v1")
-"""Measured on every run, as information; given a threshold, they decide, and then lower is better."""
+"""What the config beside an eval set is called."""
 
-
-class Settings(BaseModel):
-    """The base of all settings: immutable, both spellings, nothing unknown."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
-
-
-class CriterionSettings(Settings):
-    """The settings that every criterion has."""
-
-    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    greater_is_better: ClassVar[bool] = True
-
-    threshold: float = Field(allow_inf_nan=False)
-    """What a case must reach; in the unit of the score."""
-    include_intermediate_responses_in_final: bool = False
-
-
-_MATCH_TYPES = ("EXACT", "IN_ORDER", "ANY_ORDER")
-MatchType = Literal["EXACT", "IN_ORDER", "ANY_ORDER"]
-
-
-def _match_type(value: Any) -> Any:
-    """Read a match type as ADK does: its number, or its name in any case, with dashes or spaces."""
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(_MATCH_TYPES):
-        return _MATCH_TYPES[value]
-    return value.strip().upper().replace("-", "_").replace(" ", "_") if isinstance(value, str) else value
-
-
-class ToolTrajectorySettings(CriterionSettings):
-    """How tool calls must match the expected ones."""
-
-    match_type: Annotated[MatchType, BeforeValidator(_match_type)] = "EXACT"
-    ignore_args: bool = False
-
-
-class JudgeModelOptions(Settings):
-    """Which model judges, and how often it is asked."""
-
-    judge_model: str = "gemini-2.5-flash"
-    judge_model_config: Json | None = None
-    num_samples: int = Field(default=5, ge=1)
-    parallelism_limit: int = Field(default=1, ge=1)
-
-
-class JudgedSettings(CriterionSettings):
-    """A criterion that a model decides."""
-
-    judge_model_options: JudgeModelOptions = JudgeModelOptions()
-
-
-class RubricSettings(JudgedSettings):
-    """A criterion that a model decides by rubrics."""
-
-    rubrics: tuple[Rubric, ...] = ()
-
-
-class HallucinationsSettings(JudgedSettings):
-    """Whether what the agent said is supported by what it knew."""
-
-    evaluate_intermediate_nl_responses: bool = False
-
-
-class UserSimulatorSettings(JudgedSettings):
-    """Whether the simulated user kept to its plan."""
-
-    stop_signal: str = "</finished>"
-
-
-class CoherenceSettings(CriterionSettings):
-    """A rating from 1 to 5."""
-
-    bounds = (1.0, 5.0)
-
-
-class EfficiencySettings(CriterionSettings):
-    """A measured quantity, where lower is better."""
-
-    bounds = (0.0, math.inf)
-    greater_is_better = False
-
-
-class FinalStateSettings(CriterionSettings):
-    """How the session's final state must match the expected one."""
-
-    match_type: Literal["EXACT", "SUBSET"] = "SUBSET"
-    """``SUBSET``: the expected keys with their values must be there; ``EXACT``: and no others."""
-    only_where_expected: bool = False
-    """Whether cases that expect no state are left out of the plan instead of missing evidence."""
-
-
-class CustomSettings(CriterionSettings):
-    """A function of the user's own; whatever else is given is passed to it."""
-
-    model_config = ConfigDict(extra="allow")
-    bounds = (-math.inf, math.inf)
-
-
-SETTINGS: Mapping[str, type[CriterionSettings]] = {
-    "tool_trajectory_avg_score": ToolTrajectorySettings,
-    "response_match_score": CriterionSettings,
-    "response_evaluation_score": CoherenceSettings,
-    "final_response_match_v2": JudgedSettings,
-    "rubric_based_final_response_quality_v1": RubricSettings,
-    "rubric_based_tool_use_quality_v1": RubricSettings,
-    "rubric_based_multi_turn_trajectory_quality_v1": RubricSettings,
-    "hallucinations_v1": HallucinationsSettings,
-    "safety_v1": CriterionSettings,
-    "per_turn_user_simulator_quality_v1": UserSimulatorSettings,
-    "multi_turn_task_success_v1": CriterionSettings,
-    "multi_turn_trajectory_quality_v1": CriterionSettings,
-    "multi_turn_tool_use_quality_v1": CriterionSettings,
-    **dict.fromkeys(EFFICIENCY, EfficiencySettings),
-    "final_session_state": FinalStateSettings,
-}
-"""Every criterion by name, with the class of its settings."""
-
-
-class CodeConfig(Settings):
-    """A function, by its import path."""
-
-    name: str
-
-
-class Interval(Settings):
-    """A range of values."""
-
-    min_value: float
-    open_at_min: bool = False
-    max_value: float
-    open_at_max: bool = False
-
-
-class MetricValueInfo(Settings):
-    """What values a metric takes."""
-
-    interval: Interval | None = None
-
-
-class MetricInfo(Settings):
-    """What a custom metric says of itself."""
-
-    metric_name: str
-    description: str | None = None
-    metric_value_info: MetricValueInfo = MetricValueInfo()
-    requires_threshold: bool = True
-
-
-class CustomMetricConfig(Settings):
-    """A metric of the user's own."""
-
-    code_config: CodeConfig
-    metric_info: MetricInfo | None = None
-    description: str = ""
-    greater_is_better: bool = True
-    """Our addition; ADK ignores it."""
-
-
-class UserSimulatorConfig(Settings):
-    """Who plays the user in scenario cases. Settings of other simulators are kept."""
-
-    model_config = ConfigDict(extra="allow")
-    type: Literal["llm_backed", "llm_audio"] = "llm_backed"
-    model: str = "gemini-2.5-flash"
-    model_configuration: Json | None = None
-    max_allowed_invocations: int = Field(default=20, ge=-1)
-    custom_instructions: str | None = None
-    include_function_calls: bool = False
-
-
-class LiveModelConfig(Settings):
-    """How to run bidirectional streaming models."""
-
-    timeout_seconds: int = Field(default=300, gt=0)
+S = TypeVar("S", bound=Settings)
 
 
 Criteria = dict[str, SerializeAsAny[CriterionSettings]]
@@ -211,7 +91,7 @@ class EvalConfig(Settings):
     custom_metrics: dict[str, CustomMetricConfig] | None = None
     user_simulator_config: UserSimulatorConfig | None = None
     live_model_config: LiveModelConfig | None = None
-    case_criteria: dict[str, Criteria] = {}
+    case_criteria: dict[str, Criteria] = Field(default_factory=dict)
     """Criteria of single cases, by eval id, instead of `criteria`. Our addition; ADK ignores it."""
 
     def criteria_of(self, eval_id: str) -> Criteria:
@@ -241,7 +121,7 @@ class EvalConfig(Settings):
 
     def digest(self) -> str:
         """Return ``sha256:<hex>`` of the config with every default spelt out."""
-        return "sha256:" + hashlib.sha256(canonical_json(self.to_json())).hexdigest()
+        return "sha256:" + hashlib.sha256(canonical_json(canonical(self.to_json()))).hexdigest()
 
 
 def load_config(source: str | Path | Mapping[str, Any] | EvalConfig | None, *, beside: Path | None = None) -> EvalConfig:
@@ -258,6 +138,7 @@ def load_config(source: str | Path | Mapping[str, Any] | EvalConfig | None, *, b
         found = beside / CONFIG_FILE if beside else None
         return load_config(found) if found and found.is_file() else DEFAULT_CONFIG
     if isinstance(source, EvalConfig):
+        parse_config(source.to_json(), "config")  # one made by hand is held to the same rules
         return source
     if isinstance(source, Mapping):
         return parse_config(dict(source), "config")
@@ -274,109 +155,115 @@ def parse_config(value: Any, source: str) -> EvalConfig:
     if not isinstance(value, dict):
         raise ConfigError(source, [Problem("$", shown(value), "an object with criteria")])
     problems: list[Problem] = []
-    custom = value.get("custom_metrics") or value.get("customMetrics") or {}
-    names = custom if isinstance(custom, dict) else {}
-    criteria = _criteria(value.get("criteria"), "$.criteria", names, problems, required="criteria" in value)
-    overrides_key = "caseCriteria" if "caseCriteria" in value else "case_criteria"
-    overrides = value.get(overrides_key) or {}
-    cases = (
-        {eval_id: _criteria(found, f"$.{overrides_key}[{eval_id!r}]", names, problems) for eval_id, found in overrides.items()}
-        if isinstance(overrides, dict)
-        else overrides
-    )
-    rest = {key: item for key, item in value.items() if key not in {"criteria", overrides_key}}
-    config = _validated(EvalConfig, rest | {"criteria": criteria, "case_criteria": cases}, "$", problems)
-    if config is not None:
-        problems += _unused(config)
-    if problems or config is None:
+    frame = _read(EvalConfig, _without_criteria(value), "$", problems)
+    customs = _custom_metrics(frame, value)
+    criteria = _criteria(value["criteria"], "$.criteria", customs, problems) if "criteria" in value else {}
+    cases = {
+        str(eval_id): _criteria(found, f"$.{key}[{eval_id!r}]", customs, problems)
+        for key in _CASE_CRITERIA
+        for eval_id, found in _object(value.get(key)).items()
+    }
+    if not problems:
+        problems += _unused(customs, (criteria, *cases.values()))
+    if problems or frame is None:
         raise ConfigError(source, problems)
-    return config
+    return frame.model_copy(update={"criteria": criteria, "case_criteria": cases})
 
 
-def _criteria(value: Any, at: str, custom: Mapping[str, Any], problems: list[Problem], *, required: bool = True) -> dict[str, Any]:
-    if not isinstance(value, dict) or not value:
-        found = "nothing" if not required else "no criterion" if value == {} else shown(value)
+_CASE_CRITERIA = ("case_criteria", "caseCriteria")
+
+
+def _without_criteria(value: dict[str, Any]) -> dict[str, Any]:
+    """Return a config in which every group of criteria is empty, to be read apart, since each name has settings of its own."""
+    groups: dict[str, Any] = {key: {} for key in _CASE_CRITERIA if isinstance(value.get(key), dict)}
+    return value | groups | ({"criteria": {}} if "criteria" in value else {})
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _custom_metrics(frame: EvalConfig | None, value: dict[str, Any]) -> Mapping[str, CustomMetricConfig | None]:
+    """Return the custom metrics; of a config that is wrong elsewhere, only their names."""
+    if frame is not None:
+        return frame.custom_metrics or {}
+    return dict.fromkeys(_object(value.get("custom_metrics")) | _object(value.get("customMetrics")))
+
+
+def _criteria(value: Any, at: str, customs: Mapping[str, CustomMetricConfig | None], problems: list[Problem]) -> Criteria:
+    if not value or not isinstance(value, dict):
+        found = "no criterion" if value == {} else shown(value)
         problems.append(Problem(at, found, "at least one criterion with its threshold, since without one everything passes"))
-        return {}
-    read = {}
-    for name, given in value.items():
-        here = f"{at}.{name}"
-        settings_class = CustomSettings if name in custom else SETTINGS.get(name)
+    read: Criteria = {}
+    for name, given in _object(value).items():
+        here = json_path(at, [name])
+        settings_class = CustomSettings if name in customs else SETTINGS.get(name)
         if settings_class is None:
-            hint = did_you_mean(name, [*SETTINGS, *custom]) or f"Known are {', '.join(SETTINGS)}"
+            hint = did_you_mean(str(name), [*SETTINGS, *customs]) or f"Known are {', '.join(SETTINGS)}"
             problems.append(Problem(here, "an unknown criterion", "one of ADK's criteria, or a name in custom_metrics", hint))
             continue
-        settings = _settings(settings_class, given, here, problems)
+        settings = _settings(settings_class, given, here, customs.get(name), problems)
         if settings is not None:
-            problems += _out_of_bounds(settings, here, custom.get(name))
             read[name] = settings
     return read
 
 
-def _settings(cls: type[CriterionSettings], given: Any, at: str, problems: list[Problem]) -> CriterionSettings | None:
-    if isinstance(given, bool | int | float | str):
-        given = {"threshold": given}
-    if not isinstance(given, dict):
+def _settings(
+    cls: type[CriterionSettings], given: Any, at: str, custom: CustomMetricConfig | None, problems: list[Problem]
+) -> CriterionSettings | None:
+    bare = isinstance(given, bool | int | float | str)
+    if not bare and not isinstance(given, dict):
         problems.append(Problem(at, shown(given), "a threshold, or an object with a threshold"))
         return None
-    return _validated(cls, given, at, problems)
+    found: list[Problem] = []
+    settings = _read(cls, {"threshold": given} if bare else given, at, found, strict=cls is not CustomSettings)
+    if settings is not None:
+        found += _out_of_bounds(settings, f"{at}.threshold", custom.interval if custom else None)
+        found += _bad_rubrics(settings, f"{at}.rubrics")
+    problems += [replace(problem, path=at) for problem in found] if bare else found
+    return settings
 
 
-def _out_of_bounds(settings: CriterionSettings, at: str, custom: Any) -> Iterator[Problem]:
-    low, high = settings.bounds
-    interval = custom
-    for key, camel in (("metric_info", "metricInfo"), ("metric_value_info", "metricValueInfo"), ("interval", "interval")):
-        interval = (interval.get(key) or interval.get(camel)) if isinstance(interval, dict) else None
-    if isinstance(interval, dict):
-        ends = (interval.get("min_value", interval.get("minValue")), interval.get("max_value", interval.get("maxValue")))
-        if all(isinstance(end, int | float) for end in ends):
-            low, high = float(ends[0]), float(ends[1])
-    if not low <= settings.threshold <= high:
-        yield Problem(f"{at}.threshold", f"{settings.threshold:g}", f"a number from {low:g} to {high:g}")
+def _out_of_bounds(settings: CriterionSettings, at: str, interval: Interval | None) -> Iterator[Problem]:
+    low, high = (interval.min_value, interval.max_value) if interval else settings.bounds
+    threshold = settings.threshold
+    open_end = interval is not None and ((interval.open_at_min and threshold == low) or (interval.open_at_max and threshold == high))
+    if open_end or not low <= threshold <= high:
+        wanted = f"a number of at least {low:g}" if math.isinf(high) else f"a number from {low:g} to {high:g}"
+        yield Problem(at, f"{threshold:g}", f"a number between {low:g} and {high:g}" if open_end else wanted)
 
 
-def _unused(config: EvalConfig) -> Iterator[Problem]:
-    used = {name for criteria in (config.criteria, *config.case_criteria.values()) for name in criteria}
-    for name in config.custom_metrics or {}:
+def _bad_rubrics(settings: CriterionSettings, at: str) -> Iterator[Problem]:
+    rubrics = settings.rubrics if isinstance(settings, RubricSettings) else ()
+    seen: set[str] = set()
+    for index, rubric in enumerate(rubrics):
+        if rubric.rubric_id in seen:
+            yield Problem(f"{at}[{index}].rubric_id", f"{shown(rubric.rubric_id)} a second time", "an id of its own")
+        if not (rubric.rubric_content.text_property or "").strip():
+            yield Problem(f"{at}[{index}].rubric_content.text_property", "no text", "what the judge is to look for")
+        seen.add(rubric.rubric_id)
+
+
+def _unused(customs: Iterable[str], groups: Iterable[Criteria]) -> Iterator[Problem]:
+    used = {name for criteria in groups for name in criteria}
+    for name in customs:
         if name not in used:
-            yield Problem(f"$.custom_metrics.{name}", "a metric that no criterion names", f"a threshold for it at $.criteria.{name}")
+            wanted = f"a threshold for it at {json_path('$.criteria', [name])}"
+            yield Problem(json_path("$.custom_metrics", [name]), "a metric that no criterion names", wanted)
 
 
-def _validated(cls: Any, value: Any, at: str, problems: list[Problem]) -> Any:
+def _read(cls: type[S], value: Any, at: str, problems: list[Problem], *, strict: bool = False) -> S | None:
+    """Return `value` as settings, or ``None`` after adding to `problems`; `strict`: whether models that keep unknown keys refuse them here."""
+    unknown = [key for key in unknown_keys(cls, value) if strict or key.amiss]
+    details: list[ErrorDetails] = []
+    settings = None
     try:
-        return cls.model_validate(value)
+        settings = cls.model_validate(value, extra="forbid" if strict else None)
     except ValidationError as error:
-        problems += [_problem(cls, detail, at) for detail in error.errors(include_url=False)]
-        return None
-
-
-def _problem(cls: type[BaseModel], detail: ErrorDetails, at: str) -> Problem:
-    steps = detail["loc"]
-    path = at + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
-    if detail["type"] == "extra_forbidden":
-        owner = cls
-        for step in steps[:-1]:
-            owner = _inner(owner, step)
-        known = sorted(owner.model_fields)
-        hint = did_you_mean(str(steps[-1]), known)
-        return Problem(path, "an unknown key", f"one of {', '.join(known)}", hint)
-    return Problem(path, "nothing" if detail["type"] == "missing" else shown(detail["input"]), wanted(detail))
-
-
-def _inner(cls: type[BaseModel], step: int | str) -> type[BaseModel]:
-    """Return the model class of a field, looking through optionals and containers; `cls` itself for keys and indexes."""
-    for name, info in cls.model_fields.items():
-        if step in {name, info.alias}:
-            found = [kind for kind in _models(info.annotation)]
-            return found[0] if found else cls
-    return cls
-
-
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for argument in getattr(annotation, "__args__", ()):
-        yield from _models(argument)
+        details = error.errors(include_url=False)
+    found = problems_of(cls, value, details, unknown, at=at)
+    problems += found
+    return None if found else settings
 
 
 DEFAULT_CONFIG = parse_config({"criteria": {"tool_trajectory_avg_score": 1.0, "response_match_score": 0.8}}, "ADK's defaults")

@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -152,12 +153,14 @@ def shown(value: Any, *, limit: int = 80) -> str:
 
     >>> shown("x"), shown([1, 2, 3]), shown(None), shown({"a": 1})
     ("'x'", 'a list of 3', 'null', 'an object with a')
+    >>> shown(float("nan")), shown("long" * 30)[-5:]
+    ('NaN', "longl…")
     """
     match value:
         case None:
             return "null"
-        case bool():
-            return str(value).lower()
+        case bool() | float():
+            return json.dumps(value)
         case dict():
             keys = ", ".join(map(str, list(value)[:4])) or "no keys"
             return f"an object with {keys}"[:limit]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlflow_adk_eval.config import EvalConfig, load_config
+from mlflow_adk_eval.config import Criteria, CustomMetricConfig, EvalConfig, load_config
 from mlflow_adk_eval.errors import ConfigError, Problem, UsageError, shown
 from mlflow_adk_eval.evalset import EvalSet, load_eval_set, merge, select, split_selection, test_files
 
 ConfigSource = str | Path | Mapping[str, Any] | EvalConfig | None
 EvalSetSource = str | Path | EvalSet | Sequence[str | Path]
+
+_ONE_PER_RUN = ("user_simulator_config", "live_model_config")
 
 
 def load_inputs(eval_set: EvalSetSource, config: ConfigSource = None) -> tuple[EvalSet, EvalConfig]:
@@ -31,61 +35,91 @@ def load_inputs(eval_set: EvalSetSource, config: ConfigSource = None) -> tuple[E
         return _load_files([eval_set], config)
     if isinstance(eval_set, Sequence) and eval_set and all(isinstance(path, str | Path) for path in eval_set):
         return _load_files(eval_set, config)
-    msg = f"an eval set is a path, a folder, several paths or an EvalSet, not {shown(eval_set)}"
-    raise UsageError(msg)
+    raise UsageError(f"an eval set is a path, a folder, several paths or an EvalSet, not {shown(eval_set)}")
 
 
 def _load_files(paths: Sequence[str | Path], config: ConfigSource) -> tuple[EvalSet, EvalConfig]:
     selections = _selections(paths)
-    if len(selections) == 1:
-        (file, selected), = selections.items()
-        eval_set = load_eval_set(file)
-        return select(eval_set, selected) if selected else eval_set, load_config(config, beside=file.parent)
+    loaded = {file: _load(file, selected) for file, selected in selections.items()}
+    if len(loaded) == 1:
+        ((file, eval_set),) = loaded.items()
+        return eval_set, load_config(config, beside=file.parent)
     root = Path(paths[0]) if len(paths) == 1 else None
-    named = {_name(file, root): (file, selected) for file, selected in selections.items()}
-    parts = [(name, select(found, selected) if selected else found) for name, (file, selected) in named.items() for found in [load_eval_set(file)]]
-    eval_set, ids = merge(root.resolve().name if root else "+".join(part.eval_set_id for _, part in parts), parts)
+    names = _names(loaded, root)
+    name = root.resolve().name if root else "+".join(part.eval_set_id for part in loaded.values())
+    merged, ids = merge(name, ((names[file], part) for file, part in loaded.items()))
     if config is not None:
-        return eval_set, load_config(config)
-    return eval_set, merge_configs((ids[name], load_config(None, beside=file.parent), str(file.parent)) for name, (file, _) in named.items())
+        return merged, load_config(config)
+    sources = [
+        Source(load_config(None, beside=file.parent), dict(zip(ids[names[file]], part.eval_ids, strict=True)), str(file.parent))
+        for file, part in loaded.items()
+    ]
+    return merged, merge_configs(sources)
+
+
+def _load(file: Path, selected: Sequence[str]) -> EvalSet:
+    eval_set = load_eval_set(file)
+    return select(eval_set, selected) if selected else eval_set
 
 
 def _selections(paths: Iterable[str | Path]) -> dict[Path, tuple[str, ...]]:
     """Return the selected ids by file; none means all, and all plus some is all."""
+    files: dict[Path, Path] = {}
     selections: dict[Path, tuple[str, ...]] = {}
     for path in paths:
         file, selected = split_selection(path)
         for found in test_files(file) if file.is_dir() else [file]:
-            earlier = selections.get(found)
+            known = files.setdefault(found.resolve(), found)  # one file may be named in two ways
+            earlier = selections.get(known)
             everything = not selected or earlier == ()
-            selections[found] = () if everything else tuple(dict.fromkeys((*(earlier or ()), *selected)))
-    if not selections:
-        raise UsageError("no eval set is named")
+            selections[known] = () if everything else tuple(dict.fromkeys((*(earlier or ()), *selected)))
     return selections
 
 
-def _name(file: Path, root: Path | None) -> str:
-    return str(file.relative_to(root).as_posix()) if root else file.name
+def _names(files: Iterable[Path], root: Path | None) -> dict[Path, str]:
+    """Return what tells each file's cases apart: its path within the folder, else its name, else, for namesakes, its path."""
+    listed = list(files)
+    if root:
+        return {file: file.relative_to(root).as_posix() for file in listed}
+    namesakes = Counter(file.name for file in listed)
+    return {file: file.name if namesakes[file.name] == 1 else file.as_posix() for file in listed}
 
 
-def merge_configs(parts: Iterable[tuple[Sequence[str], EvalConfig, str]]) -> EvalConfig:
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One of the configs that together decide an eval set of several files, and for which cases."""
+
+    config: EvalConfig
+    eval_ids: Mapping[str, str]
+    """The ids of its cases in the set, each with the id in its own file."""
+    place: str
+    """Where the config was found."""
+
+
+def merge_configs(sources: Sequence[Source]) -> EvalConfig:
     """Return one config in which each case keeps the criteria of its own file.
-
-    Args:
-        parts: for each file, the ids of its cases, its config and where that was found.
 
     Raises:
         ConfigError: if two configs mean different things by the same name.
     """
-    listed = list(parts)
-    first = listed[0][1]
-    customs: dict[str, Any] = {}
-    for _, config, place in listed:
-        for name, metric in (config.custom_metrics or {}).items():
+    first = sources[0].config
+    customs: dict[str, CustomMetricConfig] = {}
+    for source in sources:
+        for name, metric in (source.config.custom_metrics or {}).items():
             if customs.setdefault(name, metric) != metric:
-                raise ConfigError(place, [Problem(f"$.custom_metrics.{name}", "another metric than in a config before", "one meaning for each name")])
-        for field in ("user_simulator_config", "live_model_config"):
-            if getattr(config, field) != getattr(first, field):
-                raise ConfigError(place, [Problem(f"$.{field}", "other settings than in a config before", "the same settings for one run")])
-    overrides = {eval_id: config.criteria for ids, config, _ in listed if config.criteria != first.criteria for eval_id in ids}
+                raise _contradiction(
+                    source.place, f"custom_metrics.{name}", "another metric than in a config before", "one meaning for each name"
+                )
+        for field in _ONE_PER_RUN:
+            if getattr(source.config, field) != getattr(first, field):
+                raise _contradiction(source.place, field, "other settings than in a config before", "the same settings for one run")
+    overrides = {new: found for source in sources for new, found in _criteria(source) if found != first.criteria}
     return first.model_copy(update={"custom_metrics": customs or None, "case_criteria": overrides})
+
+
+def _criteria(source: Source) -> Iterable[tuple[str, Criteria]]:
+    return ((new, source.config.criteria_of(old)) for new, old in source.eval_ids.items())
+
+
+def _contradiction(place: str, field: str, found: str, wanted: str) -> ConfigError:
+    return ConfigError(place, [Problem(f"$.{field}", found, wanted)])

@@ -274,8 +274,10 @@ class Report:
 
     @property
     def criteria(self) -> tuple[str, ...]:
-        """The names of all criteria, in the order of the config."""
-        return tuple(result.criterion for result in self.cases[0].results) if self.cases else ()
+        """The names of all criteria: in the order of the config, then those that are information."""
+        found = dict.fromkeys(result.criterion for case in self.cases for result in case.results)
+        configured = dict.fromkeys(name for criteria in (self.config.criteria, *self.config.case_criteria.values()) for name in criteria)
+        return (*(name for name in configured if name in found), *(name for name in found if name not in configured))
 
     @property
     def verdict(self) -> Verdict:
@@ -307,8 +309,12 @@ class Report:
         return {name: summary.mean for name, summary in self.summaries().items() if summary.threshold is not None}
 
     def summaries(self) -> dict[str, CriterionSummary]:
-        """Return each criterion's totals, in the order of the config."""
-        return {name: _summary([case.results[index] for case in self.cases], self.cases) for index, name in enumerate(self.criteria)}
+        """Return each criterion's totals over the cases that have it, in the order of `criteria`."""
+        found: dict[str, list[tuple[str, CriterionResult]]] = {name: [] for name in self.criteria}
+        for case in self.cases:
+            for result in case.results:
+                found[result.criterion].append((case.eval_id, result))
+        return {name: _summary(results) for name, results in found.items()}
 
     def to_frame(self, rows: Literal["cases", "invocations", "votes"] = "cases") -> pd.DataFrame:
         """Return a tidy frame with one row per case, per invocation or per vote, and criterion.
@@ -369,19 +375,19 @@ def _cell_columns(result: CriterionResult, outcome: Outcome) -> tuple[Any, ...]:
     return score, status_of(outcome), result.threshold, result.reached(outcome), rationale, reason_of(outcome)
 
 
-def _summary(results: Sequence[CriterionResult], cases: Sequence[CaseResult]) -> CriterionSummary:
-    first = results[0]
-    cells = [cell for result in results for cell in result.per_invocation if cell is not None]
+def _summary(results: Sequence[tuple[str, CriterionResult]]) -> CriterionSummary:
+    first = results[0][1]
+    cells = [cell for _, result in results for cell in result.per_invocation if cell is not None]
     scores: dict[str, tuple[float, ...]] = {}
-    for case, result in zip(cases, results, strict=True):
+    for eval_id, result in results:
         if isinstance(result.overall, Scored):
-            scores[case.eval_id] = (*scores.get(case.eval_id, ()), result.overall.score)
+            scores[eval_id] = (*scores.get(eval_id, ()), result.overall.score)
     return CriterionSummary(
         criterion=first.criterion,
         threshold=first.threshold,
         greater_is_better=first.greater_is_better,
         mean=mean(score for runs in scores.values() for score in runs) if scores else None,
-        pass_rate=sum(result.passed is True for result in results) / len(results) if first.decides else None,
+        pass_rate=sum(result.passed is True for _, result in results) / len(results) if first.decides else None,
         evaluated=sum(isinstance(cell, Scored) for cell in cells),
         errored=sum(isinstance(cell, Errored) for cell in cells),
         skipped=sum(isinstance(cell, Skipped) for cell in cells),

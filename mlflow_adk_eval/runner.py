@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import anyio
@@ -22,6 +24,8 @@ from mlflow_adk_eval.inputs import ConfigSource, EvalSetSource, load_inputs
 from mlflow_adk_eval.outcome import CaseResult, CriterionResult, Report
 
 T = TypeVar("T")
+
+_MAX_NAMED = 5
 
 Progress = Callable[[int, int], None]
 """Called with the number of finished case runs and of all."""
@@ -50,34 +54,52 @@ async def arun(eval_set: EvalSet, agent: Agent, config: EvalConfig, options: Opt
     """Have every conversation of `eval_set` with `agent`, judge it by `config` and return the report.
 
     Raises:
+        UsageError: before the agent is called, if the eval set holds an id twice.
         ConfigError: before the agent is called, if a criterion cannot be applied.
     """
     chosen = options or Options()
+    _refuse_duplicates(eval_set)
     planned = plan(config, eval_set)
     recording = agent if isinstance(agent, Recording) else None
-    num_runs = max(chosen.num_runs, recording.num_runs) if recording else chosen.num_runs
+    num_runs = max(chosen.num_runs, recording.num_runs(eval_set.eval_ids) if recording else 1)
     jobs = [(case, run_index) for case in eval_set.eval_cases for run_index in range(num_runs)]
-    results: list[CaseResult | None] = [None] * len(jobs)
-    finished = 0
+    results: dict[int, CaseResult] = {}
 
     async def work(index: int) -> None:
-        nonlocal finished
         case, run_index = jobs[index]
-        played = recording.recall(case, run_index) if recording else await agent.play(case, run_index)
-        results[index] = await judge_case(case, run_index, played, planned)
-        finished += 1
+        results[index] = await judge_case(case, run_index, await _played(agent, case, run_index), planned)
         if chosen.progress:
-            chosen.progress(finished, len(jobs))
+            chosen.progress(len(results), len(jobs))
 
-    with no_collection():
-        await _each(work, len(jobs), limit=1 if recording else chosen.concurrency)
+    # A live agent may leave cyclic garbage for hours; judging recordings leaves next to none.
+    with no_collection() if recording else contextlib.nullcontext():
+        await _each(work, len(jobs), limit=chosen.concurrency)
     return Report(
         eval_set=eval_set,
         config=config,
-        cases=tuple(result for result in results if result is not None),
+        cases=tuple(results[index] for index in range(len(jobs))),
         num_runs=num_runs,
         notes=_notes(recording, eval_set),
     )
+
+
+def _refuse_duplicates(eval_set: EvalSet) -> None:
+    twice = [eval_id for eval_id, count in Counter(eval_set.eval_ids).items() if count > 1]
+    if twice:
+        named = ", ".join(map(repr, twice[:_MAX_NAMED]))
+        raise UsageError(f"eval set {eval_set.eval_set_id!r} has several cases of one id, which could not be told apart: {named}")
+
+
+async def _played(agent: Agent, case: EvalCase, run_index: int) -> Played:
+    """Return what came of the conversation; if it has another number of turns than the case, that is its error."""
+    try:
+        played = await agent.play(case, run_index)
+    except Exception as error:  # noqa: BLE001 - an agent may be anybody's object, and must not cost the other cases
+        return Played(actual=(), error=f"{type(error).__name__}: {error}")
+    wanted = None if case.conversation is None else len(case.conversation)
+    if played.error or wanted is None or len(played.actual) == wanted:
+        return played
+    return replace(played, error=f"the agent has {len(played.actual)} turns and the case {wanted}")
 
 
 async def _each(work: Callable[[int], Awaitable[None]], count: int, *, limit: int) -> None:
@@ -88,9 +110,6 @@ async def _each(work: Callable[[int], Awaitable[None]], count: int, *, limit: in
         for index in indexes:
             await work(index)
 
-    if limit == 1:
-        await worker()
-        return
     async with anyio.create_task_group() as group:
         for _ in range(min(limit, count)):
             group.start_soon(worker)
@@ -98,12 +117,22 @@ async def _each(work: Callable[[int], Awaitable[None]], count: int, *, limit: in
 
 def _notes(recording: Recording | None, eval_set: EvalSet) -> tuple[str, ...]:
     extra = sorted(set(recording.runs) - set(eval_set.eval_ids)) if recording else []
-    return (f"{len(extra)} recorded cases are not in the eval set: {', '.join(extra[:5])}",) if extra else ()
+    if not extra:
+        return ()
+    named = ", ".join(extra[:_MAX_NAMED]) + (", …" if len(extra) > _MAX_NAMED else "")
+    return (f"{len(extra)} recorded {'case is' if len(extra) == 1 else 'cases are'} not in the eval set: {named}",)
 
 
 async def judge_case(case: EvalCase, run_index: int, played: Played, planned: Plan) -> CaseResult:
     """Return what the criteria of a case make of what the agent did."""
-    run = CaseRun(case=case, run_index=run_index, actual=played.actual, session_state=played.session_state, error=played.error)
+    run = CaseRun(
+        case=case,
+        run_index=run_index,
+        actual=played.actual,
+        session_state=played.session_state,
+        error=played.error,
+        unfinished=played.unfinished,
+    )
     results = [await _result(criterion, run) for criterion in planned.of(case.eval_id)]
     return CaseResult(
         eval_id=case.eval_id,
@@ -118,8 +147,7 @@ async def judge_case(case: EvalCase, run_index: int, played: Played, planned: Pl
 
 async def _result(planned: Planned, run: CaseRun) -> CriterionResult:
     if not run.actual:
-        reason = f"the agent did not finish: {run.error}" if run.error else "there is no actual invocation"
-        return result_of(planned, run, failed(run, reason))
+        return result_of(planned, run, failed(run, "there is no actual invocation"))
     return await apply(planned, run)
 
 

@@ -1,7 +1,7 @@
 """The per-invocation table: what a run keeps for people, and what the gate decides from.
 
-One row per case × run × invocation. The text is JSON in MLflow's table format (``columns`` and ``data``), which MLflow
-shows as a table and compares between runs by its first column.
+One row per invocation of each run of each case. The text is JSON in MLflow's table format (``columns`` and ``data``), which
+MLflow shows as a table and compares between runs by its first column.
 """
 
 from __future__ import annotations
@@ -11,12 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic_core import to_jsonable_python
+
 from mlflow_adk_eval.errors import InputError, Problem, shown
 from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.outcome import CaseResult, CriterionResult, Outcome, Report, Scored, Verdict, case_outcome, reason_of, status_of
 
 KEY = ("key", "verdict", "eval_id", "run_index", "invocation_index")
+"""Which invocation a row is about, and what its deciding cells come to."""
 CONTENT = ("user", "actual_response", "expected_response", "actual_tool_calls", "expected_tool_calls", "agent_error")
+"""What was said and done; the error stands in the row of the turn that the agent did not finish, or else in the last."""
 
 
 def columns_of(criterion: str) -> tuple[str, str, str]:
@@ -42,7 +46,8 @@ class Table:
 
     def dumps(self) -> str:
         """Return the table as JSON text."""
-        return json.dumps({"columns": self.columns, "data": self.rows}, ensure_ascii=False, allow_nan=False)
+        text = json.dumps({"columns": self.columns, "data": self.rows}, ensure_ascii=False, allow_nan=False)
+        return text.encode("utf-8", "replace").decode()  # half a surrogate pair, as in the text of an error, is no UTF-8
 
 
 def parse_table(text: bytes, source: str) -> Table:
@@ -69,7 +74,7 @@ def parse_table(text: bytes, source: str) -> Table:
 def table_of(report: Report) -> Table:
     """Return every cell of a report, one row per invocation; a case without turns has one row."""
     criteria = names_of(report.cases)
-    special = {name for name in criteria if any(_has_own_score(result) for case in report.cases for result in case.results if result.criterion == name)}
+    special = {result.criterion for case in report.cases for result in case.results if _has_own_score(result)}
     columns = [*KEY, *CONTENT]
     for name in criteria:
         columns += columns_of(name)
@@ -100,13 +105,16 @@ def _rows(case: CaseResult, criteria: Sequence[str], special: set[str]) -> Itera
     results = {result.criterion: result for result in case.results}
     turns = max(1, case.turns, *(len(result.per_invocation) for result in case.results))
     for index in range(turns):
+        error = case.error if index >= min(len(case.actual), turns - 1) else ""
+        verdict = row_verdict(case.results, index)
         row: list[Any] = [
             key_of(case.eval_id, index, case.run_index),
-            row_verdict(case.results, index),
+            "undecided" if error and verdict == "passed" else verdict,
             case.eval_id,
             case.run_index,
             index,
             *_content(case, index),
+            error,
         ]
         for name in criteria:
             row += _cell(results.get(name), index)
@@ -151,9 +159,13 @@ def _content(case: CaseResult, index: int) -> tuple[Any, ...]:
         expected.final_text if expected else None,
         _calls(actual),
         _calls(expected),
-        case.error if actual is None else "",
     )
 
 
 def _calls(invocation: Invocation | None) -> list[Mapping[str, Any]] | None:
-    return [{"name": call.name, "args": call.args or {}} for call in invocation.tool_calls] if invocation else None
+    return [{"name": call.name, "args": _json(call.args or {})} for call in invocation.tool_calls] if invocation else None
+
+
+def _json(value: Any) -> Any:
+    """Return `value` with null for what is no finite number, and its text for what is no JSON."""
+    return to_jsonable_python(value, inf_nan_mode="null", serialize_unknown=True)

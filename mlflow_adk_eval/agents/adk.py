@@ -22,7 +22,7 @@ import anyio
 from mlflow_adk_eval.agents.base import Played
 from mlflow_adk_eval.agents.events import TurnRecord, plain, turn_invocation
 from mlflow_adk_eval.agents.modules import AgentModule, import_agent
-from mlflow_adk_eval.agents.turns import described, failure, within
+from mlflow_adk_eval.agents.turns import described, failure, no_simulated_user, within
 from mlflow_adk_eval.errors import AgentError, did_you_mean
 from mlflow_adk_eval.evalset import Content, EvalCase, Invocation, SessionInput
 from mlflow_adk_eval.evalset.models import Json
@@ -31,10 +31,6 @@ _LOG = logging.getLogger(__name__)
 _USER_ID = "test_user_id"  # what ADK calls the user of a case without a session
 _CLOSING_S = 5.0
 _RETRIES = {"attempts": 7, "initial_delay": 5.0, "max_delay": 120.0, "exp_base": 2.0, "http_status_codes": [408, 429, 500, 502, 503, 504]}
-_NO_SIMULATED_USER = (
-    "simulated users come with a later version, and this case has a conversation_scenario; write its turns down in a conversation, "
-    "or record them with `adk eval` and score its result file"
-)
 
 
 def load_adk_agent(source: str | Path | Any, *, agent_name: str | None = None, timeout_s: float | None = None) -> AdkAgent:
@@ -66,6 +62,8 @@ class _Users:
     """How many conversations share an agent's tools and plugins right now."""
 
     count: int = 0
+    lock: anyio.Lock = field(default_factory=anyio.Lock)
+    """Held while tools are closed, so that no conversation begins with them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +85,7 @@ class AdkAgent:
     async def play(self, case: EvalCase, run_index: int) -> Played:  # noqa: ARG002 - all runs of an agent are alike
         """Have the conversation of `case` from a fresh session. Whatever goes wrong ends it and is returned."""
         if case.conversation is None:
-            return Played(actual=(), error=_NO_SIMULATED_USER)
+            return no_simulated_user("ADK agents")
         written = [turn.user_content for turn in case.conversation]
 
         async def talk(turns: list[Invocation]) -> Played:
@@ -105,28 +103,30 @@ class AdkAgent:
 
     @asynccontextmanager
     async def _opened(self, given: SessionInput | None) -> AsyncGenerator[_Conversation]:
-        async with self._app() as app:
+        async with self._app() as (app, users):
             conversation = await _Conversation.start(app, given, self.app_name)
-            self.users.count += 1
+            async with users.lock:
+                users.count += 1
             try:
                 yield conversation
             finally:
-                self.users.count -= 1
-                # Closing a runner closes the tools of the agent, which conversations going on at the same time still use.
-                if not self.users.count:
-                    with anyio.move_on_after(_CLOSING_S, shield=True):
-                        await conversation.runner.close()
+                users.count -= 1
+                with anyio.move_on_after(_CLOSING_S, shield=True):
+                    async with users.lock:
+                        # Closing a runner closes the tools of the agent, which other conversations may be using.
+                        if not users.count:
+                            await conversation.runner.close()
 
     @asynccontextmanager
-    async def _app(self) -> AsyncGenerator[Any]:
+    async def _app(self) -> AsyncGenerator[tuple[Any, _Users]]:
         if not _is_factory(self.root):
-            yield self.root
+            yield self.root, self.users
             return
         made = self.root()
         made = await made if inspect.isawaitable(made) else made
         agent, stack = made if isinstance(made, tuple) else (made, None)
         try:
-            yield _app(agent, self.app_name, self.agent_name)
+            yield _app(agent, self.app_name, self.agent_name), _Users()
         finally:
             if stack is not None:
                 with anyio.move_on_after(_CLOSING_S, shield=True):
@@ -203,13 +203,13 @@ def _watcher(conversation: _Conversation) -> Any:
 
     async def before_model(*, callback_context: Any, llm_request: Any) -> None:
         conversation.record.requests.setdefault(callback_context.agent_name, llm_request)
-        conversation.record.begin(_model_key(callback_context))
+        conversation.record.begin(callback_context.agent_name)
         # As ADK's own evaluation does: a busy provider is no fault of the agent.
         options = llm_request.config.http_options = llm_request.config.http_options or types.HttpOptions()
         options.retry_options = options.retry_options or types.HttpRetryOptions.model_validate(_RETRIES)
 
     async def after_model(*, callback_context: Any, **_: Any) -> None:
-        conversation.record.end(_model_key(callback_context), conversation.record.model)
+        conversation.record.end(callback_context.agent_name, conversation.record.model)
 
     async def before_tool(*, tool_context: Any, **_: Any) -> None:
         conversation.record.begin(tool_context.function_call_id)
@@ -224,17 +224,12 @@ def _watcher(conversation: _Conversation) -> Any:
     return watcher
 
 
-def _model_key(callback_context: Any) -> tuple[str, str]:
-    return callback_context.invocation_id, callback_context.agent_name
-
-
 def _require_adk() -> None:
     try:
         importlib.import_module("google.adk")
     except ModuleNotFoundError as error:
-        if error.name not in {"google", "google.adk"}:
-            raise
-        raise AgentError("running ADK agents needs google-adk, which is not installed: pip install 'mlflow-adk-eval[adk]'") from None
+        msg = f"running ADK agents needs google-adk, which is not installed ({error}): pip install 'mlflow-adk-eval[adk]'"
+        raise AgentError(msg) from None
 
 
 def _quieten() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,25 +13,20 @@ import anyio.to_thread
 
 from mlflow_adk_eval.agents.base import Played, Session
 from mlflow_adk_eval.agents.recording import invocation_of
-from mlflow_adk_eval.agents.turns import failure, within
+from mlflow_adk_eval.agents.turns import failure, no_simulated_user, within
 from mlflow_adk_eval.evalset import Content, EvalCase, Invocation
 from mlflow_adk_eval.evalset.models import Json
-
-Answer = str | Invocation | Mapping[str, Any] | None
-"""What a function may answer: a text, all that it did in the turn, or nothing."""
-
-_NO_SIMULATED_USER = (
-    "a simulated user is not supported for callables yet, and this case has a conversation_scenario; "
-    "write its turns down in a conversation, or record them and pass the recording as the agent"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallableAgent:
     """A function that is called once per turn with the user's text and the session."""
 
-    function: Callable[[str, Session], Answer | Awaitable[Answer]]
-    """Sync functions run in a worker thread, so that several conversations can go on at the same time."""
+    function: Callable[[str, Session], Any]
+    """Answers with a text, an `Invocation` or one as a dict, or ``None`` for silence; sync or async.
+
+    Sync functions run in a worker thread, so that several conversations can go on at the same time.
+    """
     name: str
     timeout_s: float | None = None
     """How long one case may take, in seconds; ``None``: as long as it takes."""
@@ -39,7 +34,7 @@ class CallableAgent:
     async def play(self, case: EvalCase, run_index: int) -> Played:
         """Have the conversation of `case`. Whatever the function raises ends it and is returned."""
         if case.conversation is None:
-            return Played(actual=(), error=_NO_SIMULATED_USER)
+            return no_simulated_user("callables")
         written = [turn.user_content for turn in case.conversation]
         session = Session(eval_id=case.eval_id, run_index=run_index, state=_initial_state(case))
 

@@ -42,7 +42,7 @@ def import_agent(source: str | Path) -> AgentModule:
     importlib.invalidate_caches()
     env_names = _load_env(folder or _folder_of(name))
     module = _import(name, env_names)
-    if folder:
+    if folder and _is_path(source):
         _refuse_namesake(module, folder)
     return AgentModule(name=name.removesuffix(".agent"), holders=_holders(module, env_names), env_names=env_names)
 
@@ -53,15 +53,19 @@ def _folder(source: str | Path) -> Path | None:
     is_agent = any((path / file).is_file() for file in ("__init__.py", "agent.py"))
     if is_agent:
         return path.resolve()
-    if path.is_dir() and (isinstance(source, Path) or os.sep in source):
+    if path.is_dir() and _is_path(source):
         msg = f"{path}: no agent in this folder; looked for __init__.py and agent.py"
         raise AgentError(msg)
-    if isinstance(source, Path) or os.sep in source or source.endswith(".py"):
+    if _is_path(source):
         near = [entry.name for entry in path.parent.iterdir() if entry.is_dir()] if path.parent.is_dir() else []
         found = "is a file; name the folder it is in" if path.is_file() else "does not exist"
         msg = f"{path}: looked for the folder of an agent, but this {found}. {did_you_mean(path.name, near)}"
         raise AgentError(msg.strip())
     return None
+
+
+def _is_path(source: str | Path) -> bool:
+    return isinstance(source, Path) or os.sep in source or source.endswith(".py")
 
 
 def _folder_of(name: str) -> Path | None:

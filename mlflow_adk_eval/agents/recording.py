@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,7 @@ from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError, shown
 from mlflow_adk_eval.evalset import Content, EvalCase, EvalSet, EvalSetResult, Invocation, Part, parse_eval_set, stem_of
 from mlflow_adk_eval.evalset.models import Json, Model
 from mlflow_adk_eval.evalset.parse import parse, read_text
-from mlflow_adk_eval.evalset.result import parse_result
-
-_INVOCATIONS = TypeAdapter(tuple[Invocation, ...])
+from mlflow_adk_eval.evalset.result import EvalCaseResult, parse_result
 
 
 class _RecordedCase(Model):
@@ -26,12 +24,18 @@ class _RecordedCase(Model):
     invocations: tuple[Invocation, ...]
 
 
+_INVOCATION = TypeAdapter(Invocation)
 _RECORDED_CASES = TypeAdapter(tuple[_RecordedCase, ...])
 
 _EVAL_SET_KEYS = (b'"eval_cases"', b'"evalCases"')
 _RESULT_KEYS = (b'"eval_case_results"', b'"evalCaseResults"')
+_BEGINNING = 10_000
+_TEXT_FIELDS = {"user_content": "user", "userContent": "user", "final_response": "model", "finalResponse": "model"}
+"""What may be a text in a recorded dict, and whose text it is."""
+_NO_INFERENCE = "ADK recorded no invocation of this case, so its inference failed; ADK does not keep why"
 
-Recorded = str | Path | EvalSet | EvalSetResult | Mapping[str, Sequence[Invocation | Json]]
+Recorded = str | Path | EvalSet | EvalSetResult | Mapping[str, Sequence[Invocation | Json | str]]
+"""What `load_recording` reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +45,11 @@ class Recording:
     runs: Mapping[str, tuple[Played, ...]]
     name: str = "recording"
 
-    @property
-    def num_runs(self) -> int:
-        """How often each case was recorded, at the most."""
-        return max((len(played) for played in self.runs.values()), default=1)
+    def num_runs(self, eval_ids: Iterable[str]) -> int:
+        """Return how often the named cases were recorded, at the most; at least once."""
+        return max((len(self.runs.get(eval_id, ())) for eval_id in eval_ids), default=1) or 1
 
     async def play(self, case: EvalCase, run_index: int) -> Played:
-        """Return the recorded conversation."""
-        return self.recall(case, run_index)
-
-    def recall(self, case: EvalCase, run_index: int) -> Played:
         """Return the recorded conversation, or the error that there is none."""
         runs = self.runs.get(case.eval_id, ())
         if run_index < len(runs):
@@ -62,48 +61,54 @@ class Recording:
 def load_recording(recorded: Recorded) -> Recording:
     """Return what was recorded in an eval set, a result file of ADK, or a dict of invocations by eval id.
 
+    Several entries for one id are its runs.
+
     Raises:
         EvalSetError: with every problem of the recording.
         UsageError: if it is nothing of the kind.
     """
-    match recorded:
-        case str() | Path():
-            return _from_text(read_text(Path(recorded)), str(recorded), stem_of(Path(recorded)))
-        case EvalSet():
-            return _from_eval_set(recorded)
-        case EvalSetResult():
-            return _from_result(recorded)
-        case Mapping():
-            return Recording({eval_id: (Played(actual=_invocations(eval_id, turns)),) for eval_id, turns in recorded.items()})
-        case _:
-            msg = f"a recording is an eval set, a result of ADK, a path of either or a dict of invocations by eval id, not {shown(recorded)}"
-            raise UsageError(msg)
+    given: Any = recorded
+    if isinstance(given, str | Path):
+        return _from_text(read_text(Path(given)), str(given), stem_of(Path(given)))
+    if isinstance(given, EvalSet):
+        return _from_eval_set(given)
+    if isinstance(given, EvalSetResult):
+        return _from_result(given)
+    if isinstance(given, Mapping):
+        return Recording({eval_id: (Played(actual=_invocations(eval_id, turns)),) for eval_id, turns in given.items()})
+    kinds = "an eval set, a result of ADK, a path of either or a dict of invocations by eval id"
+    raise UsageError(f"a recording is {kinds}, not {shown(given)}")
 
 
 def _from_text(text: bytes, source: str, stem: str) -> Recording:
     start = text.lstrip()[:1]
     if start == b'"' or (start == b"{" and any(key in text for key in _RESULT_KEYS) and not any(key in text for key in _EVAL_SET_KEYS)):
         return _from_result(parse_result(text, source))
-    if start == b"[" and b'"invocations"' in text[:10_000]:
-        cases = parse(_RECORDED_CASES, text, source)
-        return _by_id((case.eval_id, Played(actual=case.invocations)) for case in cases)
+    if start == b"[" and b'"invocations"' in text[:_BEGINNING]:
+        return _by_id((case.eval_id, Played(actual=case.invocations)) for case in parse(_RECORDED_CASES, text, source))
     return _from_eval_set(parse_eval_set(text, source, stem=stem))
 
 
 def _from_eval_set(eval_set: EvalSet) -> Recording:
     return _by_id(
-        (case.eval_id, Played(actual=case.conversation or (), session_state=case.final_session_state or None)) for case in eval_set.eval_cases
+        (case.eval_id, Played(actual=case.conversation or (), session_state=case.final_session_state or None))
+        for case in eval_set.eval_cases
     )
 
 
 def _from_result(result: EvalSetResult) -> Recording:
-    return _by_id(
-        (case.eval_id, Played(actual=case.actual, session_state=(case.session_details or {}).get("state")))
-        for case in result.eval_case_results
-    )
+    return _by_id((case.eval_id, _played(case)) for case in result.eval_case_results)
 
 
-def _by_id(recorded: Iterator[tuple[str, Played]]) -> Recording:
+def _played(case: EvalCaseResult) -> Played:
+    """Return what a case of a result did; its state without what is ADK's own or lives only through a turn."""
+    state = (case.session_details or {}).get("state")
+    if isinstance(state, dict):
+        state = {key: value for key, value in state.items() if not key.startswith(("__", "temp:"))}
+    return Played(actual=case.actual, session_state=state, error="" if case.actual else _NO_INFERENCE)
+
+
+def _by_id(recorded: Iterable[tuple[str, Played]]) -> Recording:
     runs: dict[str, list[Played]] = {}
     for eval_id, played in recorded:
         runs.setdefault(eval_id, []).append(played)
@@ -114,35 +119,34 @@ def _invocations(eval_id: str, turns: Any) -> tuple[Invocation, ...]:
     source = f"recording of case {eval_id!r}"
     if isinstance(turns, str | Mapping) or not isinstance(turns, Sequence):
         raise EvalSetError(source, [Problem("$", shown(turns), "a list of invocations")])
-    return tuple(turn if isinstance(turn, Invocation) else invocation_of(turn, f"{source}, turn {index + 1}") for index, turn in enumerate(turns))
+    return tuple(invocation_of(turn, f"{source}, turn {number}") for number, turn in enumerate(turns, start=1))
 
 
 def invocation_of(answer: Any, source: str, *, user: Content | None = None) -> Invocation:
     """Return what an agent answered to a turn as an invocation: a text, an invocation, or one as a dict.
 
     Args:
-        answer: the answer; in a dict the user's message may be left out, and the final response may be a text.
+        answer: the answer; in a dict the user's message may be left out, and messages may be texts.
         source: what errors call it.
         user: the user's message.
 
     Raises:
         EvalSetError: with every problem of the answer.
     """
-    content = user or Content(role="user", parts=())
+    said = user or Content(role="user", parts=())
     match answer:
         case Invocation():
             return answer
         case str():
-            return Invocation(user_content=content, final_response=Content(role="model", parts=(Part(text=answer),)))
+            return Invocation(user_content=said, final_response=_message("model", answer))
         case None:
-            return Invocation(user_content=content)
+            return Invocation(user_content=said)
         case Mapping():
-            given = dict(answer)
-            if not {"user_content", "userContent"} & set(given):
-                given["user_content"] = content
-            for key in ("final_response", "finalResponse"):
-                if isinstance(given.get(key), str):
-                    given[key] = Content(role="model", parts=(Part(text=given[key]),))
-            return parse(TypeAdapter(Invocation), given, source)
+            given = {key: _message(role, value) if (role := _TEXT_FIELDS.get(key)) else value for key, value in answer.items()}
+            return parse(_INVOCATION, given if {"user_content", "userContent"} & set(given) else {"user_content": said} | given, source)
         case _:
             raise EvalSetError(source, [Problem("$", shown(answer), "a text, an Invocation or a dict of one")])
+
+
+def _message(role: str, value: Any) -> Any:
+    return Content(role=role, parts=(Part(text=value),)) if isinstance(value, str) else value

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mlflow_adk_eval.agents.base import Agent
+from mlflow_adk_eval.agents.calls import CallableAgent
 from mlflow_adk_eval.agents.recording import load_recording
 from mlflow_adk_eval.errors import UsageError, shown
 from mlflow_adk_eval.evalset import EvalSet, EvalSetResult
@@ -38,11 +39,8 @@ def resolve_agent(source: Any, *, agent_name: str | None = None, timeout_s: floa
         agent: Agent = source
         return agent
     if callable(source):
-        from mlflow_adk_eval.agents.calls import CallableAgent  # noqa: PLC0415
-
         return CallableAgent(function=source, name=getattr(source, "__name__", type(source).__name__), timeout_s=timeout_s)
-    msg = f"an agent is a module name, an ADK agent, a callable or a recording, not {shown(source)}"
-    raise UsageError(msg)
+    raise UsageError(f"an agent is a module name, an ADK agent, a callable or a recording, not {shown(source)}")
 
 
 def _is_adk(source: Any) -> bool:

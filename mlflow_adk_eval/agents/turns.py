@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Awaitable, Callable, Collection
 
 import anyio
 
 from mlflow_adk_eval.agents.base import Played
 from mlflow_adk_eval.evalset import Invocation
+from mlflow_adk_eval.redact import redacted, secrets_of
 
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
-_SHORTEST_SECRET = 8
-"""A shorter value, such as ``1`` or ``true``, would be found in every other word."""
+_SHORTEST_VALUE = 8
+"""A shorter one, such as ``1`` or ``true``, would be found in every other word."""
+
+
+def no_simulated_user(agents: str) -> Played:
+    """Return that agents of this kind cannot play a scenario, and what to do instead."""
+    way_out = "write its turns down in a conversation, or record them with `adk eval` and score its result file"
+    return Played(
+        actual=(), error=f"a simulated user is not supported for {agents} yet, and this case has a conversation_scenario; {way_out}"
+    )
 
 
 async def within(timeout_s: float | None, talk: Callable[[list[Invocation]], Awaitable[Played]]) -> Played:
@@ -48,7 +55,6 @@ def described(error: BaseException, private: Collection[str] = ()) -> str:
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    for name, value in os.environ.items():
-        if len(value) >= _SHORTEST_SECRET and (name in private or _SECRET.search(name)):
-            message = message.replace(value, f"[{name}]")
-    return message
+    values = {name: os.environ.get(name, "") for name in private}
+    hidden = {value: f"[{name}]" for name, value in values.items() if len(value) >= _SHORTEST_VALUE}
+    return redacted(message, hidden | secrets_of())

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Literal
 
 from mlflow_adk_eval.config import MatchType
-from mlflow_adk_eval.errors import shown
+from mlflow_adk_eval.errors import json_path, shown
 from mlflow_adk_eval.evalset import FunctionCall
 
 _LARGEST_TABLE = 250_000
+_LONG = 60
+"""From this many characters on, two texts are shown from a little before the place where they part."""
+_BEFORE = 20
 _MISSING = object()
 
 
@@ -20,9 +24,7 @@ def json_equal(left: Any, right: Any) -> bool:
     >>> json_equal({"a": 1, "b": [1.0]}, {"b": [1], "a": 1}), json_equal({"a": True}, {"a": 1})
     (True, False)
     """
-    if left != right:
-        return False
-    return left is right or _same_booleans(left, right)
+    return bool(left == right) and (left is right or _same_booleans(left, right))
 
 
 def _same_booleans(left: Any, right: Any) -> bool:
@@ -63,27 +65,25 @@ def trajectory_matches(
                 same_call(got, want, ignore_args=ignore_args) for got, want in zip(actual, expected, strict=True)
             )
         case "IN_ORDER":
-            rest = iter(actual)
+            rest = iter(actual)  # `any` consumes it, so each hit comes after the one before
             return all(any(same_call(got, want, ignore_args=ignore_args) for got in rest) for want in expected)
         case "ANY_ORDER":
             left = list(actual)
             return all(_take(left, want, ignore_args=ignore_args) for want in expected)
 
 
-def _take(calls: list[FunctionCall], wanted: FunctionCall, *, ignore_args: bool) -> bool:
-    for index, call in enumerate(calls):
-        if same_call(call, wanted, ignore_args=ignore_args):
-            del calls[index]
-            return True
-    return False
+def _take(calls: list[FunctionCall], wanted: FunctionCall, *, ignore_args: bool) -> FunctionCall | None:
+    """Remove the first call that is the wanted one, and return it."""
+    index = next((index for index, call in enumerate(calls) if same_call(call, wanted, ignore_args=ignore_args)), None)
+    return None if index is None else calls.pop(index)
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One place where two arguments differ."""
+    """One place where two JSON values differ."""
 
     path: str
-    """A JSON path from the arguments."""
+    """A JSON path."""
     expected: str
     actual: str
 
@@ -91,21 +91,30 @@ class Difference:
 def differences(actual: Any, expected: Any, path: str = "$") -> Iterator[Difference]:
     """Yield every place where two JSON values differ.
 
-    >>> [str(found.path) for found in differences({"a": [1, 2], "b": 1}, {"a": [1, 3], "c": 1})]
+    >>> [found.path for found in differences({"a": [1, 2], "b": 1}, {"a": [1, 3], "c": 1})]
     ['$.a[1]', '$.c', '$.b']
     """
     if isinstance(actual, dict) and isinstance(expected, dict):
-        for key in [*expected, *(key for key in actual if key not in expected)]:
-            yield from differences(actual.get(key, _MISSING), expected.get(key, _MISSING), f"{path}.{key}")
+        for key in dict.fromkeys([*expected, *actual]):
+            yield from differences(actual.get(key, _MISSING), expected.get(key, _MISSING), json_path(path, [key]))
     elif isinstance(actual, list) and isinstance(expected, list):
-        for index in range(max(len(actual), len(expected))):
-            pair = [values[index] if index < len(values) else _MISSING for values in (actual, expected)]
-            yield from differences(*pair, f"{path}[{index}]")
+        for index, (got, want) in enumerate(zip_longest(actual, expected, fillvalue=_MISSING)):
+            yield from differences(got, want, json_path(path, [index]))
     elif not json_equal(actual, expected):
-        yield Difference(path, _value(expected), _value(actual))
+        yield Difference(path, *_shown_apart(expected, actual))
 
 
-def _value(value: Any) -> str:
+def _shown_apart(expected: Any, actual: Any) -> tuple[str, str]:
+    """Return two different values so that a reader sees the difference, also where long texts begin alike."""
+    if isinstance(expected, str) and isinstance(actual, str) and max(len(expected), len(actual)) >= _LONG:
+        apart = next((index for index, (want, got) in enumerate(zip_longest(expected, actual)) if want != got), 0)
+        start = max(apart - _BEFORE, 0)
+        dots = "…" if start else ""
+        return dots + shown(expected[start:]), dots + shown(actual[start:])
+    return _shown(expected), _shown(actual)
+
+
+def _shown(value: Any) -> str:
     return "nothing" if value is _MISSING else shown(value)
 
 
@@ -128,12 +137,12 @@ def align(
     Args:
         actual: the agent's calls.
         expected: the reference's calls.
-        ordered: whether pairs must keep the order of both sides.
+        ordered: whether pairs must keep the order of both sides. Not kept for hundreds of calls on both sides.
         ignore_args: whether calls of one name are the same.
     """
     if ordered and len(actual) * len(expected) <= _LARGEST_TABLE:
         return list(_align_ordered(actual, expected, ignore_args=ignore_args))
-    return list(_align_free(actual, expected, ignore_args=ignore_args))
+    return _align_free(actual, expected, ignore_args=ignore_args)
 
 
 def _cost(got: FunctionCall, want: FunctionCall, *, ignore_args: bool) -> int | None:
@@ -147,12 +156,7 @@ def _align_ordered(actual: Sequence[FunctionCall], expected: Sequence[FunctionCa
     """Align by edit distance: `best[i][j]` is the cost of what follows the i-th actual and the j-th expected call."""
     rows, columns = len(actual), len(expected)
     costs = [[_cost(got, want, ignore_args=ignore_args) for want in expected] for got in actual]
-    best = [[2 * (rows - i + columns - j) for j in range(columns + 1)] for i in range(rows + 1)]
-    for i in range(rows - 1, -1, -1):
-        for j in range(columns - 1, -1, -1):
-            cost = costs[i][j]
-            apart = 2 + min(best[i + 1][j], best[i][j + 1])
-            best[i][j] = apart if cost is None else min(apart, cost + best[i + 1][j + 1])
+    best = _least_costs(costs, rows, columns)
     i = j = 0
     while i < rows or j < columns:
         cost = costs[i][j] if i < rows and j < columns else None
@@ -167,23 +171,26 @@ def _align_ordered(actual: Sequence[FunctionCall], expected: Sequence[FunctionCa
             i += 1
 
 
-def _align_free(actual: Sequence[FunctionCall], expected: Sequence[FunctionCall], *, ignore_args: bool) -> Iterator[Step]:
+def _least_costs(costs: Sequence[Sequence[int | None]], rows: int, columns: int) -> list[list[int]]:
+    best = [[2 * (rows - i + columns - j) for j in range(columns + 1)] for i in range(rows + 1)]
+    for i in range(rows - 1, -1, -1):
+        for j in range(columns - 1, -1, -1):
+            cost = costs[i][j]
+            apart = 2 + min(best[i + 1][j], best[i][j + 1])
+            best[i][j] = apart if cost is None else min(apart, cost + best[i + 1][j + 1])
+    return best
+
+
+def _align_free(actual: Sequence[FunctionCall], expected: Sequence[FunctionCall], *, ignore_args: bool) -> list[Step]:
     """Pair the same calls first, then those of one name, whatever their order."""
     left = list(actual)
-    pairs: list[tuple[FunctionCall, FunctionCall | None]] = []
-    open_calls: list[int] = []
-    for want in expected:
-        index = next((i for i, got in enumerate(left) if same_call(got, want, ignore_args=ignore_args)), None)
-        open_calls += [len(pairs)] if index is None else []
-        pairs.append((want, None if index is None else left.pop(index)))
-    changed = set()
-    for position in open_calls:
-        want = pairs[position][0]
-        index = next((i for i, got in enumerate(left) if got.name == want.name), None)
-        if index is not None:
-            pairs[position] = (want, left.pop(index))
-            changed.add(position)
-    for position, (want, got) in enumerate(pairs):
-        kind: Literal["same", "changed", "missing"] = "missing" if got is None else "changed" if position in changed else "same"
-        yield Step(kind, want, got)
-    yield from (Step("unexpected", None, got) for got in left)
+    same = [_take(left, want, ignore_args=ignore_args) for want in expected]
+    steps: list[Step] = []
+    for want, got in zip(expected, same, strict=True):
+        if got is not None:
+            steps.append(Step("same", want, got))
+        elif (namesake := _take(left, want, ignore_args=True)) is not None:
+            steps.append(Step("changed", want, namesake))
+        else:
+            steps.append(Step("missing", want, None))
+    return [*steps, *(Step("unexpected", None, got) for got in left)]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from mlflow_adk_eval.config import CriterionSettings
 from mlflow_adk_eval.evalset import ConversationScenario, EvalCase, Invocation
 from mlflow_adk_eval.outcome import CriterionResult, Errored, Judged, Outcome, Scored, Skipped, case_outcome
+
+_SCENARIO = Skipped("the case is a scenario and has no reference conversation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,9 @@ class CaseRun:
     session_state: Mapping[str, Any] | None = None
     """The state after the last turn; ``None`` where the agent does not report it."""
     error: str = ""
-    """Why the agent did not finish the case; empty where it did."""
+    """Why the conversation is not what the case asks for; empty where it is."""
+    unfinished: bool = False
+    """Whether the last actual turn is the one in which the agent failed."""
 
     @property
     def eval_id(self) -> str:
@@ -39,6 +42,11 @@ class CaseRun:
         """The plan of the simulated user; ``None`` for a written conversation."""
         return self.case.conversation_scenario
 
+    @property
+    def turns(self) -> int:
+        """How many turns were planned or happened; at least one, so that each criterion has a cell."""
+        return max(len(self.actual), len(self.expected or ()), 1)
+
 
 class Criterion(Protocol):
     """Frozen settings and how to judge a case by them."""
@@ -46,6 +54,10 @@ class Criterion(Protocol):
     def __call__(self, run: CaseRun, /) -> Judged | Awaitable[Judged]:
         """Judge one case. May raise: the caller records it."""
         ...
+
+
+Factory = Callable[[Any], Criterion]
+"""From a criterion's settings to something that judges by them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,37 +71,31 @@ class Planned:
     greater_is_better: bool = True
 
 
-Factory = Callable[[Any], Criterion]
-REGISTRY: dict[str, Factory] = {}
-"""Criteria by name: from settings to something that judges. The package's only mutable module state."""
-
-
-def register(name: str) -> Callable[[Factory], Factory]:
-    """Return a decorator that makes a class known as the criterion `name`."""
-
-    def add(factory: Factory) -> Factory:
-        REGISTRY[name] = factory
-        return factory
-
-    return add
-
-
 def judge_pairs(run: CaseRun, judge: Callable[[Invocation, Invocation], Outcome]) -> Judged:
     """Judge each turn against its reference; a turn that is missing on either side is an error of that turn."""
     expected, actual = run.expected, run.actual
     if expected is None:
-        reason = "the case is a scenario and has no reference conversation"
-        return Judged(tuple(Skipped(reason) for _ in actual) or (Skipped(reason),))
-    cells: list[Outcome] = [judge(got, want) for got, want in zip(actual, expected, strict=False)]
-    cells += [Errored(f"no actual invocation: the agent has {len(actual)} of {len(expected)} turns")] * (len(expected) - len(actual))
-    cells += [Errored(f"no expected invocation: the reference has {len(expected)} of {len(actual)} turns")] * (len(actual) - len(expected))
-    return Judged(tuple(cells))
+        return Judged((_SCENARIO,) * run.turns)
+    cells = tuple(judge(got, want) for got, want in zip(actual, expected, strict=False))
+    extra = Errored(f"no expected invocation: the reference has {len(expected)} of {len(actual)} turns")
+    return Judged((*cells, *missing_turns(run), *(extra,) * (len(actual) - len(expected))))
+
+
+def missing_turns(run: CaseRun) -> tuple[Errored, ...]:
+    """Return an error for each turn that the reference has and the agent has not."""
+    expected = len(run.expected or ())
+    error = Errored(f"no actual invocation: the agent has {len(run.actual)} of {expected} turns")
+    return (error,) * (expected - len(run.actual))
 
 
 def whole_case(run: CaseRun, outcome: Outcome) -> Judged:
     """Return a judgement of the case as a whole, which is recorded at its last turn."""
-    turns = max(len(run.actual), len(run.expected or ()), 1)
-    return Judged((*[None] * (turns - 1), outcome))
+    return Judged((*(None,) * (run.turns - 1), outcome))
+
+
+def failed(run: CaseRun, error: str) -> Judged:
+    """Return a judgement in which every turn of the case ended in `error`."""
+    return Judged((Errored(error),) * run.turns)
 
 
 async def apply(planned: Planned, run: CaseRun) -> CriterionResult:
@@ -103,43 +109,28 @@ async def apply(planned: Planned, run: CaseRun) -> CriterionResult:
     return result_of(planned, run, judged)
 
 
-def failed(run: CaseRun, error: str) -> Judged:
-    """Return a judgement in which every turn of the case ended in `error`."""
-    turns = max(len(run.actual), len(run.expected or ()), 1)
-    return Judged((Errored(error),) * turns)
-
-
 def result_of(planned: Planned, run: CaseRun, judged: Judged) -> CriterionResult:
-    """Return a judgement with the plan's threshold. The case score is the mean of the cells unless the judgement has its own."""
-    if run.error:
-        judged = _after_agent_error(run, judged)
-    overall = judged.overall if judged.overall is not None else case_outcome(judged.per_invocation)
+    """Return a judgement with the plan's threshold.
+
+    The case has a score only if every planned cell has one. It is the mean of the cells unless the judgement has its own.
+    """
+    cells = _after_error(run, judged.per_invocation) if run.error else judged.per_invocation
+    overall = case_outcome(cells)
+    if isinstance(overall, Scored) and judged.overall is not None:
+        overall = judged.overall
+        cells = cells if isinstance(overall, Scored) else (*cells[:-1], overall)
     return CriterionResult(
         criterion=planned.name,
         threshold=planned.threshold,
         greater_is_better=planned.greater_is_better,
         overall=overall,
-        per_invocation=judged.per_invocation,
+        per_invocation=cells,
         votes=judged.votes,
     )
 
 
-def _after_agent_error(run: CaseRun, judged: Judged) -> Judged:
-    """Say of each turn that the agent did not reach that it was the agent's error."""
-    reached = len(run.actual)
+def _after_error(run: CaseRun, cells: tuple[Outcome | None, ...]) -> tuple[Outcome | None, ...]:
+    """Say of each turn that the agent did not finish that it was the agent's error."""
+    finished = len(run.actual) - run.unfinished
     error = Errored(f"the agent did not finish: {run.error}")
-    cells = tuple(cell if index < reached or cell is None else error for index, cell in enumerate(judged.per_invocation))
-    overall = error if any(cell is error for cell in cells) or not reached else judged.overall
-    return Judged(cells, overall=overall, votes=judged.votes)
-
-
-def means(cells: Sequence[Outcome | None]) -> Iterable[float]:
-    """Yield the scores among `cells`."""
-    return (cell.score for cell in cells if isinstance(cell, Scored))
-
-
-@dataclass(frozen=True, slots=True)
-class FromSettings:
-    """The base of criteria that are nothing but their settings."""
-
-    settings: Any = field(default_factory=lambda: CriterionSettings(threshold=0.0))
+    return tuple(cell if index < finished or cell is None else error for index, cell in enumerate(cells))

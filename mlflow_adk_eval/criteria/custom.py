@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from types import SimpleNamespace
 from typing import Any
 
 import anyio.to_thread
 
 from mlflow_adk_eval.config import CriterionSettings, CustomMetricConfig
-from mlflow_adk_eval.criteria.base import CaseRun
+from mlflow_adk_eval.criteria.base import CaseRun, whole_case
 from mlflow_adk_eval.errors import ConfigError, Problem, did_you_mean, shown
+from mlflow_adk_eval.evalset import dump
 from mlflow_adk_eval.outcome import Errored, Judged, Outcome, Scored, mean
 
 MetricFunction = Callable[..., Any]
+
 _ARGUMENTS = "(eval_metric, actual_invocations, expected_invocations, conversation_scenario)"
+_ADK = "google.adk"
+_ABSENT = object()
+_RELATIVE = 1e-12
+"""How far a metric's own mean may be from the correctly rounded one: further than any way of adding up takes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,73 +38,104 @@ class CustomMetric:
 
     async def __call__(self, run: CaseRun, /) -> Judged:
         """Call the function; an ordinary one in a thread, so that a slow one does not hold up the others."""
-        arguments = (
-            _metric(self.name, self.settings),
-            [turn.model_copy(deep=True) for turn in run.actual],
-            None if run.expected is None else [turn.model_copy(deep=True) for turn in run.expected],
-            run.scenario.model_copy(deep=True) if run.scenario else None,
-        )
+        arguments = self._adk_arguments(run) if knows_adk(self.function) else self._arguments(run)
         if inspect.iscoroutinefunction(self.function):
             answer = await self.function(*arguments)
         else:
             answer = await anyio.to_thread.run_sync(lambda: self.function(*arguments))
-            answer = await answer if isinstance(answer, Awaitable) else answer
-        return judged_of(answer, turns=len(run.actual))
+            answer = await answer if inspect.isawaitable(answer) else answer
+        return judged_of(answer, run)
+
+    def _arguments(self, run: CaseRun) -> tuple[Any, ...]:
+        """Return what stands in for ADK's arguments. As in ADK, the threshold is in the metric's criterion."""
+        criterion = SimpleNamespace(**self.settings.model_dump())
+        return (
+            SimpleNamespace(metric_name=self.name, threshold=None, criterion=criterion, custom_function_path=None),
+            [turn.model_copy(deep=True) for turn in run.actual],
+            None if run.expected is None else [turn.model_copy(deep=True) for turn in run.expected],
+            run.scenario.model_copy(deep=True) if run.scenario else None,
+        )
+
+    def _adk_arguments(self, run: CaseRun) -> tuple[Any, ...]:
+        """Return ADK's own arguments."""
+        case, metrics = (importlib.import_module(f"{_ADK}.evaluation.{name}") for name in ("eval_case", "eval_metrics"))
+        return (
+            metrics.EvalMetric(metric_name=self.name, criterion=metrics.BaseCriterion.model_validate(self.settings.model_dump())),
+            [case.Invocation.model_validate(dump(turn)) for turn in run.actual],
+            None if run.expected is None else [case.Invocation.model_validate(dump(turn)) for turn in run.expected],
+            case.ConversationScenario.model_validate(dump(run.scenario)) if run.scenario else None,
+        )
 
 
-def _metric(name: str, settings: CriterionSettings) -> SimpleNamespace:
-    """Return what stands in for ADK's ``EvalMetric``: the threshold is in the criterion, as in ADK."""
-    criterion = SimpleNamespace(**settings.model_dump())
-    return SimpleNamespace(metric_name=name, threshold=None, criterion=criterion, custom_function_path=None)
+def knows_adk(function: MetricFunction) -> bool:
+    """Whether a function, or the module it is written in, imports google-adk, and so wants ADK's own objects."""
+    written = inspect.unwrap(function)
+    names = [getattr(value, "__module__", None) or getattr(value, "__name__", "") for value in getattr(written, "__globals__", {}).values()]
+    names += getattr(getattr(written, "__code__", None), "co_names", ())
+    return any(isinstance(name, str) and f"{name}.".startswith(f"{_ADK}.") for name in names)
 
 
-def judged_of(answer: Any, *, turns: int) -> Judged:
+def judged_of(answer: Any, run: CaseRun) -> Judged:
     """Return what a metric function answered: a number, a list of numbers by turn, or a result as ADK's functions return it.
 
-    An ADK result is read by attribute or by key: ``overall_score`` and ``per_invocation_results`` with a ``score`` each.
+    An ADK result is read by attribute or by key: ``overall_score`` and ``per_invocation_results`` with a ``score`` each. It
+    scores the conversation as a whole if it has an overall score and no turn has one.
 
     Raises:
         TypeError: if the answer is nothing of the kind.
     """
-    match answer:
-        case bool() | int() | float():
-            return Judged((*[None] * (max(turns, 1) - 1), _cell(answer)))
-        case None:
-            raise TypeError("the metric returned None")
-        case list() | tuple():
-            return Judged(_cells(answer, turns))
+    if isinstance(answer, Real):
+        return whole_case(run, _cell(answer))
+    if isinstance(answer, list | tuple):
+        return Judged(_cells([_cell(score) for score in answer], run))
     overall, results = _get(answer, "overall_score"), _get(answer, "per_invocation_results")
     if results is _ABSENT and overall is _ABSENT:
         raise TypeError(f"the metric returned {shown(answer)}; wanted a number, a list of numbers or an evaluation result")
-    scores = [] if results in (_ABSENT, None) else [_get(result, "score") for result in results]
-    if not scores:
-        return Judged((*[None] * (max(turns, 1) - 1), _cell(overall)))
-    cells = _cells(scores, turns)
-    own = overall not in (_ABSENT, None) and all(isinstance(cell, Scored) for cell in cells)
-    differs = own and _cell(overall) != Scored(mean(cell.score for cell in cells if isinstance(cell, Scored)))
-    return Judged(cells, overall=_cell(overall) if differs else None)
-
-
-_ABSENT = object()
+    listed = [] if results is _ABSENT else results or []
+    if all(_get(result, "score") is None for result in listed):
+        return whole_case(run, _cell(overall))
+    cells = _cells([_cell(_get(result, "score"), _rationale(result)) for result in listed], run)
+    return Judged(cells, overall=None if overall in (_ABSENT, None) else _own(_cell(overall), cells))
 
 
 def _get(answer: Any, name: str) -> Any:
     return answer.get(name, _ABSENT) if isinstance(answer, Mapping) else getattr(answer, name, _ABSENT)
 
 
-def _cells(scores: Sequence[Any], turns: int) -> tuple[Outcome, ...]:
-    if len(scores) != turns:
-        raise TypeError(f"the metric returned {len(scores)} scores for {turns} turns")
-    return tuple(_cell(score) for score in scores)
+def _cells(cells: Sequence[Outcome], run: CaseRun) -> tuple[Outcome, ...]:
+    if len(cells) != len(run.actual):
+        raise TypeError(f"the metric returned {len(cells)} scores for {len(run.actual)} turns")
+    return tuple(cells)
 
 
-def _cell(score: Any) -> Outcome:
+def _cell(score: Any, rationale: str = "") -> Outcome:
     if score is None or score is _ABSENT:
         return Errored("the metric gave no score")
+    if not isinstance(score, Real):
+        return Errored(f"the metric gave {shown(score)}, which is no number")
     try:
-        return Scored(float(score))
-    except (TypeError, ValueError) as error:
+        return Scored(float(score), rationale)
+    except ValueError as error:
         return Errored(f"the metric gave no usable score: {error}")
+
+
+def _own(overall: Outcome, cells: Sequence[Outcome]) -> Outcome | None:
+    """Return the metric's case score, unless it is just the mean of its scores."""
+    scores = [cell.score for cell in cells if isinstance(cell, Scored)]
+    averaged = scores and isinstance(overall, Scored) and math.isclose(overall.score, mean(scores), rel_tol=_RELATIVE)
+    return None if averaged else overall
+
+
+def _rationale(result: Any) -> str:
+    """Return the reasons in a turn's rubric scores, one per line."""
+    return "\n".join(_reasons(result))
+
+
+def _reasons(result: Any) -> Iterator[str]:
+    rubrics = _get(result, "rubric_scores")
+    for rubric in rubrics if isinstance(rubrics, list | tuple) else ():
+        if isinstance(reason := _get(rubric, "rationale"), str) and reason:
+            yield f"- {_get(rubric, 'rubric_id')}: {reason}"
 
 
 def load_function(name: str, config: CustomMetricConfig) -> MetricFunction:
@@ -106,18 +145,23 @@ def load_function(name: str, config: CustomMetricConfig) -> MetricFunction:
         ConfigError: if it cannot be imported or cannot take the four arguments.
     """
     path = config.code_config.name
-    place = f"$.custom_metrics.{name}.code_config.name"
     module_name, _, attribute = path.rpartition(".")
     try:
         module = importlib.import_module(module_name)
-    except (ImportError, ValueError) as error:
-        raise ConfigError("config", [Problem(place, f"{path!r}, which cannot be imported ({error})", "package.module.function")]) from error
-    function = getattr(module, attribute, None)
+    except Exception as error:  # importing runs the user's own code: anything can go wrong
+        raise _unusable(name, f"{path!r}, which cannot be imported ({type(error).__name__}: {error})") from error
+    function: MetricFunction | None = getattr(module, attribute, None)
     if not callable(function):
         hint = did_you_mean(attribute, [known for known in vars(module) if not known.startswith("_")])
-        raise ConfigError("config", [Problem(place, f"{path!r}, but {module_name} has no function {attribute}", "package.module.function", hint)])
+        raise _unusable(name, f"{path!r}, but {module_name} has no function {attribute}", hint=hint)
     try:
         inspect.signature(function).bind(None, None, None, None)
     except TypeError as error:
-        raise ConfigError("config", [Problem(place, f"{path!r}, which does not take them ({error})", f"a function of {_ARGUMENTS}")]) from error
+        raise _unusable(name, f"{path!r}, which does not take them ({error})", wanted=f"a function of {_ARGUMENTS}") from error
+    except ValueError:
+        return function  # one written in C need not tell its parameters
     return function
+
+
+def _unusable(name: str, found: str, *, wanted: str = "package.module.function", hint: str = "") -> ConfigError:
+    return ConfigError("config", [Problem(f"$.custom_metrics.{name}.code_config.name", found, wanted, hint)])

@@ -3,34 +3,43 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from pydantic.alias_generators import to_camel
 
-from mlflow_adk_eval.criteria.base import CaseRun, register
-from mlflow_adk_eval.evalset import Invocation
+from mlflow_adk_eval.criteria.base import CaseRun, Factory, missing_turns
+from mlflow_adk_eval.evalset import Invocation, InvocationEvents
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.outcome import Judged, Outcome, Scored, Skipped
 
-_TOKEN_FIELDS = {
-    "prompt_tokens": "prompt_token_count",
-    "tool_use_tokens": "tool_use_prompt_token_count",
-    "cached_tokens": "cached_content_token_count",
-    "candidates_tokens": "candidates_token_count",
-    "reasoning_tokens": "thoughts_token_count",
-}
+Measure = Callable[[Invocation], Outcome]
+
+_INPUT = {"prompt_tokens": "prompt_token_count", "tool_use_tokens": "tool_use_prompt_token_count"}
+_OUTPUT = {"candidates_tokens": "candidates_token_count", "reasoning_tokens": "thoughts_token_count"}
+_CACHED = {"cached_tokens": "cached_content_token_count"}
+
+_NO_EVENTS = Skipped("no events were recorded")
+_NO_USAGE = Skipped("no token usage was recorded")
+_NO_DURATION = Skipped("no duration was recorded")
+
+
+@cache
+def _count(number: int) -> Scored:
+    return Scored(float(number))
 
 
 def tool_calls(invocation: Invocation) -> Outcome:
     """Return the number of tool calls of a turn."""
-    return Scored(float(len(invocation.tool_calls)))
+    return _count(len(invocation.tool_calls))
 
 
 def inference_calls(invocation: Invocation) -> Outcome:
     """Return the number of model calls of a turn, which only recorded events show."""
-    calls = [event for event in invocation.events if event.usage_metadata is not None or event.model_version is not None]
-    return Scored(float(len(calls))) if invocation.events else Skipped("no events were recorded")
+    if not isinstance(invocation.intermediate_data, InvocationEvents):
+        return _NO_EVENTS
+    return _count(sum(event.usage_metadata is not None or event.model_version is not None for event in invocation.events))
 
 
 def token_usage(invocation: Invocation) -> Outcome:
@@ -40,60 +49,50 @@ def token_usage(invocation: Invocation) -> Outcome:
     service's own total is not used.
     """
     usages = [event.usage_metadata for event in invocation.events if event.usage_metadata]
-    known = {name: count for name, field in _TOKEN_FIELDS.items() if (count := _summed(usages, field)) is not None} if usages else {}
-    if not known:
-        return Skipped("no token usage was recorded")
-    total = math.fsum(known.get(name, 0) for name in ("prompt_tokens", "tool_use_tokens", "candidates_tokens", "reasoning_tokens"))
-    return Scored(total, details=known)
+    into, out = _sums(usages, _INPUT), _sums(usages, _OUTPUT)
+    if not into and not out:
+        return _NO_USAGE
+    totals = {name: math.fsum(kinds.values()) for name, kinds in (("input_tokens", into), ("output_tokens", out)) if kinds}
+    total = math.fsum(totals.values())
+    return Scored(total, details={"total_tokens": total} | totals | into | out | _sums(usages, _CACHED))
 
 
-def _summed(usages: Sequence[Json], field: str) -> float | None:
-    names = (field, to_camel(field))
-    counts = [usage[name] for usage in usages for name in names if isinstance(usage.get(name), int | float)]
-    return math.fsum(counts) if counts else None
+def _sums(usages: Sequence[Json], fields: Mapping[str, str]) -> dict[str, float]:
+    """Return the sum of each field that a model call reported, in either spelling."""
+    counts = {name: [usage.get(field, usage.get(to_camel(field))) for usage in usages] for name, field in fields.items()}
+    return {name: math.fsum(known) for name, found in counts.items() if (known := [count for count in found if count is not None])}
 
 
 def duration(invocation: Invocation) -> Outcome:
     """Return the seconds that a turn took, with those of models, tools and the rest as details."""
     total, model, tool = invocation.duration, invocation.model_duration, invocation.tool_duration
     if total is None:
-        return Skipped("no duration was recorded")
-    details = {"total_seconds": total}
-    if model is not None and tool is not None:
-        details |= {"model_seconds": model, "tool_seconds": tool, "framework_seconds": round(max(total - model - tool, 0.0), 3)}
-    return Scored(total, details=details)
+        return _NO_DURATION
+    rest = None if model is None or tool is None else round(max(total - model - tool, 0.0), 3)
+    details = {"total_seconds": total, "model_seconds": model, "tool_seconds": tool, "framework_seconds": rest}
+    return Scored(total, details={name: seconds for name, seconds in details.items() if seconds is not None})
 
 
 @dataclass(frozen=True, slots=True)
 class PerTurn:
     """A quantity of each turn; the case score is the mean over the turns."""
 
-    measure: Callable[[Invocation], Outcome]
+    measure: Measure
 
     def __call__(self, run: CaseRun, /) -> Judged:
-        """Measure each turn that happened."""
-        return Judged(tuple(self.measure(invocation) for invocation in run.actual))
+        """Measure each turn that happened; one that did not is no turn without cost."""
+        return Judged((*map(self.measure, run.actual), *missing_turns(run)))
 
 
-@register("tool_call_count_v1")
-def tool_call_count_v1(_settings: object) -> PerTurn:
-    """Return the criterion that counts tool calls."""
-    return PerTurn(tool_calls)
+def per_turn(measure: Measure) -> Factory:
+    """Return what makes the criterion that measures each turn; these have no settings but their threshold."""
+    return lambda _settings: PerTurn(measure)
 
 
-@register("inference_call_count_v1")
-def inference_call_count_v1(_settings: object) -> PerTurn:
-    """Return the criterion that counts model calls."""
-    return PerTurn(inference_calls)
-
-
-@register("token_usage_v1")
-def token_usage_v1(_settings: object) -> PerTurn:
-    """Return the criterion that counts tokens."""
-    return PerTurn(token_usage)
-
-
-@register("invocation_duration_v1")
-def invocation_duration_v1(_settings: object) -> PerTurn:
-    """Return the criterion that measures seconds."""
-    return PerTurn(duration)
+MEASURES: Mapping[str, Measure] = {
+    "tool_call_count_v1": tool_calls,
+    "inference_call_count_v1": inference_calls,
+    "token_usage_v1": token_usage,
+    "invocation_duration_v1": duration,
+}
+"""What each efficiency metric measures, by name."""

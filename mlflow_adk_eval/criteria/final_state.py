@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
+
+from pydantic_core import to_jsonable_python
 
 from mlflow_adk_eval.config import FinalStateSettings
 from mlflow_adk_eval.criteria.alignment import Difference, differences
-from mlflow_adk_eval.criteria.base import CaseRun, register, whole_case
+from mlflow_adk_eval.criteria.base import CaseRun, whole_case
+from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.outcome import Errored, Judged, Outcome, Scored, Skipped
 
 _MAX_SHOWN = 20
+_NOTHING_EXPECTED = Skipped("the case expects no final_session_state; with only_where_expected such cases are left out of the plan")
 
 
-@register("final_session_state")
 @dataclass(frozen=True, slots=True)
 class FinalSessionState:
     """1 if the session ended in the state that the case expects, else 0; one score per case."""
@@ -24,24 +26,28 @@ class FinalSessionState:
 
     def __call__(self, run: CaseRun, /) -> Judged:
         """Judge the case as a whole."""
-        if not run.case.final_session_state and self.settings.only_where_expected:
-            return Judged((None,) * max(len(run.actual), 1))
         return whole_case(run, self._outcome(run))
 
     def _outcome(self, run: CaseRun) -> Outcome:
         expected = run.case.final_session_state
         if not expected:
-            return Skipped("the case expects no final_session_state; with only_where_expected such cases are left out of the plan")
+            return _NOTHING_EXPECTED
         if run.session_state is None:
             return Errored("the final state of the session is not known")
-        found = list(islice(state_differences(run.session_state, expected, exact=self.settings.match_type == "EXACT"), _MAX_SHOWN))
-        if not found:
-            return Scored(1.0, f"All {len(expected)} expected keys are as expected.")
-        lines = [f"- `{place.path}`: expected {place.expected}, got {place.actual}" for place in found]
-        return Scored(0.0, "\n".join([f"The state differs ({self.settings.match_type}):", "", *lines]))
+        found = state_differences(run.session_state, expected, exact=self.settings.match_type == "EXACT")
+        return (
+            Scored(0.0, _rationale(found, self.settings)) if found else Scored(1.0, f"All {len(expected)} expected keys are as expected.")
+        )
 
 
-def state_differences(actual: Mapping[str, Any], expected: Mapping[str, Any], *, exact: bool) -> list[Difference]:
+def _rationale(found: Sequence[Difference], settings: FinalStateSettings) -> str:
+    lines = [f"- `{place.path}`: expected {place.expected}, got {place.actual}" for place in found[:_MAX_SHOWN]]
+    if len(found) > _MAX_SHOWN:
+        lines.append(f"- and {len(found) - _MAX_SHOWN} more")
+    return "\n".join([f"The state differs ({settings.match_type}):", "", *lines])
+
+
+def state_differences(actual: Mapping[str, Any], expected: Json, *, exact: bool) -> list[Difference]:
     """Return where two states differ; unless `exact`, keys that only the actual state has are left alone, at every level.
 
     >>> state_differences({"a": {"x": 1, "y": 2}}, {"a": {"x": 1}}, exact=False)
@@ -49,8 +55,8 @@ def state_differences(actual: Mapping[str, Any], expected: Mapping[str, Any], *,
     >>> [place.path for place in state_differences({"a": 1, "b": 2}, {"a": 1}, exact=True)]
     ['$.b']
     """
-    compared = dict(actual) if exact else _restricted(dict(actual), dict(expected))
-    return list(differences(compared, dict(expected)))
+    state = to_jsonable_python(actual, serialize_unknown=True)  # an agent's state may hold tuples, dates and the like
+    return list(differences(state if exact else _restricted(state, expected), expected))
 
 
 def _restricted(actual: Any, expected: Any) -> Any:

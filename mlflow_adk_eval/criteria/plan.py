@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from mlflow_adk_eval.config import EFFICIENCY, Criteria, CriterionSettings, EvalConfig
-from mlflow_adk_eval.criteria.base import REGISTRY, Criterion, Planned
+from mlflow_adk_eval.config import EFFICIENCY, Criteria, CriterionSettings, EvalConfig, FinalStateSettings
+from mlflow_adk_eval.criteria.base import Criterion, Planned
 from mlflow_adk_eval.criteria.custom import CustomMetric, load_function
+from mlflow_adk_eval.criteria.registry import REGISTRY
 from mlflow_adk_eval.errors import ConfigError, Problem
-from mlflow_adk_eval.evalset import EvalSet
+from mlflow_adk_eval.evalset import EvalCase, EvalSet
 
-_NEED_REFERENCE = ("tool_trajectory_avg_score", "response_match_score", "final_response_match_v2", "response_evaluation_score")
+_NEED_REFERENCE = {"tool_trajectory_avg_score", "response_match_score", "final_response_match_v2", "response_evaluation_score"}
+_MAX_NAMED = 5
+
+Place = tuple[str, Criteria, list[EvalCase]]
+"""Where in the config criteria stand, the criteria, and the cases they decide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +37,30 @@ def plan(config: EvalConfig, eval_set: EvalSet) -> Plan:
     Raises:
         ConfigError: naming each criterion that cannot be had, or cannot be applied to a case.
     """
-    made: dict[int, tuple[Planned, ...]] = {}
-    problems = [*_without_judge(config), *_without_reference(config, eval_set), *_without_case(config, eval_set)]
+    places = _places(config, eval_set)
+    problems = [*_without_judge(config, places), *_without_reference(config, places), *_without_case(config, eval_set)]
     if problems:
         raise ConfigError("config", problems)
-    for criteria in (config.criteria, *config.case_criteria.values()):
-        made[id(criteria)] = tuple(_planned(config, criteria))
-    by_case = {eval_id: made[id(criteria)] for eval_id, criteria in config.case_criteria.items()}
-    return Plan(made[id(config.criteria)], by_case)
+    default = tuple(_planned(config, config.criteria))
+    by_case: dict[str, tuple[Planned, ...]] = {}
+    for _, criteria, cases in places:
+        planned = default if criteria is config.criteria else tuple(_planned(config, criteria))
+        stateless = _without_state_criterion(planned, criteria)
+        for case in cases:
+            chosen = planned if case.final_session_state else stateless
+            if chosen is not default:
+                by_case[case.eval_id] = chosen
+    return Plan(default, by_case)
+
+
+def _places(config: EvalConfig, eval_set: EvalSet) -> list[Place]:
+    """Return every set of criteria in a config once, also where several cases share it."""
+    places: dict[int, Place] = {id(config.criteria): ("$.criteria", config.criteria, [])}
+    for eval_id, criteria in config.case_criteria.items():
+        places.setdefault(id(criteria), (f"$.case_criteria[{eval_id!r}]", criteria, []))
+    for case in eval_set.eval_cases:
+        places[id(config.criteria_of(case.eval_id))][2].append(case)
+    return list(places.values())
 
 
 def _planned(config: EvalConfig, criteria: Criteria) -> Iterator[Planned]:
@@ -60,21 +81,29 @@ def _criterion(config: EvalConfig, name: str, settings: CriterionSettings) -> Cr
     return CustomMetric(name, load_function(name, custom), settings) if custom else REGISTRY[name](settings)
 
 
-def _without_judge(config: EvalConfig) -> Iterator[Problem]:
-    custom = config.custom_metrics or {}
-    for at, criteria in _places(config):
+def _without_state_criterion(planned: tuple[Planned, ...], criteria: Criteria) -> tuple[Planned, ...]:
+    """Return what is planned for a case that expects no state: the same, unless the settings leave such cases out."""
+    left_out = {name for name, settings in criteria.items() if isinstance(settings, FinalStateSettings) and settings.only_where_expected}
+    return tuple(criterion for criterion in planned if criterion.name not in left_out) if left_out else planned
+
+
+def _without_judge(config: EvalConfig, places: list[Place]) -> Iterator[Problem]:
+    known = {*REGISTRY, *(config.custom_metrics or {})}
+    for at, criteria, _ in places:
         for name in criteria:
-            if name not in REGISTRY and name not in custom:
+            if name not in known:
                 yield Problem(f"{at}.{name}", "a criterion that a model judges", f"one that this version can apply: {', '.join(REGISTRY)}")
 
 
-def _without_reference(config: EvalConfig, eval_set: EvalSet) -> Iterator[Problem]:
-    scenarios = [case.eval_id for case in eval_set.eval_cases if case.conversation is None]
-    for at, criteria in _places(config):
-        for name in criteria:
-            here = [eval_id for eval_id in scenarios if name in config.criteria_of(eval_id) and config.criteria_of(eval_id) is criteria]
-            if name in _NEED_REFERENCE and here:
-                yield Problem(f"{at}.{name}", "a criterion that needs a reference conversation", f"one without, since these cases are scenarios: {', '.join(here[:5])}")
+def _without_reference(config: EvalConfig, places: list[Place]) -> Iterator[Problem]:
+    needy = _NEED_REFERENCE - set(config.custom_metrics or {})
+    for at, criteria, cases in places:
+        scenarios = [case.eval_id for case in cases if case.conversation is None]
+        named = ", ".join(scenarios[:_MAX_NAMED]) + (f" and {len(scenarios) - _MAX_NAMED} more" if len(scenarios) > _MAX_NAMED else "")
+        for name in criteria if scenarios else ():
+            if name in needy:
+                wanted = f"one that needs none, since these cases are scenarios: {named}"
+                yield Problem(f"{at}.{name}", "a criterion that needs a reference conversation", wanted)
 
 
 def _without_case(config: EvalConfig, eval_set: EvalSet) -> Iterator[Problem]:
@@ -82,9 +111,3 @@ def _without_case(config: EvalConfig, eval_set: EvalSet) -> Iterator[Problem]:
     for eval_id in config.case_criteria:
         if eval_id not in known:
             yield Problem(f"$.case_criteria[{eval_id!r}]", "criteria for a case that is not in the eval set", "the id of a case")
-
-
-def _places(config: EvalConfig) -> Iterator[tuple[str, Criteria]]:
-    yield "$.criteria", config.criteria
-    for eval_id, criteria in config.case_criteria.items():
-        yield f"$.case_criteria[{eval_id!r}]", criteria

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
 from mlflow_adk_eval.config import CriterionSettings
-from mlflow_adk_eval.criteria.base import CaseRun, judge_pairs, register
+from mlflow_adk_eval.criteria.base import CaseRun, judge_pairs
+from mlflow_adk_eval.criteria.stemmer import stem
 from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.outcome import Judged, Scored
 
@@ -42,22 +42,14 @@ def _separated(char: str) -> str:
 _SEPARATORS = _Separators()
 
 
-@cache
-def _stemmer() -> Callable[[str], str]:
-    from nltk.stem.porter import PorterStemmer  # noqa: PLC0415 - seconds of import, needed only for this criterion
-
-    stem: Callable[[str], str] = PorterStemmer().stem
-    return stem
-
-
 class _Stems(dict[str, str]):
     """The stem of each word, found out when it is first met: words repeat, and stemming costs."""
 
     def __missing__(self, word: str) -> str:
         if len(self) >= _MOST_STEMS:
             self.clear()
-        stem = self[word] = _stemmer()(word) if len(word) > _UNSTEMMED and word.isascii() else word
-        return stem
+        found = self[word] = stem(word) if len(word) > _UNSTEMMED and word.isascii() else word
+        return found
 
 
 _STEMS = _Stems()
@@ -96,19 +88,14 @@ def rouge_1(response: Sequence[str], reference: Sequence[str]) -> Overlap:
     >>> rouge_1(["a", "b", "b"], ["a", "b"]).recall
     1.0
     """
-    counts = Counter(reference)
-    hits = 0
-    for token in response:
-        left = counts.get(token)
-        if left:
-            hits += 1
-            counts[token] = left - 1
+    left, right = Counter(response), Counter(reference)
+    common = left.keys() & right.keys()
+    hits = sum(map(min, map(left.__getitem__, common), map(right.__getitem__, common)))
     precision, recall = hits / max(len(response), 1), hits / max(len(reference), 1)
     total = precision + recall
     return Overlap(precision, recall, 2 * precision * recall / total if total > 0 else 0.0)
 
 
-@register("response_match_score")
 @dataclass(frozen=True, slots=True)
 class ResponseMatch:
     """ROUGE-1 F-measure of each turn's final response; the case score is the mean.
@@ -126,11 +113,10 @@ class ResponseMatch:
 def _turn(actual: Invocation, expected: Invocation) -> Scored:
     response, reference = tokens(actual.final_text), tokens(expected.final_text)
     overlap = rouge_1(response, reference)
-    missing = "" if response else " The response has no words." if reference else " Response and reference have no words."
-    if response and not reference:
-        missing = " The reference has no words."
+    empty = [side for side, found in (("response", response), ("reference", reference)) if not found]
+    note = f" The {' and the '.join(empty)} {'has' if len(empty) == 1 else 'have'} no words." if empty else ""
     return Scored(
         overlap.f_measure,
-        f"ROUGE-1 precision {overlap.precision:.3f}, recall {overlap.recall:.3f}.{missing}",
+        f"ROUGE-1 precision {overlap.precision:.3f}, recall {overlap.recall:.3f}.{note}",
         {"precision": overlap.precision, "recall": overlap.recall},
     )

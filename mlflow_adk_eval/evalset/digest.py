@@ -17,6 +17,7 @@ _INCIDENTAL = {"invocation_id", "creation_timestamp", "invocation_index", "tool_
 _TYPED_BY_ADK = {"grounding_metadata", "usage_metadata"}
 _USER_DATA = {"args", "response", "part_metadata"}
 _BYTES = {"data", "thought_signature"}
+_NOTHING: tuple[Any, ...] = ("", [], {})
 
 
 def eval_set_digest(eval_set: EvalSet) -> str:
@@ -25,7 +26,10 @@ def eval_set_digest(eval_set: EvalSet) -> str:
     Spelling, key order, ``1`` or ``1.0``, absent or empty fields, ids and times of invocations and the name of the set
     do not matter; the order of cases and turns and everything else does.
     """
-    return "sha256:" + hashlib.sha256(canonical_json([canonical(case) for case in eval_set.eval_cases])).hexdigest()
+    digest = hashlib.sha256()
+    for case in eval_set.eval_cases:
+        digest.update(canonical_json(canonical(case)) + b"\n")
+    return f"sha256:{digest.hexdigest()}"
 
 
 def canonical_json(value: Any) -> bytes:
@@ -36,9 +40,7 @@ def canonical_json(value: Any) -> bytes:
 def canonical(value: Any) -> Any:
     """Return a model as JSON values, without what ADK would not notice."""
     if isinstance(value, BaseModel):
-        fields = {name: _field(name, getattr(value, name), typed=typed) for name, typed in _fields(type(value))}
-        extras = {name: _plain(extra) for name, extra in (value.model_extra or {}).items() if extra is not None}
-        return {name: found for name, found in fields.items() if found not in (None, "", [], {})} | extras
+        return _canonical_model(value)
     if isinstance(value, tuple):
         return [canonical(item) for item in value]
     if isinstance(value, Mapping):
@@ -46,15 +48,25 @@ def canonical(value: Any) -> Any:
     return _plain(value)
 
 
+def _canonical_model(model: BaseModel) -> dict[str, Any]:
+    raw = _raw_fields(type(model))
+    found = {}
+    for name, value in model.__dict__.items():
+        if value is None or name in _INCIDENTAL:
+            continue
+        plain = _typed(name, value) if name in raw else canonical(value)
+        if plain not in _NOTHING:
+            found[name] = plain
+    for name, value in (model.model_extra or {}).items():
+        if value is not None:
+            found[name] = _plain(value)
+    return found
+
+
 @cache
-def _fields(model: type[BaseModel]) -> list[tuple[str, bool]]:
-    """Return the fields that matter, and whether each is carried along as raw JSON of which ADK knows the type."""
-    infos = model.model_fields.items()
-    return [(name, name in _TYPED_BY_ADK or info.annotation is Any) for name, info in infos if name not in _INCIDENTAL]
-
-
-def _field(name: str, value: Any, *, typed: bool) -> Any:
-    return _typed(name, value) if typed else canonical(value)
+def _raw_fields(model: type[BaseModel]) -> frozenset[str]:
+    """Return the fields that are carried along as JSON of which ADK knows the type."""
+    return frozenset(name for name, info in model.model_fields.items() if name in _TYPED_BY_ADK or info.annotation is Any)
 
 
 def _typed(name: str, value: Any) -> Any:

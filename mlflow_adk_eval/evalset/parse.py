@@ -16,11 +16,14 @@ from mlflow_adk_eval.evalset.schema import Kind, Steps, UnknownKey, place, unkno
 
 T = TypeVar("T")
 
+_MAX_NAMED = 8
+
 _UTF8_MARK = b"\xef\xbb\xbf"
 _OTHER_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _OBJECT, _LIST, _NUMBER, _WHOLE, _TRUTH = "an object", "a list", "a number", "a whole number", "true or false"
 _WANTED = {
     "missing": "this field, which is required",
+    "extra_forbidden": "no key of this name",
     "string_type": "a string",
     "string_unicode": "a string of valid Unicode",
     "int_type": _WHOLE,
@@ -105,7 +108,7 @@ def parse(adapter: TypeAdapter[T], text: bytes | Any, source: str, *, error: typ
         except ValidationError:
             value = decode(text, source, error=error) if isinstance(text, bytes) else text
         kind: Kind = adapter._type  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - there is no other way to ask
-        slips = [key for key in unknown_keys(kind, value) if key.meant or key.clash]
+        slips = [key for key in unknown_keys(kind, value) if key.amiss]
         details: list[ErrorDetails] = []
         parsed: list[T] = []
         try:
@@ -113,7 +116,7 @@ def parse(adapter: TypeAdapter[T], text: bytes | Any, source: str, *, error: typ
         except ValidationError as found:
             details = found.errors(include_url=False)
         if details or slips:
-            raise error(source, problems(kind, value, details, slips, at=at))
+            raise error(source, problems_of(kind, value, details, slips, at=at))
         return parsed[0]
 
 
@@ -123,7 +126,7 @@ def _validate(adapter: TypeAdapter[T], text: bytes | Any, *, extra: Literal["all
     return adapter.validate_python(text, extra=extra)
 
 
-def problems(kind: Kind, value: Any, details: Sequence[ErrorDetails], unknown: Sequence[UnknownKey], *, at: str) -> list[Problem]:
+def problems_of(kind: Kind, value: Any, details: Sequence[ErrorDetails], unknown: Sequence[UnknownKey], *, at: str) -> list[Problem]:
     """Return what is wrong with `value`, one problem for each cause, in the order of the value.
 
     Args:
@@ -153,7 +156,8 @@ def _explained(detail: ErrorDetails, steps: Steps, meant: Mapping[Steps, set[str
 
 def _unknown(key: UnknownKey, at: str) -> Problem:
     hint = f"Did you mean {key.meant!r}?" if key.meant else ""
-    return Problem(json_path(at, key.steps), key.clash or "an unknown key", f"one of {', '.join(key.known)}", hint)
+    expected = f"one of {', '.join(key.known)}" if len(key.known) <= _MAX_NAMED else "a key of this object"
+    return Problem(json_path(at, key.steps), key.clash or "an unknown key", expected, hint)
 
 
 def _problem(detail: ErrorDetails, path: str) -> Problem:

@@ -41,6 +41,13 @@ class UnknownKey:
     """The absent field that it was likely meant to be; empty where there is none."""
     clash: str = ""
     """What it contradicts in its object; empty where it is just unknown."""
+    refused: bool = False
+    """Whether its object may have no unknown keys."""
+
+    @property
+    def amiss(self) -> bool:
+        """Whether it is an error, and not just something to carry along."""
+        return bool(self.meant or self.clash or self.refused)
 
 
 def is_model(kind: Kind) -> TypeGuard[type[BaseModel]]:
@@ -58,6 +65,7 @@ def members(model: type[BaseModel]) -> Mapping[str, Member]:
     return found
 
 
+@cache
 def branches(kind: Kind) -> tuple[Kind, ...]:
     """Return the alternatives of a union, null left out; anything else is its own only alternative."""
     origin: Any = get_origin(kind)
@@ -67,6 +75,8 @@ def branches(kind: Kind) -> tuple[Kind, ...]:
 def taken(kind: Kind, value: Any) -> Kind:
     """Return the alternative that `value` takes: for an object the model with which it shares the most keys."""
     options = branches(kind)
+    if len(options) == 1:
+        return options[0]
     models = [option for option in options if is_model(option)]
     if isinstance(value, dict) and models:
         keys = value.keys()
@@ -111,7 +121,7 @@ def place(kind: Kind, location: Steps, value: Any) -> Steps | None:
 
 
 def unknown_keys(kind: Kind, value: Any, *, steps: Steps = ()) -> Iterator[UnknownKey]:
-    """Yield the keys in `value` that no field takes. A key whose value is null says nothing and is left out."""
+    """Yield the keys in `value` that no field takes. One whose value is null says nothing, and is left out where others may stand."""
     model = taken(kind, value)
     match value:
         case dict() if is_model(model):
@@ -132,10 +142,14 @@ def unknown_keys(kind: Kind, value: Any, *, steps: Steps = ()) -> Iterator[Unkno
 
 
 def _unknown_here(kind: Kind, value: Mapping[str, Any], steps: Steps) -> Iterator[UnknownKey]:
-    own = members(taken(kind, value))
+    model = taken(kind, value)
+    own = members(model)
+    if len({own[key].name for key in value if key in own}) == len(value):
+        return
+    refused = model.model_config.get("extra") == "forbid"
     shapes = {key: (model, member) for model in branches(kind) if is_model(model) for key, member in members(model).items()}
     known = tuple(dict.fromkeys(member.name for _, member in shapes.values()))
-    said = {key: item for key, item in value.items() if item is not None}
+    said = {key: item for key, item in value.items() if refused or item is not None}
     present: dict[str, str] = {}
     for key in [key for key in said if key in own]:
         earlier = present.setdefault(own[key].name, key)
@@ -144,7 +158,7 @@ def _unknown_here(kind: Kind, value: Mapping[str, Any], steps: Steps) -> Iterato
     absent = {member.name: member for _, member in shapes.values() if member.name not in present}
     for key in [key for key in said if key not in own]:
         clash = f"a field of {shapes[key][0].__name__} among fields of another shape" if key in shapes else ""
-        yield UnknownKey((*steps, key), known, meant="" if clash else _meant(str(key), absent), clash=clash)
+        yield UnknownKey((*steps, key), known, "" if clash else _meant(str(key), absent), clash, refused)
 
 
 def _meant(key: str, absent: Mapping[str, Member]) -> str:

@@ -3,10 +3,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from mlflow_adk_eval.agents.base import Played, Session
@@ -71,8 +72,12 @@ def test_the_state_of_the_case_is_never_changed() -> None:
 
 
 async def answer_async(text: str, session: Session) -> str:
-    await anyio.sleep(0)
+    await anyio.lowlevel.checkpoint()
     return f"async {text}"
+
+
+def answer_later(text: str, session: Session) -> Awaitable[str]:
+    return answer_async(text, session)
 
 
 class AsyncObject:
@@ -82,7 +87,7 @@ class AsyncObject:
 
 @pytest.mark.parametrize(
     ("function", "answer"),
-    [(answer_async, "async x"), (AsyncObject(), "object x"), (lambda text, session: answer_async(text, session), "async x")],
+    [(answer_async, "async x"), (AsyncObject(), "object x"), (answer_later, "async x")],
     ids=["function", "object", "sync function that returns an awaitable"],
 )
 def test_async_functions_are_awaited(function: Callable[..., Any], answer: str) -> None:

@@ -1,0 +1,180 @@
+"""Results as Markdown: medians of all rounds, and ratios of medians."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from workloads import Job
+
+Result = Mapping[str, Any]
+Results = Mapping[Job, Sequence[Result]]
+"""By job, one per round."""
+
+NONE = "–"
+
+
+class Column(NamedTuple):
+    """A column of a table."""
+
+    header: str
+    cell: Callable[[Any], str]
+    """From what a row is about."""
+
+
+def markdown(columns: Sequence[Column], rows: Sequence[Any]) -> str:
+    """Return a table; the first column is text, the others are numbers."""
+    lines = [[column.header for column in columns], [":--", *["--:"] * (len(columns) - 1)]]
+    lines += [[column.cell(row) for column in columns] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def median(results: Sequence[Result], key: str) -> float | None:
+    """Return the median of the rounds that have a value."""
+    values = [result[key] for result in results if key in result]
+    return statistics.median(values) if values else None
+
+
+def shown(value: float | None) -> str:
+    """Return a number as tables show it.
+
+    >>> shown(0.01234), shown(12345.6), shown(0), shown(None)
+    ('0.0123', '12,346', '0', '–')
+    """
+    if value is None:
+        return NONE
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def spread(results: Sequence[Result], key: str) -> str:
+    """Return the median with the least and the most, or why there is none."""
+    values = [result[key] for result in results if key in result]
+    if not values:
+        return next((result["error"] for result in results if "error" in result), NONE)
+    return f"{shown(statistics.median(values))} ({shown(min(values))}–{shown(max(values))})"
+
+
+def ratio(results: Results, above: Job | None, below: Job | None, key: str) -> str:
+    """Return how many times as long `above` takes as `below`."""
+    upper, lower = (median(results[job], key) if job else None for job in (above, below))
+    return f"{shown(upper / lower)}×" if upper and lower else NONE
+
+
+def worst(results: Sequence[Result], key: str) -> str:
+    """Return the agreement of the round that agreed least."""
+    return str(max((result[key] for result in results if key in result), key=lambda found: found.missing + found.different, default=NONE))
+
+
+def each(results: Results, key: str, *, per: Callable[[Job], float] = lambda _: 1.0) -> Callable[[Job], str]:
+    """Return the cell function of a median, divided by something of the job."""
+
+    def cell(job: Job) -> str:
+        value = median(results[job], key)
+        return shown(None if value is None else value / per(job))
+
+    return cell
+
+
+def scoring(results: Results) -> str:
+    """Return the tables of loading and of scoring."""
+    loaders = list({job.side: job for job in reversed(results)}.values())[::-1]
+    who = Column("", lambda job: job.label.partition(":")[0])
+    loading = markdown([who, *_times(results, "load"), Column("peak MB", each(results, "loaded_mb"))], loaders)
+    checks = [
+        Column("peak MB", each(results, "peak_mb")),
+        Column("scores as the reference's", lambda job: worst(results[job], "agreement")),
+        Column("true trajectories", lambda job: worst(results[job], "truth")),
+    ]
+    scored = markdown([Column("", lambda job: job.label), *_times(results, "work"), *checks], list(results))
+    return f"Loading the eval set and the recording:\n\n{loading}\n\nScoring:\n\n{scored}"
+
+
+def _times(results: Results, stage: str) -> list[Column]:
+    key = f"{stage}_s"
+    return [
+        Column("s (min–max)", lambda job: spread(results[job], key)),
+        Column("CPU s", each(results, f"{stage}_cpu_s")),
+        Column("google-adk ÷ it", lambda job: ratio(results, _of(results, side="adk"), job, key)),
+        Column("MLflow ÷ it", lambda job: ratio(results, _of(results, side="mlflow_scorers"), job, key)),
+        Column("it ÷ floor", lambda job: ratio(results, job, _of(results, side="floor"), key)),
+    ]
+
+
+def _of(results: Results, **wanted: object) -> Job | None:
+    """Return the first job with these fields."""
+    return next((job for job in results if all(getattr(job, name) == value for name, value in wanted.items())), None)
+
+
+def growth(results: Results) -> str:
+    """Return the tables of seconds by size."""
+    sizes = sorted({job.cases for job in results})
+    stages = {"Loading": "load_s", "Scoring": "work_s"}
+    tables = [f"{title}:\n\n{_by_size(results, sizes, key)}" for title, key in stages.items()]
+    return "\n\n".join([*tables, f"Linear would be {shown(sizes[-1] / sizes[0])}× in the last column."])
+
+
+def _by_size(results: Results, sizes: Sequence[int], key: str) -> str:
+    by_label = {label: {job.cases: job for job in results if job.label == label} for label in dict.fromkeys(job.label for job in results)}
+    each_size = [Column(f"{size:,} cases, s", lambda label, size=size: each(results, key)(by_label[label][size])) for size in sizes]
+    last_to_first = Column("last ÷ first", lambda label: ratio(results, by_label[label][sizes[-1]], by_label[label][sizes[0]], key))
+    return markdown([Column("", str), *each_size, last_to_first], list(by_label))
+
+
+def logging(results: Results) -> str:
+    """Return the table of what logging takes and what has arrived."""
+
+    def against(call: str) -> Callable[[Job], str]:
+        return lambda job: ratio(results, job, _of(results, side="floor", call=call, logs=job.logs), "work_s")
+
+    return markdown(
+        [
+            Column("", lambda job: job.label),
+            Column("s (min–max)", lambda job: spread(results[job], "work_s")),
+            Column("ms a row", each(results, "work_s", per=lambda job: job.rows / 1000)),
+            Column("MLflow ÷ it", lambda job: ratio(results, _of(results, side="mlflow_scorers", logs=job.logs), job, "work_s")),
+            Column("it ÷ floor, trace per invocation", against("log_invocation_traces")),
+            Column("it ÷ floor, trace per case", against("log_case_traces")),
+            Column("it ÷ floor, table", against("log_table")),
+            Column("traces", each(results, "traces")),
+            Column("scores on traces", each(results, "assessments")),
+            Column("table rows", each(results, "table_rows")),
+            Column("lost", lambda job: _lost(job, results[job])),
+            Column("scores as the reference's", lambda job: worst(results[job], "agreement")),
+        ],
+        list(results),
+    )
+
+
+def _lost(job: Job, results: Sequence[Result]) -> str:
+    """Return the worst loss of all rounds."""
+    losses = [job.lost(result) for result in results if "work_s" in result]
+    return f"{max(losses):,} of {job.logged:,}" if losses else NONE
+
+
+def importing(results: Results) -> str:
+    """Return the table of import times."""
+    bare = next(job for job in results if not job.targets)
+    base = median(results[bare], "peak_mb") or 0.0
+    columns = [
+        Column("", lambda job: job.label),
+        Column("s (min–max)", lambda job: spread(results[job], "import_s")),
+        Column("MB over bare Python", lambda job: shown((median(results[job], "peak_mb") or 0.0) - base)),
+    ]
+    return markdown(columns, [job for job in results if job is not bare])
+
+
+def memory(results: Results) -> str:
+    """Return the table of memory."""
+    columns = [
+        Column("", lambda job: job.label),
+        Column("invocations", lambda job: f"{job.rows:,}"),
+        Column("files MB", each(results, "files_mb")),
+        Column("peak MB after loading", each(results, "loaded_mb")),
+        Column("peak MB after scoring", each(results, "peak_mb")),
+        Column("load s", each(results, "load_s")),
+        Column("score s", each(results, "work_s")),
+        Column("scores as the reference's", lambda job: worst(results[job], "agreement")),
+        Column("true trajectories", lambda job: worst(results[job], "truth")),
+    ]
+    return markdown(columns, list(results))

@@ -1,0 +1,145 @@
+"""Measures mlflow_adk_eval beside google-adk, MLflow and a floor: `python benchmarks/run.py [WORKLOAD]... [--rounds N] [--cases N]`.
+
+Each measurement is a process of its own. In a round every contender has its turn, so that a slow minute of the machine
+hits them all alike; reported are medians of the rounds and ratios of medians. The scores are compared as well: the command
+fails if a contender's differ from the reference's or from the truth, or if something of ours is lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import report
+from agreement import Scores, compare, truth
+from data import ACTUAL, EVAL_SET, data_set
+from machine import absent, description
+from process import measured
+from results import merged
+from workloads import TURNS, WORKLOADS, Job, Workload
+
+RESULTS = Path(__file__).parent / "results.md"
+
+_TABLES = {
+    "w1": report.scoring,
+    "linearity": report.growth,
+    "w2": report.logging,
+    "defaults": report.logging,
+    "import": report.importing,
+    "memory": report.memory,
+}
+_OURS = ("ours", "floor", "floor_uncollected")
+"""Whose failures are ours to repair."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure what the arguments name and return the exit code."""
+    chosen = _parser().parse_args(argv)
+    names = list(WORKLOADS) if "all" in chosen.workloads else [name for name in WORKLOADS if name in chosen.workloads]
+    sections, problems = {}, []
+    for name in names:
+        sections[name], found = _section(name, chosen, shlex.join(["python", "benchmarks/run.py", *argv]))
+        problems += found
+        print(sections[name], flush=True)
+    out = chosen.out or (None if chosen.cases or chosen.contenders else RESULTS)
+    if out:
+        out.write_text(merged(out.read_text("utf-8") if out.is_file() else "", sections, order=list(WORKLOADS)), "utf-8")
+    for problem in problems:
+        print(f"WRONG: {problem}", file=sys.stderr)
+    return 1 if problems else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="benchmarks/run.py", description="Measure mlflow_adk_eval beside google-adk, MLflow and a floor.")
+    parser.add_argument(
+        "workloads", nargs="*", choices=[*WORKLOADS, "all"], default="all", metavar="WORKLOAD", help=f"{', '.join(WORKLOADS)} or all"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="how often each is measured (default: 3)")
+    parser.add_argument("--cases", type=int, help="a size other than that of the documented tables")
+    parser.add_argument(
+        "--contenders",
+        type=lambda text: text.split(","),
+        help="only these, such as ours,floor (ours, adk, mlflow_scorers, floor, floor_uncollected)",
+    )
+    parser.add_argument(
+        "--out", type=Path, help=f"the Markdown file to update (default: {RESULTS.name} beside this script, if all is at full size)"
+    )
+    return parser
+
+
+def _section(name: str, chosen: argparse.Namespace, command: str) -> tuple[str, list[str]]:
+    """Return a workload's part of the report, and what was wrong."""
+    workload = WORKLOADS[name]
+    cases = chosen.cases or workload.cases
+    jobs = [job for job in workload.jobs(cases) if not chosen.contenders or job.side in chosen.contenders]
+    missing = {side: package for side in dict.fromkeys(job.side for job in jobs) if (package := absent(side))}
+    place = description()
+    results = _measure(workload, [job for job in jobs if job.side not in missing], chosen.rounds)
+    words = {"cases": cases, "rows": cases * TURNS}
+    parts = [f"## {workload.title.format(**words)}", workload.about.format(**words), _TABLES[name](results)]
+    parts += [f"{side} took no part: {package} is not installed." for side, package in missing.items()]
+    parts.append(f"<sub>`{command}`; medians of {chosen.rounds} rounds. {place}</sub>")
+    return "\n\n".join(parts), [f"{name}: {problem}" for job, found in results.items() for problem in _problems(job, found)]
+
+
+def _measure(workload: Workload, jobs: Sequence[Job], rounds: int) -> dict[Job, list[dict[str, Any]]]:
+    """Return the results of all rounds, with their scores already compared."""
+    results: dict[Job, list[dict[str, Any]]] = {job: [] for job in jobs}
+    for number in range(rounds):
+        scores: dict[Job, Scores] = {}
+        for job in jobs:
+            if number < job.most_rounds:
+                result = _one(job)
+                print(f"round {number + 1}/{rounds}: {job.label}, {job.rows} invocations: {_summary(result)}", file=sys.stderr, flush=True)
+                scores[job] = result.pop("scores", {})
+                results[job].append(result)
+        _compare(workload, scores, {job: found[-1] for job, found in results.items() if job in scores})
+    return results
+
+
+def _one(job: Job) -> dict[str, Any]:
+    if job.targets is not None:
+        return measured("import", {"targets": job.targets})
+    folder = data_set(job.cases, TURNS)
+    with tempfile.TemporaryDirectory(prefix="adk_eval_bench_") as scratch:
+        work = {"contender": job.side, "call": job.call, "logs": job.logs, "data": str(folder), "scratch": scratch}
+        result = measured("work", work)
+    return {**result, "files_mb": sum((folder / name).stat().st_size for name in (EVAL_SET, ACTUAL)) / (1 << 20)}
+
+
+def _summary(result: Mapping[str, Any]) -> str:
+    return result.get("error") or ", ".join(f"{key} {report.shown(value)}" for key, value in result.items() if isinstance(value, float))
+
+
+def _compare(workload: Workload, scores: Mapping[Job, Scores], results: Mapping[Job, dict[str, Any]]) -> None:
+    """Add to each result how its scores agree with the reference's and with the truth."""
+    for job, result in results.items():
+        if not scores[job]:
+            continue
+        sides = {other.side: other for other in reversed(scores) if other.cases == job.cases and scores[other]}
+        reference = sides.get(workload.reference) or sides.get("floor")
+        if reference and reference != job:
+            result["agreement"] = compare(scores[job], scores[reference])
+        result["truth"] = compare(scores[job], truth(data_set(job.cases, TURNS)))
+
+
+def _problems(job: Job, results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what must not be: a score that differs, or anything of ours that failed or was lost."""
+    found = []
+    for result in results:
+        checks = [result[key] for key in ("agreement", "truth") if key in result]
+        found += [f"{job.label}: {check}" for check in checks if check.different or (check.missing and job.side in _OURS)]
+        if job.side in _OURS and "error" in result:
+            found.append(f"{job.label}: {result['error']}")
+        elif job.side in _OURS and job.logs and job.lost(result):
+            found.append(f"{job.label}: {job.lost(result):,} of {job.logged:,} lost")
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,3 @@
+"""An agent that controls the lights, devices and temperatures of a home."""
+
+from . import agent as agent

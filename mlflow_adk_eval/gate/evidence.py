@@ -1,0 +1,164 @@
+"""What a run holds, as plain data, and whether it can be believed: the state of the run and the hashes of its artifacts.
+
+Metrics, tags and artifacts of a run can be rewritten after it has ended; parameters cannot. So a parameter holds the hash
+of the manifest and the manifest holds the hash of every artifact. Everything else is checked against those.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mlflow_adk_eval.errors import InputError
+from mlflow_adk_eval.evalset.parse import decode
+
+SCHEMA = "1"
+"""The version of the run's layout that this module reads."""
+FOLDER = "adk_eval"
+"""Where a run keeps its evidence."""
+EVAL_SET, CONFIG, TABLE, MANIFEST = "eval_set.json", "config.json", "invocations.json", "manifest.json"
+_REQUIRED = (EVAL_SET, CONFIG, TABLE)
+_MAX_NAMED = 5
+
+_NOT_FINISHED = {
+    "RUNNING": "the run is still running",
+    "SCHEDULED": "the run has not started",
+    "KILLED": "the run was killed",
+    "FAILED": "the run failed",
+}
+_NOT_COMPLETE = {
+    "running": "the evaluation had not ended when it last wrote to the run (adk_eval.status is running)",
+    "partial": "the run holds only part of the evaluation (adk_eval.status is partial)",
+    "failed": "the evaluation failed (adk_eval.status is failed)",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Everything that was read from a run."""
+
+    run_id: str
+    status: str
+    """MLflow's word, such as ``FINISHED``."""
+    lifecycle_stage: str = "active"
+    end_time: int | None = None
+    """Milliseconds since 1970."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    model_ids: tuple[str, ...] = ()
+    """The LoggedModels among the run's inputs."""
+    artifacts: Mapping[str, bytes] = field(default_factory=dict)
+    """What lies in `FOLDER`, by its path in there, without the manifest."""
+    manifest: bytes | None = None
+
+    @property
+    def sha256(self) -> str:
+        """The hash of the manifest, in hex, and so of every artifact it names; empty where there is none."""
+        return "" if self.manifest is None else sha256(self.manifest)
+
+
+def sha256(content: bytes) -> str:
+    """Return the hash of `content`, in hex."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def few(found: Iterable[str], *, limit: int = _MAX_NAMED) -> list[str]:
+    """Return the first findings, and how many there are besides.
+
+    >>> few(["a", "b", "c"], limit=2)
+    ['a', 'and 1 more of this kind']
+    """
+    listed = list(found)
+    return listed if len(listed) <= limit else [*listed[: limit - 1], f"and {len(listed) - limit + 1} more of this kind"]
+
+
+def state_problems(evidence: Evidence) -> list[str]:
+    """Return why the run is not one whose evaluation has ended well, going by what it says of itself."""
+    if (
+        not evidence.artifacts
+        and evidence.manifest is None
+        and not any(key.startswith("adk_eval.") for key in (*evidence.tags, *evidence.params))
+    ):
+        return ["the run holds no evaluation: it has neither adk_eval tags nor artifacts", *_run_problems(evidence)]
+    return [*_run_problems(evidence), *_tag_problems(evidence.tags), *_input_problems(evidence)]
+
+
+def _run_problems(evidence: Evidence) -> Iterator[str]:
+    if evidence.lifecycle_stage != "active":
+        yield f"the run is {evidence.lifecycle_stage}"
+    if evidence.status != "FINISHED":
+        yield _NOT_FINISHED.get(evidence.status, f"the run has the unknown status {evidence.status!r}")
+    elif evidence.end_time is None:
+        yield "the run has the status FINISHED but no end time"
+
+
+def _tag_problems(tags: Mapping[str, str]) -> Iterator[str]:
+    schema, status = tags.get("adk_eval.schema"), tags.get("adk_eval.status")
+    if schema is None:
+        yield "the run has no tag adk_eval.schema, so how to read it is not known"
+    elif schema != SCHEMA:
+        yield f"the run's tag adk_eval.schema is {schema!r}; this version reads {SCHEMA!r}"
+    if status is None:
+        yield "the run has no tag adk_eval.status, so whether it is complete is not known"
+    elif status != "complete":
+        yield _NOT_COMPLETE.get(status, f"the run's tag adk_eval.status is {status!r}; wanted 'complete'")
+
+
+def _input_problems(evidence: Evidence) -> Iterator[str]:
+    model_id = evidence.params.get("adk_eval.model_id")
+    if model_id is not None and model_id not in evidence.model_ids:
+        found = ", ".join(evidence.model_ids) or "none"
+        yield f"the run's parameter adk_eval.model_id names the agent version {model_id}, but its model inputs are {found}"
+
+
+def agent_problems(evidence: Evidence, model_id: str) -> list[str]:
+    """Return why the run is no evidence about the agent version `model_id`, a LoggedModel."""
+    evaluated = evidence.params.get("adk_eval.model_id")
+    if evaluated is None:
+        return ["the run has no parameter adk_eval.model_id, so which agent version it evaluated is not known"]
+    return [] if evaluated == model_id else [f"the run evaluated another agent version: {evaluated}, not {model_id}"]
+
+
+def integrity_problems(evidence: Evidence) -> list[str]:
+    """Return where the artifacts are not those that the run's parameter vouches for."""
+    expected = evidence.params.get("adk_eval.manifest_sha256")
+    if evidence.manifest is None:
+        return [f"the run has no {FOLDER}/{MANIFEST}, so its artifacts cannot be checked"]
+    if expected is None:
+        return ["the run has no parameter adk_eval.manifest_sha256, so its manifest cannot be checked"]
+    if evidence.sha256 != expected:
+        return [
+            f"{FOLDER}/{MANIFEST} was changed after the run: its sha256 is {evidence.sha256[:12]}…, the parameter says {expected[:12]}…"
+        ]
+    named = _named(evidence.manifest)
+    if isinstance(named, str):
+        return [named]
+    return [
+        *_artifact_problems(evidence.artifacts, named),
+        *(f"the manifest does not name {FOLDER}/{name}" for name in _REQUIRED if name not in named),
+    ]
+
+
+def _named(manifest: bytes) -> dict[str, Any] | str:
+    """Return the hashes that a manifest lists by artifact, or why they cannot be read."""
+    try:
+        value = decode(manifest, f"{FOLDER}/{MANIFEST}")
+    except InputError as error:
+        return f"{FOLDER}/{MANIFEST} cannot be read: {error.problems[0]}"
+    artifacts = value.get("artifacts") if isinstance(value, dict) else None
+    if not isinstance(artifacts, dict) or value.get("schema") != int(SCHEMA):
+        return f"{FOLDER}/{MANIFEST} is no manifest of schema {SCHEMA}"
+    return artifacts
+
+
+def _artifact_problems(artifacts: Mapping[str, bytes], named: Mapping[str, Any]) -> Iterator[str]:
+    yield from few(f"the artifact {FOLDER}/{name} is missing" for name in named if name not in artifacts)
+    yield from few(
+        f"the artifact {FOLDER}/{name} was changed after the run"
+        for name, digest in named.items()
+        if name in artifacts and sha256(artifacts[name]) != digest
+    )
+    yield from few(f"the artifact {FOLDER}/{name} is not in the manifest" for name in artifacts if name not in named)

@@ -1,0 +1,46 @@
+"""Keeping keys and passwords out of what is written down."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
+_SHORTEST = 8
+"""A shorter value, such as ``1`` or ``true``, would be found in every other word."""
+_USERINFO = re.compile(r"(?<=://)[^/@\s]+@")
+
+
+def secrets_of(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the values of variables whose names look secret, longest first, each with what may stand in its place.
+
+    Args:
+        environ: the variables; ``None``: those of this process.
+
+    >>> secrets_of({"GEMINI_API_KEY": "AIza-0123456789", "HOME": "/home/me", "USE_TOKENS": "true"})
+    {'AIza-0123456789': '[GEMINI_API_KEY]'}
+    """
+    found = os.environ if environ is None else environ
+    secret = {value: f"[{name}]" for name, value in found.items() if len(value) >= _SHORTEST and _SECRET_NAME.search(name)}
+    return dict(sorted(secret.items(), key=lambda item: -len(item[0])))
+
+
+def redacted(text: str, secrets: Mapping[str, str]) -> str:
+    """Return `text` without the secrets.
+
+    >>> redacted("401 for key AIza-0123456789", {"AIza-0123456789": "[GEMINI_API_KEY]"})
+    '401 for key [GEMINI_API_KEY]'
+    """
+    for value, placeholder in secrets.items():
+        text = text.replace(value, placeholder)
+    return text
+
+
+def without_credentials(text: str) -> str:
+    """Return `text` without the user names and passwords in its URLs.
+
+    >>> without_credentials("https://me:ghp_123@github.com/acme/agent.git")
+    'https://github.com/acme/agent.git'
+    """
+    return _USERINFO.sub("", text)

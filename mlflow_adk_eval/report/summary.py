@@ -1,0 +1,74 @@
+"""A report as a short page for people, in the Markdown that MLflow shows on a run's first page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from mlflow_adk_eval.outcome import CaseResult, CriterionSummary, Report
+
+_MAX_CASES = 10
+_MAX_REASON = 300
+_MAX_CRITERIA = 40
+
+
+def note_of(report: Report) -> str:
+    """Return the verdict, a table of the criteria and the cases that did not pass, each with its reasons."""
+    parts = [_headline(report), _criteria(report.summaries().values()), _cases(report), "\n".join(f"Note: {_plain(note)}" for note in report.notes)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _headline(report: Report) -> str:
+    passed = sum(case.verdict == "passed" for case in report.cases)
+    runs = "" if report.num_runs == 1 else f" in {report.num_runs} runs each"
+    return f"**{report.verdict}**: {passed} of {len(report.cases)} conversations passed ({_plain(report.eval_set.eval_set_id)}{runs})"
+
+
+def _criteria(summaries: Iterable[CriterionSummary]) -> str:
+    listed = [summary for summary in summaries if summary.threshold is not None or summary.evaluated or summary.errored]
+    if not listed:
+        return ""
+    rows = [_row("criterion", "threshold", "mean", "pass rate", "evaluated", "errored"), _row(*["---"] * 6)]
+    rows += [_row(*_cells(summary)) for summary in listed[:_MAX_CRITERIA]]
+    return "\n".join(rows) + (f"\n\nand {len(listed) - _MAX_CRITERIA} more criteria" if len(listed) > _MAX_CRITERIA else "")
+
+
+def _cells(summary: CriterionSummary) -> tuple[str, ...]:
+    relation = "≥" if summary.greater_is_better else "≤"
+    return (
+        _plain(summary.criterion),
+        "information" if summary.threshold is None else f"{relation} {summary.threshold:g}",
+        "not evaluated" if summary.mean is None else f"{summary.mean:.4g}",
+        "" if summary.pass_rate is None else f"{summary.pass_rate:.1%}",
+        str(summary.evaluated),
+        str(summary.errored + (summary.skipped if summary.threshold is not None else 0)),
+    )
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cases(report: Report) -> str:
+    unpassed = sorted((case for case in report.cases if case.verdict != "passed"), key=_badness)
+    lines = [f"- **{_plain(report.label(case))}** {case.verdict}: {_reasons(case.reasons())}" for case in unpassed[:_MAX_CASES]]
+    if len(unpassed) > _MAX_CASES:
+        lines.append(f"- and {len(unpassed) - _MAX_CASES} more")
+    return "\n".join(lines)
+
+
+def _badness(case: CaseResult) -> tuple[bool, float]:
+    """Failed before undecided, and the lowest share of reached criteria first."""
+    deciding = [result for result in case.results if result.decides]
+    reached = sum(result.passed is True for result in deciding)
+    return case.verdict != "failed", reached / len(deciding) if deciding else 0.0
+
+
+def _reasons(reasons: Sequence[str]) -> str:
+    text = "; ".join(reasons) or "no criterion decides"
+    return _plain(text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}…")
+
+
+def _plain(text: str) -> str:
+    """Return `text` on one line, without what Markdown or a table would take for its own."""
+    one_line = " ".join(text.split())
+    return "".join(f"\\{char}" if char in "\\|*`[]<>#" else char for char in one_line)

@@ -1,0 +1,205 @@
+"""Everything that a run is to hold, as plain data, so that it can be kept in a folder while MLflow is away."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
+
+from mlflow_adk_eval.config import dumps_config
+from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.evalset import dumps
+from mlflow_adk_eval.evalset.digest import canonical_json
+from mlflow_adk_eval.outcome import CriterionSummary, Report
+from mlflow_adk_eval.report.adk_result import result_of
+from mlflow_adk_eval.report.summary import note_of
+from mlflow_adk_eval.stats import mean_interval
+from mlflow_adk_eval.table import table_of
+from mlflow_adk_eval.tracking.names import LONGEST_TAG, fitted, key_of_criterion
+from mlflow_adk_eval.tracking.records import TraceRecord, records_of
+from mlflow_adk_eval.tracking.storable import Secrets, clean_table, model_json, storable_text
+
+FOLDER = "adk_eval"
+"""Where a run's artifacts lie."""
+TABLE, MANIFEST = "invocations.json", "manifest.json"
+_DATA = "bundle.json"
+_ARTIFACTS = "artifacts"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The MLflow run that was started for an evaluation."""
+
+    run_id: str
+    experiment_id: str
+    model_id: str
+    dataset_name: str
+    dataset_digest: str
+    """As MLflow knows it, which is shorter than ours."""
+    agent_name: str
+    started_ms: int
+    agent_diff: str = ""
+    """What the agent's working tree differs by from its commit."""
+    tracking_uri: str | None = None
+    """Where the run is; ``None`` if that cannot be written down, having a password in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """What is still to be logged of an evaluation that has ended."""
+
+    run: Run
+    artifacts: Mapping[str, bytes]
+    """By their names in the run's folder ``adk_eval``."""
+    params: Mapping[str, str]
+    metrics: Mapping[str, float]
+    tags: Mapping[str, str]
+    """Without the run's status, which depends on what MLflow has taken."""
+    traces: tuple[TraceRecord, ...]
+
+    def save(self, folder: Path) -> None:
+        """Write everything into `folder`, which is a bundle only once all of it is there."""
+        artifacts = folder / _ARTIFACTS
+        artifacts.mkdir(parents=True, exist_ok=True)
+        for name, content in self.artifacts.items():
+            _write(artifacts / name, content)
+        _write(folder / _DATA, _BUNDLE.dump_json(replace(self, artifacts={})))
+
+
+_BUNDLE = TypeAdapter(Bundle)
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file that is either whole or not there."""
+    partial = path.with_name(f"{path.name}.partial")
+    with partial.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def load(folder: Path) -> Bundle:
+    """Return the bundle in `folder`.
+
+    Raises:
+        UsageError: if there is none, or it was changed since it was written.
+    """
+    try:
+        value = from_json((folder / _DATA).read_bytes())
+        value["artifacts"] = {path.name: path.read_bytes() for path in sorted((folder / _ARTIFACTS).iterdir())}
+        bundle = _BUNDLE.validate_python(value)
+    except FileNotFoundError as error:
+        raise UsageError(f"{folder}: no bundle of an evaluation ({Path(error.filename or folder).name} is missing)") from None
+    except (OSError, ValueError, TypeError, ValidationError) as error:
+        raise UsageError(f"{folder}: the bundle cannot be read: {str(error).splitlines()[0]}") from None
+    named = from_json(bundle.artifacts.get(MANIFEST, b"{}")).get("artifacts", {})
+    found = {name: _sha256(content) for name, content in bundle.artifacts.items() if name != MANIFEST}
+    if found != named:
+        changed = ", ".join(sorted(name for name in {*found, *named} if found.get(name) != named.get(name)))
+        raise UsageError(f"{folder}: the bundle was changed since it was written: {changed}")
+    return bundle
+
+
+def bundle_of(report: Report, run: Run, *, traces: int | bool, secrets: Secrets) -> Bundle:
+    """Return all that is to be logged of `report`.
+
+    Args:
+        report: what was found.
+        run: the run that was started for it.
+        traces: above how many invocations only those that did not pass get a trace; ``True``: never; ``False``: none gets one.
+        secrets: what must not be written down.
+    """
+    table, text = clean_table(table_of(report), secrets)
+    extent = _extent(len(table.rows), traces)
+    records = () if extent == "none" else tuple(records_of(report, table, secrets, only_unpassed=extent == "failed"))
+    result = model_json(result_of(report, app_name=run.agent_name, created=run.started_ms / 1000), secrets)
+    artifacts = {
+        "eval_set.json": dumps(report.eval_set).encode(),
+        "config.json": dumps_config(report.config).encode(),
+        TABLE: text.encode(),
+        "result.evalset_result.json": result.encode(),
+        **({"agent.diff": run.agent_diff.encode()} if run.agent_diff else {}),
+    }
+    manifest = manifest_of(artifacts)
+    return Bundle(
+        run=run,
+        artifacts={**artifacts, MANIFEST: manifest},
+        params={"adk_eval.num_runs": str(report.num_runs), "adk_eval.manifest_sha256": _sha256(manifest)},
+        metrics=dict(metrics_of(report)),
+        tags=_tags(report, extent, len(records), len(table.rows), secrets),
+        traces=records,
+    )
+
+
+def manifest_of(artifacts: Mapping[str, bytes]) -> bytes:
+    """Return the list of all artifacts with their hashes, as canonical JSON."""
+    return canonical_json({"schema": 1, "artifacts": {name: _sha256(content) for name, content in artifacts.items()}})
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _extent(rows: int, traces: int | bool) -> str:
+    if traces is False:
+        return "none"
+    return "all" if traces is True or rows <= traces else "failed"
+
+
+def metrics_of(report: Report) -> Iterator[tuple[str, float]]:
+    """Yield the metrics of a run: those of each criterion, and of the cases. What has no value is left out."""
+    for name, summary in report.summaries().items():
+        if summary.threshold is not None or summary.evaluated or summary.errored:
+            yield from ((f"{key_of_criterion(name)}/{metric}", value) for metric, value in _of_criterion(summary))
+    verdicts = _verdicts(report)
+    yield "cases", float(len(verdicts))
+    if verdicts:
+        yield "case_pass_rate", sum(verdicts.values()) / len(verdicts)
+
+
+def _of_criterion(summary: CriterionSummary) -> Iterator[tuple[str, float]]:
+    interval = mean_interval(summary.case_scores)
+    low, high = interval or (None, None)
+    found: Iterable[tuple[str, float | None]] = (
+        ("mean", summary.mean),
+        ("pass_rate", summary.pass_rate),
+        ("evaluated", summary.evaluated),
+        ("errored", summary.errored),
+        ("ci_low", low),
+        ("ci_high", high),
+    )
+    return ((metric, float(value)) for metric, value in found if value is not None)
+
+
+def _verdicts(report: Report) -> dict[str, bool]:
+    """Return for each case whether all of its runs passed."""
+    passed: dict[str, bool] = {}
+    for case in report.cases:
+        passed[case.eval_id] = passed.get(case.eval_id, True) and case.verdict == "passed"
+    return passed
+
+
+_ON_TRACES = {
+    "none": "No traces were written, as asked.",
+    "failed": "Of {rows} turns only the {count} that did not pass have a trace.",
+    "all": "",
+}
+
+
+def _tags(report: Report, extent: str, count: int, rows: int, secrets: Secrets) -> dict[str, Any]:
+    note = "\n\n".join(part for part in (note_of(report), _ON_TRACES[extent].format(rows=rows, count=count)) if part)
+    return {
+        "adk_eval.verdict": report.verdict,
+        "adk_eval.traces": extent,
+        "adk_eval.trace_count": str(count),
+        "mlflow.note.content": fitted(storable_text(note, secrets), LONGEST_TAG),
+        "mlflow.loggedArtifacts": json.dumps([{"path": f"{FOLDER}/{TABLE}", "type": "table"}]),
+    }

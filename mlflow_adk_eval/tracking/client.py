@@ -1,0 +1,143 @@
+"""Reaching MLflow: the client, how long it may try, and its failures in our own words."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import mlflow
+import requests
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
+
+from mlflow_adk_eval.errors import TrackingError, UsageError
+from mlflow_adk_eval.redact import redacted, secrets_of, without_credentials
+
+HASTY: Mapping[str, str] = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_JITTER": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
+}
+"""Before the agent is called nothing is lost by giving up. MLflow's own seven retries take four minutes."""
+PATIENT: Mapping[str, str] = {**HASTY, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3", "MLFLOW_HTTP_REQUEST_TIMEOUT": "60"}
+"""Afterwards a short restart of the server is waited for: 6 seconds."""
+
+_ABSENT = {"RESOURCE_DOES_NOT_EXIST", "NOT_FOUND", "INVALID_PARAMETER_VALUE"}
+
+
+@contextmanager
+def reaching_mlflow(what: str, limits: Mapping[str, str] = PATIENT) -> Iterator[None]:
+    """Bound how long MLflow's client tries within, and turn its errors into ours.
+
+    MLflow reads the limits from the environment at each request. Those that the user has set stay as they are.
+
+    Args:
+        what: what could not be done, to begin the message with.
+        limits: for how long to try.
+
+    Raises:
+        TrackingError: for whatever goes wrong between the client and its store.
+    """
+    added = {name: value for name, value in limits.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    except (MlflowException, requests.RequestException, OSError) as error:
+        raise TrackingError(f"{what}: {_message(error)}") from error
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+
+
+def _message(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return redacted(without_credentials(lines[0]), secrets_of())
+
+
+@contextmanager
+def existing(what: str) -> Iterator[None]:
+    """Say that `what`, which the user named, does not exist where MLflow says so.
+
+    Raises:
+        UsageError: if it does not exist.
+    """
+    try:
+        yield
+    except MlflowException as error:
+        if error.error_code in _ABSENT:
+            raise UsageError(f"{what} does not exist in MLflow: {_message(error)}") from None
+        raise
+
+
+def is_absent(error: MlflowException) -> bool:
+    """Whether MLflow says that what was asked for does not exist."""
+    return error.error_code in _ABSENT
+
+
+def connect(tracking_uri: str | None = None) -> MlflowClient:
+    """Return a client of a store that answers; ``None``: the store that MLflow is configured for.
+
+    Raises:
+        TrackingError: within seconds, if it does not answer.
+    """
+    uri = tracking_uri or mlflow.get_tracking_uri()
+    with reaching_mlflow(f"MLflow at {without_credentials(uri)} cannot be reached", HASTY):
+        _knock(uri)
+        client = MlflowClient(tracking_uri=uri)
+        client.search_experiments(max_results=1)
+    return client
+
+
+def _knock(uri: str) -> None:
+    """Try a database once, since MLflow would try one that is down ten times within two minutes."""
+    from sqlalchemy import create_engine  # noqa: PLC0415 - servers need none of it
+    from sqlalchemy.engine import make_url  # noqa: PLC0415
+    from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415
+
+    if uri.partition("://")[0].partition("+")[0] not in {"sqlite", "postgresql", "mysql", "mssql"}:
+        return
+    try:
+        url = make_url(uri)
+        if url.drivername.startswith("sqlite") and url.database:
+            Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+        engine = create_engine(url)
+        engine.connect().close()
+        engine.dispose()
+    except (SQLAlchemyError, ImportError) as error:
+        raise OSError(str(error)) from error
+
+
+def experiment_of(client: MlflowClient, experiment: str | None, *, inherited: str | None = None) -> str:
+    """Return an experiment's id, creating one of that name if there is none.
+
+    Args:
+        client: where it is.
+        experiment: its name or id; ``None``: the one that MLflow would log to.
+        inherited: what to take before MLflow's choice where no experiment is named: the experiment of the user's own run.
+
+    Raises:
+        UsageError: if the experiment was deleted.
+    """
+    if experiment is None:
+        return inherited or _current_experiment(client)
+    found = client.get_experiment_by_name(experiment)
+    if found is None and experiment.isdigit():
+        with existing(f"experiment {experiment}"):
+            found = client.get_experiment(experiment)
+    if found is None:
+        return client.create_experiment(experiment, tags={"mlflow.experimentKind": "genai_development"})
+    if found.lifecycle_stage != "active":
+        raise UsageError(f"experiment {experiment!r} was deleted; restore it or name another")
+    return str(found.experiment_id)
+
+
+def _current_experiment(client: MlflowClient) -> str:
+    """Return the experiment that ``mlflow.start_run()`` would log to, if it would log to the same store."""
+    from mlflow.tracking.fluent import _get_experiment_id  # noqa: PLC0415, PLC2701 - the only way to `set_experiment`'s state
+
+    if client.tracking_uri == mlflow.get_tracking_uri():
+        return _get_experiment_id() or "0"
+    return "0"

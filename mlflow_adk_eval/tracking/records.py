@@ -1,0 +1,160 @@
+"""From a report to what its traces will hold, one record per invocation, as plain data."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mlflow_adk_eval.evalset import Invocation
+from mlflow_adk_eval.outcome import CaseResult, Report
+from mlflow_adk_eval.table import Table, columns_of
+from mlflow_adk_eval.tracking.names import assessment_name
+from mlflow_adk_eval.tracking.storable import Secrets, storable
+
+PASSED = "adk_passed"
+"""The assessment that sums up a row. MLflow shows the first three by the alphabet, so this one comes first."""
+
+_NOT_EVALUATED, _ERROR = "NOT_EVALUATED", "ERROR"
+_CODES = {"skipped": _NOT_EVALUATED, "errored": _ERROR}
+_PREVIEW = 1000
+"""As many characters as MLflow keeps of a preview."""
+_LONGEST_KEY = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessed:
+    """One assessment: a value, or the reason why there is none."""
+
+    name: str
+    value: Any = None
+    code: str = ""
+    """What kind of error stands in place of the value; empty where there is a value."""
+    error: str = ""
+    rationale: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """One call of a tool with its answer."""
+
+    name: str
+    args: Any
+    response: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceRecord:
+    """All that the trace of one invocation holds."""
+
+    request_id: str
+    """Pairs this row with the same row of other runs of the same eval set."""
+    eval_id: str
+    run_index: int
+    invocation_index: int
+    request_preview: str
+    """What MLflow shows and joins runs by: unique within a run, the same in each."""
+    user: str
+    response: str
+    error: str
+    """Why the agent did not get here; empty where it did."""
+    duration_ms: int
+    calls: tuple[ToolCall, ...]
+    feedback: tuple[Assessed, ...]
+    expectations: Mapping[str, Any]
+
+    @property
+    def response_preview(self) -> str:
+        """What MLflow shows of the answer; where there is none, the reason."""
+        return (self.response or self.error)[:_PREVIEW]
+
+
+def records_of(report: Report, table: Table, secrets: Secrets, *, only_unpassed: bool = False) -> Iterator[TraceRecord]:
+    """Yield what each row's trace will hold.
+
+    Args:
+        report: what was found.
+        table: the report's table, fit to be stored.
+        secrets: what must not be written down.
+        only_unpassed: whether to leave out the rows that passed.
+    """
+    cases = {(case.eval_id, case.run_index): case for case in report.cases}
+    for row in table.records():
+        case = cases[row["eval_id"], row["run_index"]]
+        verdict = row["verdict"] or ("undecided" if case.error else None)
+        if not only_unpassed or verdict in {"failed", "undecided"}:
+            yield _record(report.eval_set.eval_set_id, case, row, verdict, secrets)
+
+
+def request_id(eval_set_id: str, eval_id: str, invocation_index: int, run_index: int) -> str:
+    """Return the key by which MLflow pairs rows of two runs."""
+    return hashlib.sha256(f"{eval_set_id}/{eval_id}/{invocation_index}/{run_index}".encode("utf-8", "replace")).hexdigest()
+
+
+def _record(eval_set_id: str, case: CaseResult, row: Mapping[str, Any], verdict: str | None, secrets: Secrets) -> TraceRecord:
+    index = row["invocation_index"]
+    actual = _at(case.actual, index)
+    expected = _at(case.expected or (), index)
+    # What the eval set says is the same in every run; what a recording says may differ.
+    asked = storable(expected.user_text, secrets) if expected and expected.user_text else row["user"]
+    return TraceRecord(
+        request_id=request_id(eval_set_id, case.eval_id, index, case.run_index),
+        eval_id=case.eval_id,
+        run_index=case.run_index,
+        invocation_index=index,
+        request_preview=f"[{_short(row['key'])}] {asked}"[:_PREVIEW],
+        user=row["user"],
+        response=row["actual_response"] or "",
+        error=row["agent_error"] or "",
+        duration_ms=round(1000 * (actual.duration or 0)) if actual else 0,
+        calls=tuple(_calls(actual, row["actual_tool_calls"] or (), secrets)),
+        feedback=tuple(_feedback(case, row, verdict)),
+        expectations=_expectations(expected, row),
+    )
+
+
+def _at(turns: Sequence[Invocation], index: int) -> Invocation | None:
+    return turns[index] if index < len(turns) else None
+
+
+def _short(key: str) -> str:
+    """Return a row's key, short enough to leave room for the user's text and still unique."""
+    return key if len(key) <= _LONGEST_KEY else f"{key[:_LONGEST_KEY]}… {hashlib.sha256(key.encode('utf-8', 'replace')).hexdigest()[:8]}"
+
+
+def _calls(actual: Invocation | None, calls: Sequence[Mapping[str, Any]], secrets: Secrets) -> Iterator[ToolCall]:
+    """Yield each call with its answer: the one with its id, else the next one of its name."""
+    waiting = list(actual.tool_responses) if actual else []
+    made = actual.tool_calls if actual else []
+    for call, row in zip(made, calls, strict=True):
+        answer = next((found for found in waiting if found.id == call.id), None) if call.id else None
+        answer = answer or next((found for found in waiting if found.name == call.name and not (found.id and call.id)), None)
+        if answer is not None:
+            waiting.remove(answer)
+        yield ToolCall(name=call.name or "tool", args=row["args"], response=storable(answer.response, secrets) if answer else None)
+
+
+def _feedback(case: CaseResult, row: Mapping[str, Any], verdict: str | None) -> Iterator[Assessed]:
+    if verdict == "undecided":
+        yield Assessed(name=PASSED, code=_NOT_EVALUATED, error="not every criterion was evaluated")
+    elif verdict is not None:
+        yield Assessed(name=PASSED, value=verdict == "passed")
+    for result in case.results:
+        score, status, reason = (row[column] for column in columns_of(result.criterion))
+        if status is None or (status == "skipped" and not result.decides):
+            continue  # not planned here, or information that nobody asked for and that is not to be had
+        metadata = {"status": status} | ({"threshold": repr(result.threshold)} if result.decides else {})
+        name = assessment_name(result.criterion)
+        if status == "scored":
+            yield Assessed(name=name, value=float(score), rationale=reason or "", metadata=metadata)
+        else:
+            yield Assessed(name=name, code=_CODES[status], error=reason or "", metadata=metadata)
+
+
+def _expectations(expected: Invocation | None, row: Mapping[str, Any]) -> dict[str, Any]:
+    if expected is None:
+        return {}
+    response = {"expected_response": row["expected_response"]} if expected.final_response else {}
+    return response | {"expected_tool_calls": row["expected_tool_calls"]}

@@ -1,0 +1,84 @@
+"""What any store can keep: JSON without secrets, without numbers that JSON lacks and without text that is no Unicode."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError
+
+from mlflow_adk_eval.redact import redacted
+from mlflow_adk_eval.table import KEY, Table
+
+Secrets = Mapping[str, str]
+"""What must not be written down, each with what stands in its place."""
+
+_NO_JSON = re.compile(r"[:\[,]\s?-?(?:NaN|Infinity)\b")
+"""Numbers that Python writes and JSON does not have; a sentence may look like one, which only costs a closer look."""
+
+
+def storable(value: Any, secrets: Secrets) -> Any:
+    """Return `value` as JSON values that any store can keep; an object that JSON does not know, as its text.
+
+    >>> storable({"limit": float("nan"), "who": ("key is s3cret-42", {1})}, {"s3cret-42": "[API_KEY]"})
+    {'limit': 'nan', 'who': ['key is [API_KEY]', [1]]}
+    """
+    match value:
+        case None | bool() | int():
+            return value
+        case float():
+            return float(value) if math.isfinite(value) else str(value)
+        case str():
+            return storable_text(value, secrets)
+        case Mapping():
+            return {storable_text(str(key), {}): storable(item, secrets) for key, item in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [storable(item, secrets) for item in value]
+        case BaseModel():
+            return storable(value.model_dump(exclude_unset=True), secrets)
+    plain = getattr(value, "tolist", None)  # numpy's numbers and arrays
+    return storable(plain() if callable(plain) else str(value), secrets)
+
+
+def storable_text(text: str, secrets: Secrets) -> str:
+    """Return `text` without secrets, without NUL and without halves of surrogate pairs, which databases refuse."""
+    return redacted(text, secrets).replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
+
+
+def model_json(model: BaseModel, secrets: Secrets) -> str:
+    """Return a model as JSON text that any store can keep."""
+    try:
+        text = model.model_dump_json(exclude_unset=True)
+    except (PydanticSerializationError, UnicodeEncodeError):
+        text = ""
+    if text and _is_clean(text, secrets):
+        return text
+    return json.dumps(storable(model, secrets), ensure_ascii=False, allow_nan=False)
+
+
+def clean_table(table: Table, secrets: Secrets) -> tuple[Table, str]:
+    """Return a table that any store can keep, and its JSON text. What identifies its rows is never changed."""
+    try:
+        text = table.dumps()
+    except (TypeError, ValueError):
+        text = ""
+    if text and _is_clean(text, secrets):
+        return table, text
+    fixed = len(KEY)
+    cleaned = Table(table.columns, tuple((*row[:fixed], *storable(row[fixed:], secrets)) for row in table.rows))
+    return cleaned, cleaned.dumps()
+
+
+def _is_clean(text: str, secrets: Secrets) -> bool:
+    escaped = (json.dumps(value, ensure_ascii=False)[1:-1] for value in secrets)
+    if any(mark in text for mark in ("\\u0000", *escaped)) or _NO_JSON.search(text):
+        return False
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

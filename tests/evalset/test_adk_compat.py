@@ -1,0 +1,172 @@
+"""What ADK itself makes of our files: the real google-adk is the oracle."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from mlflow_adk_eval.evalset import EvalSet, dumps, eval_set_digest, load_eval_set, migrate, parse_eval_set, write_eval_set
+from mlflow_adk_eval.evalset.result import dumps_result, parse_result
+from tests.evalset.test_result import METRIC, result_of
+from tests.strategies import QUICK, eval_sets, invocations, legacy_cases, legacy_turns
+
+manager = pytest.importorskip("google.adk.evaluation.local_eval_sets_manager", reason="the extra [adk] is not installed")
+
+DATA = Path(__file__).parents[2].parent / "shared" / "data" / "adk"
+FILES = sorted(path for path in DATA.rglob("*.json") if path.name.endswith((".test.json", ".evalset.json")))
+INCIDENTAL = {"invocation_id", "creation_timestamp", "eval_set_id", "name"}
+
+
+def adk_load(text: str, tmp_path: Path, name: str = "adk.evalset.json") -> Any:
+    file = tmp_path / name
+    file.write_text(text, encoding="utf-8")
+    return manager.load_eval_set_from_file(str(file), "s")
+
+
+def demands(adk_set: Any, *, ids: bool = True) -> Any:
+    """Return what an eval set of ADK's demands, without what it draws anew at each load."""
+    return _without(adk_set.model_dump(mode="json"), INCIDENTAL if ids else INCIDENTAL | {"eval_id"})
+
+
+def _without(value: Any, keys: set[str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _without(item, keys) for key, item in value.items() if key not in keys}
+    return [_without(item, keys) for item in value] if isinstance(value, list) else value
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("adk")
+
+
+@QUICK
+@given(eval_sets())
+def test_adk_sees_the_same_in_what_we_wrote_as_in_what_we_read(folder: Path, value: Any) -> None:
+    text = json.dumps(value)
+    ours = parse_eval_set(text.encode(), "set.json", stem="set")
+    file = folder / "ours.evalset.json"
+    write_eval_set(ours, file)
+    assert manager.load_eval_set_from_file(str(file), "s") == adk_load(text, folder)
+
+
+@QUICK
+@given(eval_sets())
+def test_we_see_the_same_in_what_adk_wrote_as_in_what_it_read(folder: Path, value: Any) -> None:
+    """ADK saves with nulls or without, and with url-safe base64. It spells personas out, which is no longer what the file said."""
+    for case in value["eval_cases"]:
+        case.get("conversation_scenario", {}).pop("user_persona", None)
+    text = json.dumps(value)
+    theirs = adk_load(text, folder)
+    expected = eval_set_digest(parse_eval_set(text.encode(), "x", stem="x"))
+    sparse = theirs.model_dump_json(indent=2, exclude_unset=True, exclude_defaults=True, exclude_none=True)
+    for saved in (theirs.model_dump_json(), theirs.model_dump_json(by_alias=True), sparse):
+        assert eval_set_digest(parse_eval_set(saved.encode(), "x", stem="x")) == expected
+
+
+@QUICK
+@given(legacy_cases())
+def test_a_legacy_list_of_cases_migrates_as_adk_converts_it(folder: Path, value: Any) -> None:
+    theirs = adk_load(json.dumps(value), folder, "old.evalset.json")
+    migrate(folder / "old.evalset.json", folder / "new.evalset.json")
+    assert demands(manager.load_eval_set_from_file(str(folder / "new.evalset.json"), "s")) == demands(theirs)
+
+
+@QUICK
+@given(legacy_turns())
+def test_a_legacy_list_of_turns_migrates_as_adk_converts_it(folder: Path, value: Any) -> None:
+    theirs = manager.convert_eval_set_to_pydantic_schema("s", [{"name": "the path", "data": value, "initial_session": {}}])
+    (folder / "old.test.json").write_text(json.dumps(value), encoding="utf-8")
+    migrate(folder / "old.test.json", folder / "new.test.json")
+    assert demands(manager.load_eval_set_from_file(str(folder / "new.test.json"), "s"), ids=False) == demands(theirs, ids=False)
+
+
+@QUICK
+@given(invocations())
+def test_adk_reads_the_results_that_we_write(turn: Any) -> None:
+    from google.adk.evaluation.eval_result import EvalSetResult
+
+    value = result_of(turn, turn)
+    written = dumps_result(parse_result(json.dumps(value).encode(), "r.json"))
+    assert EvalSetResult.model_validate_json(written) == EvalSetResult.model_validate_json(json.dumps(value))
+
+
+def test_we_read_the_results_that_adk_writes() -> None:
+    from google.adk.evaluation.eval_result import EvalSetResult
+
+    theirs = EvalSetResult.model_validate(result_of({"user_content": {"parts": [{"text": "hi"}]}}, metric=METRIC | {"score": float("nan")}))
+    for saved in (theirs.model_dump_json(indent=2), theirs.model_dump_json(by_alias=True), json.dumps(theirs.model_dump_json())):
+        (case,) = parse_result(saved.encode(), "r.json").eval_case_results
+        assert [turn.user_text for turn in case.actual] == ["hi"]
+        assert case.overall_eval_metric_results[0].score is None
+        assert case.session_details is not None
+        assert case.session_details["state"] == {"room": None}
+
+
+def test_the_persona_that_adk_expands_is_read_as_an_object(tmp_path: Path) -> None:
+    scenario = {"starting_prompt": "hi", "conversation_plan": "p", "user_persona": "NOVICE"}
+    theirs = adk_load(json.dumps({"eval_set_id": "s", "eval_cases": [{"eval_id": "c", "conversation_scenario": scenario}]}), tmp_path)
+    ours = parse_eval_set(theirs.model_dump_json().encode(), "x", stem="x")
+    assert adk_load(dumps(ours), tmp_path) == theirs
+
+
+def test_what_adk_does_where_we_differ(tmp_path: Path) -> None:
+    """The other side of four differences: a byte order mark, camelCase at the top, the empty list of events, an unknown persona."""
+    from google.adk.errors.not_found_error import NotFoundError
+
+    turn = {"user_content": {}, "intermediate_data": {"invocation_events": []}}
+    value = {"eval_set_id": "s", "eval_cases": [{"eval_id": "c", "conversation": [turn]}]}
+    (tmp_path / "bom.json").write_bytes(b"\xef\xbb\xbf" + json.dumps(value).encode())
+    with pytest.raises(json.JSONDecodeError):
+        manager.load_eval_set_from_file(str(tmp_path / "bom.json"), "s")
+    with pytest.raises(TypeError, match="string indices"):
+        adk_load(json.dumps({"evalSetId": "s", "evalCases": []}), tmp_path)
+    scenario = {"starting_prompt": "hi", "conversation_plan": "p", "user_persona": "novice"}
+    with pytest.raises(NotFoundError):
+        adk_load(json.dumps({"eval_set_id": "s", "eval_cases": [{"eval_id": "c", "conversation_scenario": scenario}]}), tmp_path)
+    saved = adk_load(json.dumps(value), tmp_path).model_dump_json(exclude_unset=True, exclude_defaults=True, exclude_none=True)
+    assert json.loads(saved)["eval_cases"][0]["conversation"][0]["intermediate_data"] == {}
+
+
+@pytest.mark.skipif(not FILES, reason="ADK's sample eval sets are not at ../shared/data/adk beside the project")
+def test_the_samples_are_there_in_number() -> None:
+    assert len(FILES) >= 15
+
+
+@pytest.mark.parametrize(
+    "file", FILES or [pytest.param(None, marks=pytest.mark.skip(reason="no ../shared/data/adk beside the project"))], ids=str
+)
+def test_each_sample_of_adk_loads_migrates_and_round_trips(file: Path, tmp_path: Path) -> None:
+    loaded = load_eval_set(file)
+    migrated = migrate(file, tmp_path / "new.evalset.json")
+    again = load_eval_set(tmp_path / "new.evalset.json")
+    assert again == migrated == _without_nulls(loaded)
+    assert eval_set_digest(loaded) == eval_set_digest(again)
+    theirs = manager.load_eval_set_from_file(str(tmp_path / "new.evalset.json"), "s")
+    assert [case.eval_id for case in theirs.eval_cases] == list(loaded.eval_ids)
+    text = file.read_text(encoding="utf-8")
+    if text.lstrip().startswith("{"):
+        assert theirs == adk_load(text, tmp_path)
+    else:
+        value = json.loads(text)
+        cases = value if "data" in value[0] else [{"name": "x", "data": value}]
+        assert demands(theirs, ids=False) == demands(manager.convert_eval_set_to_pydantic_schema("s", cases), ids=False)
+
+
+def _without_nulls(eval_set: EvalSet) -> EvalSet:
+    return parse_eval_set(dumps(eval_set).encode(), "x", stem="x")
+
+
+def test_a_sample_with_its_session_file(tmp_path: Path) -> None:
+    folder = DATA / "samples" / "customer-service" / "eval"
+    if not folder.is_dir():
+        pytest.skip("ADK's sample eval sets are not at ../shared/data/adk beside the project")
+    old, session = folder / "eval_data" / "full_conversation.test.json", folder / "sessions" / "123.session.json"
+    migrate(old, tmp_path / "new.test.json", initial_session=session)
+    theirs = manager.convert_eval_set_to_pydantic_schema(
+        "s", [{"name": "x", "data": json.loads(old.read_text()), "initial_session": json.loads(session.read_text())}]
+    )
+    assert demands(manager.load_eval_set_from_file(str(tmp_path / "new.test.json"), "s"), ids=False) == demands(theirs, ids=False)
