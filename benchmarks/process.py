@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,11 @@ _TIMEOUT_S = 1800
 _QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "TQDM_DISABLE": "1", "PYTHONWARNINGS": "ignore"}
 
 
-def measured(kind: str, job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `measure.py` found in a fresh process, or an ``error``."""
+def measured(script: str, *args: str) -> dict[str, Any]:
+    """Return what a script finds in a fresh process, or an ``error``. The script is given a file for its result, then `args`."""
     with tempfile.TemporaryDirectory(prefix="adk_eval_bench_") as folder:
         result, log = Path(folder) / "result.json", Path(folder) / "log"
-        command = [sys.executable, str(Path(__file__).parent / "measure.py"), kind, json.dumps(job), str(result)]
+        command = [sys.executable, str(Path(__file__).parent / script), str(result), *args]
         with log.open("wb") as output:
             ended = _run(command, output)
         if result.is_file():

@@ -24,10 +24,10 @@ class Column(NamedTuple):
 
 
 def markdown(columns: Sequence[Column], rows: Sequence[Any]) -> str:
-    """Return a table; the first column is text, the others are numbers."""
-    lines = [[column.header for column in columns], [":--", *["--:"] * (len(columns) - 1)]]
-    lines += [[column.cell(row) for column in columns] for row in rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    """Return a table without the columns that are empty; the first column is text, the others are numbers."""
+    lines = [[column.header, ":--" if index == 0 else "--:", *map(column.cell, rows)] for index, column in enumerate(columns)]
+    filled = [line for line in lines if set(line[2:]) != {NONE}]
+    return "\n".join(f"| {' | '.join(line)} |" for line in zip(*filled, strict=True))
 
 
 def median(results: Sequence[Result], key: str) -> float | None:
@@ -62,8 +62,11 @@ def ratio(results: Results, above: Job | None, below: Job | None, key: str) -> s
 
 
 def worst(results: Sequence[Result], key: str) -> str:
-    """Return the agreement of the round that agreed least."""
-    return str(max((result[key] for result in results if key in result), key=lambda found: found.missing + found.different, default=NONE))
+    """Return the agreement of the round that agreed least; that of a reference with itself is ``None``."""
+    found = [result[key] for result in results if key in result]
+    if None in found:
+        return "reference"
+    return str(max(found, key=lambda agreement: agreement.missing + agreement.different, default=NONE))
 
 
 def each(results: Results, key: str, *, per: Callable[[Job], float] = lambda _: 1.0) -> Callable[[Job], str]:
@@ -133,8 +136,9 @@ def logging(results: Results) -> str:
             Column("s (min–max)", lambda job: spread(results[job], "work_s")),
             Column("ms a row", each(results, "work_s", per=lambda job: job.rows / 1000)),
             Column("MLflow ÷ it", lambda job: ratio(results, _of(results, side="mlflow_scorers", logs=job.logs), job, "work_s")),
-            Column("it ÷ floor, trace per invocation", against("log_invocation_traces")),
-            Column("it ÷ floor, trace per case", against("log_case_traces")),
+            Column("it ÷ floor, rows", against("log_rows")),
+            Column("it ÷ floor, client, per invocation", against("log_invocation_traces")),
+            Column("it ÷ floor, client, per case", against("log_case_traces")),
             Column("it ÷ floor, table", against("log_table")),
             Column("traces", each(results, "traces")),
             Column("scores on traces", each(results, "assessments")),

@@ -8,6 +8,7 @@ fails if a contender's differ from the reference's or from the truth, or if some
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import sys
 import tempfile
@@ -104,11 +105,11 @@ def _measure(workload: Workload, jobs: Sequence[Job], rounds: int) -> dict[Job, 
 
 def _one(job: Job) -> dict[str, Any]:
     if job.targets is not None:
-        return measured("import", {"targets": job.targets})
+        return measured("measure_import.py", *job.targets)
     folder = data_set(job.cases, TURNS)
     with tempfile.TemporaryDirectory(prefix="adk_eval_bench_") as scratch:
         work = {"contender": job.side, "call": job.call, "logs": job.logs, "data": str(folder), "scratch": scratch}
-        result = measured("work", work)
+        result = measured("measure_work.py", json.dumps(work))
     return {**result, "files_mb": sum((folder / name).stat().st_size for name in (EVAL_SET, ACTUAL)) / (1 << 20)}
 
 
@@ -121,10 +122,10 @@ def _compare(workload: Workload, scores: Mapping[Job, Scores], results: Mapping[
     for job, result in results.items():
         if not scores[job]:
             continue
-        sides = {other.side: other for other in reversed(scores) if other.cases == job.cases and scores[other]}
+        sides = {other.side: other for other in reversed(list(scores)) if other.cases == job.cases and scores[other]}
         reference = sides.get(workload.reference) or sides.get("floor")
-        if reference and reference != job:
-            result["agreement"] = compare(scores[job], scores[reference])
+        if reference:
+            result["agreement"] = None if reference == job else compare(scores[job], scores[reference])
         result["truth"] = compare(scores[job], truth(data_set(job.cases, TURNS)))
 
 
@@ -132,7 +133,7 @@ def _problems(job: Job, results: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what must not be: a score that differs, or anything of ours that failed or was lost."""
     found = []
     for result in results:
-        checks = [result[key] for key in ("agreement", "truth") if key in result]
+        checks = [result[key] for key in ("agreement", "truth") if result.get(key)]
         found += [f"{job.label}: {check}" for check in checks if check.different or (check.missing and job.side in _OURS)]
         if job.side in _OURS and "error" in result:
             found.append(f"{job.label}: {result['error']}")

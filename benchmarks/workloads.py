@@ -83,8 +83,9 @@ def _logging(cases: int) -> list[Job]:
     return [
         Job(_TRACES, "ours", "log_traces", cases, "traces"),
         Job("MLflow: `mlflow.genai.evaluate`, 4 workers, no rate limit", "mlflow_scorers", "evaluate_tuned", cases, "traces"),
-        Job("floor: a trace per invocation", "floor", "log_invocation_traces", cases, "traces"),
-        Job("floor: a trace per case", "floor", "log_case_traces", cases, "traces"),
+        Job("floor: a trace per invocation, as rows of SQL", "floor", "log_rows", cases, "traces"),
+        Job("floor: a trace per invocation, by MLflow's client", "floor", "log_invocation_traces", cases, "traces"),
+        Job("floor: a trace per case, by MLflow's client", "floor", "log_case_traces", cases, "traces"),
         Job(f"{OURS}: no traces", "ours", "log_table", cases, "table"),
         Job("google-adk: LocalEvalService, `log_table` by hand", "adk", "service_and_table", cases, "table"),
         Job("floor: `log_table`", "floor", "log_table", cases, "table"),

@@ -153,8 +153,8 @@ def shown(value: Any, *, limit: int = 80) -> str:
 
     >>> shown("x"), shown([1, 2, 3]), shown(None), shown({"a": 1})
     ("'x'", 'a list of 3', 'null', 'an object with a')
-    >>> shown(float("nan")), shown("long" * 30)[-5:]
-    ('NaN', "longl…")
+    >>> shown(float("nan")), shown("long" * 30)[-3:]
+    ('NaN', 'lo…')
     """
     match value:
         case None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
 _SHORTEST = 8
 """A shorter value, such as ``1`` or ``true``, would be found in every other word."""
-_USERINFO = re.compile(r"(?<=://)[^/@\s]+@")
+_USERINFO = re.compile(r"://[^/?#@\s\"'\\]+@")
 
 
 def secrets_of(environ: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -43,4 +43,9 @@ def without_credentials(text: str) -> str:
     >>> without_credentials("https://me:ghp_123@github.com/acme/agent.git")
     'https://github.com/acme/agent.git'
     """
-    return _USERINFO.sub("", text)
+    return _USERINFO.sub("://", text)
+
+
+def has_credentials(text: str) -> bool:
+    """Whether a URL in `text` has a user name or password in it."""
+    return _USERINFO.search(text) is not None

@@ -14,6 +14,7 @@ import anyio
 
 from mlflow_adk_eval.agents import Agent, Played, Recording, load_recording
 from mlflow_adk_eval.agents.recording import Recorded
+from mlflow_adk_eval.agents.turns import described
 from mlflow_adk_eval.config import EvalConfig
 from mlflow_adk_eval.criteria import CaseRun, Plan, Planned, apply, plan
 from mlflow_adk_eval.criteria.base import failed, result_of
@@ -95,7 +96,7 @@ async def _played(agent: Agent, case: EvalCase, run_index: int) -> Played:
     try:
         played = await agent.play(case, run_index)
     except Exception as error:  # noqa: BLE001 - an agent may be anybody's object, and must not cost the other cases
-        return Played(actual=(), error=f"{type(error).__name__}: {error}")
+        return Played(actual=(), error=described(error))
     wanted = None if case.conversation is None else len(case.conversation)
     if played.error or wanted is None or len(played.actual) == wanted:
         return played

@@ -16,7 +16,7 @@ from pydantic.alias_generators import to_camel
 
 Json = dict[str, Any]
 
-QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+QUICK = settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 """For tests that build whole eval sets, on a machine that others use too."""
 
 SCRIPTS = (
@@ -212,6 +212,29 @@ def legacy_cases(draw: st.DrawFn) -> list[Json]:
     session = _record({}, {"state": objects(), "app_name": names(), "user_id": texts()})
     cases = draw(st.lists(_record({"data": legacy_turns()}, {"initial_session": session}), max_size=3))
     return [{"name": f"case {index}"} | case for index, case in enumerate(cases)]
+
+
+@st.composite
+def damaged(draw: st.DrawFn, values: SearchStrategy[Any]) -> Any:
+    """Values of which one place was replaced by something else."""
+    value = draw(values)
+    places = _places(value)
+    path = draw(st.sampled_from(places))
+    other = draw(json_values() | st.sampled_from(([], {}, [[]], [{}], "NOVICE", {"text": "x"}, {"parts": []}, [["a", []]], {"name": "f"})))
+    return _replaced(value, path, other)
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for key, item in items for place in _places(item, (*path, key)))]
+
+
+def _replaced(value: Any, path: tuple[Any, ...], other: Any) -> Any:
+    if not path:
+        return other
+    copied = value.copy()
+    copied[path[0]] = _replaced(value[path[0]], path[1:], other)
+    return copied
 
 
 def respelt(value: Any, seed: int, *, keep: Collection[str] = USER_DATA, within: bool = False) -> Any:

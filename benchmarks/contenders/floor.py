@@ -5,7 +5,7 @@ Files are decoded by msgspec into just the fields that scoring reads; texts are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ def imports(*, logging: bool) -> None:
     import contenders.floor_rouge
 
     if logging:
-        import contenders.floor_log  # noqa: F401
+        import contenders.floor_log
+        import contenders.floor_rows  # noqa: F401
 
 
 def load(folder: Path) -> Any:
@@ -37,30 +38,37 @@ def score(data: Any) -> Cells:
     return _cells(_scores(data))
 
 
-def log_case_traces(data: Any) -> Cells:
-    """Score and log a trace per case, with a span per turn."""
-    from contenders import floor_log
+def log_rows(data: Any) -> Cells:
+    """Score and log a trace per turn past MLflow."""
+    from contenders import floor_rows
 
-    scores = _scores(data)
-    floor_log.case_traces(list(_rows(data, scores)))
-    return _cells(scores)
+    return _log(data, floor_rows.write)
 
 
 def log_invocation_traces(data: Any) -> Cells:
     """Score and log a trace per turn."""
     from contenders import floor_log
 
-    scores = _scores(data)
-    floor_log.invocation_traces(list(_rows(data, scores)))
-    return _cells(scores)
+    return _log(data, floor_log.invocation_traces)
+
+
+def log_case_traces(data: Any) -> Cells:
+    """Score and log a trace per case, with a span per turn."""
+    from contenders import floor_log
+
+    return _log(data, floor_log.case_traces)
 
 
 def log_table(data: Any) -> Cells:
     """Score and log a table of all turns, without traces."""
     from contenders import floor_log
 
+    return _log(data, floor_log.table)
+
+
+def _log(data: Any, write: Callable[[list[dict[str, Any]]], None]) -> Cells:
     scores = _scores(data)
-    floor_log.table(list(_rows(data, scores)))
+    write(list(_rows(data, scores)))
     return _cells(scores)
 
 

@@ -1,4 +1,4 @@
-"""The fewest writes known that make scores and their reasons visible in MLflow, with its semi-public tracing classes."""
+"""The fewest calls of MLflow that make scores and their reasons visible, some of them to its semi-public tracing client."""
 
 from __future__ import annotations
 

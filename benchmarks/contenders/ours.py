@@ -35,7 +35,8 @@ def score(data: Any) -> Cells:
     """Score without MLflow."""
     import mlflow_adk_eval as adk_eval
 
-    return _cells(adk_eval.score(*data, CONFIG))
+    eval_set, actual = data
+    return _cells(adk_eval.score(eval_set, actual, CONFIG))
 
 
 def log_traces(data: Any) -> Cells:

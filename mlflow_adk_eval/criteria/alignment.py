@@ -30,8 +30,6 @@ def json_equal(left: Any, right: Any) -> bool:
 def _same_booleans(left: Any, right: Any) -> bool:
     """Whether two values that Python calls equal have their booleans in the same places."""
     kind = type(left)
-    if kind is str or left is None:
-        return True
     if kind is dict:
         return all(_same_booleans(value, right[key]) for key, value in left.items() if type(value) is not str)
     if kind is list or kind is tuple:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from mlflow_adk_eval.evalset import ConversationScenario, EvalCase, Invocation
 from mlflow_adk_eval.outcome import CriterionResult, Errored, Judged, Outcome, Scored, Skipped, case_outcome
+from mlflow_adk_eval.redact import redacted, secrets_of
 
 _SCENARIO = Skipped("the case is a scenario and has no reference conversation")
 
@@ -105,7 +106,7 @@ async def apply(planned: Planned, run: CaseRun) -> CriterionResult:
         if inspect.isawaitable(judged):
             judged = await judged
     except Exception as error:  # noqa: BLE001 - a criterion may be the user's own code: anything can go wrong
-        judged = failed(run, f"{planned.name} raised {type(error).__name__}: {error}")
+        judged = failed(run, redacted(f"{planned.name} raised {type(error).__name__}: {error}", secrets_of()))
     return result_of(planned, run, judged)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +13,8 @@ from mlflow_adk_eval.criteria.stemmer import stem
 from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.outcome import Judged, Scored
 
-_ASCII_WORD = re.compile(r"[a-z0-9]+")
+_ASCII = "".join(char.lower() if char.isalnum() else " " for char in map(chr, range(128)))
+"""What becomes of each ASCII character."""
 _UNSTEMMED = 3
 """The length up to which rouge-score leaves a word as it is."""
 _MOST_STEMS = 1 << 20
@@ -66,11 +66,13 @@ def tokens(text: str) -> list[str]:
     >>> tokens("It's 3.14 running runs"), tokens("東京 naïve")
     (['it', 's', '3', '14', 'run', 'run'], ['東', '京', 'naïve'])
     """
+    return list(map(_STEMS.__getitem__, _words(text)))
+
+
+def _words(text: str) -> list[str]:
     if text.isascii():
-        words: Sequence[str] = _ASCII_WORD.findall(text.lower())
-    else:
-        words = unicodedata.normalize("NFKC", text).lower().translate(_SEPARATORS).split()
-    return list(map(_STEMS.__getitem__, words))
+        return text.translate(_ASCII).split()
+    return unicodedata.normalize("NFKC", text).lower().translate(_SEPARATORS).split()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +90,8 @@ def rouge_1(response: Sequence[str], reference: Sequence[str]) -> Overlap:
     >>> rouge_1(["a", "b", "b"], ["a", "b"]).recall
     1.0
     """
-    left, right = Counter(response), Counter(reference)
-    common = left.keys() & right.keys()
-    hits = sum(map(min, map(left.__getitem__, common), map(right.__getitem__, common)))
+    given, wanted = Counter(response), Counter(reference)
+    hits = sum([min(count, wanted[token]) for token, count in given.items() if token in wanted])
     precision, recall = hits / max(len(response), 1), hits / max(len(reference), 1)
     total = precision + recall
     return Overlap(precision, recall, 2 * precision * recall / total if total > 0 else 0.0)

@@ -97,7 +97,9 @@ def decode(text: bytes, source: str, *, error: type[InputError] = EvalSetError) 
 def parse(adapter: TypeAdapter[T], text: bytes | Any, source: str, *, error: type[InputError] = EvalSetError, at: str = "$") -> T:
     """Return `text` (JSON bytes, or a decoded value) as what `adapter` describes.
 
-    Unknown fields are kept, unless one is so close to a field that is absent that it must be a slip of the pen.
+    Unknown fields are kept, unless one is so close to a field that is absent that it must be a slip of the pen. A file
+    without any is read in one go. With some, what was wrong at the first attempt counts too, since one alternative of a
+    union would swallow the other as unknown fields.
 
     Raises:
         InputError: of the given kind, with every problem of the input.
@@ -105,19 +107,19 @@ def parse(adapter: TypeAdapter[T], text: bytes | Any, source: str, *, error: typ
     with no_collection():
         try:
             return _validate(adapter, text, extra="forbid")
-        except ValidationError:
+        except ValidationError as refusal:
             value = decode(text, source, error=error) if isinstance(text, bytes) else text
-        kind: Kind = adapter._type  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - there is no other way to ask
-        slips = [key for key in unknown_keys(kind, value) if key.amiss]
-        details: list[ErrorDetails] = []
-        parsed: list[T] = []
+            details = [detail for detail in refusal.errors(include_url=False) if detail["type"] != "extra_forbidden"]
         try:
-            parsed.append(_validate(adapter, text, extra="allow"))
-        except ValidationError as found:
-            details = found.errors(include_url=False)
-        if details or slips:
-            raise error(source, problems_of(kind, value, details, slips, at=at))
-        return parsed[0]
+            parsed = _validate(adapter, text, extra="allow")
+        except ValidationError as refusal:
+            parsed = None
+            details += refusal.errors(include_url=False)
+        kind: Kind = adapter._type  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - there is no other way to ask
+        found = problems_of(kind, value, details, [key for key in unknown_keys(kind, value) if key.amiss], at=at)
+        if found or parsed is None:
+            raise error(source, found)
+        return parsed
 
 
 def _validate(adapter: TypeAdapter[T], text: bytes | Any, *, extra: Literal["allow", "forbid"]) -> T:
@@ -127,7 +129,7 @@ def _validate(adapter: TypeAdapter[T], text: bytes | Any, *, extra: Literal["all
 
 
 def problems_of(kind: Kind, value: Any, details: Sequence[ErrorDetails], unknown: Sequence[UnknownKey], *, at: str) -> list[Problem]:
-    """Return what is wrong with `value`, one problem for each cause, in the order of the value.
+    """Return what is wrong with `value`, one problem for each cause, unknown keys first.
 
     Args:
         kind: what `value` should be.

@@ -26,14 +26,16 @@ def decide(evidence: Evidence, policy: Policy = DEFAULT_POLICY) -> Decision:
     if documents is None:
         return decision_of(evidence, policy, "undecided", [*state, *mismatches])
     reading = read_cases(documents)
+    if reading.problems:
+        return decision_of(evidence, policy, "undecided", [*state, *mismatches, *reading.problems])
     report = Report(eval_set=documents.eval_set, config=documents.config, cases=reading.cases, num_runs=documents.num_runs)
-    # What was logged can only be held against a table that is whole.
-    doubts = [*state, *mismatches, *(reading.problems or contradictions(evidence, report))]
+    doubts = [*state, *mismatches, *contradictions(evidence, report)]
     too_low, lacking = missed(report), unevaluated(report)
-    if doubts or too_low or lacking:
-        verdict: Verdict = "failed" if too_low and not doubts else "undecided"
-        return decision_of(evidence, policy, verdict, [*doubts, *too_low, *lacking], report.scores)
-    return decision_of(evidence, policy, "passed", checked(report), report.scores)
+    verdict: Verdict = "failed" if too_low and not doubts else "undecided"
+    reasons = [*doubts, *too_low, *lacking]
+    if not reasons:
+        verdict, reasons = "passed", checked(report)
+    return decision_of(evidence, policy, verdict, reasons, report.scores)
 
 
 def decision_of(

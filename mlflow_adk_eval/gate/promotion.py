@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -14,12 +15,13 @@ from mlflow_adk_eval.gate.alias import promote_in
 from mlflow_adk_eval.gate.decide import decide
 from mlflow_adk_eval.gate.evidence import FOLDER, MANIFEST, Evidence, agent_problems
 from mlflow_adk_eval.gate.policy import load_policy
-from mlflow_adk_eval.gate.record import Record, Target, Version, check_alias, doubted, signed
+from mlflow_adk_eval.gate.record import Record, Target, Version, check_alias, check_version, doubted, signed
 from mlflow_adk_eval.gate.verification import verify_in
 from mlflow_adk_eval.outcome import Decision, Report
-from mlflow_adk_eval.redact import without_credentials
+from mlflow_adk_eval.redact import redacted, secrets_of, without_credentials
 
-_ABSENT = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
+_ABSENT = {"RESOURCE_DOES_NOT_EXIST", "NOT_FOUND", "INVALID_PARAMETER_VALUE"}
+_AGENT_VERSION = re.compile(r"(?:models:/)?(m-[^/@]+)|models:/([^/@]+)(?:/(\d+)|@([\w-]+))")
 _IMPATIENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
@@ -43,7 +45,8 @@ def gate(
         run: the id of the run, or the report that was logged as one.
         policy: what is demanded; ``None``: the thresholds of the run's own config, on every case.
         raise_on_failure: whether anything but *passed* is an error.
-        agent_version: the agent that the run must have evaluated: a LoggedModel id, ``models:/<id>`` or ``models:/<name>/<version>``.
+        agent_version: the agent that the run must have evaluated: a LoggedModel id, ``models:/<name>/<version>``
+            or ``models:/<name>@<alias>``.
         tracking_uri: where MLflow is; ``None``: as MLflow is configured.
 
     Raises:
@@ -118,6 +121,8 @@ def verify(
     """
     if version is None and alias is None:
         raise UsageError("verify: neither a version nor an alias is named")
+    if version is not None:
+        check_version(str(version))
     if alias is not None:
         check_alias(alias)
     with reaching_mlflow():
@@ -181,7 +186,8 @@ class MlflowStore:
     def artifact(self, run_id: str, path: str) -> bytes | None:
         """Return one artifact; ``None`` if the run does not have it."""
         folder, _, name = path.rpartition("/")
-        return self._files(run_id, folder).get(name)
+        with _existing(f"run {run_id!r}"):
+            return self._files(run_id, folder).get(name)
 
     def version(self, name: str, version: str) -> Version:
         """Return a model version."""
@@ -196,17 +202,18 @@ class MlflowStore:
         return {alias: str(version) for alias, version in found.items()}
 
     def model_id(self, agent_version: str) -> str:
-        """Return the LoggedModel that an agent version names."""
-        kind, _, rest = agent_version.rpartition(":/")
-        if rest.startswith("m-") and kind in ("", "models"):
-            return rest
-        name, _, version = rest.rpartition("/")
-        found = self.version(name, version).model_id if kind == "models" and name and version.isdigit() else None
-        if found is None:
-            raise UsageError(
-                f"agent_version {agent_version!r}: wanted a LoggedModel id, models:/<id>, or models:/<name>/<version> made from one"
-            )
-        return found
+        """Return the LoggedModel that an agent version names.
+
+        Raises:
+            UsageError: if it names none.
+        """
+        found = _AGENT_VERSION.fullmatch(agent_version)
+        logged, name, number, alias = found.groups() if found else (None, None, None, None)
+        number = number or (self.aliases(name).get(alias) if name and alias else None)
+        model_id = logged or (self.version(name, number).model_id if name and number else None)
+        if model_id is None:
+            raise UsageError(f"agent_version {agent_version!r}: wanted a LoggedModel id, or a registered version made from a LoggedModel")
+        return model_id
 
     def write(self, record: Record) -> None:
         """Keep a record as an artifact of the run that it is about."""
@@ -249,8 +256,8 @@ def reaching_mlflow() -> Generator[None, None, None]:
     try:
         yield
     except (MlflowException, OSError) as error:
-        reason = without_credentials(str(error)).splitlines()[0]
-        raise TrackingError(f"MLflow could not be asked: {reason}") from None
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise TrackingError(f"MLflow could not be asked: {redacted(without_credentials(reason), secrets_of())}") from None
     finally:
         for key in added:
             os.environ.pop(key, None)

@@ -44,13 +44,22 @@ class Target:
         """Refuse what no registry takes, before anything is asked."""
         if not self.name.strip():
             raise UsageError("the name of the registered model is empty")
-        if not (self.version.isascii() and self.version.isdigit()):
-            raise UsageError(f"version {self.version!r}: wanted the number of a version")
+        check_version(self.version)
         check_alias(self.alias)
 
     def __str__(self) -> str:
         """Return how messages call the version."""
         return f"version {self.version} of {self.name!r}"
+
+
+def check_version(version: str) -> None:
+    """Refuse what is no number of a version.
+
+    Raises:
+        UsageError: if it is none.
+    """
+    if not (version.isascii() and version.isdigit()):
+        raise UsageError(f"version {version!r}: wanted the number of a version")
 
 
 def check_alias(alias: str) -> None:

@@ -21,7 +21,11 @@ class Store(Protocol):
         ...
 
     def artifact(self, run_id: str, path: str) -> bytes | None:
-        """Return one artifact; ``None`` if the run does not have it."""
+        """Return one artifact; ``None`` if the run does not have it.
+
+        Raises:
+            UsageError: if there is no such run.
+        """
         ...
 
     def version(self, name: str, version: str) -> Version:

@@ -21,7 +21,7 @@ def verify_in(store: Store, name: str, version: str | None, alias: str | None) -
         UsageError: if the model, the version or the alias does not exist.
     """
     aliases = store.aliases(name)
-    chosen = version or aliases.get(alias or "")
+    chosen = aliases.get(alias or "") if version is None else version
     if chosen is None:
         raise UsageError(f"the registered model {name!r} has no alias {alias}")
     what, found = f"version {chosen} of {name!r}", store.version(name, chosen)
@@ -30,15 +30,14 @@ def verify_in(store: Store, name: str, version: str | None, alias: str | None) -
     place = find_record(found.tags, alias)
     if place is None:
         return _refusal("", f"{what} has no record of " + (f"a passed gate for the alias {alias}" if alias else "a gate decision"))
-    record = _read(store, place)
+    try:
+        record, evidence = _read(store, place), store.evidence(place.run_id)
+    except UsageError as error:
+        return _refusal(place.run_id, f"the evidence for {what} is gone: {error}")
     if isinstance(record, str):
         return _refusal(place.run_id, f"{what}: {record}")
     if record.target != Target(name=name, version=chosen, alias=alias or record.target.alias):
         return _refusal(place.run_id, f"{what}: its record is about {record.target} and the alias {record.target.alias}")
-    try:
-        evidence = store.evidence(place.run_id)
-    except UsageError as error:
-        return _refusal(place.run_id, f"the evidence for {what} is gone: {error}")
     return _decide_again(record, found, evidence, list(_tag_problems(record, place, found)))
 
 

@@ -13,7 +13,12 @@ _MAX_CRITERIA = 40
 
 def note_of(report: Report) -> str:
     """Return the verdict, a table of the criteria and the cases that did not pass, each with its reasons."""
-    parts = [_headline(report), _criteria(report.summaries().values()), _cases(report), "\n".join(f"Note: {_plain(note)}" for note in report.notes)]
+    parts = [
+        _headline(report),
+        _criteria(report.summaries().values()),
+        _cases(report),
+        "\n".join(f"Note: {_plain(note)}" for note in report.notes),
+    ]
     return "\n\n".join(part for part in parts if part)
 
 

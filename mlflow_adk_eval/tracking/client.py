@@ -128,7 +128,7 @@ def experiment_of(client: MlflowClient, experiment: str | None, *, inherited: st
         with existing(f"experiment {experiment}"):
             found = client.get_experiment(experiment)
     if found is None:
-        return client.create_experiment(experiment, tags={"mlflow.experimentKind": "genai_development"})
+        return str(client.create_experiment(experiment, tags={"mlflow.experimentKind": "genai_development"}))
     if found.lifecycle_stage != "active":
         raise UsageError(f"experiment {experiment!r} was deleted; restore it or name another")
     return str(found.experiment_id)
@@ -136,7 +136,7 @@ def experiment_of(client: MlflowClient, experiment: str | None, *, inherited: st
 
 def _current_experiment(client: MlflowClient) -> str:
     """Return the experiment that ``mlflow.start_run()`` would log to, if it would log to the same store."""
-    from mlflow.tracking.fluent import _get_experiment_id  # noqa: PLC0415, PLC2701 - the only way to `set_experiment`'s state
+    from mlflow.tracking.fluent import _get_experiment_id  # noqa: PLC0415 - the only way to `set_experiment`'s state
 
     if client.tracking_uri == mlflow.get_tracking_uri():
         return _get_experiment_id() or "0"

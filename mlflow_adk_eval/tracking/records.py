@@ -137,15 +137,16 @@ def _calls(actual: Invocation | None, calls: Sequence[Mapping[str, Any]], secret
 
 
 def _feedback(case: CaseResult, row: Mapping[str, Any], verdict: str | None) -> Iterator[Assessed]:
+    """Yield the verdict and each deciding cell. Mere information would hide them: MLflow shows only three by itself."""
     if verdict == "undecided":
         yield Assessed(name=PASSED, code=_NOT_EVALUATED, error="not every criterion was evaluated")
     elif verdict is not None:
         yield Assessed(name=PASSED, value=verdict == "passed")
     for result in case.results:
         score, status, reason = (row[column] for column in columns_of(result.criterion))
-        if status is None or (status == "skipped" and not result.decides):
-            continue  # not planned here, or information that nobody asked for and that is not to be had
-        metadata = {"status": status} | ({"threshold": repr(result.threshold)} if result.decides else {})
+        if status is None or not result.decides:
+            continue
+        metadata = {"status": status, "threshold": repr(result.threshold)}
         name = assessment_name(result.criterion)
         if status == "scored":
             yield Assessed(name=name, value=float(score), rationale=reason or "", metadata=metadata)

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError
 
-from mlflow_adk_eval.redact import redacted
+from mlflow_adk_eval.redact import has_credentials, redacted, without_credentials
 from mlflow_adk_eval.table import KEY, Table
 
 Secrets = Mapping[str, str]
@@ -29,24 +29,26 @@ def storable(value: Any, secrets: Secrets) -> Any:
     """
     match value:
         case None | bool() | int():
-            return value
+            found: Any = value
         case float():
-            return float(value) if math.isfinite(value) else str(value)
+            found = float(value) if math.isfinite(value) else str(value)
         case str():
-            return storable_text(value, secrets)
+            found = storable_text(value, secrets)
         case Mapping():
-            return {storable_text(str(key), {}): storable(item, secrets) for key, item in value.items()}
+            found = {storable_text(str(key), {}): storable(item, secrets) for key, item in value.items()}
         case list() | tuple() | set() | frozenset():
-            return [storable(item, secrets) for item in value]
+            found = [storable(item, secrets) for item in value]
         case BaseModel():
-            return storable(value.model_dump(exclude_unset=True), secrets)
-    plain = getattr(value, "tolist", None)  # numpy's numbers and arrays
-    return storable(plain() if callable(plain) else str(value), secrets)
+            found = storable(value.model_dump(exclude_unset=True), secrets)
+        case _:
+            plain = getattr(value, "tolist", None)  # numpy's numbers and arrays
+            found = storable(plain() if callable(plain) else str(value), secrets)
+    return found
 
 
 def storable_text(text: str, secrets: Secrets) -> str:
     """Return `text` without secrets, without NUL and without halves of surrogate pairs, which databases refuse."""
-    return redacted(text, secrets).replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
+    return redacted(without_credentials(text), secrets).replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
 
 
 def model_json(model: BaseModel, secrets: Secrets) -> str:
@@ -75,7 +77,7 @@ def clean_table(table: Table, secrets: Secrets) -> tuple[Table, str]:
 
 def _is_clean(text: str, secrets: Secrets) -> bool:
     escaped = (json.dumps(value, ensure_ascii=False)[1:-1] for value in secrets)
-    if any(mark in text for mark in ("\\u0000", *escaped)) or _NO_JSON.search(text):
+    if any(mark in text for mark in ("\\u0000", *escaped)) or _NO_JSON.search(text) or has_credentials(text):
         return False
     try:
         text.encode()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from mlflow_adk_eval.evalset import (
     write_eval_set,
 )
 from mlflow_adk_eval.evalset import test_files as files_of
+from mlflow_adk_eval.evalset.parse import no_collection
 
 TURN = {"user_content": {"parts": [{"text": "hi"}]}}
 LEGACY_TURNS = [
@@ -119,6 +121,16 @@ def test_a_path_object_selects_nothing() -> None:
 def test_a_colon_without_an_id_is_an_error(set_file: Path, tail: str) -> None:
     with pytest.raises(UsageError, match="no eval id follows the colon"):
         load_eval_set(f"{set_file}{tail}")
+
+
+def test_loading_leaves_the_garbage_collector_as_it_was(set_file: Path) -> None:
+    assert gc.isenabled()
+    load_eval_set(set_file)
+    assert gc.isenabled()
+    with no_collection():
+        load_eval_set(set_file)
+        assert not gc.isenabled()
+    assert gc.isenabled()
 
 
 def test_a_path_that_no_system_can_hold_is_one_error() -> None:

@@ -1,0 +1,194 @@
+"""An evaluation as a run in MLflow: what is said when it starts, and what when it ends."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import platform
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TypeVar
+
+from mlflow import MlflowClient
+from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelInput, Metric, Param, RunTag
+
+from mlflow_adk_eval.config import EvalConfig
+from mlflow_adk_eval.errors import TrackingError
+from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
+from mlflow_adk_eval.redact import without_credentials
+from mlflow_adk_eval.tracking.bundle import FOLDER, Bundle, Run
+from mlflow_adk_eval.tracking.client import HASTY, reaching_mlflow
+from mlflow_adk_eval.tracking.names import LONGEST_DIGEST, LONGEST_PARAM, LONGEST_TAG, fitted, key_of_criterion
+from mlflow_adk_eval.tracking.traces import missing_traces, write_traces
+from mlflow_adk_eval.tracking.versions import AgentVersion
+
+T = TypeVar("T")
+
+_PACKAGES = ("mlflow-adk-eval", "mlflow", "google-adk")
+_LONGEST_NAME = 500
+_ITEMS_PER_REQUEST = 100
+_METRICS_PER_REQUEST = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What is known before the agent is called."""
+
+    eval_set: EvalSet
+    config: EvalConfig
+    agent_name: str
+    version: AgentVersion
+    experiment_id: str
+    run_name: str | None = None
+    parent_run_id: str | None = None
+    """The user's own run, which is left as it is."""
+
+
+def start_run(client: MlflowClient, start: Start) -> Run:
+    """Create the run and log what is known before the agent is called."""
+    digest = eval_set_digest(start.eval_set)
+    name = start.run_name or f"{start.eval_set.eval_set_id} {start.version.label}"
+    created = client.create_run(start.experiment_id, tags=_start_tags(start), run_name=fitted(name, _LONGEST_NAME))
+    run = Run(
+        run_id=created.info.run_id,
+        experiment_id=start.experiment_id,
+        model_id=start.version.model_id,
+        dataset_name=fitted(start.eval_set.eval_set_id, _LONGEST_NAME),
+        dataset_digest=digest.removeprefix("sha256:")[:LONGEST_DIGEST],
+        agent_name=start.agent_name,
+        started_ms=created.info.start_time,
+        agent_diff=start.version.diff,
+        tracking_uri=client.tracking_uri if without_credentials(client.tracking_uri) == client.tracking_uri else None,
+    )
+    try:
+        _log(client, run.run_id, params=_start_params(start, digest))
+        client.log_inputs(run.run_id, [_dataset(start.eval_set, run, digest)], [LoggedModelInput(run.model_id)])
+    except BaseException:
+        abandon_run(client, run.run_id, "FAILED")
+        raise
+    return run
+
+
+def _start_tags(start: Start) -> dict[str, str]:
+    tags = {
+        "mlflow.runType": "genai_evaluate",
+        "mlflow.user": _user(),
+        "mlflow.source.name": Path(sys.argv[0]).name or "python",
+        "mlflow.source.type": "LOCAL",
+        **start.version.tags,
+        "adk_eval.schema": "1",
+        "adk_eval.status": "running",
+        "adk_eval.agent_version": start.version.label,
+        "adk_eval.eval_set_id": start.eval_set.eval_set_id,
+    }
+    if start.parent_run_id:
+        tags["mlflow.parentRunId"] = start.parent_run_id
+    return {name: fitted(value, LONGEST_TAG) for name, value in tags.items()}
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may run as a user without a name
+        return "unknown"
+
+
+def _start_params(start: Start, digest: str) -> dict[str, str]:
+    params = {f"threshold.{key_of_criterion(name)}": threshold for name, threshold in start.config.thresholds().items()}
+    params |= {
+        "adk_eval.eval_set_digest": digest,
+        "adk_eval.config_digest": start.config.digest(),
+        "adk_eval.model_id": start.version.model_id,
+        "adk_eval.version.python": platform.python_version(),
+    }
+    for criteria in (start.config.criteria, *start.config.case_criteria.values()):
+        for name, settings in criteria.items():
+            if match_type := getattr(settings, "match_type", None):
+                params.setdefault(f"adk_eval.match_type.{key_of_criterion(name)}", str(match_type))
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            params[f"adk_eval.version.{package.replace('-', '_') if package == 'mlflow-adk-eval' else package}"] = version(package)
+    return params
+
+
+def _dataset(eval_set: EvalSet, run: Run, digest: str) -> DatasetInput:
+    dataset = Dataset(
+        name=run.dataset_name,
+        digest=run.dataset_digest,
+        source_type="adk_evalset",
+        source=json.dumps({"eval_set_id": eval_set.eval_set_id, "artifact": f"{FOLDER}/eval_set.json"}),
+        profile=json.dumps({"num_cases": len(eval_set.eval_cases), "digest": digest}),
+    )
+    return DatasetInput(dataset, [InputTag("mlflow.data.context", "evaluation")])
+
+
+def finish_run(client: MlflowClient, bundle: Bundle) -> None:
+    """Log what the evaluation came to, and end the run. Whatever an earlier attempt has logged stays as it is.
+
+    Raises:
+        TrackingError: if MLflow has not stored every trace; the run is then marked as *partial*.
+    """
+    run = bundle.run
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in bundle.artifacts.items():
+            (Path(folder) / name).write_bytes(content)
+        client.log_artifacts(run.run_id, folder, FOLDER)
+    _log(client, run.run_id, params=bundle.params, metrics=list(_metrics(bundle)))
+    write_traces(client, run, bundle.traces)
+    missing = missing_traces(client, run, bundle.traces)
+    _log(client, run.run_id, tags={**bundle.tags, "adk_eval.status": "partial" if missing else "complete"})
+    client.set_terminated(run.run_id, "FINISHED")
+    if missing:
+        raise TrackingError(
+            f"MLflow has stored {len(bundle.traces) - len(missing)} of {len(bundle.traces)} traces; missing is {missing[0]}"
+        )
+
+
+def _metrics(bundle: Bundle) -> Iterator[Metric]:
+    run = bundle.run
+    for name, value in bundle.metrics.items():
+        yield Metric(
+            name,
+            value,
+            run.started_ms,  # the same at each attempt, so that MLflow recognises what it has
+            0,
+            model_id=run.model_id,
+            dataset_name=run.dataset_name,
+            dataset_digest=run.dataset_digest,
+            run_id=run.run_id,
+        )
+
+
+def abandon_run(client: MlflowClient, run_id: str, status: str) -> None:
+    """Mark a run as one that did not come to its end, if MLflow can still be reached."""
+    with suppress(TrackingError), reaching_mlflow("the run could not be marked", HASTY):
+        client.set_tag(run_id, "adk_eval.status", "failed")
+        client.set_terminated(run_id, status)
+
+
+def _log(
+    client: MlflowClient,
+    run_id: str,
+    *,
+    params: Mapping[str, str] | None = None,
+    tags: Mapping[str, str] | None = None,
+    metrics: Sequence[Metric] = (),
+) -> None:
+    """Log within MLflow's limits for a request; usually that is one."""
+    listed = [Param(name, fitted(value, LONGEST_PARAM)) for name, value in (params or {}).items()]
+    tagged = [RunTag(name, value) for name, value in (tags or {}).items()]
+    for some_params in _batches(listed, _ITEMS_PER_REQUEST):
+        client.log_batch(run_id, params=some_params)
+    for some_metrics in _batches(metrics, _METRICS_PER_REQUEST):
+        client.log_batch(run_id, metrics=some_metrics)
+    for some_tags in _batches(tagged, _ITEMS_PER_REQUEST):
+        client.log_batch(run_id, tags=some_tags)
+
+
+def _batches(items: Sequence[T], size: int) -> Iterable[Sequence[T]]:
+    return (items[start : start + size] for start in range(0, len(items), size))

@@ -1,0 +1,231 @@
+"""Traces, one per invocation: the only module that touches MLflow's tracing classes, which are public by half.
+
+What MLflow's own `mlflow.start_span` does per span and per assessment is here one write per trace, with its assessments
+inside, and one for the spans of many traces.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mlflow import MlflowClient
+from mlflow.entities import (
+    Assessment,
+    AssessmentError,
+    AssessmentSource,
+    Expectation,
+    Feedback,
+    SpanType,
+    TraceInfo,
+    TraceLocation,
+    TraceState,
+)
+from mlflow.entities.span import Span
+from mlflow.exceptions import MlflowException
+from mlflow.tracing.client import TracingClient
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import SpanContext, TraceFlags
+from opentelemetry.trace.status import Status, StatusCode
+
+from mlflow_adk_eval.tracking.bundle import Run
+from mlflow_adk_eval.tracking.names import fitted
+from mlflow_adk_eval.tracking.records import Assessed, TraceRecord
+from mlflow_adk_eval.tracking.sqlite import SqliteTraces, sqlite_traces
+
+_AT_ONCE = 200
+"""Traces whose spans are sent together."""
+_PAGE = 500
+_LONGEST_NAME = 1000
+_SCORED_BY = AssessmentSource(source_type="CODE", source_id="mlflow_adk_eval")
+_EXPECTED_BY = AssessmentSource(source_type="HUMAN", source_id="eval_set")
+_SPANS_STORED = "mlflow.trace.spansLocation"
+_NO_RESOURCE = Resource.get_empty()
+"""Without one, OpenTelemetry starts a thread for each span to find out where it runs."""
+_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+_OK = Status(StatusCode.OK)
+
+
+def trace_id_of(run: Run, record: TraceRecord) -> str:
+    """Return the id of a record's trace: the same at each attempt to write it."""
+    return f"tr-{hashlib.sha256(f'{run.run_id}/{record.request_id}'.encode()).hexdigest()[:32]}"
+
+
+Trace = tuple[TraceInfo, list[Span]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """What MLflow has of a trace."""
+
+    assessments: int
+    spans: bool
+
+
+def write_traces(client: MlflowClient, run: Run, records: Sequence[TraceRecord]) -> None:
+    """Write the traces that MLflow does not have yet, from one thread, since SQLite loses writes under more."""
+    stored = _stored(client, run) if records else {}
+    todo = [(index, record) for index, record in enumerate(records) if not _has_spans(stored.get(trace_id_of(run, record)))]
+    if not todo:
+        return
+    tracing = TracingClient(client.tracking_uri)
+    fast = sqlite_traces(tracing.store, run.experiment_id)
+    for start in range(0, len(todo), _AT_ONCE):
+        traces = [_trace(run, record, len(records) - index) for index, record in todo[start : start + _AT_ONCE]]
+        new = [info for info, _ in traces if info.trace_id not in stored]
+        spans = [span for _, spans in traces for span in spans]
+        if not (fast and len(new) == len(traces) and _written_at_once(fast, new, spans)):
+            _write(tracing, run.experiment_id, new, spans)
+
+
+def _has_spans(stored: _Stored | None) -> bool:
+    return stored is not None and stored.spans
+
+
+def _written_at_once(store: SqliteTraces, infos: Sequence[TraceInfo], spans: Sequence[Span]) -> bool:
+    """Write all of it or nothing; return which."""
+    try:
+        store.write(infos, spans)
+    except MlflowException:
+        return False
+    return True
+
+
+def _write(client: TracingClient, experiment_id: str, infos: Sequence[TraceInfo], spans: list[Span]) -> None:
+    for info in infos:
+        client.start_trace(info)
+    client.log_spans(experiment_id, spans)
+
+
+def missing_traces(client: MlflowClient, run: Run, records: Sequence[TraceRecord]) -> list[str]:
+    """Return which traces MLflow lacks, or has without their spans or assessments, by what it would show of them."""
+    stored = _stored(client, run) if records else {}
+    return [
+        record.request_preview
+        for record in records
+        if stored.get(trace_id_of(run, record)) != _Stored(len(record.feedback) + len(record.expectations), spans=True)
+    ]
+
+
+def _stored(client: MlflowClient, run: Run) -> dict[str, _Stored]:
+    """Return what MLflow has of each of the run's traces."""
+    found: dict[str, _Stored] = {}
+    token = None
+    while True:
+        page = client.search_traces(
+            locations=[run.experiment_id], run_id=run.run_id, include_spans=False, max_results=_PAGE, page_token=token
+        )
+        for info in (trace.info for trace in page):
+            found[info.trace_id] = _Stored(len(info.assessments), spans=_SPANS_STORED in info.tags)
+        token = page.token
+        if not token:
+            return found
+
+
+def _trace(run: Run, record: TraceRecord, after_ms: int) -> Trace:
+    """Return a record as MLflow's entities. The first one is the latest, since MLflow lists the latest first."""
+    trace_id = trace_id_of(run, record)
+    began_ms = run.started_ms + after_ms
+    spans = list(_spans(record, int(trace_id.removeprefix("tr-"), 16), began_ms * 1_000_000))
+    info = TraceInfo(
+        trace_id=trace_id,
+        trace_location=TraceLocation.from_experiment_id(run.experiment_id),
+        request_time=began_ms,
+        execution_duration=record.duration_ms,
+        state=TraceState.ERROR if record.error else TraceState.OK,
+        request_preview=record.request_preview,
+        response_preview=record.response_preview or None,
+        trace_metadata={
+            "mlflow.sourceRun": run.run_id,
+            "mlflow.modelId": run.model_id,
+            "mlflow.trace_schema.version": "3",
+        },
+        tags={
+            "mlflow.traceName": fitted(record.eval_id, _LONGEST_NAME),
+            "mlflow.eval.requestId": record.request_id,
+            "adk.eval_case_id": fitted(record.eval_id, _LONGEST_NAME),
+            "adk.run_index": str(record.run_index),
+            "adk.invocation_index": str(record.invocation_index),
+        },
+        assessments=list(_assessments(run, record, trace_id, spans[0].span_id, began_ms)),
+    )
+    return info, spans
+
+
+def _assessments(run: Run, record: TraceRecord, trace_id: str, span_id: str, when_ms: int) -> Iterator[Assessment]:
+    origin = {"mlflow.assessment.sourceRunId": run.run_id}
+    place: dict[str, Any] = {"trace_id": trace_id, "span_id": span_id, "create_time_ms": when_ms, "last_update_time_ms": when_ms}
+    for assessed in record.feedback:
+        yield Feedback(
+            name=assessed.name,
+            value=assessed.value,
+            error=_error(assessed),
+            rationale=assessed.rationale or None,
+            source=_SCORED_BY,
+            metadata={**assessed.metadata, **origin},
+            **place,
+        )
+    for name, value in record.expectations.items():
+        yield Expectation(name=name, value=value, source=_EXPECTED_BY, metadata=dict(origin), **place)
+
+
+def _error(assessed: Assessed) -> AssessmentError | None:
+    return AssessmentError(error_code=assessed.code, error_message=assessed.error) if assessed.code else None
+
+
+def _spans(record: TraceRecord, trace_number: int, began_ns: int) -> Iterator[Span]:
+    """Yield the turn and, inside it, each call of a tool. When a tool was called is not known, so those take no time."""
+    root = _context(trace_number, 0)
+    status = Status(StatusCode.ERROR, record.error) if record.error else _OK
+    ended_ns = began_ns + record.duration_ms * 1_000_000
+    yield _span(
+        "invocation",
+        root,
+        None,
+        (began_ns, ended_ns),
+        status,
+        SpanType.AGENT,
+        {"user_content": record.user},
+        {"final_response": record.response or None},
+    )
+    for number, call in enumerate(record.calls, start=1):
+        yield _span(call.name, _context(trace_number, number), root, (began_ns, began_ns), _OK, SpanType.TOOL, call.args, call.response)
+
+
+def _context(trace_number: int, number: int) -> SpanContext:
+    span_number = int.from_bytes(hashlib.sha256(f"{trace_number}/{number}".encode()).digest()[:8], "big")
+    return SpanContext(trace_number, span_number or 1, is_remote=False, trace_flags=_SAMPLED)
+
+
+def _span(
+    name: str,
+    context: SpanContext,
+    parent: SpanContext | None,
+    times_ns: tuple[int, int],
+    status: Status,
+    span_type: str,
+    inputs: Any,
+    outputs: Any,
+) -> Span:
+    attributes = {
+        "mlflow.traceRequestId": f"tr-{context.trace_id:032x}",
+        "mlflow.spanType": span_type,
+        "mlflow.spanInputs": inputs,
+        "mlflow.spanOutputs": outputs,
+    }
+    return Span(
+        ReadableSpan(
+            name=name,
+            context=context,
+            parent=parent,
+            resource=_NO_RESOURCE,
+            attributes={key: json.dumps(value, ensure_ascii=False) for key, value in attributes.items()},
+            start_time=times_ns[0],
+            end_time=times_ns[1],
+            status=status,
+        )
+    )

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mlflow_adk_eval.config import DEFAULT_CONFIG, EFFICIENCY, parse_config
+from mlflow_adk_eval.criteria import plan
+from mlflow_adk_eval.errors import ConfigError
+from tests.criteria.builders import RESPONSE, TRAJECTORY, case, cases, config, scenario, turn
+
+STATE = "final_session_state"
+
+
+def names(found: Any) -> list[str]:
+    return [planned.name for planned in found]
+
+
+def problems(value: dict[str, Any], *eval_cases: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        plan(parse_config(value, "config"), cases(*eval_cases))
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_criteria_follow_the_config_and_efficiency_is_measured_besides() -> None:
+    planned = plan(config(**{RESPONSE: 0.5, TRAJECTORY: 1.0}), cases(case("a", turn()))).of("a")
+    assert names(planned) == [RESPONSE, TRAJECTORY, *EFFICIENCY]
+    assert [found.threshold for found in planned] == [0.5, 1.0, None, None, None, None]
+    assert [found.greater_is_better for found in planned] == [True, True, False, False, False, False]
+
+
+def test_an_efficiency_metric_with_a_threshold_decides_where_the_config_names_it() -> None:
+    planned = plan(config(token_usage_v1=4000, **{TRAJECTORY: 1.0}), cases(case("a", turn()))).of("a")
+    assert names(planned) == ["token_usage_v1", TRAJECTORY, *(name for name in EFFICIENCY if name != "token_usage_v1")]
+    assert (planned[0].threshold, planned[0].greater_is_better) == (4000, False)
+
+
+def test_cases_may_have_criteria_of_their_own() -> None:
+    found = plan(
+        parse_config({"criteria": {TRAJECTORY: 1.0}, "case_criteria": {"b": {RESPONSE: 0.5}}}, "config"),
+        cases(case("a", turn()), case("b", turn())),
+    )
+    assert names(found.of("a"))[0] == TRAJECTORY
+    assert names(found.of("b"))[0] == RESPONSE
+
+
+def test_a_case_that_expects_no_state_may_be_left_out_of_the_plan() -> None:
+    eval_set = cases(case("with", turn(), final_session_state={"a": 1}), case("without", turn()), case("empty", turn(), final_session_state={}))
+    settings = config(TRAJECTORY, **{STATE: {"threshold": 1.0, "only_where_expected": True}})
+    found = plan(settings, eval_set)
+    assert [STATE in names(found.of(eval_id)) for eval_id in eval_set.eval_ids] == [True, False, False]
+    everywhere = plan(config(TRAJECTORY, STATE), eval_set)
+    assert all(STATE in names(everywhere.of(eval_id)) for eval_id in eval_set.eval_ids)
+
+
+def test_the_plan_is_the_same_for_all_cases_that_share_criteria() -> None:
+    found = plan(DEFAULT_CONFIG, cases(case("a", turn()), case("b", turn())))
+    assert found.of("a") is found.of("b") is found.default
+
+
+def test_a_criterion_that_a_model_judges_is_refused_before_any_work() -> None:
+    (problem,) = problems({"criteria": {TRAJECTORY: 1.0, "safety_v1": 0.8}}, case("a", turn()))
+    assert problem.startswith("$.criteria.safety_v1: found a criterion that a model judges; wanted one that this version can apply: tool_tra")
+
+
+def test_a_criterion_that_needs_a_reference_is_refused_for_scenarios() -> None:
+    listed = [scenario(f"s{index}") for index in range(7)]
+    wanted = "one that needs none, since these cases are scenarios: s0, s1, s2, s3, s4 and 2 more"
+    assert problems({"criteria": {TRAJECTORY: 1.0, RESPONSE: 0.5, "tool_call_count_v1": 3}}, case("a", turn()), *listed) == [
+        f"$.criteria.{name}: found a criterion that needs a reference conversation; wanted {wanted}" for name in (TRAJECTORY, RESPONSE)
+    ]
+
+
+def test_each_obstacle_is_named_once_and_at_its_place() -> None:
+    value = {"criteria": {"tool_call_count_v1": 3}, "case_criteria": {"s": {TRAJECTORY: 1.0}, "gone": {"safety_v1": 1.0}}}
+    assert [problem.partition(": found")[0] for problem in problems(value, case("a", turn()), scenario("s"))] == [
+        "$.case_criteria['gone'].safety_v1",
+        f"$.case_criteria['s'].{TRAJECTORY}",
+        "$.case_criteria['gone']",
+    ]
+
+
+def test_scenarios_can_be_measured_without_a_reference() -> None:
+    assert names(plan(config(tool_call_count_v1=3), cases(scenario("s"))).of("s"))[0] == "tool_call_count_v1"

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlflow_adk_eval.criteria.response_match import ResponseMatch, rouge_1, tokens
+from mlflow_adk_eval.criteria.stemmer import stem
+from mlflow_adk_eval.evalset import Content, Invocation, Part
+from mlflow_adk_eval.outcome import Scored
+from mlflow_adk_eval.settings import CriterionSettings
+from tests.criteria.builders import message, run_of, turn
+
+SUFFIXES = (
+    "", "s", "ss", "sses", "ies", "ied", "eed", "ed", "ing", "y", "e", "ll", "at", "bl", "iz", "ational", "tional", "enci", "anci", "izer", "bli",
+    "alli", "entli", "eli", "ousli", "ization", "ation", "ator", "alism", "iveness", "fulness", "ousness", "aliti", "iviti", "biliti", "fulli",
+    "logi", "icate", "ative", "alize", "iciti", "ical", "ful", "ness", "al", "ance", "ence", "er", "ic", "able", "ible", "ant", "ement", "ment",
+    "ent", "ion", "sion", "tion", "ou", "ism", "ate", "iti", "ous", "ive", "ize",
+)  # fmt: skip
+
+
+def score(response: str | None, reference: str | None) -> Scored:
+    (cell,) = ResponseMatch(CriterionSettings(threshold=0.8))(run_of([turn(response)], [turn(reference)])).per_invocation
+    assert isinstance(cell, Scored)
+    return cell
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("It's 3.14 running runs", ["it", "s", "3", "14", "run", "run"]),
+        ("東京の天気", ["東", "京", "の", "天", "気"]),
+        ("날씨", ["날", "씨"]),
+        ("สวัสดี", ["ส", "วั", "ส", "ดี"]),
+        ("naïve Straße ①", ["naïve", "straße", "1"]),
+        ("１２３", ["123"]),
+        ("ｶﾞ", ["ガ"]),
+        ("e-mail foo_bar", ["e", "mail", "foo", "bar"]),
+        ("C++ C#", ["c", "c"]),
+        ("👍🏽 …!", []),
+        ("々〆", ["々〆"]),
+        ("𠮷𠮷野", ["𠮷𠮷", "野"]),
+        ("नमस्ते दुनिया", ["नमस्ते", "दुनिया"]),
+        ("ﬁnal", ["final"]),
+        ("Running\x1fruns\u2028ran", ["run", "run", "ran"]),
+        ("", []),
+    ],
+)
+def test_words_of_many_scripts(text: str, expected: list[str]) -> None:
+    assert tokens(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("response", "reference", "expected"),
+    [
+        ("The flight is not booked", "The flight is booked", 8 / 9),
+        ("1,000", "1000", 0.0),
+        ("a a a", "a", 0.5),
+        ("a b", "c d", 0.0),
+        ("same words", "words, same!", 1.0),
+    ],
+)
+def test_the_score_is_the_f_measure(response: str, reference: str, expected: float) -> None:
+    assert score(response, reference).score == pytest.approx(expected, abs=1e-15)
+
+
+def test_precision_and_recall_are_kept() -> None:
+    found = score("a b c d", "a b")
+    assert found.details == {"precision": 0.5, "recall": 1.0}
+    assert found.rationale == "ROUGE-1 precision 0.500, recall 1.000."
+
+
+@pytest.mark.parametrize(
+    ("response", "reference", "note"),
+    [
+        (None, "x", "The response has no words."),
+        ("👍", "x", "The response has no words."),
+        ("x", None, "The reference has no words."),
+        ("", "", "The response and the reference have no words."),
+    ],
+)
+def test_a_side_without_words_scores_zero_and_says_so(response: str | None, reference: str | None, note: str) -> None:
+    found = score(response, reference)
+    assert found.score == 0.0
+    assert found.rationale.endswith(note)
+
+
+def test_parts_are_joined_by_newlines_thoughts_included() -> None:
+    parts = (Part(text="let me think", thought=True), Part(), Part(text="book"), Part(text="ed"))
+    answer = Invocation(user_content=message("user", "hi"), final_response=Content(role="model", parts=parts))
+    (cell,) = ResponseMatch(CriterionSettings(threshold=0.8))(run_of([answer], [turn("let me think book ed")])).per_invocation
+    assert isinstance(cell, Scored)
+    assert cell.score == 1.0
+
+
+@given(st.lists(st.sampled_from("abcd")), st.lists(st.sampled_from("abcd")))
+def test_an_overlap_is_symmetric_within_bounds_and_blind_to_order(response: list[str], reference: list[str]) -> None:
+    there, back = rouge_1(response, reference), rouge_1(reference, response)
+    assert (there.precision, there.recall) == (back.recall, back.precision)
+    assert 0 <= there.f_measure <= 1
+    assert there == rouge_1(response[::-1], sorted(reference))
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.builds("{}{}{}{}".format, st.text("abceiklnostuwyz1", max_size=6), *[st.sampled_from(SUFFIXES)] * 3).filter(bool))
+def test_stems_are_nltks(word: str) -> None:
+    assert stem(word) == _nltk().stem(word)
+
+
+def test_stems_of_english_words_are_nltks() -> None:
+    source = " ".join(path for path in (re.__doc__ or "", pytest.__doc__ or "", str.__doc__ or "", _nltk().__doc__ or ""))
+    words = set(re.findall("[a-z]+", source.lower())) | {"skies", "dying", "news", "proceed", "innings", "howe", "y" * 5000, "a" * 5000}
+    assert len(words) > 300
+    assert {word: stem(word) for word in words} == {word: _nltk().stem(word) for word in words}
+
+
+@cache
+def _nltk() -> Any:
+    from nltk.stem.porter import PorterStemmer
+
+    return PorterStemmer()

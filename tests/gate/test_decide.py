@@ -1,0 +1,286 @@
+"""From evidence to a decision, without MLflow."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.evalset import EvalSet
+from mlflow_adk_eval.gate.decide import decide
+from mlflow_adk_eval.gate.evidence import Evidence
+from mlflow_adk_eval.gate.policy import DEFAULT_POLICY, Policy, load_policy
+from tests.gate.gate_kit import (
+    CONFIG,
+    CONVERSATIONS,
+    RESPONSE,
+    TRAJECTORY,
+    Row,
+    changed,
+    eval_set_of,
+    evidence_of,
+    report_of,
+    row_of,
+    with_artifact,
+    with_table,
+)
+
+GOOD = evidence_of(report_of())
+BAD = evidence_of(report_of(wrong=["heating"]))
+
+
+def test_a_good_run_passes_and_says_what_was_checked() -> None:
+    decision = decide(GOOD)
+    assert decision.passed
+    assert decision.reasons == (
+        "3 cases of eval set 'home' evaluated on 2 criteria, nothing left out",
+        "tool_trajectory_avg_score: 3 cases reached the threshold 1.0 (mean 1)",
+        "response_match_score: 3 cases reached the threshold 0.5 (mean 1)",
+    )
+    assert decision.scores == {TRAJECTORY: 1.0, RESPONSE: 1.0}
+    assert decision.evidence_sha256 == GOOD.params["adk_eval.manifest_sha256"]
+    assert decision.policy_sha256 == DEFAULT_POLICY.digest()
+
+
+def test_a_missed_threshold_fails_with_the_numbers_and_the_worst_case() -> None:
+    decision = decide(BAD)
+    assert decision.verdict == "failed"
+    (reason,) = decision.reasons
+    assert reason.startswith("tool_trajectory_avg_score: 1 of 3 cases below the threshold 1.0 (mean 0.6667); worst: heating 0 (")
+    assert decision.scores[TRAJECTORY] == pytest.approx(2 / 3)
+
+
+def test_the_worst_three_cases_are_named_worst_first() -> None:
+    conversations = {f"case_{index}": CONVERSATIONS["heating"] * 5 for index in range(5)}
+    report = report_of(eval_set=eval_set_of(conversations))
+
+    def spoil(rows: list[Row]) -> None:
+        for row in rows:
+            wrong = row["invocation_index"] < int(row["eval_id"][-1])
+            row |= {f"{TRAJECTORY}/score": 0.0 if wrong else 1.0, f"{TRAJECTORY}/reason": f"because\n{row['key']}" if wrong else "fine"}
+
+    evidence = changed(with_table(evidence_of(report), spoil), "metrics", {f"{TRAJECTORY}/mean": None})
+    (reason,) = decide(changed(evidence, "tags", {"adk_eval.verdict": "failed"})).reasons
+    assert "4 of 5 cases below" in reason
+    assert reason.endswith("worst: case_4 0.2 (because); case_3 0.4 (because); case_2 0.6 (because)")
+
+
+def test_a_score_is_not_rounded_to_the_threshold_it_missed() -> None:
+    evidence = evidence_of(report_of(config={"criteria": {RESPONSE: 0.9}}))
+    almost = 0.9 - 1e-8
+
+    def lower(rows: list[Row]) -> None:
+        row_of(rows, "heating")[f"{RESPONSE}/score"] = almost
+
+    evidence = changed(with_table(evidence, lower), "tags", {"adk_eval.verdict": "failed"})
+    (reason,) = decide(changed(evidence, "metrics", {f"{RESPONSE}/mean": None})).reasons
+    assert f"worst: heating {almost!r} (" in reason
+
+
+@pytest.mark.parametrize(("scores", "threshold"), [([0.7] * 3, 0.7), ([0.8, 0.7999999999999999], 0.8), ([0.1] * 10, 0.1)])
+def test_a_mean_that_reaches_its_threshold_but_for_rounding_passes(scores: list[float], threshold: float) -> None:
+    conversations = {"one": CONVERSATIONS["heating"] * len(scores)}
+    evidence = evidence_of(report_of(eval_set=eval_set_of(conversations), config={"criteria": {RESPONSE: threshold}}))
+
+    def fill(rows: list[Row]) -> None:
+        for row in rows:
+            row[f"{RESPONSE}/score"] = scores[row["invocation_index"]]
+
+    assert decide(changed(with_table(evidence, fill), "metrics", {f"{RESPONSE}/mean": None})).passed
+
+
+def test_a_metric_where_lower_is_better_fails_above_its_threshold() -> None:
+    report = report_of(config={"criteria": {"tool_call_count_v1": 0.5}})
+    decision = decide(evidence_of(report))
+    assert decision.verdict == "failed"
+    assert decision.reasons[0].startswith(
+        "tool_call_count_v1: 2 of 3 cases above the threshold 0.5 (mean 0.8333); worst: lights 1; heating 1"
+    )
+
+
+def test_a_run_that_was_not_evaluated_everywhere_is_undecided() -> None:
+    report = report_of(silent=["lights"])
+    decision = decide(evidence_of(report))
+    assert decision.verdict == "undecided"
+    assert decision.reasons == (
+        "lights: the agent did not finish: the model is down",
+        f"{TRAJECTORY}: 1 of 5 cells errored, so they were not evaluated: lights, turn 2: the agent did not finish: the model is down",
+        f"{RESPONSE}: 1 of 5 cells errored, so they were not evaluated: lights, turn 2: the agent did not finish: the model is down",
+    )
+
+
+def test_the_verdict_is_that_of_the_report_also_where_something_was_missed_and_something_not_evaluated() -> None:
+    report = report_of(silent=["lights"], wrong=["heating"])
+    decision = decide(evidence_of(report))
+    assert decision.verdict == report.verdict == "failed"
+    assert len(decision.reasons) == 4
+
+
+def test_evidence_that_cannot_be_believed_decides_nothing_but_still_names_what_was_missed() -> None:
+    decision = decide(changed(BAD, "tags", {"adk_eval.status": "partial"}))
+    assert decision.verdict == "undecided"
+    assert "partial" in decision.reasons[0]
+    assert "below the threshold" in decision.reasons[1]
+
+
+def test_every_run_of_every_case_counts() -> None:
+    evidence = evidence_of(report_of(num_runs=3))
+    assert decide(evidence).reasons[0] == "9 case runs of eval set 'home' evaluated on 2 criteria, nothing left out"
+
+    def spoil(rows: list[Row]) -> None:
+        row_of(rows, "film", 1, 2).update({f"{TRAJECTORY}/score": 0.0, f"{TRAJECTORY}/reason": "wrong tool"})
+
+    spoilt = changed(with_table(evidence, spoil), "tags", {"adk_eval.verdict": "failed"})
+    (reason,) = decide(changed(spoilt, "metrics", {f"{TRAJECTORY}/mean": None})).reasons
+    assert (
+        reason == "tool_trajectory_avg_score: 1 of 9 case runs below the threshold 1.0 (mean 0.9444); worst: film (run 3) 0.5 (wrong tool)"
+    )
+
+
+def test_a_case_score_of_the_criterions_own_decides_instead_of_the_mean() -> None:
+    def own(rows: list[Row]) -> None:
+        for row in rows:
+            last = row["invocation_index"] == len(CONVERSATIONS[row["eval_id"]]) - 1
+            row[f"{RESPONSE}/case_score"] = (0.4 if row["eval_id"] == "film" else 0.9) if last else None
+
+    evidence = changed(with_table(GOOD, own), "metrics", {f"{RESPONSE}/mean": None})
+    decision = decide(changed(evidence, "tags", {"adk_eval.verdict": "failed"}))
+    assert decision.verdict == "failed"
+    assert "1 of 3 cases below the threshold 0.5 (mean 0.7333); worst: film 0.4" in decision.reasons[0]
+
+
+def test_a_case_without_the_case_score_that_its_criterion_gives_is_no_evidence() -> None:
+    def without(rows: list[Row]) -> None:
+        for row in rows:
+            row[f"{RESPONSE}/case_score"] = None
+
+    assert decide(with_table(GOOD, without)).reasons[0] == f"case 'lights': {RESPONSE} has a score for each turn but no case score"
+
+
+def test_cases_that_expect_no_state_may_be_left_out() -> None:
+    value = eval_set_of().model_dump(mode="json", exclude_unset=True)
+    value["eval_cases"][0]["final_session_state"] = {"light": "off"}
+    eval_set = EvalSet.model_validate(value)
+    config = {"criteria": {RESPONSE: 0.5, "final_session_state": {"threshold": 1.0, "only_where_expected": True}}}
+    report = report_of(eval_set=eval_set, config=config)
+    decision = decide(evidence_of(report))
+    assert decision.verdict == report.verdict == "undecided"
+    assert decision.reasons == (
+        "final_session_state: 1 of 1 cells errored, so they were not evaluated: lights, turn 2: the final state of the session is not known",
+    )
+
+
+def test_a_criterion_that_applies_to_no_case_is_not_missed() -> None:
+    config = {"criteria": {RESPONSE: 0.5, "final_session_state": {"threshold": 1.0, "only_where_expected": True}}}
+    assert decide(evidence_of(report_of(config=config))).passed
+
+
+def test_a_run_on_which_no_criterion_applies_is_undecided() -> None:
+    config = {"criteria": {"final_session_state": {"threshold": 1.0, "only_where_expected": True}}}
+    decision = decide(evidence_of(report_of(config=config)))
+    assert decision.verdict == "undecided"
+    assert decision.reasons[0] == "lights: no criterion applies"
+
+
+def test_cases_with_criteria_of_their_own_are_held_to_those() -> None:
+    config = {**CONFIG, "case_criteria": {"heating": {RESPONSE: 0.9}}}
+    report = report_of(config=config, wrong=["heating"])
+    assert report.verdict == "passed"
+    decision = decide(evidence_of(report))
+    assert decision.passed
+    assert decision.reasons[1:] == (
+        "tool_trajectory_avg_score: 2 cases reached the threshold 1.0 (mean 1)",
+        "response_match_score: 3 cases reached the threshold 0.5 | 0.9 (mean 1)",
+    )
+
+
+# What follows holds for any table, also for one whose writer sealed it.
+
+rows_to_keep = st.lists(st.booleans(), min_size=5, max_size=5).filter(lambda kept: any(kept) and not all(kept))
+cells = st.tuples(st.integers(0, 4), st.sampled_from((TRAJECTORY, RESPONSE)))
+
+
+@given(rows_to_keep)
+def test_a_table_with_fewer_rows_never_passes(kept: list[bool]) -> None:
+    evidence = with_table(GOOD, lambda rows: [row for row, keep in zip(rows, kept, strict=True) if keep])
+    decision = decide(evidence)
+    assert decision.verdict == "undecided"
+    assert all("is not in the table" in reason for reason in decision.reasons)
+
+
+@given(st.sampled_from((GOOD, BAD)), cells, st.sampled_from(("errored", "skipped", None, "scored")))
+def test_a_cell_without_score_never_turns_another_decision_into_a_pass(
+    evidence: Evidence, cell: tuple[int, str], status: str | None
+) -> None:
+    number, criterion = cell
+
+    def empty(rows: list[Row]) -> None:
+        rows[number] |= {f"{criterion}/score": None, f"{criterion}/status": status}
+
+    assert not decide(with_table(evidence, empty)).passed
+
+
+@given(st.permutations(range(5)), st.sampled_from((GOOD, BAD)))
+def test_the_order_of_rows_does_not_matter(order: list[int], evidence: Evidence) -> None:
+    shuffled = with_table(evidence, lambda rows: [rows[index] for index in order])
+    assert replace(decide(shuffled), evidence_sha256="") == replace(decide(evidence), evidence_sha256="")
+
+
+scores = st.one_of(st.floats(allow_nan=True, allow_infinity=True), st.integers(), st.booleans(), st.text(max_size=3), st.just([1.0]))
+
+
+@given(cells, scores)
+def test_whatever_stands_in_place_of_a_score_the_gate_decides_and_passes_only_on_what_reaches_the_threshold(
+    cell: tuple[int, str], score: Any
+) -> None:
+    number, criterion = cell
+
+    def put(rows: list[Row]) -> None:
+        rows[number][f"{criterion}/score"] = score
+
+    decision = decide(with_table(GOOD, put))
+    if decision.passed:
+        assert type(score) in (int, float)
+        assert math.isclose(score, 1.0, abs_tol=1e-8)
+
+
+@given(st.dictionaries(st.sampled_from(list(GOOD.params) + list(GOOD.tags)), st.none() | st.text(max_size=8), min_size=1, max_size=3))
+def test_no_change_of_params_and_tags_that_matter_goes_unnoticed(changes: dict[str, str | None]) -> None:
+    params = {key: value for key, value in changes.items() if key in GOOD.params}
+    tags = {key: value for key, value in changes.items() if key in GOOD.tags and key != "adk_eval.eval_set_id"}
+    harmless = set(params) <= {"adk_eval.model_id"} and not tags and params.get("adk_eval.model_id") is None
+    decision = decide(changed(changed(GOOD, "params", params), "tags", tags))
+    assert decision.passed == harmless
+
+
+@given(st.binary(max_size=40), st.sampled_from(("eval_set.json", "config.json", "invocations.json")))
+def test_an_artifact_of_any_content_leads_to_a_decision(content: bytes, name: str) -> None:
+    decision = decide(with_artifact(GOOD, name, content))
+    assert decision.verdict == "undecided"
+    assert decision.reasons
+
+
+@given(st.recursive(st.none() | st.integers() | st.text(max_size=3), lambda inner: st.lists(inner, max_size=3), max_leaves=8))
+def test_a_table_of_any_shape_leads_to_a_decision(data: Any) -> None:
+    columns = json.loads(GOOD.artifacts["invocations.json"])["columns"]
+    content = json.dumps({"columns": columns, "data": [[data] * len(columns)]}).encode()
+    assert decide(with_artifact(GOOD, "invocations.json", content)).verdict == "undecided"
+
+
+def test_the_default_policy_is_the_only_one() -> None:
+    assert load_policy(None) is DEFAULT_POLICY
+    assert load_policy(DEFAULT_POLICY) is DEFAULT_POLICY
+    for other in ("gate.yaml", {"rules": {}}, Policy("default", {})):
+        with pytest.raises(UsageError, match="policy files are not supported by this version"):
+            load_policy(other)
+
+
+def test_the_digest_of_a_policy_depends_on_what_it_demands() -> None:
+    assert DEFAULT_POLICY.digest() == Policy("default", dict(reversed(DEFAULT_POLICY.demands.items()))).digest()
+    assert DEFAULT_POLICY.digest() != Policy("default", {**DEFAULT_POLICY.demands, "unevaluated": 1}).digest()

@@ -1,0 +1,51 @@
+"""Small eval sets and agents for the tests of what is logged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mlflow_adk_eval.evalset import EvalSet
+
+CONFIG = {"criteria": {"tool_trajectory_avg_score": 1.0, "response_match_score": 0.5}}
+
+
+def turn(user: str, answer: str, *calls: tuple[str, dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "user_content": {"role": "user", "parts": [{"text": user}]},
+        "final_response": {"role": "model", "parts": [{"text": answer}]},
+        "intermediate_data": {"tool_uses": [{"name": name, "args": args} for name, args in calls]},
+    }
+
+
+def eval_set(cases: dict[str, list[dict[str, Any]]], eval_set_id: str = "rooms") -> EvalSet:
+    listed = [{"eval_id": eval_id, "conversation": turns} for eval_id, turns in cases.items()]
+    return EvalSet.model_validate({"eval_set_id": eval_set_id, "eval_cases": listed})
+
+
+def rooms() -> EvalSet:
+    """Three cases, five turns."""
+    return eval_set({
+        "light": [turn("light on", "the light is on", ("switch", {"room": "hall"})), turn("thanks", "you are welcome")],
+        "heat": [turn("21 degrees please", "it is set to 21 degrees", ("heat", {"to": 21}))],
+        "both": [turn("all off", "all is off", ("switch", {"room": "all"})), turn("sure?", "yes, all is off")],
+    })
+
+
+def many(turns: int, eval_set_id: str = "many") -> EvalSet:
+    return eval_set({f"case_{number:04}": [turn(f"question {number}", f"answer {number}", ("look", {"n": number}))] for number in range(turns)}, eval_set_id)
+
+
+def expected_of(cases: EvalSet) -> dict[str, list[Any]]:
+    """Return a recording in which the agent does what is expected."""
+    return {case.eval_id: list(case.conversation or ()) for case in cases.eval_cases}
+
+
+def answering(cases: EvalSet, **answers: Any) -> Any:
+    """Return an agent that does what is expected, but for the cases that are named."""
+    expected = {(case.eval_id, index): invocation for case in cases.eval_cases for index, invocation in enumerate(case.conversation or ())}
+
+    def agent(text: str, session: Any) -> Any:
+        answer = answers.get(session.eval_id, expected[session.eval_id, len(session.history)])
+        return answer(text, session) if callable(answer) else answer
+
+    return agent

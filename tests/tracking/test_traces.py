@@ -1,0 +1,279 @@
+"""The traces of a run: one per invocation, with assessments and spans, none lost, none doubled."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+import pytest
+
+from tests.tracking.small import CONFIG, answering, eval_set, expected_of, many, rooms, turn
+
+
+def traces_of(store: str, report: Any, *, include_spans: bool = True) -> list[Any]:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(store)
+    experiment = client.get_run(report.run_id).info.experiment_id
+    found, token = [], None
+    while True:
+        page = client.search_traces(locations=[experiment], run_id=report.run_id, include_spans=include_spans, max_results=200, page_token=token)
+        found += page
+        token = page.token
+        if not token:
+            return found
+
+
+@pytest.mark.parametrize("turns", [60, 300])
+def test_no_trace_and_no_assessment_is_lost(store, turns):
+    from mlflow_adk_eval import evaluate
+
+    cases = many(turns)
+    report = evaluate(cases, expected_of(cases), CONFIG, experiment="all", tracking_uri=store)
+    traces = traces_of(store, report)
+    assert len(traces) == len({trace.info.request_preview for trace in traces}) == turns
+    assert sum(len(trace.info.assessments) for trace in traces) == 5 * turns
+    assert sum(len(trace.data.spans) for trace in traces) == 2 * turns
+    # MLflow lists the latest first, and so in the order of the eval set
+    assert [trace.info.request_preview for trace in traces] == [f"[case_{n:04} #1] question {n}" for n in range(turns)]
+
+
+UNKNOWN_TABLES = {"SqlTraceInfo": "request_id", "SqlSpan": "trace_id and_a_column_of_tomorrow"}
+
+
+@pytest.fixture
+def one_by_one(monkeypatch):
+    """Make the fast way of writing to SQLite unavailable, as in a version of MLflow with another column."""
+    from mlflow_adk_eval.tracking import sqlite
+
+    monkeypatch.setattr(sqlite, "_TABLES", UNKNOWN_TABLES)
+
+
+def rows_of(store: str, run_id: str) -> dict[str, list[dict[str, Any]]]:
+    """Return all rows about the traces of a run, without what is drawn at random or is the run's own."""
+    connection = sqlite3.connect(store.removeprefix("sqlite:///"))
+    connection.row_factory = sqlite3.Row
+    found: dict[str, list[dict[str, Any]]] = {}
+    select = "select request_id from trace_request_metadata where key = 'mlflow.sourceRun' and value = ?"
+    ids = [row["request_id"] for row in connection.execute(select, [run_id])]
+    for table in ("trace_info", "trace_tags", "trace_request_metadata", "assessments", "spans"):
+        key = "trace_id" if table in {"assessments", "spans"} else "request_id"
+        rows = [dict(row) for row in connection.execute(f"select * from {table}") if row[key] in ids]  # noqa: S608
+        drawn = [{column: value for column, value in row.items() if column != "assessment_id"} for row in rows]
+        found[table] = sorted(drawn, key=lambda row: sorted((column, repr(value)) for column, value in row.items()))
+    connection.close()
+    return found
+
+
+def test_both_ways_of_writing_leave_the_same_rows(store, monkeypatch, tmp_path):
+    from mlflow import MlflowClient
+
+    from mlflow_adk_eval import evaluate, upload
+    from mlflow_adk_eval.tracking import evaluation, sqlite
+    from mlflow_adk_eval.tracking.bundle import bundle_of
+
+    def keeping(*args: Any, **kwargs: Any) -> Any:
+        bundle = bundle_of(*args, **kwargs)
+        bundle.save(tmp_path / "kept")
+        return bundle
+
+    def broken(text: str, session: Any) -> Any:
+        raise RuntimeError("Straße gesperrt 🚧")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(evaluation, "bundle_of", keeping)
+        patched.setattr(sqlite, "_TABLES", UNKNOWN_TABLES)
+        report = evaluate(rooms(), answering(rooms(), heat="no 🙈", both=broken), CONFIG, experiment="ways", tracking_uri=store)
+    plain = rows_of(store, report.run_id)
+    assert {table: len(rows) for table, rows in plain.items()} == {
+        "trace_info": 5,
+        "trace_tags": 35,
+        "trace_request_metadata": 20,
+        "assessments": 25,
+        "spans": 6,
+    }
+    client = MlflowClient(store)
+    client.delete_traces(client.get_run(report.run_id).info.experiment_id, trace_ids=[row["request_id"] for row in plain["trace_info"]])
+    assert traces_of(store, report) == []
+    upload(tmp_path / "kept")
+    assert rows_of(store, report.run_id) == plain
+
+
+def test_sqlite_is_written_to_in_the_fast_way(store):
+    from mlflow.tracking.client import TracingClient
+
+    from mlflow_adk_eval.tracking.sqlite import sqlite_traces
+
+    assert sqlite_traces(TracingClient(store).store, "0") is not None
+
+
+def test_other_tables_than_the_known_ones_are_left_to_mlflow(store, one_by_one):
+    from mlflow.tracking.client import TracingClient
+
+    from mlflow_adk_eval.tracking.sqlite import sqlite_traces
+
+    assert sqlite_traces(TracingClient(store).store, "0") is None
+
+
+def test_two_runs_of_a_set_pair_row_by_row(store):
+    from mlflow_adk_eval import evaluate
+
+    first = evaluate(rooms(), answering(rooms()), CONFIG, experiment="pairs", tracking_uri=store)
+    second = evaluate(rooms(), answering(rooms(), heat="no"), CONFIG, experiment="pairs", tracking_uri=store)
+    keys = [
+        {trace.info.request_preview: trace.info.tags["mlflow.eval.requestId"] for trace in traces_of(store, report, include_spans=False)}
+        for report in (first, second)
+    ]
+    assert keys[0] == keys[1]
+    assert len(set(keys[0].values())) == 5
+    ids = {trace.info.trace_id for report in (first, second) for trace in traces_of(store, report, include_spans=False)}
+    assert len(ids) == 10
+
+
+def by_preview(store: str, report: Any) -> dict[str, dict[str, Any]]:
+    return {
+        trace.info.request_preview: {found.name: found for found in trace.info.assessments}
+        for trace in traces_of(store, report, include_spans=False)
+    }
+
+
+def test_what_was_not_evaluated_is_an_error_and_no_zero(store):
+    from mlflow_adk_eval import evaluate
+
+    def broken(text: str, session: Any) -> Any:
+        if session.history:
+            raise RuntimeError("the boiler does not answer")
+        return expected_of(rooms())["both"][0]
+
+    report = evaluate(rooms(), answering(rooms(), both=broken), CONFIG, experiment="errors", tracking_uri=store)
+    traces = by_preview(store, report)
+    fine, lost = traces["[both #1] all off"], traces["[both #2] sure?"]
+    assert (fine["response_match_score"].value, fine["response_match_score"].error) == (1.0, None)
+    assert fine["adk_passed"].value is True
+    assert lost["response_match_score"].value is None
+    assert lost["response_match_score"].error.error_code == "ERROR"
+    assert "the boiler does not answer" in lost["response_match_score"].error.error_message
+    assert (lost["adk_passed"].value, lost["adk_passed"].error.error_code) == (None, "NOT_EVALUATED")
+    assert lost["expected_response"].value == "yes, all is off"
+    states = {trace.info.request_preview: trace.info.state.value for trace in traces_of(store, report)}
+    assert (states["[both #1] all off"], states["[both #2] sure?"]) == ("OK", "ERROR")
+
+
+def test_a_score_says_where_it_comes_from_and_what_was_asked_for(store):
+    from mlflow_adk_eval import evaluate
+
+    report = evaluate(rooms(), answering(rooms(), heat="no"), CONFIG, experiment="source", tracking_uri=store)
+    found = by_preview(store, report)["[heat #1] 21 degrees please"]
+    assert list(found) == ["adk_passed", "tool_trajectory_avg_score", "response_match_score", "expected_response", "expected_tool_calls"]
+    score = found["tool_trajectory_avg_score"]
+    assert (score.value, score.source.source_type, score.source.source_id) == (0.0, "CODE", "mlflow_adk_eval")
+    assert score.metadata == {"threshold": "1.0", "status": "scored", "mlflow.assessment.sourceRunId": report.run_id}
+    assert score.rationale
+    assert found["expected_tool_calls"].value == [{"name": "heat", "args": {"to": 21}}]
+
+
+TEXT = "| a | b |\n|---|---|\n<script>alert('1')</script> 🏳️‍🌈 ‮עברית‬ \\u0041 %s {x}"
+
+
+@pytest.mark.parametrize("way", ["fast", "one_by_one", "http"])
+def test_texts_arrive_as_they_are(way, request, store, tmp_path):
+    from mlflow_adk_eval import evaluate
+
+    if way == "one_by_one":
+        request.getfixturevalue("one_by_one")
+    uri = request.getfixturevalue("server").uri if way == "http" else store
+    answer, args = TEXT + "x" * 200_000, {"blob": "é" * 100_000, "deep": [{"a": [None, True, 1.5]}]}
+    cases = eval_set({"text": [turn(TEXT, "ok", ("tool", args))]})
+    report = evaluate(cases, {"text": [turn(TEXT, answer, ("tool", args))]}, CONFIG, experiment="texts", tracking_uri=uri)
+    (trace,) = traces_of(uri, report)
+    root, tool = trace.data.spans
+    assert (root.inputs, root.outputs) == ({"user_content": TEXT}, {"final_response": answer})
+    assert (tool.name, tool.inputs) == ("tool", args)
+    assert trace.info.request_preview == f"[text #1] {TEXT}"
+    assert trace.info.response_preview == answer[:1000]
+
+
+@pytest.mark.parametrize("way", ["fast", "http"])
+def test_a_long_reason_arrives_whole(way, request, store, tmp_path, monkeypatch):
+    from mlflow_adk_eval import evaluate
+
+    uri = request.getfixturevalue("server").uri if way == "http" else store
+    reason = TEXT + "y" * 200_000
+
+    def broken(text: str, session: Any) -> Any:
+        raise RuntimeError(reason)
+
+    cases = eval_set({"reason": [turn("why", "because")]})
+    report = evaluate(cases, broken, CONFIG, experiment="reasons", tracking_uri=uri)
+    (found,) = by_preview(uri, report).values()
+    assert found["response_match_score"].error.error_message.endswith(reason)
+
+
+def test_what_no_database_keeps_is_replaced(store):
+    from mlflow_adk_eval import evaluate
+
+    answer = {"final_response": "nul \0 and half a pair \ud83d", "intermediate_data": {"tool_uses": [{"name": "t", "args": {"x": float("inf")}}]}}
+    cases = eval_set({"odd": [turn("hello", "hello")]})
+    report = evaluate(cases, lambda text, session: answer, CONFIG, experiment="odd", tracking_uri=store)
+    (trace,) = traces_of(store, report)
+    assert trace.info.response_preview == "nul \N{REPLACEMENT CHARACTER} and half a pair ?"
+
+
+def test_a_tools_answer_stands_beside_its_call(store):
+    from mlflow_adk_eval import evaluate
+
+    uses = [{"id": "1", "name": "get", "args": {"n": 1}}, {"id": "2", "name": "get", "args": {"n": 2}}, {"name": "put", "args": {}}]
+    answers = [{"id": "2", "name": "get", "response": {"got": 2}}, {"id": "1", "name": "get", "response": {"got": 1}}]
+    answer = {"final_response": "done", "intermediate_data": {"tool_uses": uses, "tool_responses": answers}}
+    cases = eval_set({"tools": [turn("go", "done")]})
+    report = evaluate(cases, lambda text, session: answer, CONFIG, experiment="tools", tracking_uri=store)
+    (trace,) = traces_of(store, report)
+    root, *tools = trace.data.spans
+    assert root.span_type == "AGENT"
+    assert {span.parent_id for span in tools} == {root.span_id}
+    assert sorted((span.name, span.span_type, str(span.inputs), str(span.outputs)) for span in tools) == [
+        ("get", "TOOL", "{'n': 1}", "{'got': 1}"),
+        ("get", "TOOL", "{'n': 2}", "{'got': 2}"),
+        ("put", "TOOL", "{}", "None"),
+    ]
+
+
+def test_above_the_limit_only_what_did_not_pass_has_a_trace_and_the_run_says_so(store):
+    from mlflow import MlflowClient
+
+    from mlflow_adk_eval import evaluate
+
+    report = evaluate(rooms(), answering(rooms(), heat="no"), CONFIG, experiment="limit", tracking_uri=store, traces=4)
+    assert list(by_preview(store, report)) == ["[heat #1] 21 degrees please"]
+    run = MlflowClient(store).get_run(report.run_id)
+    assert (run.data.tags["adk_eval.traces"], run.data.tags["adk_eval.trace_count"], run.data.tags["adk_eval.status"]) == ("failed", "1", "complete")
+    assert "Of 5 turns only the 1 that did not pass have a trace." in run.data.tags["mlflow.note.content"]
+
+
+@pytest.mark.parametrize(("traces", "count", "extent"), [(False, 0, "none"), (0, 1, "failed"), (5, 5, "all"), (True, 5, "all")])
+def test_how_many_traces_are_wanted_can_be_said(store, traces, count, extent):
+    from mlflow import MlflowClient
+
+    from mlflow_adk_eval import evaluate
+
+    report = evaluate(rooms(), answering(rooms(), heat="no"), CONFIG, experiment="some", tracking_uri=store, traces=traces)
+    assert len(traces_of(store, report)) == count
+    assert MlflowClient(store).get_run(report.run_id).data.tags["adk_eval.traces"] == extent
+
+
+def test_a_run_that_lost_a_trace_is_partial_and_can_be_completed(store, monkeypatch, tmp_path):
+    from mlflow import MlflowClient
+
+    from mlflow_adk_eval import TrackingError, evaluate, upload
+    from mlflow_adk_eval.tracking import log
+    from mlflow_adk_eval.tracking.traces import write_traces
+
+    with monkeypatch.context() as patched:
+        patched.setattr(log, "write_traces", lambda client, run, records: write_traces(client, run, records[:3]))
+        with pytest.raises(TrackingError, match=r"stored 3 of 5 traces(.|\n)*mlflow-adk-eval upload adk_eval_pending"):
+            evaluate(rooms(), answering(rooms()), CONFIG, experiment="partial", tracking_uri=store)
+    (folder,) = (tmp_path / "adk_eval_pending").iterdir()
+    client = MlflowClient(store)
+    assert client.get_run(folder.name).data.tags["adk_eval.status"] == "partial"
+    assert upload(folder) == folder.name
+    assert client.get_run(folder.name).data.tags["adk_eval.status"] == "complete"

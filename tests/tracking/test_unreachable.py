@@ -1,0 +1,189 @@
+"""MLflow that is away, at the start or in between: found at once, and nothing is lost."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.tracking.conftest import free_port
+from tests.tracking.small import CONFIG, answering, rooms
+
+
+def never(text, session):
+    raise AssertionError("the agent was called")
+
+
+def quickly(uri: str, seconds: float) -> str:
+    from mlflow_adk_eval import TrackingError, evaluate
+
+    began = time.monotonic()
+    with pytest.raises(TrackingError) as away:
+        evaluate(rooms(), never, CONFIG, tracking_uri=uri)
+    assert time.monotonic() - began < seconds
+    return str(away.value)
+
+
+def test_a_server_that_refuses_is_found_before_the_agent_is_called(store):
+    message = quickly(f"http://me:pw123@127.0.0.1:{free_port()}", seconds=20)
+    assert message.startswith("MLflow at http://127.0.0.1:")
+    assert "cannot be reached" in message
+    assert "pw123" not in message
+    assert not Path("adk_eval_pending").exists()
+
+
+def test_a_server_that_hangs_is_given_up_on(store, monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        assert "cannot be reached" in quickly(f"http://127.0.0.1:{silent.getsockname()[1]}", seconds=20)
+
+
+@pytest.mark.parametrize("uri", ["sqlite:////proc/nobody/mlflow.db", "sqlite:////proc", "postgresql://me:pw123@127.0.0.1:1/mlflow"])
+def test_a_database_that_cannot_be_opened_is_not_tried_for_minutes(store, uri):
+    assert "pw123" not in quickly(uri, seconds=20)
+
+
+def test_a_store_of_files_is_refused_in_mlflows_words(store):
+    assert "maintenance mode" in quickly("file:///tmp/mlruns", seconds=20)
+
+
+def test_the_users_limits_are_respected_and_ours_do_not_stay(store, monkeypatch):
+    import os
+
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    quickly(f"http://127.0.0.1:{free_port()}", seconds=20)
+    assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "0"
+    assert "MLFLOW_HTTP_REQUEST_TIMEOUT" not in os.environ
+
+
+@pytest.mark.slow
+def test_a_server_killed_in_mid_run_costs_nothing(new_server, tmp_path, monkeypatch):
+    from mlflow import MlflowClient
+
+    from mlflow_adk_eval import TrackingError, evaluate, upload
+
+    monkeypatch.chdir(tmp_path)
+    server = new_server()
+    once = threading.Lock()
+
+    def kill(text, session):
+        if once.acquire(blocking=False):
+            server.kill()
+        return answering(rooms())(text, session)
+
+    with pytest.raises(TrackingError, match="mlflow-adk-eval upload adk_eval_pending/") as lost:
+        evaluate(rooms(), kill, CONFIG, experiment="killed", tracking_uri=server.uri)
+    (folder,) = (tmp_path / "adk_eval_pending").iterdir()
+    assert str(folder.relative_to(tmp_path)) in str(lost.value)
+    with pytest.raises(TrackingError, match="cannot be reached"):
+        upload(folder)
+    server.start()
+    client = MlflowClient(server.uri)
+    assert client.get_run(folder.name).data.tags["adk_eval.status"] == "running"
+    assert upload(folder) == folder.name
+    finished = contents(client, folder.name)
+    assert upload(folder) == folder.name
+    assert contents(client, folder.name) == finished
+    whole = evaluate(rooms(), answering(rooms()), CONFIG, experiment="killed", tracking_uri=server.uri)
+    assert comparable(finished) == comparable(contents(client, whole.run_id))
+
+
+def contents(client, run_id: str) -> dict:
+    run = client.get_run(run_id)
+    traces = client.search_traces(locations=[run.info.experiment_id], run_id=run_id)
+    return {
+        "status": run.info.status,
+        "params": run.data.params,
+        "tags": run.data.tags,
+        "metrics": run.data.metrics,
+        "history": {key: len(client.get_metric_history(run_id, key)) for key in run.data.metrics},
+        "artifacts": sorted(file.path for file in client.list_artifacts(run_id, "adk_eval")),
+        "inputs": [found.dataset.digest for found in run.inputs.dataset_inputs] + [found.model_id for found in run.inputs.model_inputs],
+        "traces": {
+            trace.info.request_preview: (len(trace.data.spans), [(found.name, found.value, found.rationale) for found in trace.info.assessments])
+            for trace in traces
+        },
+    }
+
+
+def comparable(found: dict) -> dict:
+    """Leave out what is each run's own: its measured seconds, and the hash of artifacts that hold them."""
+    measured = "invocation_duration_v1"
+    return {
+        **found,
+        "params": {name: value for name, value in found["params"].items() if name != "adk_eval.manifest_sha256"},
+        "metrics": {name: value for name, value in found["metrics"].items() if measured not in name},
+        "tags": {name: value for name, value in found["tags"].items() if name != "mlflow.note.content"},
+    }
+
+
+def test_an_upload_that_was_cut_off_goes_on_where_it_was(store, tmp_path, monkeypatch):
+    from mlflow import MlflowClient
+
+    from mlflow_adk_eval import evaluate, upload
+    from mlflow_adk_eval.tracking import log, sqlite
+    from mlflow_adk_eval.tracking.traces import TracingClient, write_traces
+
+    def cut_off(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sqlite, "_TABLES", {"SqlTraceInfo": "unknown"})
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt) as interrupted:
+        patched.setattr(log, "write_traces", lambda client, run, records: write_traces(client, run, records[:2]) or cut_off())
+        evaluate(rooms(), answering(rooms()), CONFIG, experiment="cut", tracking_uri=store)
+    assert "mlflow-adk-eval upload" in interrupted.value.__notes__[0]
+    (folder,) = (tmp_path / "adk_eval_pending").iterdir()
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(TracingClient, "log_spans", cut_off)  # traces are there, their spans are not
+        upload(folder)
+    client = MlflowClient(store)
+    assert client.get_run(folder.name).data.tags["adk_eval.status"] == "running"
+    upload(folder)
+    found = contents(client, folder.name)
+    assert found["tags"]["adk_eval.status"] == "complete"
+    assert {preview: (spans, len(assessed)) for preview, (spans, assessed) in found["traces"].items()} == {
+        "[light #1] light on": (2, 5),
+        "[light #2] thanks": (1, 5),
+        "[heat #1] 21 degrees please": (2, 5),
+        "[both #1] all off": (2, 5),
+        "[both #2] sure?": (1, 5),
+    }
+    assert set(found["history"].values()) == {1}
+
+
+def test_the_folder_for_what_is_pending_can_be_chosen(store, tmp_path, monkeypatch):
+    from mlflow_adk_eval import TrackingError, evaluate
+    from mlflow_adk_eval.tracking import log
+
+    def full(*args):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(log, "write_traces", full)
+    with pytest.raises(TrackingError, match="No space left on device"):
+        evaluate(rooms(), answering(rooms()), CONFIG, tracking_uri=store, pending_folder=tmp_path / "safe")
+    assert [path.name for path in (tmp_path / "safe").iterdir()]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TrackingError, match="Nor could it be kept"):
+        evaluate(rooms(), answering(rooms()), CONFIG, tracking_uri=store, pending_folder=tmp_path / "file")
+
+
+def test_a_folder_whose_run_is_gone_is_refused(store, tmp_path, monkeypatch):
+    from mlflow_adk_eval import TrackingError, UsageError, evaluate, upload
+    from mlflow_adk_eval.tracking import log
+
+    def away(*args):
+        raise OSError("away")
+
+    with monkeypatch.context() as patched, pytest.raises(TrackingError):
+        patched.setattr(log, "write_traces", away)
+        evaluate(rooms(), answering(rooms()), CONFIG, tracking_uri=store)
+    (folder,) = (tmp_path / "adk_eval_pending").iterdir()
+    other = tmp_path / "other"
+    other.mkdir()
+    with pytest.raises(UsageError, match=f"run {folder.name} does not exist"):
+        upload(folder, tracking_uri=f"sqlite:///{other / 'mlflow.db'}")

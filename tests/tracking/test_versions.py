@@ -1,0 +1,205 @@
+"""Which version of the agent a run is about."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mlflow_adk_eval.tracking.git import git_state
+from tests.tracking.small import CONFIG, answering, rooms
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=T", "-c", "user.email=t@example.com", "-c", "commit.gpgsign=false", "-c", "init.defaultBranch=main"]
+    return subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def repo(store, tmp_path, monkeypatch):
+    """A repository with one commit, as the working directory; the store lies outside."""
+    folder = tmp_path / "repo"
+    folder.mkdir()
+    git(folder, "init")
+    (folder / "agent.py").write_text("greeting = 'hello'\n")
+    git(folder, "add", "agent.py")
+    git(folder, "commit", "-m", "first")
+    git(folder, "remote", "add", "origin", "https://me:ghp_secret1@github.com/acme/agent.git")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def run_of(store: str, **options):
+    from mlflow import MlflowClient
+
+    from mlflow_adk_eval import evaluate
+
+    report = evaluate(rooms(), answering(rooms()), CONFIG, experiment="versions", tracking_uri=store, traces=False, **options)
+    return MlflowClient(store).get_run(report.run_id)
+
+
+def model_of(run) -> str:
+    return run.data.params["adk_eval.model_id"]
+
+
+def test_the_git_state_is_the_version(repo, store):
+    from mlflow import MlflowClient
+
+    run = run_of(store)
+    commit = git(repo, "rev-parse", "HEAD")
+    assert run.data.tags["mlflow.source.git.commit"] == commit
+    assert run.data.tags["mlflow.source.git.branch"] == "main"
+    assert run.data.tags["mlflow.source.git.dirty"] == "false"
+    assert run.data.tags["mlflow.source.git.repoURL"] == "https://github.com/acme/agent.git"
+    assert run.data.tags["adk_eval.agent_version"] == f"agent@{commit[:8]}"
+    model = MlflowClient(store).get_logged_model(model_of(run))
+    assert (model.status.name, model.name, model.model_type) == ("READY", f"agent@{commit[:8]}", "agent")
+    assert model.tags["mlflow.model.isExternal"] == "true"
+    assert model.tags["mlflow.source.git.commit"] == commit
+
+
+def test_the_same_state_is_the_same_version_and_another_state_another(repo, store):
+    from mlflow import MlflowClient
+
+    clean = run_of(store)
+    assert model_of(run_of(store)) == model_of(clean)
+    (repo / "agent.py").write_text("greeting = 'bye'\n")
+    dirty = run_of(store)
+    assert model_of(dirty) != model_of(clean)
+    assert dirty.data.tags["mlflow.source.git.dirty"] == "true"
+    assert model_of(run_of(store)) == model_of(dirty)
+    (repo / "agent.py").write_text("greeting = 'ciao'\n")
+    assert model_of(run_of(store)) not in {model_of(clean), model_of(dirty)}
+    git(repo, "checkout", "agent.py")
+    assert model_of(run_of(store)) == model_of(clean)
+    diff = Path(MlflowClient(store).download_artifacts(dirty.info.run_id, "adk_eval/agent.diff", str(repo.parent))).read_text()
+    assert "-greeting = 'hello'" in diff
+    assert "+greeting = 'bye'" in diff
+
+
+def test_new_code_is_a_new_version_and_what_runs_leave_behind_is_not(repo):
+    clean = git_state(repo)
+    (repo / "mlflow.db").write_bytes(b"\0")
+    (repo / "results.json").write_text("{}")
+    assert git_state(repo) == clean
+    (repo / "sub").mkdir()
+    (repo / "sub" / "tools.py").write_text("def new(): ...\n")
+    state = git_state(repo / "sub")
+    assert state != clean
+    assert "+def new(): ..." in state.diff
+
+
+def test_env_files_and_credentials_stay_out(repo, monkeypatch):
+    (repo / ".env").write_text("API=1\n")
+    (repo / "agent.py").write_text("greeting = 'hello'\nx = 1\n")
+    git(repo, "add", ".env")
+    state = git_state(repo)
+    assert "x = 1" in state.diff
+    assert "API" not in state.diff
+    assert "ghp_secret1" not in state.repo_url
+
+
+def test_a_secret_in_the_diff_is_not_written_down(repo, store, monkeypatch, tmp_path):
+    from mlflow import MlflowClient
+
+    monkeypatch.setenv("ROOM_API_KEY", "sk-0123456789abc")
+    (repo / "agent.py").write_text("key = 'sk-0123456789abc'\n")
+    run = run_of(store)
+    diff = Path(MlflowClient(store).download_artifacts(run.info.run_id, "adk_eval/agent.diff", str(tmp_path))).read_text()
+    assert "key = '[ROOM_API_KEY]'" in diff
+    assert "sk-0123456789abc" not in str(MlflowClient(store).get_logged_model(model_of(run)).tags)
+
+
+def test_a_large_diff_is_kept_whole_as_an_artifact(repo, store, tmp_path):
+    from mlflow import MlflowClient
+
+    (repo / "agent.py").write_text("".join(f"line_{number} = {number}\n" for number in range(5000)))
+    run = run_of(store)
+    diff = Path(MlflowClient(store).download_artifacts(run.info.run_id, "adk_eval/agent.diff", str(tmp_path))).read_text()
+    assert "+line_4999 = 4999" in diff
+    assert "mlflow.source.git.diff" not in MlflowClient(store).get_logged_model(model_of(run)).tags
+
+
+@pytest.mark.parametrize("prepare", ["nothing", "no commit"])
+def test_outside_of_git_the_agents_name_is_the_version(store, tmp_path, prepare):
+    if prepare == "no commit":
+        git(tmp_path, "init")
+    run = run_of(store)
+    assert run.data.tags["adk_eval.git"] == "absent"
+    assert run.data.tags["adk_eval.agent_version"] == "agent"
+    assert model_of(run_of(store)) == model_of(run)
+
+
+def test_a_detached_head_has_no_branch(repo):
+    git(repo, "checkout", "--detach")
+    state = git_state(repo)
+    assert (state.branch, state.diff, state.diff_sha256) == ("", "", "")
+
+
+@pytest.fixture
+def registered(store):
+    """A registered model with a version made from a LoggedModel and one made from something else."""
+    from mlflow import MlflowClient
+
+    from mlflow_adk_eval import evaluate
+    from mlflow_adk_eval.tracking import register
+
+    client = MlflowClient(store)
+    report = evaluate(rooms(), answering(rooms()), CONFIG, experiment="versions", tracking_uri=store, traces=False)
+    assert register(report, "home", tracking_uri=store) == "1"
+    assert register(report, "home", tracking_uri=store) == "1"
+    client.create_model_version("home", source="runs:/0123/model")
+    client.set_registered_model_alias("home", "champion", "1")
+    return model_of(client.get_run(report.run_id))
+
+
+@pytest.mark.parametrize("spelling", ["models:/home/1", "models:/home@champion", "models:/{model_id}", "{model_id}"])
+def test_a_registered_version_is_its_logged_model(registered, store, spelling):
+    run = run_of(store, agent_version=spelling.format(model_id=registered))
+    assert model_of(run) == registered
+    assert [found.model_id for found in run.inputs.model_inputs] == [registered]
+    assert "adk_eval.git" not in run.data.tags
+
+
+@pytest.mark.parametrize(
+    ("agent_version", "message"),
+    [
+        ("models:/home/2", "was registered from 'runs:/0123/model', not from a LoggedModel"),
+        ("models:/home/9", "agent_version 'models:/home/9' does not exist"),
+        ("models:/nobody/1", "agent_version 'models:/nobody/1' does not exist"),
+        ("models:/home@nobody", "agent_version 'models:/home@nobody' does not exist"),
+        ("m-00000000000000000000000000000000", "does not exist"),
+        ("home/1", "Did you mean 'models:/home/1'?"),
+        ("models://home/1", "Did you mean 'models:/home/1'?"),
+        ("home@champion", "Did you mean 'models:/home@champion'?"),
+        ("models:/home/Production", "wanted models:/<name>/<version>"),
+        ("1", "wanted models:/<name>/<version>"),
+        ("", "wanted models:/<name>/<version>"),
+    ],
+)
+def test_what_names_no_version_is_refused_before_the_agent_is_called(registered, store, agent_version, message):
+    from mlflow import MlflowClient
+
+    from mlflow_adk_eval import UsageError, evaluate
+
+    client = MlflowClient(store)
+    experiment = client.get_experiment_by_name("versions").experiment_id
+    before = len(client.search_runs([experiment]))
+
+    def never(text, session):
+        raise AssertionError("the agent was called")
+
+    with pytest.raises(UsageError) as refused:
+        evaluate(rooms(), never, CONFIG, agent_version=agent_version, experiment="versions", tracking_uri=store)
+    assert message in str(refused.value)
+    assert len(client.search_runs([experiment])) == before
+
+
+def test_a_report_that_was_not_logged_cannot_be_registered(store):
+    from mlflow_adk_eval import UsageError, score
+    from mlflow_adk_eval.tracking import register
+    from tests.tracking.small import expected_of
+
+    with pytest.raises(UsageError, match="was not logged"):
+        register(score(rooms(), expected_of(rooms()), CONFIG), "home", tracking_uri=store)
