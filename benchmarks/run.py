@@ -84,7 +84,7 @@ def _section(name: str, chosen: argparse.Namespace, command: str) -> tuple[str, 
     words = {"cases": cases, "rows": cases * TURNS}
     parts = [f"## {workload.title.format(**words)}", workload.about.format(**words), _TABLES[name](results)]
     parts += [f"{side} took no part: {package} is not installed." for side, package in missing.items()]
-    parts.append(f"<sub>`{command}`; medians of {chosen.rounds} rounds. {place}</sub>")
+    parts.append(f"<sub>`{command}`; rounds: {chosen.rounds}. {place}</sub>")
     return "\n\n".join(parts), [f"{name}: {problem}" for job, found in results.items() for problem in _problems(job, found)]
 
 

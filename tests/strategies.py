@@ -16,7 +16,7 @@ from pydantic.alias_generators import to_camel
 
 Json = dict[str, Any]
 
-QUICK = settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 """For tests that build whole eval sets, on a machine that others use too."""
 
 SCRIPTS = (

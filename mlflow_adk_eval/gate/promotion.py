@@ -185,9 +185,12 @@ class MlflowStore:
 
     def artifact(self, run_id: str, path: str) -> bytes | None:
         """Return one artifact; ``None`` if the run does not have it."""
-        folder, _, name = path.rpartition("/")
         with _existing(f"run {run_id!r}"):
-            return self._files(run_id, folder).get(name)
+            listed = self.client.list_artifacts(run_id, path.rpartition("/")[0])
+        if path not in {found.path for found in listed}:
+            return None
+        with tempfile.TemporaryDirectory() as local:
+            return Path(self.client.download_artifacts(run_id, path, local)).read_bytes()
 
     def version(self, name: str, version: str) -> Version:
         """Return a model version."""

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import mlflow
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
+from mlflow.tracking._tracking_service.utils import _use_tracking_uri
 
 from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.outcome import Report
@@ -36,5 +42,24 @@ def _version(client: MlflowClient, name: str, source: str, model_id: str) -> str
             raise
         client.create_registered_model(name)
     known = [version for version in client.search_model_versions(f"name = '{name}'") if version.source == source]
-    version = known[0] if known else client.create_model_version(name, source, model_id=model_id)
-    return str(version.version)
+    if known:
+        return str(known[0].version)
+    with _default_store(client.tracking_uri):
+        return str(client.create_model_version(name, source, model_id=model_id).version)
+
+
+@contextmanager
+def _default_store(tracking_uri: str) -> Iterator[None]:
+    """Make a store the default one within: MLflow looks up the LoggedModel of a new version there, whatever the client's store is."""
+    before, environment = mlflow.get_tracking_uri(), os.environ.get("MLFLOW_TRACKING_URI")
+    if before == tracking_uri:
+        yield
+        return
+    try:
+        with _use_tracking_uri(tracking_uri):
+            yield
+    finally:
+        if environment is None:
+            os.environ.pop("MLFLOW_TRACKING_URI", None)
+        else:
+            os.environ["MLFLOW_TRACKING_URI"] = environment

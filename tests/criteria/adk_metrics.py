@@ -31,11 +31,14 @@ def few_calls(
     return EvaluationResult(overall_score=overall, overall_eval_status=EvalStatus.PASSED, per_invocation_results=found)
 
 
-async def whole_conversation(eval_metric, actual_invocations, expected_invocations, conversation_scenario) -> EvaluationResult:  # type: ignore[no-untyped-def]
+async def whole_conversation(
+    eval_metric: EvalMetric, actual_invocations: list[Invocation], *_: list[Invocation] | ConversationScenario | None
+) -> EvaluationResult:
     """Score the conversation, and no turn of it."""
     results = [PerInvocationResult(actual_invocation=turn) for turn in actual_invocations]
     return EvaluationResult(overall_score=0.75, overall_eval_status=EvalStatus.PASSED, per_invocation_results=results)
 
 
-def nothing(eval_metric, actual_invocations, expected_invocations, conversation_scenario) -> EvaluationResult:  # type: ignore[no-untyped-def]
+def nothing(*_: EvalMetric | list[Invocation] | ConversationScenario | None) -> EvaluationResult:
+    """Evaluate nothing."""
     return EvaluationResult()

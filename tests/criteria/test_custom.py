@@ -245,4 +245,3 @@ def test_a_custom_metric_may_take_the_name_of_one_of_adks() -> None:
         ("response_match_score", 0.9, True),
         ("token_usage_v1", 0.9, False),
     ]
-

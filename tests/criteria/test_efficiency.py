@@ -58,14 +58,22 @@ def test_without_tokens_in_or_out_there_is_no_usage(usage: dict[str, Any] | None
 
 
 def test_no_tokens_at_all_are_a_measurement() -> None:
-    assert token_usage(used({"prompt_token_count": 0})) == Scored(0.0, details={"total_tokens": 0.0, "input_tokens": 0.0, "prompt_tokens": 0.0})
+    assert token_usage(used({"prompt_token_count": 0})) == Scored(
+        0.0, details={"total_tokens": 0.0, "input_tokens": 0.0, "prompt_tokens": 0.0}
+    )
 
 
 @pytest.mark.parametrize(
     ("seconds", "details"),
     [
-        ({"duration": 2.0, "model_duration": 1.2, "tool_duration": 0.3}, {"model_seconds": 1.2, "tool_seconds": 0.3, "framework_seconds": 0.5}),
-        ({"duration": 1.0, "model_duration": 1.0005, "tool_duration": 0.0}, {"model_seconds": 1.0005, "tool_seconds": 0.0, "framework_seconds": 0.0}),
+        (
+            {"duration": 2.0, "model_duration": 1.2, "tool_duration": 0.3},
+            {"model_seconds": 1.2, "tool_seconds": 0.3, "framework_seconds": 0.5},
+        ),
+        (
+            {"duration": 1.0, "model_duration": 1.0005, "tool_duration": 0.0},
+            {"model_seconds": 1.0005, "tool_seconds": 0.0, "framework_seconds": 0.0},
+        ),
         ({"duration": 1.0, "tool_duration": 0.4}, {"tool_seconds": 0.4}),
         ({"duration": 0.0}, {}),
     ],

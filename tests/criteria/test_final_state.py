@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 from typing import Any
 
 import pytest
@@ -30,7 +30,7 @@ def judge(actual: Json | None, expected: Json | None, match_type: Any = "SUBSET"
         ({"a": True}, {"a": 1}, 0, 0),
         ({"a": 1.0}, {"a": 1}, 1, 1),
         ({}, {"a": None}, 0, 0),
-        ({"a": ("x", "y"), "on": datetime.date(2026, 1, 2)}, {"a": ["x", "y"], "on": "2026-01-02"}, 1, 1),
+        ({"a": ("x", "y"), "on": dt.date(2026, 1, 2)}, {"a": ["x", "y"], "on": "2026-01-02"}, 1, 1),
     ],
 )
 def test_states_are_compared_as_json(actual: Json, expected: Json, exact: int, subset: int) -> None:

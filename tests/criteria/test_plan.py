@@ -45,7 +45,9 @@ def test_cases_may_have_criteria_of_their_own() -> None:
 
 
 def test_a_case_that_expects_no_state_may_be_left_out_of_the_plan() -> None:
-    eval_set = cases(case("with", turn(), final_session_state={"a": 1}), case("without", turn()), case("empty", turn(), final_session_state={}))
+    eval_set = cases(
+        case("with", turn(), final_session_state={"a": 1}), case("without", turn()), case("empty", turn(), final_session_state={})
+    )
     settings = config(TRAJECTORY, **{STATE: {"threshold": 1.0, "only_where_expected": True}})
     found = plan(settings, eval_set)
     assert [STATE in names(found.of(eval_id)) for eval_id in eval_set.eval_ids] == [True, False, False]
@@ -60,7 +62,9 @@ def test_the_plan_is_the_same_for_all_cases_that_share_criteria() -> None:
 
 def test_a_criterion_that_a_model_judges_is_refused_before_any_work() -> None:
     (problem,) = problems({"criteria": {TRAJECTORY: 1.0, "safety_v1": 0.8}}, case("a", turn()))
-    assert problem.startswith("$.criteria.safety_v1: found a criterion that a model judges; wanted one that this version can apply: tool_tra")
+    assert problem.startswith(
+        "$.criteria.safety_v1: found a criterion that a model judges; wanted one that this version can apply: tool_tra"
+    )
 
 
 def test_a_criterion_that_needs_a_reference_is_refused_for_scenarios() -> None:

@@ -26,7 +26,12 @@ def judge(actual: Calls, expected: Calls, **settings: Any) -> Scored:
         ([], [], {}, "No call was expected or made."),
         ([call("a")], [call("a")], {}, "The expected call was made."),
         ([call("a"), call("b")], [call("a"), call("b")], {}, "All 2 expected calls were made."),
-        ([call("a"), call("b")], [call("b")], {"match_type": "IN_ORDER"}, "The expected call was made, and 1 more, which this match type allows."),
+        (
+            [call("a"), call("b")],
+            [call("b")],
+            {"match_type": "IN_ORDER"},
+            "The expected call was made, and 1 more, which this match type allows.",
+        ),
         ([call("a")], [], {"match_type": "ANY_ORDER"}, "No call was expected; 1 made, which this match type allows."),
     ],
 )
@@ -41,9 +46,11 @@ def test_a_match_says_what_matched(actual: Calls, expected: Calls, settings: Any
             [call("set_light", room="kitchen", on=True)],
             [call("set_light", room="Kitchen", on=True)],
             {},
-            "0 of 1 expected calls match (EXACT).\n\n"
-            "- `set_light` was called with other arguments:\n"
-            "  - `$.room`: expected 'Kitchen', got 'kitchen'",
+            (
+                "0 of 1 expected calls match (EXACT).\n\n"
+                "- `set_light` was called with other arguments:\n"
+                "  - `$.room`: expected 'Kitchen', got 'kitchen'"
+            ),
         ),
         (
             [call("b"), call("c", x=1)],
@@ -61,8 +68,10 @@ def test_a_match_says_what_matched(actual: Calls, expected: Calls, settings: Any
             [call("b"), call("a")],
             [call("a"), call("b")],
             {},
-            "1 of 2 expected calls match (EXACT). All of them were made, but not in the expected order.\n\n"
-            "- missing: `a({})`\n- unexpected: `a({})`",
+            (
+                "1 of 2 expected calls match (EXACT). All of them were made, but not in the expected order.\n\n"
+                "- missing: `a({})`\n- unexpected: `a({})`"
+            ),
         ),
         ([call("a")], [], {}, "0 of 0 expected calls match (EXACT).\n\n- unexpected: `a({})`"),
     ],
@@ -101,6 +110,7 @@ def test_a_turn_that_is_missing_on_either_side_is_an_error_of_that_turn() -> Non
 
 def test_a_scenario_has_nothing_to_compare_with() -> None:
     criterion = ToolTrajectory(ToolTrajectorySettings(threshold=1.0))
-    assert criterion(run_of([turn(), turn()], None)).per_invocation == (
-        Skipped("the case is a scenario and has no reference conversation"),
-    ) * 2
+    assert (
+        criterion(run_of([turn(), turn()], None)).per_invocation
+        == (Skipped("the case is a scenario and has no reference conversation"),) * 2
+    )

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 NOT_A_FUNCTION = 3
 
@@ -17,7 +18,7 @@ def answer_length(eval_metric: Any, actual: Any, expected: Any, scenario: Any) -
 
 async def politeness(eval_metric: Any, actual: Any, expected: Any, scenario: Any) -> float:
     """Of the whole conversation: whether the last answer says thanks."""
-    await anyio.sleep(0)
+    await anyio.lowlevel.checkpoint()
     return float("thank" in actual[-1].final_text)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,17 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     folder = tmp_path_factory.mktemp("mlflow")
     uri = f"sqlite:///{folder / 'mlflow.db'}"
     client = MlflowClient(uri, uri)
+    for store in (client._tracking_client.store, client._get_registry_client().store):
+        _without_waiting_for_the_disk(store.engine)
     return Lab(client, uri, client.create_experiment("gate", artifact_location=(folder / "artifacts").as_uri()))
+
+
+def _without_waiting_for_the_disk(engine: Any) -> None:
+    """Make SQLite leave the writing to the operating system: the store is gone after the tests."""
+    from sqlalchemy import event
+
+    event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous = OFF"))
+    engine.dispose()
 
 
 _numbers = itertools.count()

@@ -15,6 +15,7 @@ from mlflow_adk_eval.agents.recording import Recording
 from mlflow_adk_eval.config import EvalConfig, dumps_config, load_config
 from mlflow_adk_eval.evalset import EvalSet, Invocation, dumps, eval_set_digest
 from mlflow_adk_eval.gate.evidence import Evidence
+from mlflow_adk_eval.gate.keys import key_of_criterion
 from mlflow_adk_eval.outcome import Report
 from mlflow_adk_eval.runner import run
 from mlflow_adk_eval.table import table_of
@@ -75,7 +76,7 @@ def evidence_of(report: Report, *, model_id: str = "m-1", run_id: str = "r-1") -
         "adk_eval.eval_set_digest": eval_set_digest(report.eval_set),
         "adk_eval.config_digest": report.config.digest(),
         "adk_eval.num_runs": str(report.num_runs),
-        **{f"threshold.{name}": text for name, text in report.config.thresholds().items()},
+        **{f"threshold.{key_of_criterion(name)}": text for name, text in report.config.thresholds().items()},
     }
     artifacts = {
         "eval_set.json": dumps(report.eval_set).encode(),
@@ -89,7 +90,7 @@ def evidence_of(report: Report, *, model_id: str = "m-1", run_id: str = "r-1") -
         "adk_eval.verdict": report.verdict,
         "adk_eval.eval_set_id": report.eval_set.eval_set_id,
     }
-    metrics = {f"{name}/mean": score for name, score in report.scores.items() if score is not None}
+    metrics = {f"{key_of_criterion(name)}/mean": score for name, score in report.scores.items() if score is not None}
     return sealed(
         Evidence(
             run_id=run_id,
@@ -107,7 +108,11 @@ def evidence_of(report: Report, *, model_id: str = "m-1", run_id: str = "r-1") -
 def sealed(evidence: Evidence) -> Evidence:
     """Return the evidence with a manifest and its parameter made for the artifacts that it has, as the writer of the run would."""
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in evidence.artifacts.items()}
-    manifest = json.dumps({"schema": 1, "artifacts": hashes}).encode()
+    return with_manifest(evidence, json.dumps({"schema": 1, "artifacts": hashes}).encode())
+
+
+def with_manifest(evidence: Evidence, manifest: bytes) -> Evidence:
+    """Return the evidence with another manifest and the parameter for it."""
     digest = hashlib.sha256(manifest).hexdigest()
     return replace(evidence, manifest=manifest, params={**evidence.params, "adk_eval.manifest_sha256": digest})
 

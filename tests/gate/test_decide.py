@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.gate.decide import decide
 from mlflow_adk_eval.gate.evidence import Evidence
+from mlflow_adk_eval.gate.keys import key_of_criterion
 from mlflow_adk_eval.gate.policy import DEFAULT_POLICY, Policy, load_policy
 from tests.gate.gate_kit import (
     CONFIG,
@@ -198,6 +201,45 @@ def test_cases_with_criteria_of_their_own_are_held_to_those() -> None:
         "tool_trajectory_avg_score: 2 cases reached the threshold 1.0 (mean 1)",
         "response_match_score: 3 cases reached the threshold 0.5 | 0.9 (mean 1)",
     )
+
+
+def test_a_finished_run_without_an_end_is_no_evidence() -> None:
+    assert decide(replace(GOOD, end_time=None)).reasons == ("the run has the status FINISHED but no end time",)
+
+
+@pytest.fixture
+def custom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evidence:
+    """Return the evidence of a run with a metric of the user's own, whose code is not there any more."""
+    (tmp_path / "own_metrics.py").write_text("def politeness(metric, actual, expected, scenario):\n    return [7.0] * len(actual)\n")
+    info = {"metric_name": "polite?", "metric_value_info": {"interval": {"min_value": 0, "max_value": 10}}}
+    metric = {"code_config": {"name": "own_metrics.politeness"}, "metric_info": info}
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        report = report_of(config={"criteria": {"polite?": 6}, "custom_metrics": {"polite?": metric}})
+    del sys.modules["own_metrics"]
+    return evidence_of(report)
+
+
+def test_a_users_metric_is_decided_on_without_running_its_code(custom: Evidence) -> None:
+    assert decide(custom).reasons[1] == "polite?: 3 cases reached the threshold 6.0 (mean 7)"
+    assert "own_metrics" not in sys.modules
+
+
+@pytest.mark.parametrize("score", [11, -0.1, 10**400, float("-inf")])
+def test_a_users_metric_is_held_to_its_own_range(custom: Evidence, score: float) -> None:
+    def put(rows: list[Row]) -> None:
+        row_of(rows, "heating")["polite?/score"] = score
+
+    (reason,) = decide(with_table(custom, put)).reasons
+    assert reason.startswith("case 'heating', turn 1: the score of polite? is ")
+    assert reason.endswith(", outside its range from 0 to 10")
+
+
+@given(st.text(min_size=1) | st.sampled_from((TRAJECTORY, "a" * 300, ".", " x", "ü-ß")))
+def test_criteria_have_the_keys_that_the_log_of_a_run_gives_them(name: str) -> None:
+    from mlflow_adk_eval.tracking.names import key_of_criterion as key_in_the_log
+
+    assert key_of_criterion(name) == key_in_the_log(name)
 
 
 # What follows holds for any table, also for one whose writer sealed it.

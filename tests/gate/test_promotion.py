@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -224,6 +225,13 @@ def test_a_changed_record_does_not_verify(lab: Lab, good: Entrant) -> None:
     assert reason == f"version 1 of {good.name!r}: its record {path} in run {good.run_id} was changed after the decision"
 
 
+def test_a_missing_record_does_not_verify(lab: Lab, good: Entrant) -> None:
+    good.promote()
+    path = good.tags["adk_eval.gate.record"]
+    Path(lab.client.get_run(good.run_id).info.artifact_uri.removeprefix("file://"), path).unlink()
+    assert good.verify().reasons == (f"version 1 of {good.name!r}: its record {path} is missing from run {good.run_id}",)
+
+
 def test_changed_tags_do_not_verify(lab: Lab, good: Entrant) -> None:
     good.promote()
     lab.client.set_model_version_tag(good.name, good.version, "adk_eval.gate.decided_by", "nobody")
@@ -335,6 +343,20 @@ def test_an_alias_that_the_registry_does_not_take_is_a_usage_error(alias: str) -
         verify("any", alias=alias)
 
 
+def test_a_model_without_a_name_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="the name of the registered model is empty"):
+        promote(" ", 1, run_id="any")
+
+
+def test_a_user_without_a_name_can_promote_too(good: Entrant, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nameless() -> str:
+        raise KeyError("uid not found: 4711")
+
+    monkeypatch.delenv("GITHUB_ACTOR", raising=False)
+    monkeypatch.setattr("getpass.getuser", nameless)
+    assert good.promote().decided_by == f"unknown@{socket.gethostname()}"
+
+
 @pytest.mark.parametrize("version", ["", "one", "-1", "1.0", "٣"])
 def test_a_version_that_is_no_number_is_a_usage_error(version: str) -> None:
     with pytest.raises(UsageError, match="version"):
@@ -422,5 +444,6 @@ def test_the_module_is_the_function(lab: Lab, good: Entrant) -> None:
     from mlflow_adk_eval.gate import DEFAULT_POLICY as policy  # noqa: N811 - the name is not under test
 
     assert adk_eval.gate(good.run_id, policy, tracking_uri=lab.uri).passed
+    assert sys.modules["mlflow_adk_eval.gate"].gate(good.run_id, tracking_uri=lab.uri).passed
     with pytest.raises(AttributeError, match="no attribute 'gait'"):
         _ = sys.modules["mlflow_adk_eval.gate"].gait

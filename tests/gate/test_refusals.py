@@ -27,6 +27,7 @@ from tests.gate.gate_kit import (
     row_of,
     with_artifact,
     with_eval_set,
+    with_manifest,
     with_table,
 )
 
@@ -141,6 +142,8 @@ REFUSALS: dict[str, tuple[Change | None, Tamper | None, str]] = {
         text("manifest.json", '{"schema": 1, "artifacts": {}}'),
         "adk_eval/manifest.json was changed after the run: its sha256 is",
     ),
+    "manifest unreadable": (lambda e: with_manifest(e, b"{"), None, "adk_eval/manifest.json cannot be read: $: found text that is no JSON"),
+    "manifest of another kind": (lambda e: with_manifest(e, b"[]"), None, "adk_eval/manifest.json is no manifest of schema 1"),
     "table edited": (None, text("invocations.json", "{}"), "the artifact adk_eval/invocations.json was changed after the run"),
     "config edited": (None, text("config.json", "{}"), "the artifact adk_eval/config.json was changed after the run"),
     "set edited": (None, text("eval_set.json", "{}"), "the artifact adk_eval/eval_set.json was changed after the run"),

@@ -87,7 +87,7 @@ def test_both_ways_of_writing_leave_the_same_rows(store, monkeypatch, tmp_path):
     plain = rows_of(store, report.run_id)
     assert {table: len(rows) for table, rows in plain.items()} == {
         "trace_info": 5,
-        "trace_tags": 35,
+        "trace_tags": 30,
         "trace_request_metadata": 20,
         "assessments": 25,
         "spans": 6,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tracking.conftest import free_port
+from tests.tracking.conftest import copied, free_port
 from tests.tracking.small import CONFIG, answering, rooms
 
 
@@ -71,13 +71,13 @@ def test_a_server_killed_in_mid_run_costs_nothing(new_server, tmp_path, monkeypa
     server = new_server()
     once = threading.Lock()
 
-    def kill(text, session):
+    def agent(text, session):
         if once.acquire(blocking=False):
             server.kill()
         return answering(rooms())(text, session)
 
     with pytest.raises(TrackingError, match="mlflow-adk-eval upload adk_eval_pending/") as lost:
-        evaluate(rooms(), kill, CONFIG, experiment="killed", tracking_uri=server.uri)
+        evaluate(rooms(), agent, CONFIG, experiment="killed", tracking_uri=server.uri)
     (folder,) = (tmp_path / "adk_eval_pending").iterdir()
     assert str(folder.relative_to(tmp_path)) in str(lost.value)
     with pytest.raises(TrackingError, match="cannot be reached"):
@@ -172,7 +172,7 @@ def test_the_folder_for_what_is_pending_can_be_chosen(store, tmp_path, monkeypat
         evaluate(rooms(), answering(rooms()), CONFIG, tracking_uri=store, pending_folder=tmp_path / "file")
 
 
-def test_a_folder_whose_run_is_gone_is_refused(store, tmp_path, monkeypatch):
+def test_a_folder_whose_run_is_gone_is_refused(store, template, tmp_path, monkeypatch):
     from mlflow_adk_eval import TrackingError, UsageError, evaluate, upload
     from mlflow_adk_eval.tracking import log
 
@@ -186,4 +186,4 @@ def test_a_folder_whose_run_is_gone_is_refused(store, tmp_path, monkeypatch):
     other = tmp_path / "other"
     other.mkdir()
     with pytest.raises(UsageError, match=f"run {folder.name} does not exist"):
-        upload(folder, tracking_uri=f"sqlite:///{other / 'mlflow.db'}")
+        upload(folder, tracking_uri=copied(template, other))

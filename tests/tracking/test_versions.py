@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from mlflow_adk_eval import score
 from mlflow_adk_eval.tracking.git import git_state
-from tests.tracking.small import CONFIG, answering, rooms
+from tests.tracking.conftest import copied
+from tests.tracking.small import CONFIG, answering, expected_of, rooms
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -137,28 +141,32 @@ def test_a_detached_head_has_no_branch(repo):
     assert (state.branch, state.diff, state.diff_sha256) == ("", "", "")
 
 
-@pytest.fixture
-def registered(store):
-    """A registered model with a version made from a LoggedModel and one made from something else."""
+@pytest.fixture(scope="module")
+def registered(template, tmp_path_factory):
+    """A store with a registered model: one version made from a LoggedModel, one from something else."""
     from mlflow import MlflowClient
 
-    from mlflow_adk_eval import evaluate
     from mlflow_adk_eval.tracking import register
 
+    folder = tmp_path_factory.mktemp("registered")
+    store = copied(template, folder)
     client = MlflowClient(store)
-    report = evaluate(rooms(), answering(rooms()), CONFIG, experiment="versions", tracking_uri=store, traces=False)
+    with contextlib.chdir(folder):
+        run = run_of(store)
+    report = dataclasses.replace(score(rooms(), expected_of(rooms()), CONFIG), run_id=run.info.run_id)
     assert register(report, "home", tracking_uri=store) == "1"
     assert register(report, "home", tracking_uri=store) == "1"
     client.create_model_version("home", source="runs:/0123/model")
     client.set_registered_model_alias("home", "champion", "1")
-    return model_of(client.get_run(report.run_id))
+    return store, model_of(run)
 
 
 @pytest.mark.parametrize("spelling", ["models:/home/1", "models:/home@champion", "models:/{model_id}", "{model_id}"])
-def test_a_registered_version_is_its_logged_model(registered, store, spelling):
-    run = run_of(store, agent_version=spelling.format(model_id=registered))
-    assert model_of(run) == registered
-    assert [found.model_id for found in run.inputs.model_inputs] == [registered]
+def test_a_registered_version_is_its_logged_model(registered, spelling):
+    store, model_id = registered
+    run = run_of(store, agent_version=spelling.format(model_id=model_id))
+    assert model_of(run) == model_id
+    assert [found.model_id for found in run.inputs.model_inputs] == [model_id]
     assert "adk_eval.git" not in run.data.tags
 
 
@@ -178,11 +186,12 @@ def test_a_registered_version_is_its_logged_model(registered, store, spelling):
         ("", "wanted models:/<name>/<version>"),
     ],
 )
-def test_what_names_no_version_is_refused_before_the_agent_is_called(registered, store, agent_version, message):
+def test_what_names_no_version_is_refused_before_the_agent_is_called(registered, agent_version, message):
     from mlflow import MlflowClient
 
     from mlflow_adk_eval import UsageError, evaluate
 
+    store, _ = registered
     client = MlflowClient(store)
     experiment = client.get_experiment_by_name("versions").experiment_id
     before = len(client.search_runs([experiment]))
@@ -197,9 +206,8 @@ def test_what_names_no_version_is_refused_before_the_agent_is_called(registered,
 
 
 def test_a_report_that_was_not_logged_cannot_be_registered(store):
-    from mlflow_adk_eval import UsageError, score
+    from mlflow_adk_eval import UsageError
     from mlflow_adk_eval.tracking import register
-    from tests.tracking.small import expected_of
 
     with pytest.raises(UsageError, match="was not logged"):
         register(score(rooms(), expected_of(rooms()), CONFIG), "home", tracking_uri=store)

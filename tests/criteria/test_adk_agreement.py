@@ -1,0 +1,199 @@
+"""google-adk's own evaluators as the oracle: the same scores, except where docs/parity.md says otherwise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from mlflow_adk_eval.criteria import REGISTRY, CaseRun
+from mlflow_adk_eval.criteria.base import Planned, result_of
+from mlflow_adk_eval.criteria.response_match import tokens
+from mlflow_adk_eval.evalset import Invocation, dump
+from mlflow_adk_eval.outcome import CriterionResult, Errored, Scored, Skipped
+from mlflow_adk_eval.settings import SETTINGS
+from tests.criteria.builders import RESPONSE, TRAJECTORY, call, case, event, recorded, turn
+from tests.criteria.strategies import texts, turns
+from tests.strategies import QUICK
+
+eval_case = pytest.importorskip("google.adk.evaluation.eval_case", reason="the extra [adk] is not installed")
+final_response_match = pytest.importorskip("google.adk.evaluation.final_response_match_v1", reason="google-adk[eval] is not installed")
+trajectory = pytest.importorskip("google.adk.evaluation.trajectory_evaluator", reason="the extra [adk] is not installed")
+efficiency = pytest.importorskip("google.adk.evaluation._efficiency_evaluators", reason="this google-adk has no efficiency metrics")
+
+TURNS: TypeAdapter[tuple[Invocation, ...]] = TypeAdapter(tuple[Invocation, ...])
+MANY = settings(QUICK, max_examples=200)
+EFFICIENT = {
+    "tool_call_count_v1": "_ToolCallCountV1Evaluator",
+    "inference_call_count_v1": "_InferenceCallCountV1Evaluator",
+    "token_usage_v1": "_TokenUsageV1Evaluator",
+    "invocation_duration_v1": "_InvocationDurationV1Evaluator",
+}
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # ADK's evaluation package is experimental
+
+
+@st.composite
+def pairs(draw: st.DrawFn) -> tuple[tuple[Invocation, ...], tuple[Invocation, ...]]:
+    """Actual and expected turns, as many of the one as of the other."""
+    listed = draw(st.lists(st.tuples(turns(), turns()), min_size=1, max_size=4))
+    actual, expected = zip(*listed, strict=True)
+    return TURNS.validate_python(actual), TURNS.validate_python(expected)
+
+
+def by_us(name: str, actual: tuple[Invocation, ...], expected: tuple[Invocation, ...] | None = None, **chosen: Any) -> CriterionResult:
+    criterion = REGISTRY[name](SETTINGS[name].model_validate({"threshold": 0.5} | chosen))
+    run = CaseRun(case=case("c", *(actual if expected is None else expected)), actual=actual)
+    judged: Any = criterion(run)
+    return result_of(Planned(name=name, criterion=criterion, threshold=None), run, judged)
+
+
+def by_adk(name: str, actual: tuple[Invocation, ...], expected: tuple[Invocation, ...] | None = None, **chosen: Any) -> Any:
+    """Return ADK's result on the JSON of the same turns."""
+    from google.adk.evaluation.eval_metrics import BaseCriterion, EvalMetric, ToolTrajectoryCriterion
+
+    theirs = [[eval_case.Invocation.model_validate(dump(found)) for found in side] for side in (actual, expected or ())]
+    if name in EFFICIENT:
+        return getattr(efficiency, EFFICIENT[name])().evaluate_invocations(theirs[0])
+    kind, evaluator = {
+        TRAJECTORY: (ToolTrajectoryCriterion, trajectory.TrajectoryEvaluator),
+        RESPONSE: (BaseCriterion, final_response_match.RougeEvaluator),
+    }[name]
+    metric = EvalMetric(metric_name=name, criterion=kind.model_validate({"threshold": 0.5} | chosen))
+    return evaluator(eval_metric=metric).evaluate_invocations(*theirs)
+
+
+def scores(result: Any) -> list[float | None]:
+    """Return the score of each turn, of our result or of ADK's."""
+    if isinstance(result, CriterionResult):
+        return [cell.score if isinstance(cell, Scored) else None for cell in result.per_invocation]
+    return [found.score for found in result.per_invocation_results]
+
+
+@MANY
+@given(pairs())
+def test_trajectories_score_as_in_adk(sides: Any) -> None:
+    for match_type, ignore_args in product(("EXACT", "IN_ORDER", "ANY_ORDER"), (False, True)):
+        ours, theirs = (judge(TRAJECTORY, *sides, match_type=match_type, ignore_args=ignore_args) for judge in (by_us, by_adk))
+        assert scores(ours) == scores(theirs), (match_type, ignore_args)
+        assert ours.score == pytest.approx(theirs.overall_score, abs=1e-12)
+
+
+@MANY
+@given(pairs())
+def test_responses_score_as_in_adk_bit_for_bit(sides: Any) -> None:
+    ours, theirs = (judge(RESPONSE, *sides) for judge in (by_us, by_adk))
+    assert scores(ours) == scores(theirs)
+    assert ours.score == pytest.approx(theirs.overall_score, abs=1e-12)
+
+
+@settings(QUICK, max_examples=500)
+@given(texts())
+def test_texts_have_adks_words(text: str) -> None:
+    assert tokens(text) == final_response_match._UnicodeAwareTokenizer(use_stemmer=True).tokenize(text)
+
+
+def test_every_character_is_read_as_adk_reads_it() -> None:
+    tokenizer = final_response_match._UnicodeAwareTokenizer(use_stemmer=True)
+    for start in (*range(0, 0x20000, 0x400), 0x20000, 0x2F800, 0x30000, 0xE0000, 0xF0000, 0x10FC00):
+        chars = [chr(code) for code in range(start, start + 0x400) if not 0xD800 <= code <= 0xDFFF]
+        text = " ".join(f"{char} x{char}x" for char in chars)
+        assert tokens(text) == tokenizer.tokenize(text), hex(start)
+
+
+@MANY
+@given(st.lists(turns(), min_size=1, max_size=3).map(TURNS.validate_python))
+def test_turns_cost_what_they_cost_in_adk(actual: Any) -> None:
+    for name in EFFICIENT:
+        ours, theirs = by_us(name, actual), by_adk(name, actual)
+        assert scores(ours) == scores(theirs), name
+        for cell, found in zip(ours.per_invocation, theirs.per_invocation_results, strict=True):
+            details = found.token_usage_details or found.duration_details
+            assert not details or not isinstance(cell, Scored) or cell.details == details.model_dump(exclude_none=True)
+        if None not in scores(ours):
+            assert ours.score == pytest.approx(theirs.overall_score, abs=6e-4 if name == "invocation_duration_v1" else 1e-9)
+
+
+# What follows are the differences that docs/parity.md lists, with both sides.
+
+
+def test_no_arguments_are_empty_arguments_here_and_not_in_adk() -> None:
+    sides = ((turn("x", call("f")),), (turn("x", call("f", {})),))
+    assert scores(by_us(TRAJECTORY, *sides)) == [1.0]
+    assert scores(by_adk(TRAJECTORY, *sides)) == [0.0]
+
+
+def test_true_is_not_one_here_and_is_in_adk() -> None:
+    sides = ((turn("x", call("f", on=True, deep=[{"off": False}])),), (turn("x", call("f", on=1, deep=[{"off": 0}])),))
+    assert scores(by_us(TRAJECTORY, *sides)) == [0.0]
+    assert scores(by_adk(TRAJECTORY, *sides)) == [1.0]
+
+
+def test_three_turns_of_exactly_the_threshold_pass_here_and_fail_in_adk() -> None:
+    sides = ((turn("a b c d e f g x y z"),) * 3, (turn("a b c d e f g h i j"),) * 3)
+    ours, theirs = by_us(RESPONSE, *sides), by_adk(RESPONSE, *sides, threshold=0.7)
+    assert scores(ours) == scores(theirs) == [0.7] * 3
+    assert replace(ours, threshold=0.7).passed
+    assert theirs.overall_score == 0.6999999999999998
+    assert theirs.overall_eval_status.name == "FAILED"
+
+
+def test_the_mean_is_rounded_at_the_end_here_and_at_each_addition_in_adk() -> None:
+    sides = ((turn("a b c d e f w x y z"),) * 10, (turn("a b c d e f g h i j"),) * 10)
+    assert by_us(RESPONSE, *sides).score == 0.6
+    assert by_adk(RESPONSE, *sides).overall_score == 0.5999999999999999
+
+
+@pytest.mark.parametrize("name", [TRAJECTORY, RESPONSE])
+def test_a_missing_turn_is_an_error_of_that_turn_here_and_of_the_metric_in_adk(name: str) -> None:
+    sides = ((turn("x"),), (turn("x"), turn("y")))
+    first, second = by_us(name, *sides).per_invocation
+    assert isinstance(first, Scored)
+    assert isinstance(second, Errored)
+    with pytest.raises(ValueError, match="must have the same length"):
+        by_adk(name, *sides)
+
+
+@pytest.mark.parametrize(
+    ("name", "turns_", "theirs"),
+    [
+        ("token_usage_v1", [45, 1, None], 46 / 3),
+        ("invocation_duration_v1", [4.0, None, 1.0], 2.5),
+        ("inference_call_count_v1", [1, None], 1.0),
+    ],
+)
+def test_a_turn_that_was_not_measured_leaves_no_mean_here_and_a_mean_in_adk(name: str, turns_: list[Any], theirs: float) -> None:
+    actual = tuple(_measured(name, amount) for amount in turns_)
+    ours = by_us(name, actual)
+    assert scores(ours) == [None if amount is None else float(amount) for amount in turns_]
+    assert isinstance(ours.per_invocation[turns_.index(None)], Skipped)
+    assert isinstance(ours.overall, Errored)
+    assert by_adk(name, actual).overall_score == pytest.approx(theirs)
+
+
+def _measured(name: str, amount: float | None) -> Invocation:
+    if name == "invocation_duration_v1":
+        return turn("x", duration=amount)
+    usage = None if amount is None else {"prompt_token_count": amount}
+    return recorded("x", event(usage_metadata=usage)) if name == "token_usage_v1" or amount else turn("x")
+
+
+def test_seconds_are_averaged_exactly_here_and_rounded_in_adk() -> None:
+    actual = tuple(turn("x", duration=seconds) for seconds in (0.001, 0.001, 0.002))
+    assert by_us("invocation_duration_v1", actual).score == math.fsum((0.001, 0.001, 0.002)) / 3
+    assert by_adk("invocation_duration_v1", actual).overall_score == 0.001
+
+
+def test_an_efficiency_metric_may_have_a_threshold_here_and_not_in_adk() -> None:
+    from google.adk.evaluation.eval_metrics import EvalMetric
+
+    with pytest.raises(ValueError, match="does not support a threshold"):
+        efficiency._TokenUsageV1Evaluator(EvalMetric(metric_name="token_usage_v1", threshold=100))
+    actual = (_measured("token_usage_v1", 120),)
+    for threshold, passed in ((100, False), (120, True)):
+        assert replace(by_us("token_usage_v1", actual), threshold=threshold, greater_is_better=False).passed is passed

@@ -1,0 +1,42 @@
+"""The page for people on a run's front."""
+
+from __future__ import annotations
+
+from mlflow_adk_eval import score
+from mlflow_adk_eval.report.summary import note_of
+from tests.tracking.small import CONFIG, eval_set, expected_of, many, rooms, turn
+
+
+def test_a_pass_is_a_headline_and_a_table():
+    assert note_of(score(rooms(), expected_of(rooms()), CONFIG)) == (
+        "**passed**: 3 of 3 conversations passed (rooms)\n\n"
+        "| criterion | threshold | mean | pass rate | evaluated | errored |\n"
+        "| --- | --- | --- | --- | --- | --- |\n"
+        "| tool_trajectory_avg_score | ≥ 1 | 1 | 100.0% | 5 | 0 |\n"
+        "| response_match_score | ≥ 0.5 | 1 | 100.0% | 5 | 0 |\n"
+        "| tool_call_count_v1 | information | 0.6667 |  | 5 | 0 |"
+    )
+
+
+def test_failures_come_before_missing_evidence_and_both_have_reasons():
+    recorded = expected_of(rooms())
+    note = note_of(score(rooms(), {"both": recorded["both"], "heat": [turn("21 degrees please", "no")]}, CONFIG))
+    assert note.index("**heat** failed: tool_trajectory_avg_score is 0") < note.index("**light** undecided: the agent did not finish")
+    assert "**both**" not in note
+
+
+def test_many_failures_are_counted_and_not_listed():
+    cases = many(50)
+    note = note_of(score(cases, {eval_id: [turn("q", "no")] for eval_id in cases.eval_ids}, CONFIG))
+    assert note.endswith("- and 40 more")
+    assert len(note) < 8000
+
+
+def test_texts_of_others_do_not_become_markup():
+    cases = eval_set({"<b>|`a`|\n# x [l](http://e)": [turn("q", "yes")]})
+    note = note_of(score(cases, {}, CONFIG))
+    assert "**\\<b\\>\\|\\`a\\`\\| \\# x \\[l\\](http://e)** undecided" in note
+
+
+def test_a_set_without_cases_is_said_to_have_passed_nothing():
+    assert note_of(score(eval_set({}), {}, CONFIG)) == "**undecided**: 0 of 0 conversations passed (rooms)"
