@@ -158,7 +158,7 @@ def _lost(job: Job, results: Sequence[Result]) -> str:
 
 def importing(results: Results) -> str:
     """Return the table of import times."""
-    bare = next(job for job in results if not job.targets)
+    bare = next(job for job in results if job.is_baseline)
     base = median(results[bare], "peak_mb") or 0.0
     columns = [
         Column("", lambda job: job.label),

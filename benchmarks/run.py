@@ -77,7 +77,7 @@ def _section(name: str, chosen: argparse.Namespace, command: str) -> tuple[str, 
     """Return a workload's part of the report, and what was wrong."""
     workload = WORKLOADS[name]
     cases = chosen.cases or workload.cases
-    jobs = [job for job in workload.jobs(cases) if not chosen.contenders or job.side in chosen.contenders]
+    jobs = [job for job in workload.jobs(cases) if not chosen.contenders or job.side in chosen.contenders or job.is_baseline]
     missing = {side: package for side in dict.fromkeys(job.side for job in jobs) if (package := absent(side))}
     place = description()
     results = _measure(workload, [job for job in jobs if job.side not in missing], chosen.rounds)

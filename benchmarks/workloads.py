@@ -33,6 +33,11 @@ class Job:
         return self.cases * TURNS
 
     @property
+    def is_baseline(self) -> bool:
+        """Whether it imports nothing, to know what a bare Python holds."""
+        return self.targets == ()
+
+    @property
     def logged(self) -> int:
         """How many scores on traces, or rows of a table, the store must hold."""
         return self.rows * (_CRITERIA if self.logs == "traces" else 1)
@@ -101,7 +106,7 @@ def _defaults(cases: int) -> list[Job]:
 
 def _imports(_cases: int) -> list[Job]:
     return [
-        Job("nothing", "floor", targets=()),
+        Job("nothing", "ours", targets=()),
         Job("`import mlflow_adk_eval`", "ours", targets=("mlflow_adk_eval",)),
         Job("… and what loading and scoring need", "ours", targets=("mlflow_adk_eval:load_eval_set", "mlflow_adk_eval:score")),
         Job("`import google.adk.evaluation.local_eval_service`", "adk", targets=("google.adk.evaluation.local_eval_service",)),

@@ -73,7 +73,7 @@ def parse_table(text: bytes, source: str) -> Table:
 
 def table_of(report: Report) -> Table:
     """Return every cell of a report, one row per invocation; a case without turns has one row."""
-    criteria = names_of(report.cases)
+    criteria = report.criteria
     special = {result.criterion for case in report.cases for result in case.results if _has_own_score(result)}
     columns = [*KEY, *CONTENT]
     for name in criteria:
@@ -81,11 +81,6 @@ def table_of(report: Report) -> Table:
         columns += [case_column(name)] if name in special else []
     rows = [row for case in report.cases for row in _rows(case, criteria, special)]
     return Table(tuple(columns), tuple(rows))
-
-
-def names_of(cases: Iterable[CaseResult]) -> tuple[str, ...]:
-    """Return the criteria of all cases, each once, in the order of their first appearance."""
-    return tuple(dict.fromkeys(result.criterion for case in cases for result in case.results))
 
 
 def key_of(eval_id: str, invocation_index: int, run_index: int) -> str:

@@ -218,15 +218,24 @@ def legacy_cases(draw: st.DrawFn) -> list[Json]:
 def damaged(draw: st.DrawFn, values: SearchStrategy[Any]) -> Any:
     """Values of which one place was replaced by something else."""
     value = draw(values)
-    places = _places(value)
-    path = draw(st.sampled_from(places))
-    other = draw(json_values() | st.sampled_from(([], {}, [[]], [{}], "NOVICE", {"text": "x"}, {"parts": []}, [["a", []]], {"name": "f"})))
-    return _replaced(value, path, other)
+    path = draw(st.sampled_from(_places(value)))
+    return _replaced(value, path, draw(_OF_ANY_KIND | _OF_A_KIND[type(_at(value, path))]))
+
+
+_OF_ANY_KIND = json_values() | st.sampled_from(([], {}, [[]], [{}], "NOVICE", {"text": "x"}, {"parts": []}, [["a", []]], {"name": "f"}))
+_NUMBERS = st.integers(0, 99) | st.floats(0, 99)
+_OF_A_KIND: dict[type, SearchStrategy[Any]] = {
+    type(None): st.none(), bool: st.booleans(), int: _NUMBERS, float: _NUMBERS, str: texts(), list: st.just([]), dict: st.just({}),
+}  # fmt: skip
 
 
 def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [path, *(place for key, item in items for place in _places(item, (*path, key)))]
+
+
+def _at(value: Any, path: tuple[Any, ...]) -> Any:
+    return _at(value[path[0]], path[1:]) if path else value
 
 
 def _replaced(value: Any, path: tuple[Any, ...], other: Any) -> Any:

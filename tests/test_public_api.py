@@ -10,7 +10,7 @@ import pytest
 
 import mlflow_adk_eval as adk_eval
 
-HEAVY = {"mlflow", "google", "pandas", "numpy", "nltk", "scipy", "pydantic", "anyio", "rich", "click", "rouge_score"}
+HEAVY = {"mlflow", "google.adk", "google.genai", "pandas", "numpy", "nltk", "scipy", "pydantic", "anyio", "rich", "click", "rouge_score"}
 
 
 def test_the_public_names_are_exactly_these():
@@ -42,7 +42,7 @@ def test_gate_is_a_function_and_a_package_whatever_was_imported_before(prelude):
 
 
 def test_importing_the_package_imports_nothing_heavy():
-    code = "import sys, mlflow_adk_eval; print('\\n'.join({name.partition('.')[0] for name in sys.modules}))"
+    code = "import sys, mlflow_adk_eval; print('\\n'.join(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
     assert not HEAVY & set(loaded)
 

@@ -69,7 +69,7 @@ def few(found: Iterable[str], *, limit: int = _MAX_NAMED) -> list[str]:
     """Return the first findings, and how many there are besides.
 
     >>> few(["a", "b", "c"], limit=2)
-    ['a', 'and 1 more of this kind']
+    ['a', 'and 2 more of this kind']
     """
     listed = list(found)
     return listed if len(listed) <= limit else [*listed[: limit - 1], f"and {len(listed) - limit + 1} more of this kind"]

@@ -85,7 +85,7 @@ def test_what_adk_accepts_we_accept_with_the_same_meaning(folder: Path, value: A
     text = json.dumps(value)
     theirs = accepted_by_adk(text)
     if theirs is None or len({case.eval_id for case in theirs.eval_cases}) < len(theirs.eval_cases):
-        return  # which about half of them are; leaving them to hypothesis to replace would take minutes
+        return  # as most are; having hypothesis replace them would take minutes
     ours = parse_eval_set(text.encode(), "set.json", stem="set")
     assert said(adk_load(dumps(ours), folder)) == said(theirs)
 
