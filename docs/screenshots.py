@@ -1,6 +1,6 @@
 """Take the pictures of MLflow's pages that the documentation shows, from the store that `make demo` left.
 
-    make demo && make screenshots
+make demo && make screenshots
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mlflow.tracking import MlflowClient
 from playwright.sync_api import Error, Page, sync_playwright
 
 IMAGES = Path(__file__).parent / "images"
-SETTLE_MS = 4_000
+SETTLE_MS = 6_000
 NO_TELEMETRY = "try { localStorage.setItem('mlflow.telemetry.enabled', 'false') } catch (e) {}"
 
 
@@ -44,9 +44,9 @@ def shots(store: str) -> list[Shot]:
     compared = f"{page}/evaluation-runs?selectedRunUuid={bad}&compareToRunUuid={good}"
     return [
         Shot("evaluation_runs", f"{page}/evaluation-runs"),
-        Shot("run_rows", f"{page}/evaluation-runs?selectedRunUuid={bad}"),
-        Shot("rationale", f"{page}/evaluation-runs?selectedRunUuid={bad}", ("a:has-text('tr-')",)),
-        Shot("compare", compared),
+        Shot("run_rows", f"{page}/evaluation-runs", ("text=home_automation_agent_regressed",)),
+        Shot("rationale", f"{page}/evaluation-runs", ("text=home_automation_agent_regressed", "text=[turn_off_light #1]")),
+        Shot("compare", compared, ("[aria-label='Refresh traces']",)),
         Shot("run_overview", f"{page}/runs/{bad}"),
         Shot("artifact_table", f"{page}/runs/{bad}/artifacts/adk_eval/invocations.json"),
         Shot("agent_versions", f"{page}/models"),
@@ -92,7 +92,7 @@ def take(page: Page, address: str, shot: Shot) -> Path:
     page.wait_for_timeout(SETTLE_MS)
     close_assistant(page)
     for selector in shot.clicks:
-        page.locator(selector).first.click()
+        page.locator(selector).first.click(timeout=15_000)
         page.wait_for_timeout(SETTLE_MS)
     file = IMAGES / f"{shot.name}.png"
     page.screenshot(path=file)
@@ -102,9 +102,7 @@ def take(page: Page, address: str, shot: Shot) -> Path:
 def close_assistant(page: Page) -> None:
     """Close the panel that takes a third of the window, where it is open."""
     with contextlib.suppress(Error):
-        if page.get_by_text("MLflow Assistant").count():
-            page.locator('button:right-of(:text("MLflow Assistant"))').nth(2).click(timeout=2_000)
-            page.wait_for_timeout(800)
+        page.locator("[aria-label='Close']").last.click(timeout=2_000)
 
 
 def main() -> None:
@@ -114,7 +112,14 @@ def main() -> None:
     if not chromium:
         sys.exit("chromium is not installed; on Debian: apt-get install chromium")
     IMAGES.mkdir(exist_ok=True)
-    flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking", "--disable-sync", "--no-first-run"]
+    flags = [
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--disable-background-networking",
+        "--disable-sync",
+        "--no-first-run",
+    ]
     with server(store) as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=flags)
         context = browser.new_context(viewport={"width": 1800, "height": 1000})

@@ -61,7 +61,14 @@ def _evaluate(title: str, agent: str, project: Path, store: str) -> tuple[Report
     screen = console()
     screen.print(Rule(title, align="left"))
     with progress_bar("evaluating") as progress:
-        report = evaluate(project / "home_automation.evalset.json", agent=agent, experiment=EXPERIMENT, run_name=agent, tracking_uri=store, progress=progress)
+        report = evaluate(
+            project / "home_automation.evalset.json",
+            agent=agent,
+            experiment=EXPERIMENT,
+            run_name=agent,
+            tracking_uri=store,
+            progress=progress,
+        )
     screen.print(report_view(report))
     version = register(report, MODEL, tracking_uri=store)
     screen.print(Text(f"MLflow run {report.run_id}, registered as version {version} of {MODEL}\n"))
@@ -89,8 +96,7 @@ def _next_steps(folder: Path, store: str, good: tuple[Report, str], bad: tuple[R
     command = mlflow.relative_to(Path.cwd()) if mlflow.is_relative_to(Path.cwd()) else "mlflow"
     base = f"http://127.0.0.1:5000/#/experiments/{experiment}"
     pages = {
-        "both runs with their scores": f"{base}/evaluation-runs",
-        "each turn of the regressed version, with the reasons": f"{base}/evaluation-runs?selectedRunUuid={bad[0].run_id}",
+        "both runs with their scores; a click on a run's name shows its turns, a click on a turn the reasons": f"{base}/evaluation-runs",
         "the two versions side by side, turn by turn": f"{base}/evaluation-runs?selectedRunUuid={bad[0].run_id}&compareToRunUuid={good[0].run_id}",
         "the versions of the agent with their metrics": f"{base}/models",
         "the registered model, its champion and the record of the decision": f"http://127.0.0.1:5000/#/models/{MODEL}",

@@ -100,7 +100,8 @@ async def _played(agent: Agent, case: EvalCase, run_index: int) -> Played:
     wanted = None if case.conversation is None else len(case.conversation)
     if played.error or wanted is None or len(played.actual) == wanted:
         return played
-    return replace(played, error=f"the agent has {len(played.actual)} turns and the case {wanted}")
+    took_place = "1 turn" if len(played.actual) == 1 else f"{len(played.actual)} turns"
+    return replace(played, error=f"{took_place} took place, and the case asks for {wanted}")
 
 
 async def _each(work: Callable[[int], Awaitable[None]], count: int, *, limit: int) -> None:

@@ -13,7 +13,7 @@ import mlflow_adk_eval as adk_eval
 HEAVY = {"mlflow", "google.adk", "google.genai", "pandas", "numpy", "nltk", "scipy", "pydantic", "anyio", "rich", "click", "rouge_score"}
 
 
-def test_the_public_names_are_exactly_these():
+def test_the_public_names_are_exactly_these() -> None:
     assert sorted(adk_eval.__all__) == [
         "AdkEvalError", "AgentError", "CaseResult", "ConfigError", "CriterionResult", "Decision", "Errored", "EvalCase", "EvalConfig",
         "EvalSet", "EvalSetError", "GateFailed", "InputError", "Invocation", "Report", "RunError", "Scored", "Session", "Skipped",
@@ -23,17 +23,17 @@ def test_the_public_names_are_exactly_these():
 
 
 @pytest.mark.parametrize("name", adk_eval.__all__)
-def test_every_public_name_resolves_and_says_what_it_is(name):
+def test_every_public_name_resolves_and_says_what_it_is(name: str) -> None:
     assert inspect.getdoc(getattr(adk_eval, name))
 
 
-def test_an_unknown_name_is_an_attribute_error():
+def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'evaluat'"):
         _ = adk_eval.evaluat
 
 
 @pytest.mark.parametrize("prelude", ["", "import mlflow_adk_eval.gate.policy", "from mlflow_adk_eval.gate.promotion import gate"])
-def test_gate_is_a_function_and_a_package_whatever_was_imported_before(prelude):
+def test_gate_is_a_function_and_a_package_whatever_was_imported_before(prelude: str) -> None:
     code = (
         f"{prelude}\nimport mlflow_adk_eval as adk_eval\nassert callable(adk_eval.gate)\n"
         "import mlflow_adk_eval.gate.policy as policy\nassert policy.DEFAULT_POLICY\nassert callable(adk_eval.gate)"
@@ -41,13 +41,13 @@ def test_gate_is_a_function_and_a_package_whatever_was_imported_before(prelude):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_importing_the_package_imports_nothing_heavy():
+def test_importing_the_package_imports_nothing_heavy() -> None:
     code = "import sys, mlflow_adk_eval; print('\\n'.join(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
     assert not HEAVY & set(loaded)
 
 
-def test_the_command_line_shows_its_help_without_mlflow():
+def test_the_command_line_shows_its_help_without_mlflow() -> None:
     code = "import sys\nfrom mlflow_adk_eval.cli import main\nsys.argv[1:] = ['--help']\nmain()\nprint('mlflow' in sys.modules or 'google.adk' in sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert "Exit codes" in shown

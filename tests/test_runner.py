@@ -11,7 +11,7 @@ import pytest
 from mlflow_adk_eval.agents import Played, Recording
 from mlflow_adk_eval.agents.calls import CallableAgent
 from mlflow_adk_eval.agents.resolve import resolve_agent
-from mlflow_adk_eval.config import EFFICIENCY, DEFAULT_CONFIG, EvalConfig, parse_config
+from mlflow_adk_eval.config import DEFAULT_CONFIG, EFFICIENCY, EvalConfig, parse_config
 from mlflow_adk_eval.errors import ConfigError, UsageError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation
 from mlflow_adk_eval.outcome import CaseResult, Errored, Report, Scored, Skipped
@@ -201,7 +201,8 @@ def test_a_silent_turn_fails_its_criteria_and_stops_nothing() -> None:
 
 @pytest.mark.parametrize("criterion", [RESPONSE, "tool_call_count_v1"])
 @pytest.mark.parametrize(
-    ("actual", "wanted", "turns"), [(1, 2, "the agent has 1 turns and the case 2"), (2, 1, "the agent has 2 turns and the case 1")]
+    ("actual", "wanted", "turns"),
+    [(1, 2, "1 turn took place, and the case asks for 2"), (2, 1, "2 turns took place, and the case asks for 1")],
 )
 def test_turns_that_are_missing_or_too_many_are_no_evidence(criterion: str, actual: int, wanted: int, turns: str) -> None:
     settings = parse_config({"criteria": {criterion: 0.0 if criterion == RESPONSE else 9}}, "config")
@@ -291,7 +292,9 @@ def test_ordinary_functions_of_several_conversations_run_at_the_same_time() -> N
         return "yes"
 
     started = time.perf_counter()
-    report = run(cases(*(case(f"c{index}", turn()) for index in range(8))), CallableAgent(function=slow, name="slow"), MATCH, Options(concurrency=8))
+    report = run(
+        cases(*(case(f"c{index}", turn()) for index in range(8))), CallableAgent(function=slow, name="slow"), MATCH, Options(concurrency=8)
+    )
     assert report.passed
     assert time.perf_counter() - started < 8 * 0.05
 

@@ -12,17 +12,17 @@ def cases(*values: float) -> dict[str, list[float]]:
 
 
 @pytest.mark.parametrize("values", [{}, cases(0.4), {"a": [0.1, 0.9, 0.5]}, {"a": [], "b": [0.5]}])
-def test_fewer_than_two_cases_give_no_interval(values):
+def test_fewer_than_two_cases_give_no_interval(values: dict[str, list[float]]) -> None:
     assert mean_interval(values) is None
 
 
-def test_equal_scores_that_are_no_proportion_give_no_interval():
+def test_equal_scores_that_are_no_proportion_give_no_interval() -> None:
     assert mean_interval(cases(0.7, 0.7, 0.7, 0.7)) is None
 
 
 @given(trials=st.integers(1, 200), data=st.data(), confidence=st.sampled_from([0.8, 0.9, 0.95, 0.99]))
 @settings(deadline=None)
-def test_wilson_is_scipys(trials, data, confidence):
+def test_wilson_is_scipys(trials: int, data: st.DataObject, confidence: float) -> None:
     from scipy.stats import binomtest
 
     successes = data.draw(st.integers(0, trials))
@@ -30,20 +30,20 @@ def test_wilson_is_scipys(trials, data, confidence):
     assert wilson_interval(successes, trials, confidence) == pytest.approx((expected.low, expected.high), abs=1e-9)
 
 
-def test_a_flawless_run_of_five_cases_does_not_prove_perfection():
+def test_a_flawless_run_of_five_cases_does_not_prove_perfection() -> None:
     low, high = mean_interval(cases(1, 1, 1, 1, 1)) or (1, 1)
     assert low == pytest.approx(0.5655, abs=1e-3)
     assert high == 1.0
 
 
-def test_repeated_runs_of_agreeing_cases_count_as_one_observation_each():
+def test_repeated_runs_of_agreeing_cases_count_as_one_observation_each() -> None:
     once = mean_interval({"a": [1], "b": [0], "c": [1]})
     assert mean_interval({"a": [1] * 50, "b": [0] * 50, "c": [1] * 50}) == once
 
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("size", [15, 60, 300])
-def test_the_bootstrap_is_scipys_up_to_the_resampling(seed, size):
+def test_the_bootstrap_is_scipys_up_to_the_resampling(seed: int, size: int) -> None:
     import numpy as np
     from scipy.stats import bootstrap
 
@@ -54,7 +54,7 @@ def test_the_bootstrap_is_scipys_up_to_the_resampling(seed, size):
     assert ours == pytest.approx((reference.low, reference.high), abs=0.12 * width)
 
 
-def test_cases_are_resampled_and_not_values():
+def test_cases_are_resampled_and_not_values() -> None:
     runs = {f"case_{index}": [index / 10] * 40 for index in range(10)}
     few = mean_interval({eval_id: values[:1] for eval_id, values in runs.items()})
     assert mean_interval(runs) == pytest.approx(few)
@@ -62,18 +62,18 @@ def test_cases_are_resampled_and_not_values():
 
 @given(st.lists(st.lists(st.floats(0, 1), min_size=1, max_size=4), min_size=2, max_size=20))
 @settings(deadline=None, max_examples=40)
-def test_the_interval_holds_its_mean_and_stays_in_range(runs):
+def test_the_interval_holds_its_mean_and_stays_in_range(runs: list[list[float]]) -> None:
     interval = mean_interval({str(index): values for index, values in enumerate(runs)})
     if interval is not None:
         low, high = interval
         assert min(map(min, runs)) - 1e-9 <= low <= high <= max(map(max, runs)) + 1e-9 or set(sum(runs, [])) <= {0, 1}  # noqa: RUF017
 
 
-def test_the_same_scores_give_the_same_interval():
+def test_the_same_scores_give_the_same_interval() -> None:
     values = cases(0.2, 0.5, 0.9, 0.4, 0.8)
     assert mean_interval(values) == mean_interval(dict(values))
 
 
-def test_many_cases_fit_in_memory():
+def test_many_cases_fit_in_memory() -> None:
     low, high = mean_interval(cases(*[(index * 37 % 100) / 100 for index in range(30_000)])) or (0, 0)
     assert 0.49 < low < 0.495 < high < 0.5

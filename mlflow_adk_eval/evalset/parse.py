@@ -53,12 +53,18 @@ _WANTED = {
 
 @contextlib.contextmanager
 def no_collection() -> Generator[None, None, None]:
-    """Pause the cyclic garbage collector, which would scan a growing forest of acyclic models again and again."""
+    """Pause the cyclic garbage collector, which would scan a growing forest of acyclic models again and again.
+
+    Afterwards all that is new belongs to the oldest generation, unscanned, unless the caller has frozen objects of its own.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
+        if enabled and not gc.get_freeze_count():
+            gc.freeze()
+            gc.unfreeze()
         if enabled:
             gc.enable()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console, Group, RenderableType
@@ -119,7 +119,7 @@ def _cell_view(result: CriterionResult, cell: Outcome) -> Text:
 
 
 @contextmanager
-def progress_bar(label: str, *, shown: bool = True) -> Iterator[Callable[[int, int], None] | None]:
+def progress_bar(label: str, *, shown: bool = True) -> Generator[Callable[[int, int], None] | None, None, None]:
     """Show a progress bar on the terminal's standard error; yield what moves it, or ``None`` where there is no terminal."""
     screen = console(stderr=True)
     if not shown or not screen.is_terminal:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,11 +25,12 @@ HASTY: Mapping[str, str] = {
 PATIENT: Mapping[str, str] = {**HASTY, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3", "MLFLOW_HTTP_REQUEST_TIMEOUT": "60"}
 """Afterwards a short restart of the server is waited for: 6 seconds."""
 
+_DATABASE_S = 15
 _ABSENT = {"RESOURCE_DOES_NOT_EXIST", "NOT_FOUND", "INVALID_PARAMETER_VALUE"}
 
 
 @contextmanager
-def reaching_mlflow(what: str, limits: Mapping[str, str] = PATIENT) -> Iterator[None]:
+def reaching_mlflow(what: str, limits: Mapping[str, str] = PATIENT) -> Generator[None, None, None]:
     """Bound how long MLflow's client tries within, and turn its errors into ours.
 
     MLflow reads the limits from the environment at each request. Those that the user has set stay as they are.
@@ -58,7 +59,7 @@ def _message(error: Exception) -> str:
 
 
 @contextmanager
-def existing(what: str) -> Iterator[None]:
+def existing(what: str) -> Generator[None, None, None]:
     """Say that `what`, which the user named, does not exist where MLflow says so.
 
     Raises:
@@ -103,7 +104,8 @@ def _knock(uri: str) -> None:
         url = make_url(uri)
         if url.drivername.startswith("sqlite") and url.database:
             Path(url.database).parent.mkdir(parents=True, exist_ok=True)
-        engine = create_engine(url)
+        patience = {"connect_timeout": _DATABASE_S} if url.drivername.startswith(("postgresql", "mysql")) else {}
+        engine = create_engine(url, connect_args=patience)
         engine.connect().close()
         engine.dispose()
     except (SQLAlchemyError, ImportError) as error:
@@ -136,7 +138,9 @@ def experiment_of(client: MlflowClient, experiment: str | None, *, inherited: st
 
 def _current_experiment(client: MlflowClient) -> str:
     """Return the experiment that ``mlflow.start_run()`` would log to, if it would log to the same store."""
-    from mlflow.tracking.fluent import _get_experiment_id  # noqa: PLC0415 - the only way to `set_experiment`'s state
+    from mlflow.tracking.fluent import (  # noqa: PLC0415 - the only way to `set_experiment`'s state
+        _get_experiment_id,  # pyright: ignore[reportPrivateUsage]
+    )
 
     if client.tracking_uri == mlflow.get_tracking_uri():
         return _get_experiment_id() or "0"

@@ -245,6 +245,7 @@ class _Started:
             raise TrackingError(f"{error}\n{self._keep(bundle)}") from error
         except BaseException as error:
             error.add_note(self._keep(bundle))
+            self.abandon(error)
             raise
         return replace(report, run_id=self.run.run_id)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import mlflow
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
-from mlflow.tracking._tracking_service.utils import _use_tracking_uri
+from mlflow.tracking._tracking_service.utils import _use_tracking_uri  # pyright: ignore[reportPrivateUsage] - resets the URI afterwards
 
 from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.outcome import Report
@@ -49,7 +49,7 @@ def _version(client: MlflowClient, name: str, source: str, model_id: str) -> str
 
 
 @contextmanager
-def _default_store(tracking_uri: str) -> Iterator[None]:
+def _default_store(tracking_uri: str) -> Generator[None, None, None]:
     """Make a store the default one within: MLflow looks up the LoggedModel of a new version there, whatever the client's store is."""
     before, environment = mlflow.get_tracking_uri(), os.environ.get("MLFLOW_TRACKING_URI")
     if before == tracking_uri:

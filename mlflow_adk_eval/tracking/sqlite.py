@@ -52,12 +52,13 @@ class SqliteTraces:
         Raises:
             MlflowException: if the store does not take them; then it has taken none.
         """
+        experiment_id = int(self.experiment.experiment_id)
         rows: dict[str, list[Row]] = {
-            "SqlTraceInfo": [_trace_row(info) for info in infos],
+            "SqlTraceInfo": [_trace_row(experiment_id, info) for info in infos],
             "SqlTraceTag": [row for info in infos for row in self._tag_rows(info)],
             "SqlTraceMetadata": [row for info in infos for row in _metadata_rows(info)],
-            "SqlAssessments": [self._assessment_row(info, assessment) for info in infos for assessment in info.assessments],
-            "SqlSpan": [_span_row(self.experiment.experiment_id, span) for span in spans],
+            "SqlAssessments": [self._assessment_row(experiment_id, info, found) for info in infos for found in info.assessments],
+            "SqlSpan": [_span_row(experiment_id, span) for span in spans],
         }
         with self.store.ManagedSessionMaker(read_only=False) as session:
             for name, values in rows.items():
@@ -72,8 +73,8 @@ class SqliteTraces:
         yield {"request_id": info.trace_id, "key": location.key, "value": location.value}
         yield {"request_id": info.trace_id, "key": "mlflow.trace.spansLocation", "value": "TRACKING_STORE"}
 
-    def _assessment_row(self, info: TraceInfo, assessment: Assessment) -> Row:
-        content = assessment.feedback or assessment.expectation
+    def _assessment_row(self, experiment_id: int, info: TraceInfo, assessment: Assessment) -> Row:
+        content: Any = assessment.feedback or assessment.expectation
         error = getattr(content, "error", None)
         aggregate, is_numeric = self.aggregate(content.value)
         return {
@@ -85,7 +86,7 @@ class SqliteTraces:
             "error": json.dumps(error.to_dictionary()) if error else None,
             "created_timestamp": assessment.create_time_ms,
             "last_updated_timestamp": assessment.last_update_time_ms,
-            "experiment_id": int(info.experiment_id),
+            "experiment_id": experiment_id,
             "trace_timestamp_ms": info.request_time,
             "aggregate_value": aggregate,
             "is_numeric_value": is_numeric,
@@ -100,10 +101,10 @@ class SqliteTraces:
         }
 
 
-def _trace_row(info: TraceInfo) -> Row:
+def _trace_row(experiment_id: int, info: TraceInfo) -> Row:
     return {
         "request_id": info.trace_id,
-        "experiment_id": int(info.experiment_id),
+        "experiment_id": experiment_id,
         "timestamp_ms": info.request_time,
         "execution_time_ms": info.execution_duration,
         "status": info.state.value,
@@ -120,10 +121,10 @@ def _metadata_rows(info: TraceInfo) -> Iterator[Row]:
         yield {"request_id": info.trace_id, "key": key, "value": value}
 
 
-def _span_row(experiment_id: str, span: Span) -> Row:
+def _span_row(experiment_id: int, span: Span) -> Row:
     return {
         "trace_id": span.trace_id,
-        "experiment_id": int(experiment_id),
+        "experiment_id": experiment_id,
         "span_id": span.span_id,
         "parent_span_id": span.parent_id,
         "name": span.name,

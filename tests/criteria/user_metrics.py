@@ -59,3 +59,17 @@ def failing(eval_metric: Any, actual: Any, expected: Any, scenario: Any) -> floa
 
 def too_few(actual: Any) -> float:
     return 1.0
+
+
+def wrong_answer(eval_metric: Any, actual: Any, expected: Any, scenario: Any) -> dict[str, Any]:
+    return {"score": 1}
+
+
+def with_reasons(eval_metric: Any, actual: Any, expected: Any, scenario: Any) -> dict[str, Any]:
+    """A result as ADK's rubric metrics return it, as a dict."""
+    reasons = [
+        {"rubric_id": "polite", "score": 1.0, "rationale": "The answer says please."},
+        {"rubric_id": "short", "score": 1.0, "rationale": "Nine words."},
+        {"rubric_id": "silent", "score": 0.0, "rationale": None},
+    ]
+    return {"overall_score": 1.0, "per_invocation_results": [{"score": 1.0, "rubric_scores": reasons} for _ in actual]}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,12 +15,12 @@ from mlflow_adk_eval.report.adk_result import result_of
 from tests.tracking.small import CONFIG, eval_set, expected_of, rooms, turn
 
 
-def mixed():
+def mixed() -> dict[str, list[Any]]:
     recorded = expected_of(rooms())
     return {"light": recorded["light"], "heat": [turn("21 degrees please", "no")], "both": recorded["both"][:1]}
 
 
-def test_adk_reads_it():
+def test_adk_reads_it() -> None:
     from google.adk.evaluation.eval_result import EvalSetResult
 
     text = dumps_result(result_of(score(rooms(), mixed(), CONFIG), app_name="home/automation", created=1.5))
@@ -33,14 +35,14 @@ def test_adk_reads_it():
     assert passed.overall_eval_metric_results[0].criterion.threshold == 1.0
 
 
-def test_it_is_a_recording_of_the_same_conversations(tmp_path):
+def test_it_is_a_recording_of_the_same_conversations(tmp_path: Path) -> None:
     report = score(rooms(), mixed(), CONFIG)
     (tmp_path / "result.json").write_text(dumps_result(result_of(report)))
     assert score(rooms(), tmp_path / "result.json", CONFIG).scores == report.scores
     assert load_recording(tmp_path / "result.json").runs["light"][0].actual == report.cases[0].actual
 
 
-def test_statuses_are_numbers_and_information_is_neither_passed_nor_failed():
+def test_statuses_are_numbers_and_information_is_neither_passed_nor_failed() -> None:
     case = json.loads(dumps_result(result_of(score(rooms(), mixed(), CONFIG))))["eval_case_results"][0]
     found = {result["metric_name"]: result["eval_status"] for result in case["overall_eval_metric_results"]}
     assert found == {
@@ -53,7 +55,7 @@ def test_statuses_are_numbers_and_information_is_neither_passed_nor_failed():
     }
 
 
-def test_details_stand_where_adk_has_a_place_for_them():
+def test_details_stand_where_adk_has_a_place_for_them() -> None:
     from google.adk.evaluation.eval_result import EvalSetResult
 
     events = [{"author": "a", "usage_metadata": {"prompt_token_count": 7, "candidates_token_count": 5}}]
@@ -67,7 +69,7 @@ def test_details_stand_where_adk_has_a_place_for_them():
 
 
 @pytest.mark.parametrize("state", [None, {"room": "hall"}])
-def test_the_sessions_state_is_kept(state):
+def test_the_sessions_state_is_kept(state: dict[str, str] | None) -> None:
     from google.adk.evaluation.eval_result import EvalSetResult
 
     actual = eval_set({"light": [turn("light on", "ok")]})

@@ -7,7 +7,7 @@ from mlflow_adk_eval.report.summary import note_of
 from tests.tracking.small import CONFIG, eval_set, expected_of, many, rooms, turn
 
 
-def test_a_pass_is_a_headline_and_a_table():
+def test_a_pass_is_a_headline_and_a_table() -> None:
     assert note_of(score(rooms(), expected_of(rooms()), CONFIG)) == (
         "**passed**: 3 of 3 conversations passed (rooms)\n\n"
         "| criterion | threshold | mean | pass rate | evaluated | errored |\n"
@@ -18,25 +18,25 @@ def test_a_pass_is_a_headline_and_a_table():
     )
 
 
-def test_failures_come_before_missing_evidence_and_both_have_reasons():
+def test_failures_come_before_missing_evidence_and_both_have_reasons() -> None:
     recorded = expected_of(rooms())
     note = note_of(score(rooms(), {"both": recorded["both"], "heat": [turn("21 degrees please", "no")]}, CONFIG))
     assert note.index("**heat** failed: tool_trajectory_avg_score is 0") < note.index("**light** undecided: the agent did not finish")
     assert "**both**" not in note
 
 
-def test_many_failures_are_counted_and_not_listed():
+def test_many_failures_are_counted_and_not_listed() -> None:
     cases = many(50)
     note = note_of(score(cases, {eval_id: [turn("q", "no")] for eval_id in cases.eval_ids}, CONFIG))
     assert note.endswith("- and 40 more")
     assert len(note) < 8000
 
 
-def test_texts_of_others_do_not_become_markup():
+def test_texts_of_others_do_not_become_markup() -> None:
     cases = eval_set({"<b>|`a`|\n# x [l](http://e)": [turn("q", "yes")]})
     note = note_of(score(cases, {}, CONFIG))
     assert "**\\<b\\>\\|\\`a\\`\\| \\# x \\[l\\](http://e)** undecided" in note
 
 
-def test_a_set_without_cases_is_said_to_have_passed_nothing():
+def test_a_set_without_cases_is_said_to_have_passed_nothing() -> None:
     assert note_of(score(eval_set({}), {}, CONFIG)) == "**undecided**: 0 of 0 conversations passed (rooms)"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _no_surroundings():
+def _no_surroundings() -> Iterator[None]:
     kept = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("MLFLOW_")}
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     yield
@@ -23,7 +24,7 @@ def _no_surroundings():
 
 
 @pytest.fixture(scope="session")
-def template(tmp_path_factory):
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty store, which takes MLflow seconds to make."""
     from mlflow import MlflowClient
 
@@ -38,7 +39,7 @@ def copied(template: Path, folder: Path) -> str:
 
 
 @pytest.fixture
-def store(template, tmp_path, monkeypatch):
+def store(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The URI of an empty SQLite store; artifacts and whatever else is written go to the test's own folder."""
     monkeypatch.chdir(tmp_path)
     return copied(template, tmp_path)
@@ -58,7 +59,12 @@ class Server:
 
     def start(self) -> Server:
         command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port), "--workers", "1"]
-        command += ["--backend-store-uri", f"sqlite:///{self.folder / 'mlflow.db'}", "--artifacts-destination", str(self.folder / "artifacts")]
+        command += [
+            "--backend-store-uri",
+            f"sqlite:///{self.folder / 'mlflow.db'}",
+            "--artifacts-destination",
+            str(self.folder / "artifacts"),
+        ]
         with (self.folder / "server.log").open("ab") as log:
             quiet = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
             self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, env=quiet, start_new_session=True)
@@ -86,7 +92,7 @@ def free_port() -> int:
 
 
 @pytest.fixture
-def new_server(template, tmp_path):
+def new_server(template: Path, tmp_path: Path) -> Iterator[Callable[[], Server]]:
     """Make servers that the test may kill."""
     made: list[Server] = []
 
@@ -103,7 +109,7 @@ def new_server(template, tmp_path):
 
 
 @pytest.fixture(scope="session")
-def server(template, tmp_path_factory):
+def server(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One server for all tests that leave it alone."""
     folder = tmp_path_factory.mktemp("server")
     copied(template, folder)

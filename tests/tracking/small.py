@@ -24,15 +24,20 @@ def eval_set(cases: dict[str, list[dict[str, Any]]], eval_set_id: str = "rooms")
 
 def rooms() -> EvalSet:
     """Three cases, five turns."""
-    return eval_set({
-        "light": [turn("light on", "the light is on", ("switch", {"room": "hall"})), turn("thanks", "you are welcome")],
-        "heat": [turn("21 degrees please", "it is set to 21 degrees", ("heat", {"to": 21}))],
-        "both": [turn("all off", "all is off", ("switch", {"room": "all"})), turn("sure?", "yes, all is off")],
-    })
+    return eval_set(
+        {
+            "light": [turn("light on", "the light is on", ("switch", {"room": "hall"})), turn("thanks", "you are welcome")],
+            "heat": [turn("21 degrees please", "it is set to 21 degrees", ("heat", {"to": 21}))],
+            "both": [turn("all off", "all is off", ("switch", {"room": "all"})), turn("sure?", "yes, all is off")],
+        }
+    )
 
 
 def many(turns: int, eval_set_id: str = "many") -> EvalSet:
-    return eval_set({f"case_{number:04}": [turn(f"question {number}", f"answer {number}", ("look", {"n": number}))] for number in range(turns)}, eval_set_id)
+    return eval_set(
+        {f"case_{number:04}": [turn(f"question {number}", f"answer {number}", ("look", {"n": number}))] for number in range(turns)},
+        eval_set_id,
+    )
 
 
 def expected_of(cases: EvalSet) -> dict[str, list[Any]]:

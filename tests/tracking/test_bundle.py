@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mlflow_adk_eval import UsageError, score
-from mlflow_adk_eval.tracking.bundle import Run, bundle_of, load, metrics_of
+from mlflow_adk_eval.tracking.bundle import Bundle, Run, bundle_of, load, metrics_of
 from mlflow_adk_eval.tracking.storable import storable
 from tests.tracking.small import CONFIG, expected_of, rooms
 
@@ -23,22 +25,22 @@ RUN = Run(
 )
 
 
-def bundle(**options):
+def bundle(**options: Any) -> Bundle:
     report = score(rooms(), expected_of(rooms()), CONFIG)
     return bundle_of(report, RUN, **({"traces": True, "secrets": {}} | options))
 
 
-def test_a_bundle_survives_its_folder(tmp_path):
+def test_a_bundle_survives_its_folder(tmp_path: Path) -> None:
     made = bundle()
     made.save(tmp_path / "kept")
     assert load(tmp_path / "kept") == made
 
 
-def test_the_same_report_is_the_same_bundle():
+def test_the_same_report_is_the_same_bundle() -> None:
     assert bundle() == bundle()
 
 
-def test_half_a_bundle_is_none(tmp_path):
+def test_half_a_bundle_is_none(tmp_path: Path) -> None:
     bundle().save(tmp_path)
     (tmp_path / "bundle.json").rename(tmp_path / "bundle.json.partial")
     with pytest.raises(UsageError, match=r"bundle\.json is missing"):
@@ -46,7 +48,7 @@ def test_half_a_bundle_is_none(tmp_path):
 
 
 @pytest.mark.parametrize("change", ["edit", "remove", "add"])
-def test_a_bundle_that_was_touched_is_refused(tmp_path, change):
+def test_a_bundle_that_was_touched_is_refused(tmp_path: Path, change: str) -> None:
     bundle().save(tmp_path)
     table = tmp_path / "artifacts" / "invocations.json"
     match change:
@@ -62,7 +64,7 @@ def test_a_bundle_that_was_touched_is_refused(tmp_path, change):
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"run": 1}'])
-def test_a_folder_of_something_else_is_refused(tmp_path, text):
+def test_a_folder_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "artifacts").mkdir()
     (tmp_path / "bundle.json").write_bytes(text)
     with pytest.raises(UsageError, match="the bundle cannot be read"):
@@ -71,7 +73,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path, text):
         load(tmp_path / "nowhere")
 
 
-def test_values_that_are_no_json_become_text():
+def test_values_that_are_no_json_become_text() -> None:
     import numpy as np
 
     assert storable({1: np.float32(0.5), "list": np.arange(2), "nan": math.nan, "set": {"x"}, "object": range(2)}, {}) == {
@@ -83,7 +85,7 @@ def test_values_that_are_no_json_become_text():
     }
 
 
-def test_every_metric_is_a_finite_number():
+def test_every_metric_is_a_finite_number() -> None:
     report = score(rooms(), {"light": expected_of(rooms())["light"]}, CONFIG)
     metrics = dict(metrics_of(report))
     assert all(math.isfinite(value) for value in metrics.values())

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.evalset import eval_set_digest
-from tests.tracking.conftest import copied
+from mlflow_adk_eval.outcome import Report
+from tests.tracking.conftest import Server, copied
 from tests.tracking.small import CONFIG, answering, eval_set, expected_of, many, rooms, turn
 
 
@@ -23,7 +24,7 @@ def broken(text: str, session: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def logged(template, tmp_path_factory):
+def logged(template: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Report, dict[str, bytes]]:
     """A run with a case that passes, one that fails and one that is undecided."""
     from mlflow import MlflowClient
 
@@ -40,7 +41,7 @@ def logged(template, tmp_path_factory):
     return client, client.get_run(report.run_id), report, files
 
 
-def test_the_run_is_finished_and_says_what_came_of_it(logged):
+def test_the_run_is_finished_and_says_what_came_of_it(logged: Any) -> None:
     _, run, report, _ = logged
     assert run.info.status == "FINISHED"
     assert run.info.end_time >= run.info.start_time
@@ -61,7 +62,7 @@ def test_the_run_is_finished_and_says_what_came_of_it(logged):
     assert run.data.tags["mlflow.source.name"]
 
 
-def test_the_params_tie_the_run_to_what_was_evaluated(logged):
+def test_the_params_tie_the_run_to_what_was_evaluated(logged: Any) -> None:
     _, run, report, files = logged
     import mlflow
 
@@ -80,7 +81,7 @@ def test_the_params_tie_the_run_to_what_was_evaluated(logged):
     assert [found.model_id for found in run.inputs.model_inputs] == [params["adk_eval.model_id"]]
 
 
-def test_the_manifest_names_every_other_artifact_by_its_hash(logged):
+def test_the_manifest_names_every_other_artifact_by_its_hash(logged: Any) -> None:
     _, _, _, files = logged
     others = {name: content for name, content in files.items() if name != "manifest.json"}
     assert sorted(others) == ["config.json", "eval_set.json", "invocations.json", "result.evalset_result.json"]
@@ -88,7 +89,7 @@ def test_the_manifest_names_every_other_artifact_by_its_hash(logged):
     assert json.loads(files["manifest.json"]) == {"schema": 1, "artifacts": hashes}
 
 
-def test_the_dataset_has_our_digest(logged):
+def test_the_dataset_has_our_digest(logged: Any) -> None:
     _, run, _, _ = logged
     dataset = run.inputs.dataset_inputs[0].dataset
     digest = eval_set_digest(rooms())
@@ -99,7 +100,7 @@ def test_the_dataset_has_our_digest(logged):
     assert [(tag.key, tag.value) for tag in run.inputs.dataset_inputs[0].tags] == [("mlflow.data.context", "evaluation")]
 
 
-def test_the_metrics_are_those_of_the_report(logged):
+def test_the_metrics_are_those_of_the_report(logged: Any) -> None:
     _, run, report, _ = logged
     metrics = run.data.metrics
     for name, summary in report.summaries().items():
@@ -115,16 +116,19 @@ def test_the_metrics_are_those_of_the_report(logged):
     assert all(math.isfinite(value) for value in metrics.values())
 
 
-def test_the_metrics_count_for_the_agent_version_on_this_dataset(logged):
+def test_the_metrics_count_for_the_agent_version_on_this_dataset(logged: Any) -> None:
     client, run, _, _ = logged
     model = client.get_logged_model(run.data.params["adk_eval.model_id"])
     found = {metric.key: metric for metric in model.metrics}
     assert found["case_pass_rate"].value == run.data.metrics["case_pass_rate"]
-    assert (found["case_pass_rate"].dataset_name, found["case_pass_rate"].dataset_digest) == ("rooms", run.inputs.dataset_inputs[0].dataset.digest)
+    assert (found["case_pass_rate"].dataset_name, found["case_pass_rate"].dataset_digest) == (
+        "rooms",
+        run.inputs.dataset_inputs[0].dataset.digest,
+    )
     assert set(found) == set(run.data.metrics)
 
 
-def test_people_find_the_verdict_the_numbers_and_the_reasons_on_the_first_page(logged):
+def test_people_find_the_verdict_the_numbers_and_the_reasons_on_the_first_page(logged: Any) -> None:
     _, run, _, _ = logged
     note = run.data.tags["mlflow.note.content"]
     assert note.startswith("**failed**: 1 of 3 conversations passed")
@@ -132,7 +136,7 @@ def test_people_find_the_verdict_the_numbers_and_the_reasons_on_the_first_page(l
     assert "the boiler does not answer" in note
 
 
-def test_mlflow_shows_the_table(logged):
+def test_mlflow_shows_the_table(logged: Any) -> None:
     import mlflow
 
     client, run, _, files = logged
@@ -144,7 +148,7 @@ def test_mlflow_shows_the_table(logged):
     assert mlflow.active_run() is None
 
 
-def test_adk_loads_what_was_logged(logged):
+def test_adk_loads_what_was_logged(logged: Any) -> None:
     _, _, _, files = logged
     from google.adk.evaluation.eval_config import EvalConfig
     from google.adk.evaluation.eval_result import EvalSetResult
@@ -156,7 +160,7 @@ def test_adk_loads_what_was_logged(logged):
     assert [case.final_eval_status.name for case in result.eval_case_results] == ["PASSED", "FAILED", "NOT_EVALUATED"]
 
 
-def test_a_recording_scores_the_same_over_http(server, tmp_path, monkeypatch):
+def test_a_recording_scores_the_same_over_http(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow import MlflowClient
 
     from mlflow_adk_eval import evaluate, score
@@ -180,7 +184,7 @@ def test_a_recording_scores_the_same_over_http(server, tmp_path, monkeypatch):
     assert len(client.list_artifacts(report.run_id, "adk_eval")) == 5
 
 
-def test_each_run_of_a_case_has_its_own_row_and_trace(store):
+def test_each_run_of_a_case_has_its_own_row_and_trace(store: str) -> None:
     from mlflow import MlflowClient
 
     from mlflow_adk_eval import evaluate
@@ -195,7 +199,7 @@ def test_each_run_of_a_case_has_its_own_row_and_trace(store):
     assert run.data.metrics["cases"] == 3
 
 
-def test_a_criterion_of_any_name_is_logged(store, tmp_path, monkeypatch):
+def test_a_criterion_of_any_name_is_logged(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow import MlflowClient
 
     from mlflow_adk_eval import evaluate
@@ -218,13 +222,15 @@ def test_a_criterion_of_any_name_is_logged(store, tmp_path, monkeypatch):
     assert "/" not in scores[0].name
 
 
-def test_nothing_is_cut_by_mlflow_in_silence(store):
+def test_nothing_is_cut_by_mlflow_in_silence(store: str) -> None:
     from mlflow import MlflowClient
 
     from mlflow_adk_eval import evaluate
 
     cases = eval_set({f"{'long' * 1000} {number}": [turn("hello", "hello")] for number in range(3)}, "set" * 4000)
-    report = evaluate(cases, answering(cases, **dict.fromkeys(cases.eval_ids, "bye " * 5000)), CONFIG, experiment="long", tracking_uri=store)
+    report = evaluate(
+        cases, answering(cases, **dict.fromkeys(cases.eval_ids, "bye " * 5000)), CONFIG, experiment="long", tracking_uri=store
+    )
     run = MlflowClient(store).get_run(report.run_id)
     assert run.data.tags["adk_eval.status"] == "complete"
     assert all(len(value) <= 8000 for value in run.data.tags.values())
@@ -234,7 +240,7 @@ def test_nothing_is_cut_by_mlflow_in_silence(store):
     assert {len(trace.data.spans[0].outputs["final_response"]) for trace in traces} == {20_000}
 
 
-def test_a_report_without_cases_is_logged_as_undecided(store):
+def test_a_report_without_cases_is_logged_as_undecided(store: str) -> None:
     from mlflow import MlflowClient
 
     from mlflow_adk_eval import evaluate

@@ -7,33 +7,33 @@ import json
 import os
 import sqlite3
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import anyio
 import pytest
 
 from mlflow_adk_eval import UsageError, aevaluate, evaluate
+from mlflow_adk_eval.outcome import Report
 from tests.tracking.small import CONFIG, answering, eval_set, expected_of, rooms, turn
 
 
 @pytest.fixture
-def current(store):
+def current(store: str) -> Iterator[Any]:
     """Make the store the one that MLflow is configured for."""
     import mlflow
 
-    before = mlflow.get_tracking_uri()
     mlflow.set_tracking_uri(store)
     yield mlflow
     while mlflow.active_run():
         mlflow.end_run()
     mlflow.tracking.fluent._active_experiment_id = None
-    mlflow.set_tracking_uri(before)
-    os.environ.pop("MLFLOW_TRACKING_URI", None)
+    mlflow.set_tracking_uri(None)
     os.environ.pop("MLFLOW_EXPERIMENT_ID", None)
 
 
-def test_the_users_run_is_left_as_it_is(current):
+def test_the_users_run_is_left_as_it_is(current: Any) -> None:
     current.set_experiment("mine")
     with current.start_run(run_name="training") as mine:
         report = evaluate(rooms(), expected_of(rooms()), CONFIG)
@@ -46,7 +46,7 @@ def test_the_users_run_is_left_as_it_is(current):
     assert inner.info.experiment_id == outer.info.experiment_id
 
 
-def test_a_run_in_another_store_is_no_parent(current, template, tmp_path):
+def test_a_run_in_another_store_is_no_parent(current: Any, template: Path, tmp_path: Path) -> None:
     from tests.tracking.conftest import copied
 
     (tmp_path / "other").mkdir()
@@ -56,12 +56,12 @@ def test_a_run_in_another_store_is_no_parent(current, template, tmp_path):
     assert "mlflow.parentRunId" not in current.MlflowClient(other).get_run(report.run_id).data.tags
 
 
-def test_global_state_stays(current):
+def test_global_state_stays(current: Any) -> None:
     current.set_active_model(name="my model")
-    before = (current.get_active_model_id(), current.get_tracking_uri(), dict(os.environ), os.getcwd())
+    before = (current.get_active_model_id(), current.get_tracking_uri(), dict(os.environ), Path.cwd())
     last_model = current.last_logged_model().model_id
     report = evaluate(rooms(), expected_of(rooms()), CONFIG, experiment="elsewhere")
-    assert (current.get_active_model_id(), current.get_tracking_uri(), dict(os.environ), os.getcwd()) == before
+    assert (current.get_active_model_id(), current.get_tracking_uri(), dict(os.environ), Path.cwd()) == before
     assert current.last_logged_model().model_id == last_model
     assert current.active_run() is None
     run = current.MlflowClient().get_run(report.run_id)
@@ -74,8 +74,8 @@ def experiment_name(mlflow: Any, report: Any) -> str:
     return client.get_experiment(client.get_run(report.run_id).info.experiment_id).name
 
 
-def test_the_experiment_is_mlflows_choice_or_the_named_one(current, monkeypatch):
-    def run(**options):
+def test_the_experiment_is_mlflows_choice_or_the_named_one(current: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(**options: Any) -> str:
         return experiment_name(current, evaluate(rooms(), expected_of(rooms()), CONFIG, traces=False, **options))
 
     assert run() == "Default"
@@ -88,7 +88,7 @@ def test_the_experiment_is_mlflows_choice_or_the_named_one(current, monkeypatch)
     assert run(experiment=chosen) == "chosen"
 
 
-def test_an_experiment_that_cannot_be_logged_to_is_refused(current):
+def test_an_experiment_that_cannot_be_logged_to_is_refused(current: Any) -> None:
     client = current.MlflowClient()
     client.delete_experiment(client.create_experiment("gone"))
     with pytest.raises(UsageError, match="experiment 'gone' was deleted"):
@@ -112,7 +112,7 @@ def test_an_experiment_that_cannot_be_logged_to_is_refused(current):
         ({"eval_set": "missing.evalset.json"}, "missing.evalset.json"),
     ],
 )
-def test_what_makes_no_sense_is_found_before_mlflow_is_asked(tmp_path, options, message):
+def test_what_makes_no_sense_is_found_before_mlflow_is_asked(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     call = {"eval_set": rooms(), "agent": answering(rooms()), "config": CONFIG} | options
     with pytest.raises(UsageError) as refused:
         evaluate(**call, tracking_uri=f"sqlite:///{tmp_path / 'never' / 'mlflow.db'}")
@@ -120,29 +120,27 @@ def test_what_makes_no_sense_is_found_before_mlflow_is_asked(tmp_path, options, 
     assert not (tmp_path / "never").exists()
 
 
-def test_a_crash_marks_the_run_as_failed_and_an_interruption_as_killed(store):
+@pytest.mark.parametrize(("error", "status"), [(RuntimeError("the terminal is gone"), "FAILED"), (KeyboardInterrupt(), "KILLED")])
+def test_a_crash_marks_the_run_as_failed_and_an_interruption_as_killed(store: str, error: BaseException, status: str) -> None:
     from mlflow import MlflowClient
 
-    def progress(done, of):
+    def progress(done: int, of: int) -> Never:
         raise error
 
-    seen = []
-    for error in (RuntimeError("the terminal is gone"), KeyboardInterrupt()):
-        with pytest.raises(BaseException) as raised:  # noqa: PT011 - a group of one of the two
-            evaluate(rooms(), answering(rooms()), CONFIG, experiment="crashes", tracking_uri=store, progress=progress)
-        client = MlflowClient(store)
-        run = client.search_runs([client.get_experiment_by_name("crashes").experiment_id], order_by=["attributes.start_time DESC"])[0]
-        seen.append((type(raised.value).__name__, run.info.status, run.data.tags["adk_eval.status"]))
-    assert [status for _, *status in seen] == [["FAILED", "failed"], ["KILLED", "failed"]], seen
+    with pytest.raises((KeyboardInterrupt, ExceptionGroup)):
+        evaluate(rooms(), answering(rooms()), CONFIG, experiment="crashes", tracking_uri=store, progress=progress)
+    client = MlflowClient(store)
+    (run,) = client.search_runs([client.get_experiment_by_name("crashes").experiment_id])
+    assert (run.info.status, run.data.tags["adk_eval.status"]) == (status, "failed")
 
 
-def test_the_asynchronous_twin_leaves_the_event_loop_free(store):
+def test_the_asynchronous_twin_leaves_the_event_loop_free(store: str) -> None:
     from mlflow import MlflowClient
 
-    async def main():
+    async def main() -> tuple[Report, int]:
         ticks = 0
 
-        async def tick():
+        async def tick() -> None:
             nonlocal ticks
             while True:
                 await anyio.sleep(0.005)
@@ -160,13 +158,13 @@ def test_the_asynchronous_twin_leaves_the_event_loop_free(store):
     assert MlflowClient(store).get_run(report.run_id).data.tags["adk_eval.status"] == "complete"
 
 
-def test_a_cancelled_evaluation_marks_its_run(store):
+def test_a_cancelled_evaluation_marks_its_run(store: str) -> None:
     from mlflow import MlflowClient
 
-    async def agent(text, session):
+    async def agent(text: str, session: Any) -> None:
         await anyio.sleep(60)
 
-    async def main():
+    async def main() -> None:
         with anyio.move_on_after(1.5):
             await aevaluate(rooms(), agent, CONFIG, experiment="cancelled", tracking_uri=store)
 
@@ -176,21 +174,20 @@ def test_a_cancelled_evaluation_marks_its_run(store):
     assert (run.info.status, run.data.tags["adk_eval.status"]) == ("KILLED", "failed")
 
 
-def test_evaluate_works_inside_a_running_event_loop(store):
-    async def notebook():
+def test_evaluate_works_inside_a_running_event_loop(store: str) -> None:
+    async def notebook() -> Report:
         return evaluate(rooms(), answering(rooms()), CONFIG, experiment="notebook", tracking_uri=store)
 
     assert asyncio.run(notebook()).passed
 
 
-def test_all_writes_come_from_one_thread(store):
-    from sqlalchemy import event
-
+def test_all_writes_come_from_one_thread(store: str) -> None:
     from mlflow.tracking.client import TracingClient
+    from sqlalchemy import event
 
     writers = set()
 
-    def note(conn, cursor, statement, parameters, context, executemany):
+    def note(conn: Any, cursor: Any, statement: str, parameters: Any, context: Any, executemany: Any) -> None:
         if statement.startswith(("INSERT", "UPDATE")):
             writers.add(threading.get_ident())
 
@@ -200,13 +197,13 @@ def test_all_writes_come_from_one_thread(store):
     assert writers == {threading.get_ident()}
 
 
-SECRET = "sk-live-0123456789"
+SECRET = "sk-live-0123456789"  # noqa: S105 - made up
 
 
-def test_secrets_of_the_environment_are_written_nowhere(store, tmp_path, monkeypatch):
+def test_secrets_of_the_environment_are_written_nowhere(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEATHER_API_KEY", SECRET)
 
-    def leaky(text, session):
+    def leaky(text: str, session: Any) -> dict[str, Any]:
         if session.eval_id == "error":
             raise RuntimeError(f"401 for {SECRET} at https://bot:hunter2@weather.example/v1")
         tool = {"name": "ask", "args": {"key": SECRET, "deep": [{"header": f"Bearer {SECRET}"}]}}
@@ -228,7 +225,7 @@ def test_secrets_of_the_environment_are_written_nowhere(store, tmp_path, monkeyp
     assert report.run_id
 
 
-def test_eval_ids_and_names_never_become_paths(store, tmp_path):
+def test_eval_ids_and_names_never_become_paths(store: str, tmp_path: Path) -> None:
     cases = eval_set({"../../escape": [turn("a", "a")], "/etc/passwd": [turn("b", "b")]}, "../set")
     evaluate(cases, expected_of(cases), CONFIG, experiment="paths", tracking_uri=store)
     names = {path.name for path in Path(tmp_path / "mlruns").rglob("*.json")}

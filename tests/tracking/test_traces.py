@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,9 @@ def traces_of(store: str, report: Any, *, include_spans: bool = True) -> list[An
     experiment = client.get_run(report.run_id).info.experiment_id
     found, token = [], None
     while True:
-        page = client.search_traces(locations=[experiment], run_id=report.run_id, include_spans=include_spans, max_results=200, page_token=token)
+        page = client.search_traces(
+            locations=[experiment], run_id=report.run_id, include_spans=include_spans, max_results=200, page_token=token
+        )
         found += page
         token = page.token
         if not token:
@@ -25,7 +28,7 @@ def traces_of(store: str, report: Any, *, include_spans: bool = True) -> list[An
 
 
 @pytest.mark.parametrize("turns", [60, 300])
-def test_no_trace_and_no_assessment_is_lost(store, turns):
+def test_no_trace_and_no_assessment_is_lost(store: str, turns: int) -> None:
     from mlflow_adk_eval import evaluate
 
     cases = many(turns)
@@ -42,7 +45,7 @@ UNKNOWN_TABLES = {"SqlTraceInfo": "request_id", "SqlSpan": "trace_id and_a_colum
 
 
 @pytest.fixture
-def one_by_one(monkeypatch):
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the fast way of writing to SQLite unavailable, as in a version of MLflow with another column."""
     from mlflow_adk_eval.tracking import sqlite
 
@@ -65,7 +68,7 @@ def rows_of(store: str, run_id: str) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def test_both_ways_of_writing_leave_the_same_rows(store, monkeypatch, tmp_path):
+def test_both_ways_of_writing_leave_the_same_rows(store: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from mlflow import MlflowClient
 
     from mlflow_adk_eval import evaluate, upload
@@ -99,7 +102,7 @@ def test_both_ways_of_writing_leave_the_same_rows(store, monkeypatch, tmp_path):
     assert rows_of(store, report.run_id) == plain
 
 
-def test_sqlite_is_written_to_in_the_fast_way(store):
+def test_sqlite_is_written_to_in_the_fast_way(store: str) -> None:
     from mlflow.tracking.client import TracingClient
 
     from mlflow_adk_eval.tracking.sqlite import sqlite_traces
@@ -107,7 +110,7 @@ def test_sqlite_is_written_to_in_the_fast_way(store):
     assert sqlite_traces(TracingClient(store).store, "0") is not None
 
 
-def test_other_tables_than_the_known_ones_are_left_to_mlflow(store, one_by_one):
+def test_other_tables_than_the_known_ones_are_left_to_mlflow(store: str, one_by_one: None) -> None:
     from mlflow.tracking.client import TracingClient
 
     from mlflow_adk_eval.tracking.sqlite import sqlite_traces
@@ -115,7 +118,7 @@ def test_other_tables_than_the_known_ones_are_left_to_mlflow(store, one_by_one):
     assert sqlite_traces(TracingClient(store).store, "0") is None
 
 
-def test_two_runs_of_a_set_pair_row_by_row(store):
+def test_two_runs_of_a_set_pair_row_by_row(store: str) -> None:
     from mlflow_adk_eval import evaluate
 
     first = evaluate(rooms(), answering(rooms()), CONFIG, experiment="pairs", tracking_uri=store)
@@ -137,7 +140,7 @@ def by_preview(store: str, report: Any) -> dict[str, dict[str, Any]]:
     }
 
 
-def test_what_was_not_evaluated_is_an_error_and_no_zero(store):
+def test_what_was_not_evaluated_is_an_error_and_no_zero(store: str) -> None:
     from mlflow_adk_eval import evaluate
 
     def broken(text: str, session: Any) -> Any:
@@ -159,7 +162,7 @@ def test_what_was_not_evaluated_is_an_error_and_no_zero(store):
     assert (states["[both #1] all off"], states["[both #2] sure?"]) == ("OK", "ERROR")
 
 
-def test_a_score_says_where_it_comes_from_and_what_was_asked_for(store):
+def test_a_score_says_where_it_comes_from_and_what_was_asked_for(store: str) -> None:
     from mlflow_adk_eval import evaluate
 
     report = evaluate(rooms(), answering(rooms(), heat="no"), CONFIG, experiment="source", tracking_uri=store)
@@ -172,11 +175,11 @@ def test_a_score_says_where_it_comes_from_and_what_was_asked_for(store):
     assert found["expected_tool_calls"].value == [{"name": "heat", "args": {"to": 21}}]
 
 
-TEXT = "| a | b |\n|---|---|\n<script>alert('1')</script> 🏳️‍🌈 ‮עברית‬ \\u0041 %s {x}"
+TEXT = "| a | b |\n|---|---|\n<script>alert('1')</script> 🏳️‍🌈 \u202eעברית\u202c \\u0041 %s {x}"
 
 
 @pytest.mark.parametrize("way", ["fast", "one_by_one", "http"])
-def test_texts_arrive_as_they_are(way, request, store, tmp_path):
+def test_texts_arrive_as_they_are(way: str, request: pytest.FixtureRequest, store: str, tmp_path: Path) -> None:
     from mlflow_adk_eval import evaluate
 
     if way == "one_by_one":
@@ -194,7 +197,9 @@ def test_texts_arrive_as_they_are(way, request, store, tmp_path):
 
 
 @pytest.mark.parametrize("way", ["fast", "http"])
-def test_a_long_reason_arrives_whole(way, request, store, tmp_path, monkeypatch):
+def test_a_long_reason_arrives_whole(
+    way: str, request: pytest.FixtureRequest, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from mlflow_adk_eval import evaluate
 
     uri = request.getfixturevalue("server").uri if way == "http" else store
@@ -209,17 +214,20 @@ def test_a_long_reason_arrives_whole(way, request, store, tmp_path, monkeypatch)
     assert found["response_match_score"].error.error_message.endswith(reason)
 
 
-def test_what_no_database_keeps_is_replaced(store):
+def test_what_no_database_keeps_is_replaced(store: str) -> None:
     from mlflow_adk_eval import evaluate
 
-    answer = {"final_response": "nul \0 and half a pair \ud83d", "intermediate_data": {"tool_uses": [{"name": "t", "args": {"x": float("inf")}}]}}
+    answer = {
+        "final_response": "nul \0 and half a pair \ud83d",
+        "intermediate_data": {"tool_uses": [{"name": "t", "args": {"x": float("inf")}}]},
+    }
     cases = eval_set({"odd": [turn("hello", "hello")]})
     report = evaluate(cases, lambda text, session: answer, CONFIG, experiment="odd", tracking_uri=store)
     (trace,) = traces_of(store, report)
     assert trace.info.response_preview == "nul \N{REPLACEMENT CHARACTER} and half a pair ?"
 
 
-def test_a_tools_answer_stands_beside_its_call(store):
+def test_a_tools_answer_stands_beside_its_call(store: str) -> None:
     from mlflow_adk_eval import evaluate
 
     uses = [{"id": "1", "name": "get", "args": {"n": 1}}, {"id": "2", "name": "get", "args": {"n": 2}}, {"name": "put", "args": {}}]
@@ -238,7 +246,7 @@ def test_a_tools_answer_stands_beside_its_call(store):
     ]
 
 
-def test_above_the_limit_only_what_did_not_pass_has_a_trace_and_the_run_says_so(store):
+def test_above_the_limit_only_what_did_not_pass_has_a_trace_and_the_run_says_so(store: str) -> None:
     from mlflow import MlflowClient
 
     from mlflow_adk_eval import evaluate
@@ -246,12 +254,16 @@ def test_above_the_limit_only_what_did_not_pass_has_a_trace_and_the_run_says_so(
     report = evaluate(rooms(), answering(rooms(), heat="no"), CONFIG, experiment="limit", tracking_uri=store, traces=4)
     assert list(by_preview(store, report)) == ["[heat #1] 21 degrees please"]
     run = MlflowClient(store).get_run(report.run_id)
-    assert (run.data.tags["adk_eval.traces"], run.data.tags["adk_eval.trace_count"], run.data.tags["adk_eval.status"]) == ("failed", "1", "complete")
+    assert (run.data.tags["adk_eval.traces"], run.data.tags["adk_eval.trace_count"], run.data.tags["adk_eval.status"]) == (
+        "failed",
+        "1",
+        "complete",
+    )
     assert "Of 5 turns only the 1 that did not pass have a trace." in run.data.tags["mlflow.note.content"]
 
 
 @pytest.mark.parametrize(("traces", "count", "extent"), [(False, 0, "none"), (0, 1, "failed"), (5, 5, "all"), (True, 5, "all")])
-def test_how_many_traces_are_wanted_can_be_said(store, traces, count, extent):
+def test_how_many_traces_are_wanted_can_be_said(store: str, traces: int | bool, count: int, extent: str) -> None:
     from mlflow import MlflowClient
 
     from mlflow_adk_eval import evaluate
@@ -261,7 +273,7 @@ def test_how_many_traces_are_wanted_can_be_said(store, traces, count, extent):
     assert MlflowClient(store).get_run(report.run_id).data.tags["adk_eval.traces"] == extent
 
 
-def test_a_run_that_lost_a_trace_is_partial_and_can_be_completed(store, monkeypatch, tmp_path):
+def test_a_run_that_lost_a_trace_is_partial_and_can_be_completed(store: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from mlflow import MlflowClient
 
     from mlflow_adk_eval import TrackingError, evaluate, upload

@@ -5,15 +5,17 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Never
 
 import pytest
 
-from tests.tracking.conftest import copied, free_port
+from tests.tracking.conftest import Server, copied, free_port
 from tests.tracking.small import CONFIG, answering, rooms
 
 
-def never(text, session):
+def never(text: str, session: Any) -> Never:
     raise AssertionError("the agent was called")
 
 
@@ -27,7 +29,7 @@ def quickly(uri: str, seconds: float) -> str:
     return str(away.value)
 
 
-def test_a_server_that_refuses_is_found_before_the_agent_is_called(store):
+def test_a_server_that_refuses_is_found_before_the_agent_is_called(store: str) -> None:
     message = quickly(f"http://me:pw123@127.0.0.1:{free_port()}", seconds=20)
     assert message.startswith("MLflow at http://127.0.0.1:")
     assert "cannot be reached" in message
@@ -35,7 +37,7 @@ def test_a_server_that_refuses_is_found_before_the_agent_is_called(store):
     assert not Path("adk_eval_pending").exists()
 
 
-def test_a_server_that_hangs_is_given_up_on(store, monkeypatch):
+def test_a_server_that_hangs_is_given_up_on(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
@@ -44,15 +46,15 @@ def test_a_server_that_hangs_is_given_up_on(store, monkeypatch):
 
 
 @pytest.mark.parametrize("uri", ["sqlite:////proc/nobody/mlflow.db", "sqlite:////proc", "postgresql://me:pw123@127.0.0.1:1/mlflow"])
-def test_a_database_that_cannot_be_opened_is_not_tried_for_minutes(store, uri):
+def test_a_database_that_cannot_be_opened_is_not_tried_for_minutes(store: str, uri: str) -> None:
     assert "pw123" not in quickly(uri, seconds=20)
 
 
-def test_a_store_of_files_is_refused_in_mlflows_words(store):
+def test_a_store_of_files_is_refused_in_mlflows_words(store: str) -> None:
     assert "maintenance mode" in quickly("file:///tmp/mlruns", seconds=20)
 
 
-def test_the_users_limits_are_respected_and_ours_do_not_stay(store, monkeypatch):
+def test_the_users_limits_are_respected_and_ours_do_not_stay(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import os
 
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
@@ -62,7 +64,9 @@ def test_the_users_limits_are_respected_and_ours_do_not_stay(store, monkeypatch)
 
 
 @pytest.mark.slow
-def test_a_server_killed_in_mid_run_costs_nothing(new_server, tmp_path, monkeypatch):
+def test_a_server_killed_in_mid_run_costs_nothing(
+    new_server: Callable[[], Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from mlflow import MlflowClient
 
     from mlflow_adk_eval import TrackingError, evaluate, upload
@@ -71,7 +75,7 @@ def test_a_server_killed_in_mid_run_costs_nothing(new_server, tmp_path, monkeypa
     server = new_server()
     once = threading.Lock()
 
-    def agent(text, session):
+    def agent(text: str, session: Any) -> Any:
         if once.acquire(blocking=False):
             server.kill()
         return answering(rooms())(text, session)
@@ -93,7 +97,7 @@ def test_a_server_killed_in_mid_run_costs_nothing(new_server, tmp_path, monkeypa
     assert comparable(finished) == comparable(contents(client, whole.run_id))
 
 
-def contents(client, run_id: str) -> dict:
+def contents(client: Any, run_id: str) -> dict:
     run = client.get_run(run_id)
     traces = client.search_traces(locations=[run.info.experiment_id], run_id=run_id)
     return {
@@ -105,7 +109,10 @@ def contents(client, run_id: str) -> dict:
         "artifacts": sorted(file.path for file in client.list_artifacts(run_id, "adk_eval")),
         "inputs": [found.dataset.digest for found in run.inputs.dataset_inputs] + [found.model_id for found in run.inputs.model_inputs],
         "traces": {
-            trace.info.request_preview: (len(trace.data.spans), [(found.name, found.value, found.rationale) for found in trace.info.assessments])
+            trace.info.request_preview: (
+                len(trace.data.spans),
+                [(found.name, found.value, found.rationale) for found in trace.info.assessments],
+            )
             for trace in traces
         },
     }
@@ -122,30 +129,33 @@ def comparable(found: dict) -> dict:
     }
 
 
-def test_an_upload_that_was_cut_off_goes_on_where_it_was(store, tmp_path, monkeypatch):
+def test_an_upload_that_was_cut_off_goes_on_where_it_was(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow import MlflowClient
 
     from mlflow_adk_eval import evaluate, upload
     from mlflow_adk_eval.tracking import log, sqlite
     from mlflow_adk_eval.tracking.traces import TracingClient, write_traces
 
-    def cut_off(*args):
+    def cut_off(*args: Any) -> Never:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sqlite, "_TABLES", {"SqlTraceInfo": "unknown"})
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt) as interrupted:
+    with monkeypatch.context() as patched:
         patched.setattr(log, "write_traces", lambda client, run, records: write_traces(client, run, records[:2]) or cut_off())
-        evaluate(rooms(), answering(rooms()), CONFIG, experiment="cut", tracking_uri=store)
+        with pytest.raises(KeyboardInterrupt) as interrupted:
+            evaluate(rooms(), answering(rooms()), CONFIG, experiment="cut", tracking_uri=store)
     assert "mlflow-adk-eval upload" in interrupted.value.__notes__[0]
     (folder,) = (tmp_path / "adk_eval_pending").iterdir()
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patched:
         patched.setattr(TracingClient, "log_spans", cut_off)  # traces are there, their spans are not
-        upload(folder)
+        with pytest.raises(KeyboardInterrupt):
+            upload(folder)
     client = MlflowClient(store)
-    assert client.get_run(folder.name).data.tags["adk_eval.status"] == "running"
+    run = client.get_run(folder.name)
+    assert (run.info.status, run.data.tags["adk_eval.status"]) == ("KILLED", "failed")
     upload(folder)
     found = contents(client, folder.name)
-    assert found["tags"]["adk_eval.status"] == "complete"
+    assert (found["status"], found["tags"]["adk_eval.status"]) == ("FINISHED", "complete")
     assert {preview: (spans, len(assessed)) for preview, (spans, assessed) in found["traces"].items()} == {
         "[light #1] light on": (2, 5),
         "[light #2] thanks": (1, 5),
@@ -156,11 +166,11 @@ def test_an_upload_that_was_cut_off_goes_on_where_it_was(store, tmp_path, monkey
     assert set(found["history"].values()) == {1}
 
 
-def test_the_folder_for_what_is_pending_can_be_chosen(store, tmp_path, monkeypatch):
+def test_the_folder_for_what_is_pending_can_be_chosen(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow_adk_eval import TrackingError, evaluate
     from mlflow_adk_eval.tracking import log
 
-    def full(*args):
+    def full(*args: Any) -> Never:
         raise OSError("No space left on device")
 
     monkeypatch.setattr(log, "write_traces", full)
@@ -172,16 +182,17 @@ def test_the_folder_for_what_is_pending_can_be_chosen(store, tmp_path, monkeypat
         evaluate(rooms(), answering(rooms()), CONFIG, tracking_uri=store, pending_folder=tmp_path / "file")
 
 
-def test_a_folder_whose_run_is_gone_is_refused(store, template, tmp_path, monkeypatch):
+def test_a_folder_whose_run_is_gone_is_refused(store: str, template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow_adk_eval import TrackingError, UsageError, evaluate, upload
     from mlflow_adk_eval.tracking import log
 
-    def away(*args):
+    def away(*args: Any) -> Never:
         raise OSError("away")
 
-    with monkeypatch.context() as patched, pytest.raises(TrackingError):
+    with monkeypatch.context() as patched:
         patched.setattr(log, "write_traces", away)
-        evaluate(rooms(), answering(rooms()), CONFIG, tracking_uri=store)
+        with pytest.raises(TrackingError):
+            evaluate(rooms(), answering(rooms()), CONFIG, tracking_uri=store)
     (folder,) = (tmp_path / "adk_eval_pending").iterdir()
     other = tmp_path / "other"
     other.mkdir()

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import subprocess
 from pathlib import Path
+from typing import Any, Never
 
 import pytest
 
@@ -21,7 +22,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 @pytest.fixture
-def repo(store, tmp_path, monkeypatch):
+def repo(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with one commit, as the working directory; the store lies outside."""
     folder = tmp_path / "repo"
     folder.mkdir()
@@ -34,7 +35,7 @@ def repo(store, tmp_path, monkeypatch):
     return folder
 
 
-def run_of(store: str, **options):
+def run_of(store: str, **options: Any) -> Any:
     from mlflow import MlflowClient
 
     from mlflow_adk_eval import evaluate
@@ -43,11 +44,11 @@ def run_of(store: str, **options):
     return MlflowClient(store).get_run(report.run_id)
 
 
-def model_of(run) -> str:
+def model_of(run: Any) -> str:
     return run.data.params["adk_eval.model_id"]
 
 
-def test_the_git_state_is_the_version(repo, store):
+def test_the_git_state_is_the_version(repo: Path, store: str) -> None:
     from mlflow import MlflowClient
 
     run = run_of(store)
@@ -63,7 +64,7 @@ def test_the_git_state_is_the_version(repo, store):
     assert model.tags["mlflow.source.git.commit"] == commit
 
 
-def test_the_same_state_is_the_same_version_and_another_state_another(repo, store):
+def test_the_same_state_is_the_same_version_and_another_state_another(repo: Path, store: str) -> None:
     from mlflow import MlflowClient
 
     clean = run_of(store)
@@ -82,7 +83,7 @@ def test_the_same_state_is_the_same_version_and_another_state_another(repo, stor
     assert "+greeting = 'bye'" in diff
 
 
-def test_new_code_is_a_new_version_and_what_runs_leave_behind_is_not(repo):
+def test_new_code_is_a_new_version_and_what_runs_leave_behind_is_not(repo: Path) -> None:
     clean = git_state(repo)
     (repo / "mlflow.db").write_bytes(b"\0")
     (repo / "results.json").write_text("{}")
@@ -94,7 +95,7 @@ def test_new_code_is_a_new_version_and_what_runs_leave_behind_is_not(repo):
     assert "+def new(): ..." in state.diff
 
 
-def test_env_files_and_credentials_stay_out(repo, monkeypatch):
+def test_env_files_and_credentials_stay_out(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (repo / ".env").write_text("API=1\n")
     (repo / "agent.py").write_text("greeting = 'hello'\nx = 1\n")
     git(repo, "add", ".env")
@@ -104,7 +105,7 @@ def test_env_files_and_credentials_stay_out(repo, monkeypatch):
     assert "ghp_secret1" not in state.repo_url
 
 
-def test_a_secret_in_the_diff_is_not_written_down(repo, store, monkeypatch, tmp_path):
+def test_a_secret_in_the_diff_is_not_written_down(repo: Path, store: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from mlflow import MlflowClient
 
     monkeypatch.setenv("ROOM_API_KEY", "sk-0123456789abc")
@@ -115,7 +116,7 @@ def test_a_secret_in_the_diff_is_not_written_down(repo, store, monkeypatch, tmp_
     assert "sk-0123456789abc" not in str(MlflowClient(store).get_logged_model(model_of(run)).tags)
 
 
-def test_a_large_diff_is_kept_whole_as_an_artifact(repo, store, tmp_path):
+def test_a_large_diff_is_kept_whole_as_an_artifact(repo: Path, store: str, tmp_path: Path) -> None:
     from mlflow import MlflowClient
 
     (repo / "agent.py").write_text("".join(f"line_{number} = {number}\n" for number in range(5000)))
@@ -126,7 +127,7 @@ def test_a_large_diff_is_kept_whole_as_an_artifact(repo, store, tmp_path):
 
 
 @pytest.mark.parametrize("prepare", ["nothing", "no commit"])
-def test_outside_of_git_the_agents_name_is_the_version(store, tmp_path, prepare):
+def test_outside_of_git_the_agents_name_is_the_version(store: str, tmp_path: Path, prepare: str) -> None:
     if prepare == "no commit":
         git(tmp_path, "init")
     run = run_of(store)
@@ -135,14 +136,14 @@ def test_outside_of_git_the_agents_name_is_the_version(store, tmp_path, prepare)
     assert model_of(run_of(store)) == model_of(run)
 
 
-def test_a_detached_head_has_no_branch(repo):
+def test_a_detached_head_has_no_branch(repo: Path) -> None:
     git(repo, "checkout", "--detach")
     state = git_state(repo)
     assert (state.branch, state.diff, state.diff_sha256) == ("", "", "")
 
 
 @pytest.fixture(scope="module")
-def registered(template, tmp_path_factory):
+def registered(template: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """A store with a registered model: one version made from a LoggedModel, one from something else."""
     from mlflow import MlflowClient
 
@@ -162,7 +163,7 @@ def registered(template, tmp_path_factory):
 
 
 @pytest.mark.parametrize("spelling", ["models:/home/1", "models:/home@champion", "models:/{model_id}", "{model_id}"])
-def test_a_registered_version_is_its_logged_model(registered, spelling):
+def test_a_registered_version_is_its_logged_model(registered: tuple[str, str], spelling: str) -> None:
     store, model_id = registered
     run = run_of(store, agent_version=spelling.format(model_id=model_id))
     assert model_of(run) == model_id
@@ -186,7 +187,7 @@ def test_a_registered_version_is_its_logged_model(registered, spelling):
         ("", "wanted models:/<name>/<version>"),
     ],
 )
-def test_what_names_no_version_is_refused_before_the_agent_is_called(registered, agent_version, message):
+def test_what_names_no_version_is_refused_before_the_agent_is_called(registered: tuple[str, str], agent_version: str, message: str) -> None:
     from mlflow import MlflowClient
 
     from mlflow_adk_eval import UsageError, evaluate
@@ -196,7 +197,7 @@ def test_what_names_no_version_is_refused_before_the_agent_is_called(registered,
     experiment = client.get_experiment_by_name("versions").experiment_id
     before = len(client.search_runs([experiment]))
 
-    def never(text, session):
+    def never(text: str, session: Any) -> Never:
         raise AssertionError("the agent was called")
 
     with pytest.raises(UsageError) as refused:
@@ -205,7 +206,7 @@ def test_what_names_no_version_is_refused_before_the_agent_is_called(registered,
     assert len(client.search_runs([experiment])) == before
 
 
-def test_a_report_that_was_not_logged_cannot_be_registered(store):
+def test_a_report_that_was_not_logged_cannot_be_registered(store: str) -> None:
     from mlflow_adk_eval import UsageError
     from mlflow_adk_eval.tracking import register
 

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mlflow_adk_eval.agents import Played, Recording, load_recording
+from mlflow_adk_eval.agents.calls import CallableAgent
+from mlflow_adk_eval.agents.recording import invocation_of
+from mlflow_adk_eval.agents.resolve import resolve_agent
+from mlflow_adk_eval.errors import AgentError, EvalSetError, UsageError
+from mlflow_adk_eval.evalset import EvalSetResult, dump, write_eval_set
+from mlflow_adk_eval.evalset.result import parse_result
+from tests.criteria.builders import call, case, cases, message, turn
+
+TURN = {"user_content": {"parts": [{"text": "hi"}]}, "final_response": {"parts": [{"text": "yes"}]}}
+
+
+def answers(recording: Recording) -> dict[str, list[list[str]]]:
+    return {eval_id: [[found.final_text for found in played.actual] for played in runs] for eval_id, runs in recording.runs.items()}
+
+
+def result_of(*entries: dict[str, Any]) -> dict[str, Any]:
+    """A result file as ADK writes it."""
+    return {
+        "eval_set_result_id": "app_set_1",
+        "eval_set_id": "set",
+        "eval_case_results": [{"final_eval_status": 1} | entry for entry in entries],
+    }
+
+
+def judged(*turns: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"actual_invocation": found, "expected_invocation": TURN, "eval_metric_results": []} for found in turns]
+
+
+def test_an_eval_set_holds_actuals(tmp_path: Path) -> None:
+    eval_set = cases(case("a", turn("one"), turn("two")), case("b", turn("three"), final_session_state={"x": 1}))
+    write_eval_set(eval_set, tmp_path / "actual.evalset.json")
+    for recorded in (eval_set, tmp_path / "actual.evalset.json", str(tmp_path / "actual.evalset.json")):
+        recording = load_recording(recorded)
+        assert answers(recording) == {"a": [["one", "two"]], "b": [["three"]]}
+        assert recording.runs["a"][0].session_state is None
+        assert recording.runs["b"][0].session_state == {"x": 1}
+
+
+def test_an_empty_state_in_an_eval_set_is_an_unknown_one() -> None:
+    assert load_recording(cases(case("a", turn(), final_session_state={}))).runs["a"][0].session_state is None
+
+
+@pytest.mark.parametrize("spelling", ["as ADK writes it", "in a string, as old versions did"])
+def test_a_result_file_of_adk_holds_actuals_and_runs(tmp_path: Path, spelling: str) -> None:
+    state = {"booked": True, "__llm_request_key__": "x", "temp:scratch": 1, "user:name": "Bob"}
+    first = {"eval_id": "a", "session_details": {"id": "s", "state": state}, "eval_metric_result_per_invocation": judged(TURN, TURN)}
+    text = json.dumps(result_of(first, {"eval_id": "a", "eval_metric_result_per_invocation": judged(TURN)}, {"eval_id": "b"}))
+    (tmp_path / "r.json").write_text(text if spelling.startswith("as") else json.dumps(text))
+    recording = load_recording(tmp_path / "r.json")
+    assert answers(recording) == {"a": [["yes", "yes"], ["yes"]], "b": [[]]}
+    assert recording.runs["a"][0].session_state == {"booked": True, "user:name": "Bob"}
+    assert recording.runs["a"][1].session_state is None
+    assert recording.runs["b"][0].error == "ADK recorded no invocation of this case, so its inference failed; ADK does not keep why"
+
+
+def test_a_result_object_is_a_recording() -> None:
+    result = parse_result(json.dumps(result_of({"eval_id": "a", "eval_metric_result_per_invocation": judged(TURN)})).encode(), "r")
+    assert isinstance(result, EvalSetResult)
+    assert answers(load_recording(result)) == {"a": [["yes"]]}
+
+
+def test_an_eval_set_that_talks_about_results_is_an_eval_set(tmp_path: Path) -> None:
+    said = {"user_content": {"parts": [{"text": 'what is "eval_case_results"?'}]}}
+    (tmp_path / "x.json").write_text(json.dumps({"eval_set_id": "s", "eval_cases": [{"eval_id": "a", "conversation": [said]}]}))
+    assert answers(load_recording(tmp_path / "x.json")) == {"a": [[""]]}
+
+
+def test_a_list_of_cases_holds_actuals_and_runs(tmp_path: Path) -> None:
+    entries = [{"eval_id": "a", "invocations": [TURN]}, {"eval_id": "b", "invocations": []}, {"eval_id": "a", "invocations": [TURN, TURN]}]
+    (tmp_path / "list.json").write_text(json.dumps(entries))
+    assert answers(load_recording(tmp_path / "list.json")) == {"a": [["yes"], ["yes", "yes"]], "b": [[]]}
+
+
+def test_a_legacy_file_holds_actuals(tmp_path: Path) -> None:
+    (tmp_path / "old.test.json").write_text(json.dumps([{"query": "hi", "reference": "yes"}]))
+    assert answers(load_recording(tmp_path / "old.test.json")) == {"old": [["yes"]]}
+
+
+def test_a_dict_may_hold_invocations_dicts_and_texts() -> None:
+    short = {"user_content": "hi", "finalResponse": "short", "intermediate_data": {"tool_uses": [{"name": "f"}]}}
+    recording = load_recording({"a": [turn("object"), TURN, short, "text", {"final_response": "no user"}]})
+    assert answers(recording) == {"a": [["object", "yes", "short", "text", "no user"]]}
+    assert recording.runs["a"][0].actual[2].user_text == "hi"
+    assert recording.runs["a"][0].actual[2].tool_calls == [call("f")]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "wrong"),
+    [
+        ({"a": "text"}, "recording of case 'a': 1 problem in this eval set\n  $: found 'text'; wanted a list of invocations"),
+        ({"a": {"x": 1}}, "$: found an object with x; wanted a list of invocations"),
+        (
+            {"a": [3]},
+            "recording of case 'a', turn 1: 1 problem in this eval set\n  $: found 3; wanted a text, an Invocation or a dict of one",
+        ),
+        ({"a": ["x", {"final_respones": "y"}]}, "Did you mean 'final_response'?"),
+        ({"a": [{"final_response": {"parts": "x"}}]}, "$.final_response.parts: found 'x'; wanted a list"),
+    ],
+)
+def test_a_dict_that_is_no_recording_is_an_error_that_names_the_turn(recorded: Any, wrong: str) -> None:
+    with pytest.raises(EvalSetError) as caught:
+        load_recording(recorded)
+    assert wrong in str(caught.value)
+
+
+def test_other_things_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"a recording is an eval set, a result of ADK, .*, not 3"):
+        load_recording(3)  # type: ignore[arg-type]
+    with pytest.raises(EvalSetError, match="No such file"):
+        load_recording("missing.json")
+
+
+def test_what_was_recorded_is_played() -> None:
+    recording = load_recording({"a": ["x"]})
+    assert anyio.run(recording.play, case("a", turn()), 0) == recording.runs["a"][0]
+    assert anyio.run(recording.play, case("a", turn()), 1) == Played(actual=(), error="the recording does not hold run 2 of case 'a'")
+    assert anyio.run(recording.play, case("b", turn()), 0) == Played(actual=(), error="the recording does not hold case 'b'")
+
+
+def test_the_users_message_is_added_where_an_answer_has_none() -> None:
+    user = message("user", "asked")
+    assert [invocation_of(answer, "x", user=user).user_text for answer in ("text", None, {"final_response": "dict"})] == ["asked"] * 3
+    assert invocation_of({"user_content": "said"}, "x", user=user).user_text == "said"
+    assert invocation_of(dump(turn(user="dumped")), "x", user=user).user_text == "dumped"
+
+
+# What an agent may be
+
+
+def test_a_json_file_is_a_recording_and_another_name_a_module(tmp_path: Path) -> None:
+    write_eval_set(cases(case("a", turn("one"))), tmp_path / "actual.json")
+    for source in (tmp_path / "actual.json", str(tmp_path / "actual.json")):
+        assert isinstance(resolve_agent(source), Recording)
+    with pytest.raises(AgentError, match="no_such_module"):
+        resolve_agent("no_such_module")
+
+
+def test_objects_that_hold_recordings_are_recordings() -> None:
+    assert answers(resolve_agent({"a": ["x"]})) == {"a": [["x"]]}  # type: ignore[arg-type]
+    assert answers(resolve_agent(cases(case("a", turn("x"))))) == {"a": [["x"]]}  # type: ignore[arg-type]
+    recording = load_recording({"a": ["x"]})
+    assert resolve_agent(recording) is recording
+
+
+def test_a_function_is_an_agent_of_its_name() -> None:
+    def my_bot(text: str, session: Any) -> str:
+        return text
+
+    agent = resolve_agent(my_bot, timeout_s=3)
+    assert isinstance(agent, CallableAgent)
+    assert (agent.name, agent.timeout_s) == ("my_bot", 3)
+
+
+def test_a_callable_object_is_an_agent_named_by_its_class() -> None:
+    class Bot:
+        def __call__(self, text: str, session: Any) -> str:
+            return text
+
+    assert resolve_agent(Bot()).name == "Bot"
+
+
+@pytest.mark.parametrize("source", [3, None, ["a"]])
+def test_anything_else_is_no_agent(source: Any) -> None:
+    with pytest.raises(UsageError, match="an agent is a module name, an ADK agent, a callable or a recording"):
+        resolve_agent(source)
