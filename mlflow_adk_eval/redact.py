@@ -49,3 +49,9 @@ def without_credentials(text: str) -> str:
 def has_credentials(text: str) -> bool:
     """Whether a URL in `text` has a user name or password in it."""
     return _USERINFO.search(text) is not None
+
+
+def message_of(error: Exception) -> str:
+    """Return the first line of an error without secrets and credentials; its type where it says nothing."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return redacted(without_credentials(lines[0]), secrets_of())

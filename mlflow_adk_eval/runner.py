@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -64,24 +64,29 @@ async def arun(eval_set: EvalSet, agent: Agent, config: EvalConfig, options: Opt
     recording = agent if isinstance(agent, Recording) else None
     num_runs = max(chosen.num_runs, recording.num_runs(eval_set.eval_ids) if recording else 1)
     jobs = [(case, run_index) for case in eval_set.eval_cases for run_index in range(num_runs)]
+    return Report(
+        eval_set=eval_set,
+        config=config,
+        cases=await _results(jobs, agent, planned, chosen),
+        num_runs=num_runs,
+        notes=_notes(recording, eval_set),
+    )
+
+
+async def _results(jobs: Sequence[tuple[EvalCase, int]], agent: Agent, planned: Plan, options: Options) -> tuple[CaseResult, ...]:
+    """Return the result of each job, in the order of the jobs."""
     results: dict[int, CaseResult] = {}
 
     async def work(index: int) -> None:
         case, run_index = jobs[index]
         results[index] = await judge_case(case, run_index, await _played(agent, case, run_index), planned)
-        if chosen.progress:
-            chosen.progress(len(results), len(jobs))
+        if options.progress:
+            options.progress(len(results), len(jobs))
 
     # A live agent may leave cyclic garbage for hours; judging recordings leaves next to none.
-    with no_collection() if recording else contextlib.nullcontext():
-        await _each(work, len(jobs), limit=chosen.concurrency)
-    return Report(
-        eval_set=eval_set,
-        config=config,
-        cases=tuple(results[index] for index in range(len(jobs))),
-        num_runs=num_runs,
-        notes=_notes(recording, eval_set),
-    )
+    with no_collection() if isinstance(agent, Recording) else contextlib.nullcontext():
+        await _each(work, len(jobs), limit=options.concurrency)
+    return tuple(results[index] for index in range(len(jobs)))
 
 
 def _refuse_duplicates(eval_set: EvalSet) -> None:

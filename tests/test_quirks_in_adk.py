@@ -11,7 +11,8 @@ import anyio
 import pytest
 
 from mlflow_adk_eval.evalset import EvalCase, dump
-from tests.criteria.builders import RESPONSE, case, turn
+from mlflow_adk_eval.runner import score
+from tests.criteria.builders import RESPONSE, case, cases, turn
 
 pytestmark = [
     pytest.mark.slow,
@@ -34,14 +35,21 @@ class Found:
 
 
 def evaluate(
-    agent: Any, cases: Sequence[EvalCase], criteria: Any = None, *, runs: int = 1, folder: Path | None = None, **config: Any
+    agent: Any,
+    listed: Sequence[EvalCase],
+    criteria: Any = None,
+    *,
+    runs: int = 1,
+    folder: Path | None = None,
+    parallelism: int = 1,
+    **config: Any,
 ) -> Found:
-    """Run and score cases as `adk eval` does, one at a time."""
+    """Run and score cases as `adk eval` does."""
     pytest.importorskip(SERVICE, reason="google-adk[eval] is not installed")
-    return anyio.run(_evaluate, agent, cases, {"criteria": criteria or {RESPONSE: 0.8}} | config, runs, folder)
+    return anyio.run(_evaluate, agent, listed, {"criteria": criteria or {RESPONSE: 0.8}} | config, runs, folder, parallelism)
 
 
-async def _evaluate(agent: Any, cases: Sequence[EvalCase], config: Any, runs: int, folder: Path | None) -> Found:
+async def _evaluate(agent: Any, listed: Sequence[EvalCase], config: Any, runs: int, folder: Path | None, parallelism: int) -> Found:
     from google.adk.evaluation.base_eval_service import EvaluateConfig, EvaluateRequest, InferenceConfig, InferenceRequest
     from google.adk.evaluation.eval_config import EvalConfig, get_eval_metrics_from_config
     from google.adk.evaluation.local_eval_service import LocalEvalService
@@ -50,10 +58,10 @@ async def _evaluate(agent: Any, cases: Sequence[EvalCase], config: Any, runs: in
     chosen = EvalConfig.model_validate(config)
     service = LocalEvalService(
         root_agent=agent,
-        eval_sets_manager=_manager(cases, folder),
+        eval_sets_manager=_manager(listed, folder),
         metric_evaluator_registry=register_custom_metrics_from_config(chosen, DEFAULT_METRIC_EVALUATOR_REGISTRY.fork()),
     )
-    request = InferenceRequest(app_name="app", eval_set_id="s", inference_config=InferenceConfig(parallelism=1))
+    request = InferenceRequest(app_name="app", eval_set_id="s", inference_config=InferenceConfig(parallelism=parallelism))
     inferences = [found for _ in range(runs) async for found in service.perform_inference(request)]
     scoring = EvaluateConfig(eval_metrics=get_eval_metrics_from_config(chosen), parallelism=1)
     results: list[Any] = []
@@ -65,14 +73,14 @@ async def _evaluate(agent: Any, cases: Sequence[EvalCase], config: Any, runs: in
     return Found(inferences, results, None)
 
 
-def _manager(cases: Sequence[EvalCase], folder: Path | None) -> Any:
+def _manager(listed: Sequence[EvalCase], folder: Path | None) -> Any:
     """Return a manager of the cases in memory or, since that one refuses duplicates, in files."""
     from google.adk.evaluation.eval_case import EvalCase as AdkEvalCase
     from google.adk.evaluation.eval_set import EvalSet
     from google.adk.evaluation.in_memory_eval_sets_manager import InMemoryEvalSetsManager
     from google.adk.evaluation.local_eval_sets_manager import LocalEvalSetsManager
 
-    theirs = [AdkEvalCase.model_validate(dump(found)) for found in cases]
+    theirs = [AdkEvalCase.model_validate(dump(found)) for found in listed]
     if folder:
         (folder / "app").mkdir()
         (folder / "app" / "s.evalset.json").write_text(EvalSet(eval_set_id="s", eval_cases=theirs).model_dump_json())
@@ -114,7 +122,7 @@ def test_q18_a_silent_turn_aborts_adks_evaluation() -> None:
 
     found = evaluate(Silent(name="silent"), [said("a", "hi", "silence"), said("b", "hi")])
     assert "Inferences should match conversations" in str(found.aborted)
-    assert found.statuses() == {}
+    assert "a" not in found.statuses()
 
 
 @pytest.mark.parametrize("name", ["wrong_answer", "says_passed"])
@@ -123,6 +131,15 @@ def test_q20_a_metrics_wrong_answer_aborts_adks_evaluation(name: str) -> None:
     found = evaluate(echo(), [said("a", "hi"), said("b", "hi")], {name: 0.9}, custom_metrics={name: metric})
     assert isinstance(found.aborted, AttributeError), "a dict is no result, whatever its keys"
     assert found.statuses() == {}
+
+
+def test_q20_what_a_metric_changes_is_changed_for_others_in_adk_and_not_here() -> None:
+    metric = {"code_config": {"name": "tests.criteria.adk_metrics.vandal"}}
+    criteria = {"vandal": 0.5, RESPONSE: 0.8}
+    found = evaluate(echo(), [said("a", "hi")], criteria, custom_metrics={"vandal": metric})
+    assert {metric.metric_name: metric.score for metric in found.results[0].overall_eval_metric_results}[RESPONSE] == 0.0
+    ours = score(cases(said("a", "hi")), {"a": ["hi"]}, {"criteria": criteria, "custom_metrics": {"vandal": metric}})
+    assert ours.scores == {"vandal": 1.0, RESPONSE: 1.0}
 
 
 def test_q21_adk_loses_the_text_of_the_agents_error() -> None:
@@ -161,6 +178,24 @@ def test_q23_what_one_case_or_run_leaves_reaches_the_next_in_adk() -> None:
 def test_q24_adk_scores_both_cases_of_one_id_against_the_first(tmp_path: Path) -> None:
     found = evaluate(echo(), [said("a", "hi"), said("a", "other")], folder=tmp_path)
     assert sorted(result.final_eval_status.name for result in found.results) == ["FAILED", "PASSED"]
+
+
+def test_q31_adk_yields_cases_as_they_finish() -> None:
+    from google.adk.agents import BaseAgent
+    from google.adk.events.event import Event
+
+    class Late(BaseAgent):
+        async def _run_async_impl(self, ctx: Any) -> AsyncGenerator[Event, None]:
+            await anyio.sleep(0.3 - 0.1 * int(ctx.user_content.parts[0].text))
+            yield Event(author=self.name, invocation_id=ctx.invocation_id, content={"role": "model", "parts": [{"text": "x"}]})
+
+    found = evaluate(Late(name="late"), [said(f"c{index}", str(index)) for index in range(3)], parallelism=3)
+    assert [inference.eval_case_id for inference in found.inferences] == ["c2", "c1", "c0"]
+
+
+def test_q34_adk_does_not_look_at_the_final_session_state() -> None:
+    case_ = said("a", "hi", session_input=SESSION, final_session_state={"booked": True})
+    assert evaluate(echo(), [case_]).statuses() == {"a": "PASSED"}
 
 
 def test_q50_adk_keeps_nothing_of_a_case_in_which_a_tool_raised() -> None:

@@ -77,3 +77,7 @@ def test_the_same_scores_give_the_same_interval() -> None:
 def test_many_cases_fit_in_memory() -> None:
     low, high = mean_interval(cases(*[(index * 37 % 100) / 100 for index in range(30_000)])) or (0, 0)
     assert 0.49 < low < 0.495 < high < 0.5
+
+
+def test_a_count_that_is_zero_everywhere_is_no_proportion() -> None:
+    assert mean_interval(cases(0, 0, 0, 0), proportion=False) is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
 from collections.abc import Generator, Mapping
@@ -10,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from mlflow_adk_eval.environment import defaults
 from mlflow_adk_eval.errors import GateFailed, TrackingError, UsageError
 from mlflow_adk_eval.gate.alias import promote_in
 from mlflow_adk_eval.gate.decide import decide
@@ -18,7 +18,7 @@ from mlflow_adk_eval.gate.policy import load_policy
 from mlflow_adk_eval.gate.record import Record, Target, Version, check_alias, check_version, doubted, signed
 from mlflow_adk_eval.gate.verification import verify_in
 from mlflow_adk_eval.outcome import Decision, Report
-from mlflow_adk_eval.redact import redacted, secrets_of, without_credentials
+from mlflow_adk_eval.redact import message_of
 
 _ABSENT = {"RESOURCE_DOES_NOT_EXIST", "NOT_FOUND", "INVALID_PARAMETER_VALUE"}
 _AGENT_VERSION = re.compile(r"(?:models:/)?(m-[^/@]+)|models:/([^/@]+)(?:/(\d+)|@([\w-]+))")
@@ -254,13 +254,8 @@ def reaching_mlflow() -> Generator[None, None, None]:
     """Give up on a server that does not answer within seconds, and say so without its credentials."""
     from mlflow.exceptions import MlflowException  # noqa: PLC0415
 
-    added = {key: value for key, value in _IMPATIENT.items() if key not in os.environ}
-    os.environ.update(added)
-    try:
-        yield
-    except (MlflowException, OSError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise TrackingError(f"MLflow could not be asked: {redacted(without_credentials(reason), secrets_of())}") from None
-    finally:
-        for key in added:
-            os.environ.pop(key, None)
+    with defaults(_IMPATIENT):
+        try:
+            yield
+        except (MlflowException, OSError) as error:
+            raise TrackingError(f"MLflow could not be asked: {message_of(error)}") from None

@@ -13,16 +13,17 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from mlflow_adk_eval.config import dumps_config
+from mlflow_adk_eval.config import EFFICIENCY, dumps_config
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import dumps
 from mlflow_adk_eval.evalset.digest import canonical_json
+from mlflow_adk_eval.gate.keys import key_of_criterion
 from mlflow_adk_eval.outcome import CriterionSummary, Report
 from mlflow_adk_eval.report.adk_result import result_of
 from mlflow_adk_eval.report.summary import note_of
 from mlflow_adk_eval.stats import mean_interval
 from mlflow_adk_eval.table import table_of
-from mlflow_adk_eval.tracking.names import LONGEST_TAG, fitted, key_of_criterion
+from mlflow_adk_eval.tracking.names import LONGEST_TAG, fitted
 from mlflow_adk_eval.tracking.records import TraceRecord, records_of
 from mlflow_adk_eval.tracking.storable import Secrets, clean_table, model_json, storable_text
 
@@ -166,7 +167,7 @@ def metrics_of(report: Report) -> Iterator[tuple[str, float]]:
 
 
 def _of_criterion(summary: CriterionSummary) -> Iterator[tuple[str, float]]:
-    interval = mean_interval(summary.case_scores)
+    interval = mean_interval(summary.case_scores, proportion=summary.criterion not in EFFICIENCY)
     low, high = interval or (None, None)
     found: Iterable[tuple[str, float | None]] = (
         ("mean", summary.mean),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,8 +11,9 @@ import requests
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
+from mlflow_adk_eval.environment import defaults
 from mlflow_adk_eval.errors import TrackingError, UsageError
-from mlflow_adk_eval.redact import redacted, secrets_of, without_credentials
+from mlflow_adk_eval.redact import message_of, without_credentials
 
 HASTY: Mapping[str, str] = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
@@ -42,20 +42,11 @@ def reaching_mlflow(what: str, limits: Mapping[str, str] = PATIENT) -> Generator
     Raises:
         TrackingError: for whatever goes wrong between the client and its store.
     """
-    added = {name: value for name, value in limits.items() if name not in os.environ}
-    os.environ.update(added)
-    try:
-        yield
-    except (MlflowException, requests.RequestException, OSError) as error:
-        raise TrackingError(f"{what}: {_message(error)}") from error
-    finally:
-        for name in added:
-            os.environ.pop(name, None)
-
-
-def _message(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return redacted(without_credentials(lines[0]), secrets_of())
+    with defaults(limits):
+        try:
+            yield
+        except (MlflowException, requests.RequestException, OSError) as error:
+            raise TrackingError(f"{what}: {message_of(error)}") from error
 
 
 @contextmanager
@@ -69,7 +60,7 @@ def existing(what: str) -> Generator[None, None, None]:
         yield
     except MlflowException as error:
         if error.error_code in _ABSENT:
-            raise UsageError(f"{what} does not exist in MLflow: {_message(error)}") from None
+            raise UsageError(f"{what} does not exist in MLflow: {message_of(error)}") from None
         raise
 
 

@@ -20,10 +20,11 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelInput, M
 from mlflow_adk_eval.config import EvalConfig
 from mlflow_adk_eval.errors import TrackingError
 from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
+from mlflow_adk_eval.gate.keys import key_of_criterion
 from mlflow_adk_eval.redact import without_credentials
 from mlflow_adk_eval.tracking.bundle import FOLDER, Bundle, Run
 from mlflow_adk_eval.tracking.client import HASTY, reaching_mlflow
-from mlflow_adk_eval.tracking.names import LONGEST_DIGEST, LONGEST_PARAM, LONGEST_TAG, fitted, key_of_criterion
+from mlflow_adk_eval.tracking.names import LONGEST_DIGEST, LONGEST_PARAM, LONGEST_TAG, fitted
 from mlflow_adk_eval.tracking.traces import missing_traces, write_traces
 from mlflow_adk_eval.tracking.versions import AgentVersion
 

@@ -5,25 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 
+from mlflow_adk_eval.gate.keys import key_of_criterion
+
 LONGEST_PARAM = 6000
 LONGEST_TAG = 8000
 LONGEST_DIGEST = 36
 _LONGEST_KEY = 200
-_FOREIGN = re.compile(r"[^\w.\- :]")
-
-
-def key_of_criterion(criterion: str) -> str:
-    """Return `criterion` as it may stand in the keys of params and metrics.
-
-    >>> key_of_criterion("response_match_score")
-    'response_match_score'
-    >>> key_of_criterion("polite?")
-    'polite__48cc92e7'
-    """
-    plain = _FOREIGN.sub("_", criterion)
-    if plain == criterion and len(criterion) <= _LONGEST_KEY and criterion.strip(". ") == criterion:
-        return criterion
-    return f"{plain.strip('. ')[:_LONGEST_KEY]}_{_hash(criterion)}"
 
 
 def assessment_name(criterion: str) -> str:

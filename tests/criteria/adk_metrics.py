@@ -42,3 +42,13 @@ async def whole_conversation(
 def nothing(*_: EvalMetric | list[Invocation] | ConversationScenario | None) -> EvaluationResult:
     """Evaluate nothing."""
     return EvaluationResult()
+
+
+def vandal(
+    eval_metric: EvalMetric, actual_invocations: list[Invocation], *_: list[Invocation] | ConversationScenario | None
+) -> EvaluationResult:
+    """Change what it is given."""
+    results = [PerInvocationResult(actual_invocation=turn, score=1.0) for turn in actual_invocations]
+    for turn in actual_invocations:
+        turn.final_response = None
+    return EvaluationResult(overall_score=1.0, overall_eval_status=EvalStatus.PASSED, per_invocation_results=results)

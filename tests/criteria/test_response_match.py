@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlflow_adk_eval.criteria import response_match
 from mlflow_adk_eval.criteria.response_match import ResponseMatch, rouge_1, tokens
 from mlflow_adk_eval.criteria.stemmer import stem
 from mlflow_adk_eval.evalset import Content, Invocation, Part
@@ -123,3 +124,10 @@ def _nltk() -> Any:
     from nltk.stem.porter import PorterStemmer
 
     return PorterStemmer()
+
+
+def test_the_memory_for_stems_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(response_match, "_MOST_STEMS", 3)
+    monkeypatch.setattr(response_match, "_STEMS", response_match._Stems())
+    assert tokens("one running two runs three flies four booked") == ["one", "run", "two", "run", "three", "fli", "four", "book"]
+    assert len(response_match._STEMS) <= 3

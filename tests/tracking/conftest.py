@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -29,7 +30,8 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from mlflow import MlflowClient
 
     path = tmp_path_factory.mktemp("template") / "mlflow.db"
-    MlflowClient(f"sqlite:///{path}").search_experiments()
+    with contextlib.chdir(path.parent):  # where the artifacts of the default experiment will go
+        MlflowClient(f"sqlite:///{path}").search_experiments()
     return path
 
 

@@ -118,6 +118,19 @@ def test_other_tables_than_the_known_ones_are_left_to_mlflow(store: str, one_by_
     assert sqlite_traces(TracingClient(store).store, "0") is None
 
 
+def test_a_store_that_refuses_the_fast_way_is_written_to_in_the_other(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow.exceptions import MlflowException
+
+    from mlflow_adk_eval import evaluate
+    from mlflow_adk_eval.tracking.sqlite import SqliteTraces
+
+    def refuse(*args: Any) -> None:
+        raise MlflowException("database is locked")
+
+    monkeypatch.setattr(SqliteTraces, "write", refuse)
+    assert len(traces_of(store, evaluate(rooms(), answering(rooms()), CONFIG, experiment="refused", tracking_uri=store))) == 5
+
+
 def test_two_runs_of_a_set_pair_row_by_row(store: str) -> None:
     from mlflow_adk_eval import evaluate
 

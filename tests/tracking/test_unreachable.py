@@ -63,6 +63,22 @@ def test_the_users_limits_are_respected_and_ours_do_not_stay(store: str, monkeyp
     assert "MLFLOW_HTTP_REQUEST_TIMEOUT" not in os.environ
 
 
+def test_a_run_that_could_not_be_started_is_marked_as_failed(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow import MlflowClient
+
+    from mlflow_adk_eval import TrackingError, evaluate
+
+    def away(*args: Any) -> Never:
+        raise OSError("away")
+
+    monkeypatch.setattr(MlflowClient, "log_inputs", away)
+    with pytest.raises(TrackingError, match="the run could not be started: away"):
+        evaluate(rooms(), never, CONFIG, experiment="unstarted", tracking_uri=store)
+    client = MlflowClient(store)
+    (run,) = client.search_runs([client.get_experiment_by_name("unstarted").experiment_id])
+    assert (run.info.status, run.data.tags["adk_eval.status"]) == ("FAILED", "failed")
+
+
 @pytest.mark.slow
 def test_a_server_killed_in_mid_run_costs_nothing(
     new_server: Callable[[], Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -126,6 +126,25 @@ def test_a_large_diff_is_kept_whole_as_an_artifact(repo: Path, store: str, tmp_p
     assert "mlflow.source.git.diff" not in MlflowClient(store).get_logged_model(model_of(run)).tags
 
 
+def test_a_huge_diff_is_cut_and_says_so_and_still_tells_states_apart(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow_adk_eval.tracking import git as module
+
+    monkeypatch.setattr(module, "_MAX_DIFF", 200)
+    states = []
+    for last in ("a", "b"):
+        (repo / "agent.py").write_text("x" * 1000 + last)
+        states.append(git_state(repo))
+    assert all(len(state.diff) < 400 and "more characters; sha256 of all" in state.diff for state in states)
+    assert states[0].diff_sha256 != states[1].diff_sha256
+
+
+def test_a_git_that_hangs_is_no_git(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow_adk_eval.tracking import git as module
+
+    monkeypatch.setattr(module, "_TIMEOUT_S", 0)
+    assert git_state(repo) is None
+
+
 @pytest.mark.parametrize("prepare", ["nothing", "no commit"])
 def test_outside_of_git_the_agents_name_is_the_version(store: str, tmp_path: Path, prepare: str) -> None:
     if prepare == "no commit":
@@ -151,8 +170,8 @@ def registered(template: Path, tmp_path_factory: pytest.TempPathFactory) -> tupl
 
     folder = tmp_path_factory.mktemp("registered")
     store = copied(template, folder)
-    client = MlflowClient(store)
     with contextlib.chdir(folder):
+        client = MlflowClient(store)
         run = run_of(store)
     report = dataclasses.replace(score(rooms(), expected_of(rooms()), CONFIG), run_id=run.info.run_id)
     assert register(report, "home", tracking_uri=store) == "1"
@@ -204,11 +223,3 @@ def test_what_names_no_version_is_refused_before_the_agent_is_called(registered:
         evaluate(rooms(), never, CONFIG, agent_version=agent_version, experiment="versions", tracking_uri=store)
     assert message in str(refused.value)
     assert len(client.search_runs([experiment])) == before
-
-
-def test_a_report_that_was_not_logged_cannot_be_registered(store: str) -> None:
-    from mlflow_adk_eval import UsageError
-    from mlflow_adk_eval.tracking import register
-
-    with pytest.raises(UsageError, match="was not logged"):
-        register(score(rooms(), expected_of(rooms()), CONFIG), "home", tracking_uri=store)
