@@ -86,10 +86,10 @@ def reason_of(outcome: Outcome) -> str:
 
 
 def mean(values: Iterable[float]) -> float:
-    """Return the correctly rounded mean of at least one value.
+    """Return the mean of at least one value, summed without rounding in between.
 
-    >>> mean([0.7, 0.7, 0.7])
-    0.7
+    >>> mean([0.1] * 10), sum([0.1] * 10) / 10
+    (0.1, 0.09999999999999999)
     """
     listed = list(values)
     return math.fsum(listed) / len(listed)
@@ -221,6 +221,8 @@ class CaseResult:
     def reasons(self) -> tuple[str, ...]:
         """Return what stands between this case and a pass, as sentences."""
         found = [f"the agent did not finish: {self.error}"] if self.error else []
+        if not any(result.decides for result in self.results):
+            found.append("no criterion decides this case")
         for result in self.results:
             if not result.decides or result.passed:
                 continue
@@ -376,7 +378,8 @@ def _cell_columns(result: CriterionResult, outcome: Outcome) -> tuple[Any, ...]:
 
 
 def _summary(results: Sequence[tuple[str, CriterionResult]]) -> CriterionSummary:
-    first = results[0][1]
+    deciding = [result for _, result in results if result.decides]
+    first = deciding[0] if deciding else results[0][1]
     cells = [cell for _, result in results for cell in result.per_invocation if cell is not None]
     scores: dict[str, tuple[float, ...]] = {}
     for eval_id, result in results:
@@ -387,7 +390,7 @@ def _summary(results: Sequence[tuple[str, CriterionResult]]) -> CriterionSummary
         threshold=first.threshold,
         greater_is_better=first.greater_is_better,
         mean=mean(score for runs in scores.values() for score in runs) if scores else None,
-        pass_rate=sum(result.passed is True for _, result in results) / len(results) if first.decides else None,
+        pass_rate=sum(result.passed is True for result in deciding) / len(deciding) if deciding else None,
         evaluated=sum(isinstance(cell, Scored) for cell in cells),
         errored=sum(isinstance(cell, Errored) for cell in cells),
         skipped=sum(isinstance(cell, Skipped) for cell in cells),

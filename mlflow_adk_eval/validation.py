@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mlflow_adk_eval.config import parse_config
-from mlflow_adk_eval.errors import ConfigError
+from mlflow_adk_eval.errors import ConfigError, EvalSetError
 from mlflow_adk_eval.evalset import parse_eval_set, stem_of
 from mlflow_adk_eval.evalset.parse import decode, read_text
 from mlflow_adk_eval.evalset.result import parse_result
@@ -27,10 +27,12 @@ def validate_file(file: Path) -> dict[str, str]:
     Raises:
         InputError: with everything that is wrong with it.
     """
-    text = read_text(file)
-    head = decode(text, str(file))
-    if isinstance(head, dict) and (_CONFIG_KEYS & set(head) or file.name.endswith("config.json")):
-        config = parse_config(decode(text, str(file), error=ConfigError), str(file))
+    named_config = file.name.endswith("config.json")
+    error = ConfigError if named_config else EvalSetError
+    text = read_text(file, error=error)
+    head = decode(text, str(file), error=error)
+    if named_config or (isinstance(head, dict) and _CONFIG_KEYS & set(head)):
+        config = parse_config(head, str(file))
         return {"kind": "eval config", "summary": ", ".join(f"{name} {threshold}" for name, threshold in config.thresholds().items())}
     if isinstance(head, str) or (isinstance(head, dict) and {"eval_case_results", "evalCaseResults"} & set(head)):
         result = parse_result(text, str(file))

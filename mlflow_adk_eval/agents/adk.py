@@ -176,7 +176,8 @@ class _Conversation:
             try:
                 await self._turn(user, events)
             except Exception as error:  # noqa: BLE001 - tools and models are the user's own code: anything can go wrong
-                return Played(actual=(*turns, turn_invocation(events, user, self.record)), error=failure(number, error, private))
+                failed = turn_invocation(events, user, self.record)
+                return Played(actual=(*turns, failed), error=failure(number, error, private), unfinished=True)
             turns.append(turn_invocation(events, user, self.record))
         return Played(actual=tuple(turns), session_state=await self._state())
 
