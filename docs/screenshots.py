@@ -45,7 +45,16 @@ def shots(store: str) -> list[Shot]:
     return [
         Shot("evaluation_runs", f"{page}/evaluation-runs"),
         Shot("run_rows", f"{page}/evaluation-runs", ("text=home_automation_agent_regressed",)),
-        Shot("rationale", f"{page}/evaluation-runs", ("text=home_automation_agent_regressed", "text=[turn_off_light #1]", "[role=dialog] button:has-text('Assess')", "[role=dialog] >> text=tool_trajectory_avg_score")),
+        Shot(
+            "rationale",
+            f"{page}/evaluation-runs",
+            (
+                "text=home_automation_agent_regressed",
+                "text=[turn_off_light #1]",
+                "[role=dialog] button:has-text('Assess')",
+                "[role=dialog] >> text=tool_trajectory_avg_score",
+            ),
+        ),
         Shot("compare", compared, ("[aria-label='Refresh traces']",)),
         Shot("run_overview", f"{page}/runs/{bad}"),
         Shot("artifact_table", f"{page}/runs/{bad}/artifacts/adk_eval/invocations.json"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 MODEL = "home_automation"
 EXPERIMENT = "home_automation"
 _EXAMPLE = Path("home_automation")
+_MODEL_KEYS = ("GOOGLE_API_KEY", "GEMINI_API_KEY")
+"""With one of them the example would ask Gemini, which costs and says something else each time."""
 
 
 def example_folder() -> Path:
@@ -41,6 +45,9 @@ def run_demo(folder: Path) -> None:
     """
     from mlflow_adk_eval.tracking.store import open_store  # noqa: PLC0415 - MLflow costs seconds
 
+    for key in _MODEL_KEYS:
+        os.environ.pop(key, None)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
     project = example_folder()
     sys.path.insert(0, str(project))
     store = open_store(folder, experiment=EXPERIMENT)

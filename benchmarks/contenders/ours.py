@@ -13,12 +13,14 @@ CONFIG = {"criteria": dict.fromkeys(CRITERIA, THRESHOLD)}
 
 
 def imports(*, logging: bool) -> None:
-    """Import all that the work needs, nltk for the stemmer included."""
+    """Import all that the work needs, scipy for the intervals included."""
     from mlflow_adk_eval import load_eval_set, score  # noqa: F401
     from mlflow_adk_eval.criteria.response_match import tokens
 
     tokens("warm up")
     if logging:
+        import scipy.stats  # noqa: F401
+
         from mlflow_adk_eval import evaluate  # noqa: F401
 
 

@@ -34,9 +34,6 @@ _TEXT_FIELDS = {"user_content": "user", "userContent": "user", "final_response":
 """What may be a text in a recorded dict, and whose text it is."""
 _NO_INFERENCE = "ADK recorded no invocation of this case, so its inference failed; ADK does not keep why"
 
-Recorded = str | Path | EvalSet | EvalSetResult | Mapping[str, Sequence[Invocation | Json | str]]
-"""What `load_recording` reads."""
-
 
 @dataclass(frozen=True, slots=True)
 class Recording:
@@ -58,6 +55,10 @@ class Recording:
         return Played(actual=(), error=f"the recording does not hold {wanted} {case.eval_id!r}")
 
 
+Recorded = str | Path | EvalSet | EvalSetResult | Recording | Mapping[str, Sequence[Invocation | Json | str]]
+"""Whatever `load_recording` takes."""
+
+
 def load_recording(recorded: Recorded) -> Recording:
     """Return what was recorded in an eval set, a result file of ADK, or a dict of invocations by eval id.
 
@@ -68,6 +69,8 @@ def load_recording(recorded: Recorded) -> Recording:
         UsageError: if it is nothing of the kind.
     """
     given: Any = recorded
+    if isinstance(given, Recording):
+        return given
     if isinstance(given, str | Path):
         return _from_text(read_text(Path(given)), str(given), stem_of(Path(given)))
     if isinstance(given, EvalSet):

@@ -27,14 +27,15 @@ def resolve_agent(source: Any, *, agent_name: str | None = None, timeout_s: floa
         AgentError: if the agent cannot be loaded.
         EvalSetError: if the recording cannot be read.
     """
-    if isinstance(source, str | Path) and Path(source).suffix == ".json" and Path(source).is_file():
-        return load_recording(source)
-    if isinstance(source, EvalSet | EvalSetResult | Mapping):
-        return load_recording(source)
-    if isinstance(source, str | Path) or _is_adk(source):
+    recorded = isinstance(source, str | Path) and Path(source).suffix == ".json" and Path(source).is_file()
+    if not recorded and (isinstance(source, str | Path) or _is_adk(source)):
         from mlflow_adk_eval.agents.adk import load_adk_agent  # noqa: PLC0415 - google-adk is an extra
 
         return load_adk_agent(source, agent_name=agent_name, timeout_s=timeout_s)
+    if agent_name is not None:
+        raise UsageError(f"agent_name={agent_name!r}: only an ADK agent has sub-agents, and {shown(source)} is none")
+    if recorded or isinstance(source, EvalSet | EvalSetResult | Mapping):
+        return load_recording(source)
     if hasattr(source, "play"):
         agent: Agent = source
         return agent

@@ -173,3 +173,13 @@ def test_a_callable_object_is_an_agent_named_by_its_class() -> None:
 def test_anything_else_is_no_agent(source: Any) -> None:
     with pytest.raises(UsageError, match="an agent is a module name, an ADK agent, a callable or a recording"):
         resolve_agent(source)
+
+
+def test_a_recording_is_a_recording() -> None:
+    recording = load_recording({"a": [{"final_response": "hello"}]})
+    assert load_recording(recording) is recording
+
+
+def test_a_sub_agent_of_what_is_no_adk_agent_is_refused() -> None:
+    with pytest.raises(UsageError, match="only an ADK agent has sub-agents"):
+        resolve_agent({"a": []}, agent_name="helper")
