@@ -31,7 +31,10 @@ def _same_booleans(left: Any, right: Any) -> bool:
     """Whether two values that Python calls equal have their booleans in the same places."""
     kind = type(left)
     if kind is dict:
-        return all(_same_booleans(value, right[key]) for key, value in left.items() if type(value) is not str)
+        for key, value in left.items():  # noqa: SIM110 - a generator would cost half as much again, on the arguments of every call
+            if type(value) is not str and not _same_booleans(value, right[key]):
+                return False
+        return True
     if kind is list or kind is tuple:
         return all(map(_same_booleans, left, right))
     return (kind is bool) == (type(right) is bool)

@@ -49,7 +49,7 @@ def token_usage(invocation: Invocation) -> Outcome:
     service's own total is not used.
     """
     usages = [event.usage_metadata for event in invocation.events if event.usage_metadata]
-    into, out = _sums(usages, _INPUT), _sums(usages, _OUTPUT)
+    into, out = (_sums(usages, _INPUT), _sums(usages, _OUTPUT)) if usages else ({}, {})
     if not into and not out:
         return _NO_USAGE
     totals = {name: math.fsum(kinds.values()) for name, kinds in (("input_tokens", into), ("output_tokens", out)) if kinds}
