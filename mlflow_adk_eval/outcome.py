@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from mlflow_adk_eval.errors import UsageError
-
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -324,57 +322,9 @@ class Report:
         Raises:
             UsageError: for any other word.
         """
-        import pandas as pd  # noqa: PLC0415 - 0.3 s that only users of frames should pay
+        from mlflow_adk_eval.frames import frame_of  # noqa: PLC0415 - frames are made of reports, and seldom
 
-        shapes = {
-            "cases": (_CASE_COLUMNS, self._case_rows),
-            "invocations": (_INVOCATION_COLUMNS, self._invocation_rows),
-            "votes": (_VOTE_COLUMNS, self._vote_rows),
-        }
-        if rows not in shapes:
-            msg = f"to_frame({rows!r}): wanted one of {', '.join(shapes)}"
-            raise UsageError(msg)
-        columns, make = shapes[rows]
-        frame = pd.DataFrame(make(), columns=list(columns))
-        return frame.astype({"score": "float64"}) if "score" in columns else frame
-
-    def _case_rows(self) -> list[tuple[Any, ...]]:
-        return [
-            (case.eval_id, case.run_index, result.criterion, *_cell_columns(result, result.overall))
-            for case in self.cases
-            for result in case.results
-        ]
-
-    def _invocation_rows(self) -> list[tuple[Any, ...]]:
-        return [
-            (case.eval_id, case.run_index, index, result.criterion, *_cell_columns(result, cell))
-            for case in self.cases
-            for result in case.results
-            for index, cell in enumerate(result.per_invocation)
-            if cell is not None
-        ]
-
-    def _vote_rows(self) -> list[tuple[Any, ...]]:
-        return [
-            tuple(getattr(vote, column) for column in _VOTE_COLUMNS)
-            for case in self.cases
-            for result in case.results
-            for vote in result.votes
-        ]
-
-
-_CELL_COLUMNS = ("score", "status", "threshold", "passed", "rationale", "error")
-_CASE_COLUMNS = ("eval_id", "run_index", "criterion", *_CELL_COLUMNS)
-_INVOCATION_COLUMNS = ("eval_id", "run_index", "invocation_index", "criterion", *_CELL_COLUMNS)
-_VOTE_COLUMNS = (
-    "eval_id", "run_index", "invocation_index", "criterion", "rubric_id", "vote_index", "verdict",
-    "explanation", "model", "latency_s", "input_tokens", "output_tokens", "error",
-)  # fmt: skip
-
-
-def _cell_columns(result: CriterionResult, outcome: Outcome) -> tuple[Any, ...]:
-    score, rationale = (outcome.score, outcome.rationale) if isinstance(outcome, Scored) else (None, "")
-    return score, status_of(outcome), result.threshold, result.reached(outcome), rationale, reason_of(outcome)
+        return frame_of(self, rows)
 
 
 def _summary(results: Sequence[tuple[str, CriterionResult]]) -> CriterionSummary:

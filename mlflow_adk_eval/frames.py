@@ -1,0 +1,71 @@
+"""A report as tidy pandas frames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.outcome import CriterionResult, Outcome, Report, Scored, reason_of, status_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_CELL = ("score", "status", "threshold", "passed", "rationale", "error")
+_VOTE = (
+    "eval_id", "run_index", "invocation_index", "criterion", "rubric_id", "vote_index", "verdict",
+    "explanation", "model", "latency_s", "input_tokens", "output_tokens", "error",
+)  # fmt: skip
+
+Row = tuple[Any, ...]
+
+
+def frame_of(report: Report, rows: str) -> pd.DataFrame:
+    """Return a frame with one row per case, invocation or vote, and criterion.
+
+    Args:
+        report: the report.
+        rows: ``cases``, ``invocations`` or ``votes``.
+
+    Raises:
+        UsageError: for any other word.
+    """
+    import pandas as pd  # noqa: PLC0415 - a second that only users of frames should pay
+
+    if rows not in _SHAPES:
+        raise UsageError(f"to_frame({rows!r}): wanted one of {', '.join(_SHAPES)}")
+    columns, rows_of = _SHAPES[rows]
+    frame = pd.DataFrame(list(rows_of(report)), columns=list(columns))
+    return frame.astype({"score": "float64"}) if "score" in columns else frame
+
+
+def _cases(report: Report) -> Iterator[Row]:
+    for case in report.cases:
+        for result in case.results:
+            yield case.eval_id, case.run_index, result.criterion, *_cell(result, result.overall)
+
+
+def _invocations(report: Report) -> Iterator[Row]:
+    for case in report.cases:
+        for result in case.results:
+            for index, outcome in enumerate(result.per_invocation):
+                if outcome is not None:
+                    yield case.eval_id, case.run_index, index, result.criterion, *_cell(result, outcome)
+
+
+def _votes(report: Report) -> Iterator[Row]:
+    for case in report.cases:
+        for result in case.results:
+            yield from (tuple(getattr(vote, column) for column in _VOTE) for vote in result.votes)
+
+
+def _cell(result: CriterionResult, outcome: Outcome) -> Row:
+    score, rationale = (outcome.score, outcome.rationale) if isinstance(outcome, Scored) else (None, "")
+    return score, status_of(outcome), result.threshold, result.reached(outcome), rationale, reason_of(outcome)
+
+
+_SHAPES: dict[str, tuple[tuple[str, ...], Callable[[Report], Iterator[Row]]]] = {
+    "cases": (("eval_id", "run_index", "criterion", *_CELL), _cases),
+    "invocations": (("eval_id", "run_index", "invocation_index", "criterion", *_CELL), _invocations),
+    "votes": (_VOTE, _votes),
+}
