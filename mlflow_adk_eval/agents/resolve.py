@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from mlflow_adk_eval.agents.base import Agent
 from mlflow_adk_eval.agents.calls import CallableAgent
@@ -37,8 +37,7 @@ def resolve_agent(source: Any, *, agent_name: str | None = None, timeout_s: floa
     if recorded or isinstance(source, EvalSet | EvalSetResult | Mapping):
         return load_recording(source)
     if hasattr(source, "play"):
-        agent: Agent = source
-        return agent
+        return cast("Agent", source)
     if callable(source):
         return CallableAgent(function=source, name=getattr(source, "__name__", type(source).__name__), timeout_s=timeout_s)
     raise UsageError(f"an agent is a module name, an ADK agent, a callable or a recording, not {shown(source)}")
