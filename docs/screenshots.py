@@ -52,7 +52,7 @@ def shots(store: str) -> list[Shot]:
                 "text=home_automation_agent_regressed",
                 "text=[turn_off_light #1]",
                 "[role=dialog] button:has-text('Assess')",
-                "[role=dialog] >> text=/^0$/",
+                "[data-component-id$=toggle-assessment-expanded] >> nth=1",
             ),
         ),
         Shot("compare", compared, ("[aria-label='Refresh traces']",)),
