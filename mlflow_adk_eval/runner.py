@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -59,7 +58,6 @@ async def arun(eval_set: EvalSet, agent: Agent, config: EvalConfig, options: Opt
         ConfigError: before the agent is called, if a criterion cannot be applied.
     """
     chosen = options or Options()
-    _refuse_duplicates(eval_set)
     planned = plan(config, eval_set)
     recording = agent if isinstance(agent, Recording) else None
     num_runs = max(chosen.num_runs, recording.num_runs(eval_set.eval_ids) if recording else 1)
@@ -87,13 +85,6 @@ async def _results(jobs: Sequence[tuple[EvalCase, int]], agent: Agent, planned: 
     with no_collection() if isinstance(agent, Recording) else contextlib.nullcontext():
         await _each(work, len(jobs), limit=options.concurrency)
     return tuple(results[index] for index in range(len(jobs)))
-
-
-def _refuse_duplicates(eval_set: EvalSet) -> None:
-    twice = [eval_id for eval_id, count in Counter(eval_set.eval_ids).items() if count > 1]
-    if twice:
-        named = ", ".join(map(repr, twice[:_MAX_NAMED]))
-        raise UsageError(f"eval set {eval_set.eval_set_id!r} has several cases of one id, which could not be told apart: {named}")
 
 
 async def _played(agent: Agent, case: EvalCase, run_index: int) -> Played:

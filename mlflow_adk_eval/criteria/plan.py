@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from mlflow_adk_eval.config import EFFICIENCY, Criteria, CriterionSettings, Eval
 from mlflow_adk_eval.criteria.base import Criterion, Planned
 from mlflow_adk_eval.criteria.custom import CustomMetric, load_function
 from mlflow_adk_eval.criteria.registry import REGISTRY
-from mlflow_adk_eval.errors import ConfigError, Problem
+from mlflow_adk_eval.errors import ConfigError, Problem, UsageError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet
 
 _NEED_REFERENCE = {"tool_trajectory_avg_score", "response_match_score", "final_response_match_v2", "response_evaluation_score"}
@@ -35,8 +36,10 @@ def plan(config: EvalConfig, eval_set: EvalSet) -> Plan:
     """Return what `config` asks for on `eval_set`.
 
     Raises:
+        UsageError: if the eval set holds an id twice.
         ConfigError: naming each criterion that cannot be had, or cannot be applied to a case.
     """
+    _refuse_duplicates(eval_set)
     places = _places(config, eval_set)
     problems = [*_without_judge(config, places), *_without_reference(config, places), *_without_case(config, eval_set)]
     if problems:
@@ -61,6 +64,13 @@ def _places(config: EvalConfig, eval_set: EvalSet) -> list[Place]:
     for case in eval_set.eval_cases:
         places[id(config.criteria_of(case.eval_id))][2].append(case)
     return list(places.values())
+
+
+def _refuse_duplicates(eval_set: EvalSet) -> None:
+    twice = [eval_id for eval_id, count in Counter(eval_set.eval_ids).items() if count > 1]
+    if twice:
+        named = ", ".join(map(repr, twice[:_MAX_NAMED]))
+        raise UsageError(f"eval set {eval_set.eval_set_id!r} has several cases of one id, which could not be told apart: {named}")
 
 
 def _planned(config: EvalConfig, criteria: Criteria) -> Iterator[Planned]:

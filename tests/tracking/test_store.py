@@ -49,3 +49,11 @@ def test_a_run_that_is_no_evaluation_cannot_be_registered(store: str) -> None:
         register(dataclasses.replace(report, run_id="0123"), "home", tracking_uri=store)
     with pytest.raises(UsageError, match="was not logged"):
         register(report, "home", tracking_uri=store)
+
+
+def test_a_set_that_holds_an_id_twice_leaves_no_run_behind(store: str) -> None:
+    case = rooms().eval_cases[0]
+    twice = rooms().model_copy(update={"eval_cases": (case, case)})
+    with pytest.raises(UsageError, match="several cases of one id"):
+        evaluate(twice, lambda text, session: "", CONFIG, experiment="home", tracking_uri=store)
+    assert MlflowClient(store).get_experiment_by_name("home") is None
