@@ -57,11 +57,11 @@ $(VENV)/.demo: pyproject.toml uv.lock | $(UV)
 
 $(VENV)/.dev: pyproject.toml uv.lock | $(UV)
 	@echo "installing what the tests need (a few minutes at the first time)"
-	@$(SYNC) --group dev
+	@$(SYNC) --extra vertex --extra litellm --group dev
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.bench: pyproject.toml uv.lock | $(UV)
-	@$(SYNC) --group dev --group bench
+	@$(SYNC) --extra vertex --extra litellm --group dev --group bench
 	@touch $@
 
 clean: ## Remove what the other targets made

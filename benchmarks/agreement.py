@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contenders import TRAJECTORY
-from data import TRUTH
+from data import ACTUAL, TRUTH, Json
+from judging import Judging
+from truth import score
 
 Scores = Mapping[str, Mapping[str, float | None]]
 """By criterion and by ``eval_id#turn``."""
@@ -49,3 +51,17 @@ def truth(folder: Path) -> Scores:
     """Return the trajectory scores that the generator of a data set knows to be true."""
     turns = json.loads((folder / TRUTH).read_bytes())
     return {TRAJECTORY: {f"{eval_id}#{turn}": float(known["EXACT"]) for eval_id, case in turns.items() for turn, known in enumerate(case)}}
+
+
+def judged_truth(folder: Path, judging: Judging) -> Scores:
+    """Return the scores that a judge who knows the truth gives the answers of a data set."""
+    found = {
+        f"{case['eval_id']}#{turn}": score(judging.criterion, _answer(invocation), judging.conditions.dissent, judging.votes)
+        for case in json.loads((folder / ACTUAL).read_bytes())
+        for turn, invocation in enumerate(case["invocations"])
+    }
+    return {judging.criterion: found}
+
+
+def _answer(invocation: Json) -> str:
+    return "".join(part["text"] for part in invocation["final_response"]["parts"])

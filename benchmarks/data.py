@@ -19,15 +19,18 @@ import tempfile
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from truth import mark
 from words import FULL_STOPS, OTHER_LANGUAGES, UNSPACED, Vocabulary
 
 Json = dict[str, Any]
+Kind = Literal["n", "judged"]
+"""What a data set's name begins with; in the ``judged`` ones `truth` knows what a model should say of each answer."""
 
 EVAL_SET, ACTUAL, TRUTH = "set.evalset.json", "actual.json", "truth.json"
 DATA_VARIABLE = "BENCH_DATA"
-"""Names a folder of ready data sets, each in a folder ``n<cases>x<turns>``; what it lacks is generated elsewhere."""
+"""Names a folder of ready data sets, each in a folder ``n<cases>x<turns>`` or ``judged<cases>x<turns>``; what it lacks is generated elsewhere."""
 
 _SEED = 7
 _MISMATCH = 0.4
@@ -52,7 +55,8 @@ _FEWEST_CALLS = {"extra": 0, "missing": 1, "args": 1, "name": 1, "swap": 2, "ext
 class Generator:
     """Makes up conversations, a case at a time."""
 
-    def __init__(self, seed: int = _SEED) -> None:
+    def __init__(self, kind: Kind = "n", seed: int = _SEED) -> None:
+        self._kind = kind
         self._rng = random.Random(seed)
         self._vocabulary = Vocabulary()
         self._calls = 0
@@ -78,7 +82,7 @@ class Generator:
         answers = {call["id"]: self._answer() for call in (*expected_calls, *actual_calls)}
         expected = _invocation(f"{name}-expected", question, self._text(language, reference))
         expected["intermediate_data"] = _tool_uses(expected_calls, answers)
-        actual = _invocation(f"{name}-actual", question, self._text(language, self._varied(language, reference)))
+        actual = _invocation(f"{name}-actual", question, self._answer_of(name, language, self._varied(language, reference)))
         actual["intermediate_data"] = _events(actual_calls, answers)
         return expected, actual, {"kind": kind, "language": language, **_MATCHES[kind]}
 
@@ -97,7 +101,16 @@ class Generator:
                 said.append(self._vocabulary.draw(self._rng, language))
         return said or list(reference[:1])
 
+    def _answer_of(self, name: str, language: str, words: Sequence[str]) -> str:
+        """Return an answer; one that is to be judged has an id, and its sentences stand on a line each."""
+        if self._kind == "n":
+            return self._text(language, words)
+        return "\n".join((*self._sentences(language, words), mark(name)))
+
     def _text(self, language: str, words: Sequence[str]) -> str:
+        return ("" if language in UNSPACED else " ").join(self._sentences(language, words))
+
+    def _sentences(self, language: str, words: Sequence[str]) -> list[str]:
         """Return the words as sentences, most of them with a comma."""
         separator = "" if language in UNSPACED else " "
         sentences, start = [], 0
@@ -109,7 +122,7 @@ class Generator:
                 sentence[comma] += ","
             text = separator.join(sentence)
             sentences.append(text[:1].upper() + text[1:] + FULL_STOPS.get(language, "."))
-        return separator.join(sentences)
+        return sentences
 
     def _value(self, depth: int = 0) -> Any:
         rng = self._rng
@@ -185,9 +198,9 @@ def _events(calls: Sequence[Json], answers: Json) -> Json:
     return {"invocation_events": [{"author": "agent", "content": content} for content in contents]}
 
 
-def generate(folder: Path, cases: int, turns: int) -> None:
+def generate(folder: Path, cases: int, turns: int, kind: Kind = "n") -> None:
     """Write a data set into `folder`, a case at a time: the largest would not fit into memory."""
-    generator, truth = Generator(), {}
+    generator, truth = Generator(kind), {}
     with (folder / EVAL_SET).open("w", encoding="utf-8") as expected, (folder / ACTUAL).open("w", encoding="utf-8") as actual:
         expected.write('{\n  "eval_set_id": "bench",\n  "name": "bench",\n  "creation_timestamp": 1750000000.0,\n  "eval_cases": [\n')
         for index, separator in _separated(cases):
@@ -204,9 +217,9 @@ def _separated(count: int) -> Iterator[tuple[int, str]]:
     return ((index, ",\n" if index + 1 < count else "\n") for index in range(count))
 
 
-def data_set(cases: int, turns: int) -> Path:
+def data_set(cases: int, turns: int, kind: Kind = "n") -> Path:
     """Return the folder of a data set, generating it at first use."""
-    name = f"n{cases}x{turns}"
+    name = f"{kind}{cases}x{turns}"
     given = os.environ.get(DATA_VARIABLE)
     if given and (Path(given) / name / TRUTH).is_file():
         return Path(given) / name
@@ -214,7 +227,7 @@ def data_set(cases: int, turns: int) -> Path:
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         unfinished = Path(tempfile.mkdtemp(prefix=f"{name}.", dir=folder.parent))
-        generate(unfinished, cases, turns)
+        generate(unfinished, cases, turns, kind)
         try:
             unfinished.rename(folder)
         except OSError:  # another process was quicker with the same data
@@ -225,7 +238,7 @@ def data_set(cases: int, turns: int) -> Path:
 def _cache() -> Path:
     """Return a folder of its own for each version of the generator, so that old data are never measured."""
     here = Path(__file__).parent
-    version = hashlib.sha256(b"".join((here / name).read_bytes() for name in ("data.py", "words.py"))).hexdigest()[:8]
+    version = hashlib.sha256(b"".join((here / name).read_bytes() for name in ("data.py", "truth.py", "words.py"))).hexdigest()[:8]
     return Path(tempfile.gettempdir()) / f"adk_eval_bench_{version}"
 
 

@@ -11,12 +11,24 @@ from pathlib import Path
 
 from data import DATA_VARIABLE
 
-_PACKAGES = ("mlflow-adk-eval", "google-adk", "mlflow", "pydantic", "nltk", "rouge-score", "msgspec", "pandas", "SQLAlchemy")
+_PACKAGES = (
+    "mlflow-adk-eval",
+    "google-adk",
+    "google-genai",
+    "mlflow",
+    "pydantic",
+    "nltk",
+    "rouge-score",
+    "msgspec",
+    "pandas",
+    "SQLAlchemy",
+    "aiohttp",
+)
 _NEEDS = {
     "ours": ("mlflow-adk-eval",),
     "adk": ("google-adk", "rouge-score", "pandas"),
     "mlflow_scorers": ("mlflow", "google-adk", "rouge-score"),
-    "floor": ("msgspec", "nltk"),
+    "floor": ("msgspec", "nltk", "aiohttp"),
     "floor_uncollected": ("msgspec", "nltk"),
 }
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import store
+from contenders import Cells
 from peak import peak_mb
 
 T = TypeVar("T")
@@ -52,10 +53,15 @@ def measure(work: dict[str, Any]) -> dict[str, Any]:
         "loaded_mb": loaded_mb,
         "peak_mb": peak_mb(),
     }
+    return {**result, "scores": by_criterion(cells), **(store.arrived(scratch) if logs else {})}
+
+
+def by_criterion(cells: Cells) -> dict[str, dict[str, float | None]]:
+    """Return scores by criterion and by ``eval_id#turn``."""
     scores: dict[str, dict[str, float | None]] = defaultdict(dict)
     for criterion, eval_id, turn, score in cells:
         scores[criterion][f"{eval_id}#{turn}"] = score
-    return {**result, "scores": scores, **(store.arrived(scratch) if logs else {})}
+    return scores
 
 
 def main(result: Path, work: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from workloads import Job
+from job import Job
 
 Result = Mapping[str, Any]
 Results = Mapping[Job, Sequence[Result]]
@@ -154,6 +154,48 @@ def _lost(job: Job, results: Sequence[Result]) -> str:
     """Return the worst loss of all rounds."""
     losses = [job.lost(result) for result in results if "work_s" in result]
     return f"{max(losses):,} of {job.logged:,}" if losses else NONE
+
+
+def judging(results: Results) -> str:
+    """Return a table of judging for each group of measurements."""
+    groups = dict.fromkeys(job.group for job in results)
+    tables = {group: _judging({job: found for job, found in results.items() if job.group == group}) for group in groups}
+    return "\n\n".join(f"{group}:\n\n{table}" if group else table for group, table in tables.items())
+
+
+def _judging(results: Results) -> str:
+    def against(side: str, job: Job) -> Job | None:
+        """Return who is as many requests in flight."""
+        return next((other for other in results if other.side == side and _in_flight(other) == _in_flight(job)), None)
+
+    columns = [
+        Column("", lambda job: job.label),
+        Column("s (min–max)", lambda job: spread(results[job], "work_s")),
+        Column("CPU s", each(results, "work_cpu_s")),
+        Column("google-adk ÷ it", lambda job: ratio(results, against("adk", job), job, "work_s")),
+        Column("MLflow ÷ it", lambda job: ratio(results, against("mlflow_scorers", job), job, "work_s")),
+        Column("it ÷ floor", lambda job: ratio(results, job, against("floor", job), "work_s")),
+        Column("calls", each(results, "requests")),
+        Column("of them refused", lambda job: _ended(results[job], "429")),
+        Column("most in flight", each(results, "peak_in_flight")),
+        Column("input tokens, thousands", each(results, "input_tokens", per=lambda _: 1000)),
+        Column("lost", lambda job: _worst_count(job, results[job], "missing")),
+        Column("wrong", lambda job: _worst_count(job, results[job], "different")),
+    ]
+    return markdown(columns, list(results))
+
+
+def _in_flight(job: Job) -> int | None:
+    return job.judging.in_flight if job.judging else None
+
+
+def _ended(results: Sequence[Result], end: str) -> str:
+    counts = [result["ends"].get(end, 0) for result in results]
+    return shown(statistics.median(counts)) if any(counts) else NONE
+
+
+def _worst_count(job: Job, results: Sequence[Result], what: str) -> str:
+    return f"{max(getattr(result['truth'], what) for result in results):,} of {job.rows:,}" if results else NONE
 
 
 def importing(results: Results) -> str:

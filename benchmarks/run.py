@@ -13,16 +13,21 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import report
-from agreement import Scores, compare, truth
+from agreement import Scores, compare, judged_truth, truth
 from data import ACTUAL, EVAL_SET, data_set
+from job import Job, Workload
+from judge_process import JudgeProcess, judge_process
+from judged_workloads import JUDGED
 from machine import absent, description
 from process import measured
 from results import merged
-from workloads import TURNS, WORKLOADS, Job, Workload
+from workloads import WORKLOADS
 
 RESULTS = Path(__file__).parent / "results.md"
 
@@ -31,6 +36,7 @@ _TABLES = {
     "linearity": report.growth,
     "w2": report.logging,
     "defaults": report.logging,
+    **dict.fromkeys(JUDGED, report.judging),
     "import": report.importing,
     "memory": report.memory,
 }
@@ -81,7 +87,7 @@ def _section(name: str, chosen: argparse.Namespace, command: str) -> tuple[str, 
     missing = {side: package for side in dict.fromkeys(job.side for job in jobs) if (package := absent(side))}
     place = description()
     results = _measure(workload, [job for job in jobs if job.side not in missing], chosen.rounds)
-    words = {"cases": cases, "rows": cases * TURNS}
+    words = {"cases": cases, "rows": cases * workload.turns}
     parts = [f"## {workload.title.format(**words)}", workload.about.format(**words), _TABLES[name](results)]
     parts += [f"{side} took no part: {package} is not installed." for side, package in missing.items()]
     parts.append(f"<sub>`{command}`; rounds: {chosen.rounds}. {place}</sub>")
@@ -90,13 +96,18 @@ def _section(name: str, chosen: argparse.Namespace, command: str) -> tuple[str, 
 
 def _measure(workload: Workload, jobs: Sequence[Job], rounds: int) -> dict[Job, list[dict[str, Any]]]:
     """Return the results of all rounds, with their scores already compared."""
+    with judge_process() if any(job.judging for job in jobs) else nullcontext() as judge:
+        return _measured(workload, jobs, rounds, judge)
+
+
+def _measured(workload: Workload, jobs: Sequence[Job], rounds: int, judge: JudgeProcess | None) -> dict[Job, list[dict[str, Any]]]:
     results: dict[Job, list[dict[str, Any]]] = {job: [] for job in jobs}
     for number in range(rounds):
         scores: dict[Job, Scores] = {}
         for job in jobs:
             if number < job.most_rounds:
-                result = _one(job)
-                print(f"round {number + 1}/{rounds}: {job.label}, {job.rows} invocations: {_summary(result)}", file=sys.stderr, flush=True)
+                result = _judged(job, judge, number + 1) if judge else _one(job)
+                print(f"round {number + 1}/{rounds}: {job.name}, {job.rows} invocations: {_summary(result)}", file=sys.stderr, flush=True)
                 scores[job] = result.pop("scores", {})
                 results[job].append(result)
         _compare(workload, scores, {job: found[-1] for job, found in results.items() if job in scores})
@@ -106,11 +117,22 @@ def _measure(workload: Workload, jobs: Sequence[Job], rounds: int) -> dict[Job, 
 def _one(job: Job) -> dict[str, Any]:
     if job.targets is not None:
         return measured("measure_import.py", *job.targets)
-    folder = data_set(job.cases, TURNS)
+    folder = data_set(job.cases, job.turns)
     with tempfile.TemporaryDirectory(prefix="adk_eval_bench_") as scratch:
         work = {"contender": job.side, "call": job.call, "logs": job.logs, "data": str(folder), "scratch": scratch}
         result = measured("measure_work.py", json.dumps(work))
     return {**result, "files_mb": sum((folder / name).stat().st_size for name in (EVAL_SET, ACTUAL)) / (1 << 20)}
+
+
+def _judged(job: Job, judge: JudgeProcess, seed: int) -> dict[str, Any]:
+    """Return a result with what the judge says of it, and how its scores agree with the truth. Each round has luck of its own."""
+    assert job.judging
+    judging = replace(job.judging, conditions=replace(job.judging.conditions, seed=seed))
+    judge.configure(judging.conditions)
+    folder = data_set(job.cases, job.turns, "judged")
+    work = {"contender": job.side, "judging": asdict(judging), "data": str(folder), "url": judge.url}
+    result = measured("measure_judging.py", json.dumps(work), limit_s=job.limit_s)
+    return {**result, **judge.stats(), "truth": compare(result.get("scores", {}), judged_truth(folder, judging))}
 
 
 def _summary(result: Mapping[str, Any]) -> str:
@@ -120,25 +142,33 @@ def _summary(result: Mapping[str, Any]) -> str:
 def _compare(workload: Workload, scores: Mapping[Job, Scores], results: Mapping[Job, dict[str, Any]]) -> None:
     """Add to each result how its scores agree with the reference's and with the truth."""
     for job, result in results.items():
-        if not scores[job]:
+        if job.judging or not scores[job]:
             continue
         sides = {other.side: other for other in reversed(list(scores)) if other.cases == job.cases and scores[other]}
         reference = sides.get(workload.reference) or sides.get("floor")
         if reference:
             result["agreement"] = None if reference == job else compare(scores[job], scores[reference])
-        result["truth"] = compare(scores[job], truth(data_set(job.cases, TURNS)))
+        result["truth"] = compare(scores[job], truth(data_set(job.cases, job.turns)))
 
 
 def _problems(job: Job, results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what must not be: a score that differs, or anything of ours that failed or was lost."""
-    found = []
-    for result in results:
-        checks = [result[key] for key in ("agreement", "truth") if result.get(key)]
-        found += [f"{job.label}: {check}" for check in checks if check.different or (check.missing and job.side in _OURS)]
-        if job.side in _OURS and "error" in result:
-            found.append(f"{job.label}: {result['error']}")
-        elif job.side in _OURS and job.logs and job.lost(result):
-            found.append(f"{job.label}: {job.lost(result):,} of {job.logged:,} lost")
+    """Return what must not be: a score that differs, or anything of ours that failed or was lost.
+
+    What others make of a judge that fails is a result, and no problem.
+    """
+    if job.judging and job.side not in _OURS:
+        return []
+    return [f"{job.name}: {problem}" for result in results for problem in _wrong(job, result)]
+
+
+def _wrong(job: Job, result: Mapping[str, Any]) -> list[str]:
+    ours = job.side in _OURS
+    if ours and "error" in result:
+        return [result["error"]]
+    checks = [result[key] for key in ("agreement", "truth") if result.get(key)]
+    found = [str(check) for check in checks if check.different or (check.missing and ours)]
+    if ours and job.logs and job.lost(result):
+        found.append(f"{job.lost(result):,} of {job.logged:,} lost")
     return found
 
 

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
         EvalSetError,
         GateFailed,
         InputError,
+        JudgeError,
         RunError,
         TrackingError,
         UsageError,
     )
     from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation, load_eval_set, migrate
     from mlflow_adk_eval.gate import gate, promote, verify
+    from mlflow_adk_eval.judge import Budget, JudgeOptions
     from mlflow_adk_eval.outcome import CaseResult, CriterionResult, Decision, Errored, Report, Scored, Skipped, Vote
     from mlflow_adk_eval.runner import score
     from mlflow_adk_eval.tracking import aevaluate, evaluate, upload
@@ -35,10 +37,12 @@ _HOMES = {
         "EvalSetError",
         "GateFailed",
         "InputError",
+        "JudgeError",
         "RunError",
         "TrackingError",
         "UsageError",
     ),
+    "judge": ("Budget", "JudgeOptions"),
     "evalset": ("EvalCase", "EvalSet", "Invocation", "load_eval_set", "migrate"),
     "gate": ("gate", "promote", "verify"),
     "outcome": ("CaseResult", "CriterionResult", "Decision", "Errored", "Report", "Scored", "Skipped", "Vote"),
@@ -51,6 +55,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AdkEvalError",
     "AgentError",
+    "Budget",
     "CaseResult",
     "ConfigError",
     "CriterionResult",
@@ -63,6 +68,8 @@ __all__ = [
     "GateFailed",
     "InputError",
     "Invocation",
+    "JudgeError",
+    "JudgeOptions",
     "Report",
     "RunError",
     "Scored",

@@ -22,7 +22,7 @@ Exit codes:
   0   passed
   1   a threshold was missed
   2   not enough evidence: something was not evaluated
-  3   the run itself failed: agent or MLflow unreachable
+  3   the run itself failed: agent, judge or MLflow unreachable
   64  bad usage or a bad input file
 """
 _OF_VERDICT: dict[Verdict, int] = {"passed": 0, "failed": 1, "undecided": 2}
@@ -60,6 +60,37 @@ def _store_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--tracking_uri", help="The MLflow server or store. Default: MLFLOW_TRACKING_URI.")(command)
 
 
+def _judge_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what can be said of judges."""
+    for option in reversed(
+        (
+            click.option("--judge", metavar="MODEL", help="The model that judges. Default: those that the config names."),
+            click.option("--max_calls", type=click.IntRange(min=1), help="The most requests to judges; what is undecided then stays so."),
+            click.option("--max_tokens", type=click.IntRange(min=1), help="The most tokens for judges, input and output together."),
+            click.option("--judge_concurrency", type=click.IntRange(min=1), help="The most requests in flight to one judge. Default: 64."),
+            click.option("--judge_timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds per request. Default: 120."),
+            click.option(
+                "--judge_outage",
+                type=click.FloatRange(min=0, min_open=True),
+                help="Seconds of nothing but failures after which a judge is given up. Default: 60.",
+            ),
+            click.option("--ledger", metavar="FILE|off", help="What keeps the judges' answers. Default: .adk_eval/ledger.sqlite."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def _judging(options: dict[str, Any]) -> dict[str, Any]:
+    """Turn the options of `_judge_options` into the arguments of `evaluate` and `score`."""
+    from mlflow_adk_eval.judge import Budget, JudgeOptions  # noqa: PLC0415 - `--help` stays fast
+
+    budget = Budget(max_calls=options.pop("max_calls"), max_tokens=options.pop("max_tokens"))
+    given = {"max_concurrency": options.pop("judge_concurrency"), "timeout_s": options.pop("judge_timeout"), "outage_s": options.pop("judge_outage")}
+    judge_options = JudgeOptions(**{name: value for name, value in given.items() if value is not None})
+    return options | {"budget": budget, "judge_options": judge_options}
+
+
 @cli.command(epilog=_EXIT_CODES)
 @click.argument("agent")
 @click.argument("eval_sets", metavar="EVAL_SET[:CASE,CASE]...", nargs=-1, required=True)
@@ -76,6 +107,9 @@ def _store_option(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--traces", type=click.IntRange(min=0), default=2000, show_default=True, help="Above so many turns, only failed ones get traces."
 )
+@_judge_options
+@click.option("--resume", metavar="RUN_ID|latest", help="Go on with an evaluation that was interrupted; nothing is paid for twice.")
+@click.option("--rejudge-failed", "--rejudge_failed", "rejudge_failed", is_flag=True, help="Ask again where an answer cannot be read.")
 @click.option("--log_level", type=click.Choice(["debug", "info", "warning", "error", "critical"], case_sensitive=False), default="warning")
 @_store_option
 @_json_option
@@ -93,7 +127,7 @@ def run(
     logging.getLogger().setLevel(log_level.upper())
     paths = [_eval_set_path(agent, name) for name in eval_sets]
     with progress_bar("evaluating", shown=not as_json) as progress:
-        report = evaluate(paths if len(paths) > 1 else paths[0], agent=_agent_path(agent), progress=progress, **options)
+        report = evaluate(paths if len(paths) > 1 else paths[0], agent=_agent_path(agent), progress=progress, **_judging(options))
     extra = {"run_id": report.run_id}
     if register_as:
         from mlflow_adk_eval.tracking import register  # noqa: PLC0415
@@ -121,13 +155,17 @@ def _eval_set_path(agent: str, name: str) -> str:
     "--actual", required=True, type=click.Path(path_type=Path), help="What the agent did: an eval set, ADK's result file or recorded cases."
 )
 @_config_option
+@_judge_options
 @_detailed_option
 @_json_option
-def score(eval_set: str, *, actual: Path, config: Path | None, detailed: bool, as_json: bool) -> None:
+def score(eval_set: str, *, actual: Path, config: Path | None, detailed: bool, as_json: bool, **options: Any) -> None:
     """Score recorded conversations, without an agent and without MLflow."""
+    from mlflow_adk_eval.report.console import progress_bar  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.runner import score as score_recorded  # noqa: PLC0415
 
-    _show_report(score_recorded(eval_set, actual, config), detailed=detailed, as_json=as_json)
+    with progress_bar("scoring", shown=not as_json) as progress:
+        report = score_recorded(eval_set, actual, config, progress=progress, **_judging(options))
+    _show_report(report, detailed=detailed, as_json=as_json)
 
 
 @cli.command(epilog=_EXIT_CODES)
@@ -241,6 +279,7 @@ def demo(*, folder: Path) -> None:
 
 def _show_report(report: Report, *, detailed: bool, as_json: bool, extra: dict[str, Any] | None = None) -> NoReturn:
     from mlflow_adk_eval.report.console import console, report_view  # noqa: PLC0415
+    from mlflow_adk_eval.report.summary import exit_code  # noqa: PLC0415
 
     if as_json:
         click.echo(json.dumps(_report_json(report) | (extra or {}), ensure_ascii=False, indent=2, allow_nan=False))
@@ -249,8 +288,7 @@ def _show_report(report: Report, *, detailed: bool, as_json: bool, extra: dict[s
         for name, value in (extra or {}).items():
             if value is not None:
                 click.echo(f"{name.replace('_', ' ')}: {value}")
-    unreachable = bool(report.cases) and all(case.error for case in report.cases)
-    sys.exit(_FAILED_RUN if unreachable else _OF_VERDICT[report.verdict])
+    sys.exit(exit_code(report))
 
 
 def _report_json(report: Report) -> dict[str, Any]:

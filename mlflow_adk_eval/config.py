@@ -43,6 +43,7 @@ from mlflow_adk_eval.settings import (
     ToolTrajectorySettings,
     UserSimulatorConfig,
     UserSimulatorSettings,
+    VertexSettings,
 )
 
 __all__ = [
@@ -70,6 +71,7 @@ __all__ = [
     "ToolTrajectorySettings",
     "UserSimulatorConfig",
     "UserSimulatorSettings",
+    "VertexSettings",
     "dumps_config",
     "load_config",
     "parse_config",

@@ -9,6 +9,7 @@
     │       └── ConfigError   an eval config
     ├── RunError              the run could not be carried out                exit 3
     │   ├── AgentError        the agent cannot be loaded or run
+    │   ├── JudgeError        a judge cannot be had: no credentials, no package, no such model
     │   └── TrackingError     MLflow cannot be reached or lost something
     └── GateFailed            the evidence does not allow a promotion         exit 1 or 2
 """
@@ -95,6 +96,10 @@ class RunError(AdkEvalError):
 
 class AgentError(RunError):
     """The agent could not be imported, built or called."""
+
+
+class JudgeError(RunError):
+    """A judge could not be set up, so no criterion that needs it can be evaluated."""
 
 
 class TrackingError(RunError):

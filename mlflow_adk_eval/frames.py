@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.outcome import CriterionResult, Outcome, Report, Scored, reason_of, status_of
+from mlflow_adk_eval.votes import COLUMNS
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _CELL = ("score", "status", "threshold", "passed", "rationale", "error")
-_VOTE = (
-    "eval_id", "run_index", "invocation_index", "criterion", "rubric_id", "vote_index", "verdict",
-    "explanation", "model", "latency_s", "input_tokens", "output_tokens", "error",
-)  # fmt: skip
 
 Row = tuple[Any, ...]
 
@@ -56,7 +53,7 @@ def _invocations(report: Report) -> Iterator[Row]:
 def _votes(report: Report) -> Iterator[Row]:
     for case in report.cases:
         for result in case.results:
-            yield from (tuple(getattr(vote, column) for column in _VOTE) for vote in result.votes)
+            yield from (tuple(getattr(vote, column) for column in COLUMNS) for vote in result.votes)
 
 
 def _cell(result: CriterionResult, outcome: Outcome) -> Row:
@@ -67,5 +64,5 @@ def _cell(result: CriterionResult, outcome: Outcome) -> Row:
 _SHAPES: dict[str, tuple[tuple[str, ...], Callable[[Report], Iterator[Row]]]] = {
     "cases": (("eval_id", "run_index", "criterion", *_CELL), _cases),
     "invocations": (("eval_id", "run_index", "invocation_index", "criterion", *_CELL), _invocations),
-    "votes": (_VOTE, _votes),
+    "votes": (tuple(COLUMNS), _votes),
 }

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from mlflow_adk_eval.config import EvalConfig
     from mlflow_adk_eval.evalset import EvalSet, Invocation
+    from mlflow_adk_eval.usage import JudgeUsage
 
 Status = Literal["scored", "skipped", "errored"]
 Verdict = Literal["passed", "failed", "undecided"]
@@ -115,10 +116,18 @@ class Vote:
     verdict: str | None
     explanation: str
     model: str
+    """The version that answered; where none did, the one that was asked."""
     latency_s: float
+    """How long the answer took, in seconds."""
     input_tokens: int | None
+    """What the answer cost; of an answer on several items, recorded with the first."""
     output_tokens: int | None
     error: str
+    """Why there is no verdict; empty where there is one."""
+    raw: str = ""
+    """What the judge wrote, where it cannot be used."""
+    reused: bool = False
+    """Whether the answer was paid for earlier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +275,8 @@ class Report:
     """The MLflow run that holds it; ``None`` where it was not logged."""
     notes: tuple[str, ...] = ()
     """What the reader should know besides, such as "3 recorded cases are not in the eval set"."""
+    judging: JudgeUsage | None = None
+    """What the judges took; ``None`` where no criterion asked one."""
 
     def __repr__(self) -> str:
         """Return the verdict and the scores; the whole report may be a gigabyte."""

@@ -6,21 +6,27 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Protocol, TypeVar
 
 import anyio
 
 from mlflow_adk_eval.agents import Agent, Played, Recording, load_recording
 from mlflow_adk_eval.agents.recording import Recorded
 from mlflow_adk_eval.agents.turns import described
+from mlflow_adk_eval.concurrency import each, gathered
 from mlflow_adk_eval.config import EvalConfig
 from mlflow_adk_eval.criteria import CaseRun, Plan, Planned, apply, plan
 from mlflow_adk_eval.criteria.base import failed, result_of
+from mlflow_adk_eval.criteria.rubrics import unused_rubrics
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet
 from mlflow_adk_eval.evalset.parse import no_collection
 from mlflow_adk_eval.inputs import ConfigSource, EvalSetSource, load_inputs
+from mlflow_adk_eval.judge import JudgeOptions
+from mlflow_adk_eval.judge.judging import BudgetSource, JudgeSetup, JudgeSource, Judging, judge_setup
+from mlflow_adk_eval.ledger import LedgerSource, opened
 from mlflow_adk_eval.outcome import CaseResult, CriterionResult, Report
 
 T = TypeVar("T")
@@ -29,6 +35,18 @@ _MAX_NAMED = 5
 
 Progress = Callable[[int, int], None]
 """Called with the number of finished case runs and of all."""
+
+
+class Plays(Protocol):
+    """Conversations that were had earlier in this evaluation, before it was interrupted."""
+
+    def get(self, case: EvalCase, run_index: int, /) -> Played | None:
+        """Return what came of a conversation, if it is known."""
+        ...
+
+    def keep(self, case: EvalCase, run_index: int, played: Played, /) -> None:
+        """Keep a conversation, before anything else is done with it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +58,9 @@ class Options:
     concurrency: int = 4
     """How many conversations are had at the same time."""
     progress: Progress | None = None
+    judges: JudgeSetup = field(default_factory=JudgeSetup)
+    plays: Plays | None = None
+    """Where conversations are kept; ``None``: nowhere."""
 
     def __post_init__(self) -> None:
         """Refuse numbers below one."""
@@ -58,33 +79,55 @@ async def arun(eval_set: EvalSet, agent: Agent, config: EvalConfig, options: Opt
         ConfigError: before the agent is called, if a criterion cannot be applied.
     """
     chosen = options or Options()
-    planned = plan(config, eval_set)
+    judging = Judging(chosen.judges)
+    planned = plan(config, eval_set, judging)
     recording = agent if isinstance(agent, Recording) else None
     num_runs = max(chosen.num_runs, recording.num_runs(eval_set.eval_ids) if recording else 1)
     jobs = [(case, run_index) for case in eval_set.eval_cases for run_index in range(num_runs)]
+    try:
+        cases = await _results(jobs, agent, planned, chosen)
+    finally:
+        await judging.aclose()
     return Report(
         eval_set=eval_set,
         config=config,
-        cases=await _results(jobs, agent, planned, chosen),
+        cases=cases,
         num_runs=num_runs,
-        notes=_notes(recording, eval_set),
+        notes=(*_notes(recording, eval_set), *_on_rubrics(config, eval_set)),
+        judging=judging.usage(),
     )
 
 
 async def _results(jobs: Sequence[tuple[EvalCase, int]], agent: Agent, planned: Plan, options: Options) -> tuple[CaseResult, ...]:
     """Return the result of each job, in the order of the jobs."""
     results: dict[int, CaseResult] = {}
+    speakers = anyio.CapacityLimiter(options.concurrency)
 
     async def work(index: int) -> None:
         case, run_index = jobs[index]
-        results[index] = await judge_case(case, run_index, await _played(agent, case, run_index), planned)
+        async with speakers:
+            played = await _remembered(agent, case, run_index, options.plays)
+        results[index] = await judge_case(case, run_index, played, planned)
         if options.progress:
             options.progress(len(results), len(jobs))
 
+    # While the judges of one case think, the agent goes on with others.
+    limit = max(options.concurrency, options.judges.options.max_concurrency) if planned.judged else options.concurrency
     # A live agent may leave cyclic garbage for hours; judging recordings leaves next to none.
-    with no_collection() if isinstance(agent, Recording) else contextlib.nullcontext():
-        await _each(work, len(jobs), limit=options.concurrency)
+    with no_collection() if isinstance(agent, Recording) and not planned.judged else contextlib.nullcontext():
+        await each(work, len(jobs), limit=limit)
     return tuple(results[index] for index in range(len(jobs)))
+
+
+async def _remembered(agent: Agent, case: EvalCase, run_index: int, plays: Plays | None) -> Played:
+    """Return the conversation that is known from before, or have it and keep it. What failed is not kept."""
+    known = plays.get(case, run_index) if plays else None
+    if known is not None:
+        return known
+    played = await _played(agent, case, run_index)
+    if plays and not played.error:
+        plays.keep(case, run_index, played)
+    return played
 
 
 async def _played(agent: Agent, case: EvalCase, run_index: int) -> Played:
@@ -100,25 +143,18 @@ async def _played(agent: Agent, case: EvalCase, run_index: int) -> Played:
     return replace(played, error=f"{took_place} took place, and the case asks for {wanted}")
 
 
-async def _each(work: Callable[[int], Awaitable[None]], count: int, *, limit: int) -> None:
-    """Do `work` on each index, in order, at most `limit` at the same time."""
-    indexes = iter(range(count))
-
-    async def worker() -> None:
-        for index in indexes:
-            await work(index)
-
-    async with anyio.create_task_group() as group:
-        for _ in range(min(limit, count)):
-            group.start_soon(worker)
-
-
 def _notes(recording: Recording | None, eval_set: EvalSet) -> tuple[str, ...]:
     extra = sorted(set(recording.runs) - set(eval_set.eval_ids)) if recording else []
     if not extra:
         return ()
     named = ", ".join(extra[:_MAX_NAMED]) + (", …" if len(extra) > _MAX_NAMED else "")
     return (f"{len(extra)} recorded {'case is' if len(extra) == 1 else 'cases are'} not in the eval set: {named}",)
+
+
+def _on_rubrics(config: EvalConfig, eval_set: EvalSet) -> tuple[str, ...]:
+    """Say which rubrics of the eval set nobody judges by, as they are easily mistaken for rubrics that count."""
+    unused = [note for case in eval_set.eval_cases for note in unused_rubrics(config.criteria_of(case.eval_id), case)]
+    return (*unused[:_MAX_NAMED], f"and {len(unused) - _MAX_NAMED} more rubrics") if len(unused) > _MAX_NAMED else tuple(unused)
 
 
 async def judge_case(case: EvalCase, run_index: int, played: Played, planned: Plan) -> CaseResult:
@@ -131,7 +167,11 @@ async def judge_case(case: EvalCase, run_index: int, played: Played, planned: Pl
         error=played.error,
         unfinished=played.unfinished,
     )
-    results = [await _result(criterion, run) for criterion in planned.of(case.eval_id)]
+    criteria = planned.of(case.eval_id)
+    if any(criterion.judged for criterion in criteria):
+        results = await gathered(partial(_result, criterion, run) for criterion in criteria)
+    else:
+        results = [await _result(criterion, run) for criterion in criteria]
     return CaseResult(
         eval_id=case.eval_id,
         run_index=run_index,
@@ -154,7 +194,17 @@ def run(eval_set: EvalSet, agent: Agent, config: EvalConfig, options: Options | 
     return wait(lambda: arun(eval_set, agent, config, options))
 
 
-def score(eval_set: EvalSetSource, actual: Recorded, config: ConfigSource = None, judge: Any = None) -> Report:
+def score(
+    eval_set: EvalSetSource,
+    actual: Recorded,
+    config: ConfigSource = None,
+    judge: JudgeSource = None,
+    *,
+    judge_options: JudgeOptions | None = None,
+    budget: BudgetSource = None,
+    ledger: LedgerSource = None,
+    progress: Progress | None = None,
+) -> Report:
     """Return the report on recorded conversations, without an agent and without MLflow.
 
     Args:
@@ -162,24 +212,22 @@ def score(eval_set: EvalSetSource, actual: Recorded, config: ConfigSource = None
         actual: what the agent did: an eval set whose invocations are that, ADK's result file, a path of either, or a dict
             of invocations by eval id.
         config: the criteria; ``None``: the ``test_config.json`` beside the eval set, else ADK's defaults.
-        judge: reserved for criteria that a model decides; no criterion of this version asks one.
+        judge: who judges, instead of the models that the config names: a model's name or a callable.
+        judge_options: how judges are asked.
+        budget: how much may be spent on them: a `Budget`, or a dict with ``max_calls`` and ``max_tokens``.
+        ledger: the file that keeps what judges answered, so that nothing is paid for twice; ``None``: as
+            ``ADK_EVAL_LEDGER`` says, else ``.adk_eval/ledger.sqlite``; ``False``: none.
+        progress: called with the number of finished case runs and of all.
 
     Raises:
         InputError: with every problem of a file.
+        JudgeError: if a judge cannot be had.
     """
-    refuse_judge(judge)
     loaded, chosen = load_inputs(eval_set, config)
-    return run(loaded, load_recording(actual), chosen)
-
-
-def refuse_judge(judge: Any) -> None:
-    """Refuse a judge, which no criterion would ask.
-
-    Raises:
-        UsageError: if there is one.
-    """
-    if judge is not None:
-        raise UsageError("judge: no criterion of this version asks a model")
+    recording = load_recording(actual)
+    setup = judge_setup(judge, judge_options, budget)
+    with opened(ledger) as kept:
+        return run(loaded, recording, chosen, Options(judges=replace(setup, answers=kept), progress=progress))
 
 
 def wait(start: Callable[[], Awaitable[T]]) -> T:

@@ -68,6 +68,8 @@ class JudgedSettings(CriterionSettings):
     """A criterion that a model decides."""
 
     judge_model_options: JudgeModelOptions = JudgeModelOptions()
+    early_stop: bool = True
+    """Whether a ballot ends as soon as the missing votes cannot change its verdict. Our addition; ADK ignores it."""
 
 
 class RubricSettings(JudgedSettings):
@@ -88,7 +90,14 @@ class UserSimulatorSettings(JudgedSettings):
     stop_signal: str = "</finished>"
 
 
-class CoherenceSettings(CriterionSettings):
+class VertexSettings(JudgedSettings):
+    """A criterion of Vertex's evaluation service, which our own judge can decide instead."""
+
+    backend: Literal["vertex", "judge"] = "vertex"
+    """Who decides: the service, or `judge_model_options` with our prompts. Our addition; ADK ignores it."""
+
+
+class CoherenceSettings(VertexSettings):
     """A rating from 1 to 5."""
 
     bounds = (1.0, 5.0)
@@ -131,11 +140,11 @@ SETTINGS: Mapping[str, type[CriterionSettings]] = {
     "rubric_based_tool_use_quality_v1": RubricSettings,
     "rubric_based_multi_turn_trajectory_quality_v1": RubricSettings,
     "hallucinations_v1": HallucinationsSettings,
-    "safety_v1": CriterionSettings,
+    "safety_v1": VertexSettings,
     "per_turn_user_simulator_quality_v1": UserSimulatorSettings,
-    "multi_turn_task_success_v1": CriterionSettings,
-    "multi_turn_trajectory_quality_v1": CriterionSettings,
-    "multi_turn_tool_use_quality_v1": CriterionSettings,
+    "multi_turn_task_success_v1": VertexSettings,
+    "multi_turn_trajectory_quality_v1": VertexSettings,
+    "multi_turn_tool_use_quality_v1": VertexSettings,
     **dict.fromkeys(EFFICIENCY, EfficiencySettings),
     "final_session_state": FinalStateSettings,
 }

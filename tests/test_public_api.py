@@ -15,8 +15,8 @@ HEAVY = {"mlflow", "google.adk", "google.genai", "pandas", "numpy", "nltk", "sci
 
 def test_the_public_names_are_exactly_these() -> None:
     assert sorted(adk_eval.__all__) == [
-        "AdkEvalError", "AgentError", "CaseResult", "ConfigError", "CriterionResult", "Decision", "Errored", "EvalCase", "EvalConfig",
-        "EvalSet", "EvalSetError", "GateFailed", "InputError", "Invocation", "Report", "RunError", "Scored", "Session", "Skipped",
+        "AdkEvalError", "AgentError", "Budget", "CaseResult", "ConfigError", "CriterionResult", "Decision", "Errored", "EvalCase",
+        "EvalConfig", "EvalSet", "EvalSetError", "GateFailed", "InputError", "Invocation", "JudgeError", "JudgeOptions", "Report", "RunError", "Scored", "Session", "Skipped",
         "TrackingError", "UsageError", "Vote", "aevaluate", "evaluate", "gate", "load_config", "load_eval_set", "migrate", "promote",
         "score", "upload", "verify",
     ]  # fmt: skip

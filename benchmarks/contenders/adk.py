@@ -41,7 +41,7 @@ def load(folder: Path) -> Any:
 
 def service(data: Any) -> Cells:
     """Score with LocalEvalService, as AgentEvaluator and `adk eval` do after the agent ran."""
-    return _cells(_serve(data))
+    return cells(serve(data, _metrics()))
 
 
 def service_and_table(data: Any) -> Cells:
@@ -49,12 +49,12 @@ def service_and_table(data: Any) -> Cells:
     import mlflow
     import pandas as pd
 
-    results = _serve(data)
+    results = serve(data, _metrics())
     frame = pd.DataFrame(_rows(results))
     with mlflow.start_run():
         mlflow.log_metrics({f"{name}/mean": float(frame[name].mean()) for name in CRITERIA})
         mlflow.log_table(frame, "per_invocation.json")
-    return _cells(results)
+    return cells(results)
 
 
 def classes(data: Any) -> Cells:
@@ -82,7 +82,8 @@ def _metrics() -> list[Any]:
     ]
 
 
-def _serve(data: Any) -> list[Any]:
+def serve(data: Any, metrics: list[Any], **config: Any) -> list[Any]:
+    """Return what LocalEvalService finds; `config` goes to its EvaluateConfig."""
     from google.adk.evaluation.base_eval_service import EvaluateConfig, EvaluateRequest, InferenceResult, InferenceStatus
     from google.adk.evaluation.in_memory_eval_sets_manager import InMemoryEvalSetsManager
     from google.adk.evaluation.local_eval_service import LocalEvalService
@@ -95,7 +96,7 @@ def _serve(data: Any) -> list[Any]:
     evaluation = LocalEvalService(root_agent=_NoAgent(), eval_sets_manager=manager)
     place = {"app_name": "bench", "eval_set_id": "bench", "session_id": None, "status": InferenceStatus.SUCCESS}
     inferences = [InferenceResult(eval_case_id=eval_id, inferences=turns, **place) for eval_id, turns in actual.items()]
-    request = EvaluateRequest(inference_results=inferences, evaluate_config=EvaluateConfig(eval_metrics=_metrics()))
+    request = EvaluateRequest(inference_results=inferences, evaluate_config=EvaluateConfig(eval_metrics=metrics, **config))
 
     async def collect() -> list[Any]:
         return [result async for result in evaluation.evaluate(request)]
@@ -103,7 +104,8 @@ def _serve(data: Any) -> list[Any]:
     return asyncio.run(collect())
 
 
-def _cells(results: list[Any]) -> Cells:
+def cells(results: list[Any]) -> Cells:
+    """Return the scores in the common shape."""
     for result in results:
         for turn, per_invocation in enumerate(result.eval_metric_result_per_invocation):
             for metric in per_invocation.eval_metric_results:

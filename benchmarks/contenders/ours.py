@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -38,17 +39,17 @@ def score(data: Any) -> Cells:
     import mlflow_adk_eval as adk_eval
 
     eval_set, actual = data
-    return _cells(adk_eval.score(eval_set, actual, CONFIG))
+    return cells(adk_eval.score(eval_set, actual, CONFIG))
 
 
 def log_traces(data: Any) -> Cells:
     """Score and log a run with a trace per invocation."""
-    return _cells(_evaluate(data, traces=True))
+    return cells(_evaluate(data, traces=True))
 
 
 def log_table(data: Any) -> Cells:
     """Score and log a run without traces."""
-    return _cells(_evaluate(data, traces=False))
+    return cells(_evaluate(data, traces=False))
 
 
 def _evaluate(data: Any, *, traces: bool) -> Any:
@@ -62,9 +63,10 @@ def _evaluate(data: Any, *, traces: bool) -> Any:
     )
 
 
-def _cells(report: Any) -> Cells:
+def cells(report: Any, criteria: Collection[str] = CRITERIA) -> Cells:
+    """Return the scores in the common shape, without those that are measured as information."""
     for case in report.cases:
         for result in case.results:
-            if result.criterion in CRITERIA:
+            if result.criterion in criteria:
                 for turn, cell in enumerate(result.per_invocation):
                     yield result.criterion, case.eval_id, turn, getattr(cell, "score", None)

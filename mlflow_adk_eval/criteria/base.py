@@ -70,6 +70,8 @@ class Planned:
     threshold: float | None
     """``None``: measured as information."""
     greater_is_better: bool = True
+    judged: bool = False
+    """Whether a judge is asked, which takes time but no work of this process."""
 
 
 def judge_pairs(run: CaseRun, judge: Callable[[Invocation, Invocation], Outcome]) -> Judged:

@@ -6,14 +6,26 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from mlflow_adk_eval.config import EFFICIENCY, Criteria, CriterionSettings, EvalConfig, FinalStateSettings
+from mlflow_adk_eval.config import (
+    EFFICIENCY,
+    Criteria,
+    CriterionSettings,
+    EvalConfig,
+    FinalStateSettings,
+    JudgedSettings,
+    RubricSettings,
+    VertexSettings,
+)
 from mlflow_adk_eval.criteria.base import Criterion, Planned
 from mlflow_adk_eval.criteria.custom import CustomMetric, load_function
-from mlflow_adk_eval.criteria.registry import REGISTRY
+from mlflow_adk_eval.criteria.registry import JUDGED, REGISTRY, VERTEX
+from mlflow_adk_eval.criteria.rubrics import rubric_problem
 from mlflow_adk_eval.errors import ConfigError, Problem, UsageError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet
+from mlflow_adk_eval.judge.judging import Judging
 
-_NEED_REFERENCE = {"tool_trajectory_avg_score", "response_match_score", "final_response_match_v2", "response_evaluation_score"}
+_NEED_REFERENCE = {"tool_trajectory_avg_score", "response_match_score", "final_response_match_v2"}
+_NEED_SCENARIO = {"per_turn_user_simulator_quality_v1"}
 _MAX_NAMED = 5
 
 Place = tuple[str, Criteria, list[EvalCase]]
@@ -26,34 +38,43 @@ class Plan:
 
     default: tuple[Planned, ...]
     by_case: Mapping[str, tuple[Planned, ...]]
+    judged: bool = False
+    """Whether any criterion asks a judge."""
 
     def of(self, eval_id: str) -> tuple[Planned, ...]:
         """Return the criteria of one case."""
         return self.by_case.get(eval_id, self.default)
 
 
-def plan(config: EvalConfig, eval_set: EvalSet) -> Plan:
+def plan(config: EvalConfig, eval_set: EvalSet, judging: Judging | None = None) -> Plan:
     """Return what `config` asks for on `eval_set`.
+
+    Args:
+        config: the criteria.
+        eval_set: the cases.
+        judging: the judges; ``None``: those that the config names.
 
     Raises:
         UsageError: if the eval set holds an id twice.
-        ConfigError: naming each criterion that cannot be had, or cannot be applied to a case.
+        ConfigError: naming each criterion that cannot be applied to a case.
+        JudgeError: if a judge cannot be had.
     """
     _refuse_duplicates(eval_set)
+    judges = judging or Judging()
     places = _places(config, eval_set)
-    problems = [*_without_judge(config, places), *_without_reference(config, places), *_without_case(config, eval_set)]
+    problems = [*_inapplicable(config, places), *_without_rubrics(places), *_without_case(config, eval_set)]
     if problems:
         raise ConfigError("config", problems)
-    default = tuple(_planned(config, config.criteria))
+    default = tuple(_planned(config, config.criteria, judges))
     by_case: dict[str, tuple[Planned, ...]] = {}
     for _, criteria, cases in places:
-        planned = default if criteria is config.criteria else tuple(_planned(config, criteria))
+        planned = default if criteria is config.criteria else tuple(_planned(config, criteria, judges))
         stateless = _without_state_criterion(planned, criteria)
         for case in cases:
             chosen = planned if case.final_session_state else stateless
             if chosen is not default:
                 by_case[case.eval_id] = chosen
-    return Plan(default, by_case)
+    return Plan(default, by_case, judged=judges.asked)
 
 
 def _places(config: EvalConfig, eval_set: EvalSet) -> list[Place]:
@@ -73,22 +94,29 @@ def _refuse_duplicates(eval_set: EvalSet) -> None:
         raise UsageError(f"eval set {eval_set.eval_set_id!r} has several cases of one id, which could not be told apart: {named}")
 
 
-def _planned(config: EvalConfig, criteria: Criteria) -> Iterator[Planned]:
+def _planned(config: EvalConfig, criteria: Criteria, judges: Judging) -> Iterator[Planned]:
     for name, settings in criteria.items():
         yield Planned(
             name=name,
-            criterion=_criterion(config, name, settings),
+            criterion=_criterion(config, name, settings, judges),
             threshold=settings.threshold,
             greater_is_better=config.greater_is_better(name),
+            judged=isinstance(settings, JudgedSettings),
         )
     for name in EFFICIENCY:
         if name not in criteria:
             yield Planned(name=name, criterion=REGISTRY[name](None), threshold=None, greater_is_better=False)
 
 
-def _criterion(config: EvalConfig, name: str, settings: CriterionSettings) -> Criterion:
+def _criterion(config: EvalConfig, name: str, settings: CriterionSettings, judges: Judging) -> Criterion:
     custom = (config.custom_metrics or {}).get(name)
-    return CustomMetric(name, load_function(name, custom), settings) if custom else REGISTRY[name](settings)
+    if custom:
+        return CustomMetric(name, load_function(name, custom), settings)
+    if isinstance(settings, VertexSettings) and settings.backend == "vertex":
+        return VERTEX[name](settings, judges.vertex())
+    if isinstance(settings, JudgedSettings):
+        return JUDGED[name](settings, judges.jury(settings))
+    return REGISTRY[name](settings)
 
 
 def _without_state_criterion(planned: tuple[Planned, ...], criteria: Criteria) -> tuple[Planned, ...]:
@@ -97,23 +125,34 @@ def _without_state_criterion(planned: tuple[Planned, ...], criteria: Criteria) -
     return tuple(criterion for criterion in planned if criterion.name not in left_out) if left_out else planned
 
 
-def _without_judge(config: EvalConfig, places: list[Place]) -> Iterator[Problem]:
-    known = {*REGISTRY, *(config.custom_metrics or {})}
-    for at, criteria, _ in places:
-        for name in criteria:
-            if name not in known:
-                yield Problem(f"{at}.{name}", "a criterion that a model judges", f"one that this version can apply: {', '.join(REGISTRY)}")
-
-
-def _without_reference(config: EvalConfig, places: list[Place]) -> Iterator[Problem]:
-    needy = _NEED_REFERENCE - set(config.custom_metrics or {})
+def _inapplicable(config: EvalConfig, places: list[Place]) -> Iterator[Problem]:
+    """Yield the criteria that need what some of their cases do not have."""
+    customs = set(config.custom_metrics or {})
     for at, criteria, cases in places:
         scenarios = [case.eval_id for case in cases if case.conversation is None]
-        named = ", ".join(scenarios[:_MAX_NAMED]) + (f" and {len(scenarios) - _MAX_NAMED} more" if len(scenarios) > _MAX_NAMED else "")
-        for name in criteria if scenarios else ():
-            if name in needy:
-                wanted = f"one that needs none, since these cases are scenarios: {named}"
+        written = [case.eval_id for case in cases if case.conversation is not None]
+        for name in criteria:
+            if name in _NEED_REFERENCE - customs and scenarios:
+                wanted = f"one that needs none, since these cases are scenarios: {_few(scenarios)}"
                 yield Problem(f"{at}.{name}", "a criterion that needs a reference conversation", wanted)
+            if name in _NEED_SCENARIO - customs and written:
+                wanted = f"one that needs none, since these cases are written conversations: {_few(written)}"
+                yield Problem(f"{at}.{name}", "a criterion that needs a conversation scenario", wanted)
+
+
+def _without_rubrics(places: list[Place]) -> Iterator[Problem]:
+    """Yield the rubric criteria that some of their cases have no rubrics for, or contradictory ones."""
+    for at, criteria, cases in places:
+        for name, settings in criteria.items():
+            if isinstance(settings, RubricSettings):
+                found = {case.eval_id: problem for case in cases if (problem := rubric_problem(name, settings, case))}
+                for problem in dict.fromkeys(found.values()):
+                    affected = _few([eval_id for eval_id, said in found.items() if said == problem])
+                    yield Problem(f"{at}.{name}", f"{problem} in these cases: {affected}", "rubrics, here or in the eval set")
+
+
+def _few(named: list[str]) -> str:
+    return ", ".join(named[:_MAX_NAMED]) + (f" and {len(named) - _MAX_NAMED} more" if len(named) > _MAX_NAMED else "")
 
 
 def _without_case(config: EvalConfig, eval_set: EvalSet) -> Iterator[Problem]:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mlflow_adk_eval.config import EFFICIENCY, SETTINGS, EvalConfig
+from mlflow_adk_eval.config import EFFICIENCY, SETTINGS, CriterionSettings, CustomSettings, EvalConfig, RubricSettings
+from mlflow_adk_eval.criteria.rubrics import has_rubrics
 from mlflow_adk_eval.errors import shown
 from mlflow_adk_eval.evalset import EvalCase
 from mlflow_adk_eval.gate.documents import Documents, planned
@@ -89,7 +90,7 @@ def _read(documents: Documents, case: EvalCase, name: str, rows: Sequence[Row]) 
     at = [place(documents, case.eval_id, run_index, row["invocation_index"]) for row in rows]
     found = zip([*at, place(documents, case.eval_id, run_index)], [*read, overall], strict=True)
     faults = [f"{where}: {fault.reason}" for where, fault in found if isinstance(fault, _Fault)]
-    gaps = _gaps(config, name, cells, at) if settings else ()
+    gaps = _gaps(case, name, settings, cells, at) if settings else ()
     result = CriterionResult(
         criterion=name,
         threshold=settings.threshold if settings else None,
@@ -142,8 +143,12 @@ def _bounds(config: EvalConfig, name: str) -> Bounds:
     return (interval.min_value, interval.max_value) if interval else (-math.inf, math.inf)
 
 
-def _gaps(config: EvalConfig, name: str, cells: Sequence[Outcome | None], at: Sequence[str]) -> list[str]:
+def _gaps(case: EvalCase, name: str, settings: CriterionSettings, cells: Sequence[Outcome | None], at: Sequence[str]) -> list[str]:
     """Return the places of the turns that must have a cell and have none."""
-    empty = [where for where, cell in zip(at, cells, strict=True) if cell is None]
-    once = name in _WHOLE_CASE or name in (config.custom_metrics or {})
-    return empty if not once else empty[-1:] * (len(empty) == len(cells))
+    empty = {index: where for index, (where, cell) in enumerate(zip(at, cells, strict=True)) if cell is None}
+    last = list(at[-1:]) if len(empty) == len(cells) else []
+    if name in _WHOLE_CASE or isinstance(settings, CustomSettings):
+        return last
+    if isinstance(settings, RubricSettings):  # a turn without a rubric of its own or its case's has no cell
+        return [where for index, where in empty.items() if has_rubrics(name, settings, case, index)] or last
+    return list(empty.values())

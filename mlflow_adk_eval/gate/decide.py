@@ -10,6 +10,7 @@ from mlflow_adk_eval.gate.evidence import Evidence, integrity_problems, state_pr
 from mlflow_adk_eval.gate.logged import contradictions
 from mlflow_adk_eval.gate.policy import DEFAULT_POLICY, Policy
 from mlflow_adk_eval.gate.reasons import checked, missed, unevaluated
+from mlflow_adk_eval.gate.votes import voteless
 from mlflow_adk_eval.outcome import Decision, Report, Verdict
 
 
@@ -29,7 +30,7 @@ def decide(evidence: Evidence, policy: Policy = DEFAULT_POLICY) -> Decision:
     if reading.problems:
         return decision_of(evidence, policy, "undecided", [*state, *mismatches, *reading.problems])
     report = Report(eval_set=documents.eval_set, config=documents.config, cases=reading.cases, num_runs=documents.num_runs)
-    doubts = [*state, *mismatches, *contradictions(evidence, report)]
+    doubts = [*state, *mismatches, *contradictions(evidence, report), *voteless(evidence, documents, reading.cases)]
     too_low, lacking = missed(report), unevaluated(report)
     verdict: Verdict = "failed" if too_low and not doubts else "undecided"
     reasons = [*doubts, *too_low, *lacking]

@@ -19,6 +19,8 @@ SCHEMA = "1"
 FOLDER = "adk_eval"
 """Where a run keeps its evidence."""
 EVAL_SET, CONFIG, TABLE, MANIFEST = "eval_set.json", "config.json", "invocations.json", "manifest.json"
+VOTES = "votes.parquet"
+"""Only runs in which a model was to decide something have it."""
 _REQUIRED = (EVAL_SET, CONFIG, TABLE)
 _MAX_NAMED = 5
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from mlflow_adk_eval.gate.evidence import few
@@ -9,6 +10,7 @@ from mlflow_adk_eval.outcome import CaseResult, CriterionResult, CriterionSummar
 
 _MAX_EXAMPLES = 3
 _MAX_REASON = 200
+_FAILED_ITEM = re.compile(r"^- ✗ .*", re.MULTILINE)
 
 Found = tuple[CaseResult, CriterionResult]
 """A case run and what one criterion made of it."""
@@ -50,7 +52,7 @@ def _example(report: Report, case: CaseResult, result: CriterionResult) -> str:
     number = repr(result.score) if rounded == f"{result.threshold:.4g}" else rounded
     scored = [cell for cell in result.per_invocation if isinstance(cell, Scored)]
     pick = min if result.greater_is_better else max
-    why = _first_line(pick(scored, key=lambda cell: cell.score).rationale) if scored else ""
+    why = _first_line(_what_failed(pick(scored, key=lambda cell: cell.score).rationale)) if scored else ""
     return f"{report.label(case)} {number}" + (f" ({why})" if why else "")
 
 
@@ -99,6 +101,12 @@ def checked(report: Report) -> list[str]:
 def _cases(report: Report, count: int) -> str:
     noun = "case" if report.num_runs == 1 else "case run"
     return f"{count} {noun if count == 1 else noun + 's'}"
+
+
+def _what_failed(rationale: str) -> str:
+    """Return the first rubric or sentence in a rationale that failed; the whole of it where it is no such list."""
+    failed = _FAILED_ITEM.search(rationale)
+    return failed[0] if failed else rationale
 
 
 def _first_line(text: str) -> str:

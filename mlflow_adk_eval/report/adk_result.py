@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from mlflow_adk_eval.config import JudgedSettings
 from mlflow_adk_eval.evalset import EvalSetResult
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.evalset.result import FAILED, INFORMATIONAL, NOT_EVALUATED, PASSED, EvalCaseResult, InvocationResult, MetricResult
-from mlflow_adk_eval.outcome import CaseResult, CriterionResult, Outcome, Report, Scored, Verdict
+from mlflow_adk_eval.findings import findings_of, votes_by_turn
+from mlflow_adk_eval.outcome import CaseResult, CriterionResult, Outcome, Report, Scored, Verdict, Vote
 from mlflow_adk_eval.table import cell_at
 
 _OF_VERDICT: dict[Verdict, int] = {"passed": PASSED, "failed": FAILED, "undecided": NOT_EVALUATED}
@@ -57,16 +59,19 @@ def _case(report: Report, case: CaseResult, app_name: str) -> EvalCaseResult:
 
 def _invocations(report: Report, case: CaseResult) -> Iterator[InvocationResult]:
     expected = case.expected or ()
+    votes = {result.criterion: votes_by_turn(result.votes) for result in case.results}
     for index, actual in enumerate(case.actual):
         cells = [(result, cell_at(result, index)) for result in case.results]
         yield InvocationResult(
             actual_invocation=actual,
             expected_invocation=expected[index] if index < len(expected) else None,
-            eval_metric_results=tuple(_metric(report, case, result, cell) for result, cell in cells if cell is not None),
+            eval_metric_results=tuple(
+                _metric(report, case, result, cell, votes[result.criterion].get(index, ())) for result, cell in cells if cell is not None
+            ),
         )
 
 
-def _metric(report: Report, case: CaseResult, result: CriterionResult, outcome: Outcome) -> MetricResult:
+def _metric(report: Report, case: CaseResult, result: CriterionResult, outcome: Outcome, votes: Sequence[Vote] = ()) -> MetricResult:
     scored = outcome if isinstance(outcome, Scored) else None
     given: dict[str, Any] = {}
     custom = (report.config.custom_metrics or {}).get(result.criterion)
@@ -77,6 +82,8 @@ def _metric(report: Report, case: CaseResult, result: CriterionResult, outcome: 
         given["criterion"] = settings.model_dump(mode="json", exclude_none=True)
     if scored and scored.details and result.criterion in _DETAILS:
         given["details"] = {_DETAILS[result.criterion]: dict(scored.details)}
+    if isinstance(settings, JudgedSettings) and (rubric_scores := list(_rubric_scores(outcome, votes))):
+        given["details"] = {"rubric_scores": rubric_scores}
     return MetricResult(
         metric_name=result.criterion,
         threshold=result.threshold,
@@ -84,6 +91,14 @@ def _metric(report: Report, case: CaseResult, result: CriterionResult, outcome: 
         eval_status=_status(result, outcome),
         **given,
     )
+
+
+def _rubric_scores(cell: Outcome, votes: Sequence[Vote]) -> Iterator[Json]:
+    """Yield what ``adk web`` shows of each rubric, or each sentence."""
+    for finding in findings_of(cell, votes):
+        if finding.id is not None and (finding.rationale or finding.score is not None or not finding.settled):
+            without = "; ".join((f"no verdict; votes: {finding.counts or 'none'}", *finding.errors))
+            yield {"rubric_id": finding.id, "score": finding.score, "rationale": finding.rationale if finding.settled else without}
 
 
 def _status(result: CriterionResult, outcome: Outcome) -> int:

@@ -11,7 +11,21 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from mlflow_adk_eval.outcome import CaseResult, CriterionResult, CriterionSummary, Decision, Outcome, Report, Scored, Verdict, reason_of
+from mlflow_adk_eval.findings import findings_of, votes_by_turn
+from mlflow_adk_eval.outcome import (
+    CaseResult,
+    CriterionResult,
+    CriterionSummary,
+    Decision,
+    Outcome,
+    Report,
+    Scored,
+    Verdict,
+    Vote,
+    reason_of,
+)
+from mlflow_adk_eval.report.judging import accounts, outage_of
+from mlflow_adk_eval.table import cell_at
 
 _COLOURS = {"passed": "green", "failed": "red", "undecided": "yellow"}
 _MAX_REASONS = 10
@@ -29,8 +43,15 @@ def report_view(report: Report, *, detailed: bool = False) -> RenderableType:
     parts.append(_criteria_view(report))
     parts.append(_headline(report.verdict, f"{_share(report)} of {report.eval_set.eval_set_id}"))
     parts += _bullets(report.reasons)
+    parts += _judging_view(report)
     parts += [Text(f"note: {note}", style="dim") for note in report.notes]
     return Group(*parts)
+
+
+def _judging_view(report: Report) -> list[RenderableType]:
+    outage = outage_of(report.judging)
+    said = [Text(outage, style="bold red")] if outage else []
+    return [*said, Text(accounts(report.judging), style="dim")] if report.judging else []
 
 
 def decision_view(decision: Decision) -> RenderableType:
@@ -95,6 +116,7 @@ def _cases_view(report: Report) -> RenderableType:
 
 def _case_view(report: Report, case: CaseResult) -> Iterator[RenderableType]:
     yield _headline(case.verdict, report.label(case))
+    votes = {result.criterion: votes_by_turn(result.votes) for result in case.results}
     for index in range(case.turns):
         actual = case.actual[index] if index < len(case.actual) else None
         expected = case.expected[index] if case.expected and index < len(case.expected) else None
@@ -104,9 +126,10 @@ def _case_view(report: Report, case: CaseResult) -> Iterator[RenderableType]:
         if expected and (actual is None or expected.final_text != actual.final_text):
             yield Text(f"     expected  {expected.final_text}", style="dim")
         for result in case.results:
-            cell = result.per_invocation[index] if index < len(result.per_invocation) else None
+            cell = cell_at(result, index)
             if cell is not None and result.decides:
                 yield _cell_view(result, cell)
+                yield from _votes_view(cell, votes[result.criterion].get(index, ()))
     yield Text("")
 
 
@@ -114,8 +137,22 @@ def _cell_view(result: CriterionResult, cell: Outcome) -> Text:
     reached = result.reached(cell)
     mark, style = {True: ("✓", "green"), False: ("✗", "red"), None: ("?", "yellow")}[reached]
     said = f"{cell.score:.4g}" if isinstance(cell, Scored) else "not evaluated"
-    reason = (cell.rationale if isinstance(cell, Scored) else reason_of(cell)).replace("\n\n", "\n").replace("\n", "\n         ")
+    reason = _indented(cell.rationale if isinstance(cell, Scored) else reason_of(cell))
     return Text.assemble(("     ", ""), (mark, style), f" {result.criterion} {said}", (f"  {reason}", "" if reached is not True else "dim"))
+
+
+def _votes_view(cell: Outcome, votes: Sequence[Vote]) -> Iterator[Text]:
+    """Yield what the outcome does not say: on what the judges disagreed, and how they voted where there is no verdict."""
+    for finding in findings_of(cell, votes) if votes else ():
+        of = f"on {finding.id} " if finding.id else ""
+        if not finding.settled:
+            yield Text(f"         votes {of}without a verdict: {finding.counts or 'none'}", style="dim")
+        for said in finding.dissent:
+            yield Text(f"         dissent {of}({finding.counts}): {_indented(said)}", style="dim")
+
+
+def _indented(text: str) -> str:
+    return text.replace("\n\n", "\n").replace("\n", "\n         ")
 
 
 @contextmanager

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from mlflow_adk_eval.outcome import CaseResult, CriterionSummary, Report
+from mlflow_adk_eval.outcome import CaseResult, CriterionSummary, Report, Verdict
+from mlflow_adk_eval.report.judging import accounts, outage_of
 
 _MAX_CASES = 10
 _MAX_REASON = 300
 _MAX_CRITERIA = 40
+
+EXIT_CODES: dict[Verdict, int] = {"passed": 0, "failed": 1, "undecided": 2}
+"""What the command line returns for a verdict."""
+_RUN_FAILED = 3
+
+
+def exit_code(report: Report) -> int:
+    """Return what the command line returns for a report: by its verdict, or 3 if agent or judge could not be reached."""
+    without_agent = bool(report.cases) and all(case.error for case in report.cases)
+    without_judge = report.verdict == "undecided" and bool(outage_of(report.judging))
+    return _RUN_FAILED if without_agent or without_judge else EXIT_CODES[report.verdict]
 
 
 def note_of(report: Report) -> str:
     """Return the verdict, a table of the criteria and the cases that did not pass, each with its reasons."""
     parts = [
         _headline(report),
+        _outage(report),
         _criteria(report.summaries().values()),
         _cases(report),
+        f"Judging: {_plain(accounts(report.judging))}" if report.judging else "",
         "\n".join(f"Note: {_plain(note)}" for note in report.notes),
     ]
     return "\n\n".join(part for part in parts if part)
@@ -26,6 +40,11 @@ def _headline(report: Report) -> str:
     passed = sum(case.verdict == "passed" for case in report.cases)
     runs = "" if report.num_runs == 1 else f" in {report.num_runs} runs each"
     return f"**{report.verdict}**: {passed} of {len(report.cases)} conversations passed ({_plain(report.eval_set.eval_set_id)}{runs})"
+
+
+def _outage(report: Report) -> str:
+    outage = outage_of(report.judging)
+    return f"**Attention**: {_plain(outage)}" if outage else ""
 
 
 def _criteria(summaries: Iterable[CriterionSummary]) -> str:

@@ -23,6 +23,7 @@ from mlflow_adk_eval.report.adk_result import result_of
 from mlflow_adk_eval.report.summary import note_of
 from mlflow_adk_eval.stats import mean_interval
 from mlflow_adk_eval.table import table_of
+from mlflow_adk_eval.tracking.judging import judge_params, metrics_of_judging, outage_tag, votes_artifact
 from mlflow_adk_eval.tracking.names import LONGEST_TAG, fitted
 from mlflow_adk_eval.tracking.records import TraceRecord, records_of
 from mlflow_adk_eval.tracking.storable import Secrets, clean_table, model_json, storable_text
@@ -126,6 +127,7 @@ def bundle_of(report: Report, run: Run, *, traces: int | bool, secrets: Secrets)
         "eval_set.json": dumps(report.eval_set).encode(),
         "config.json": dumps_config(report.config).encode(),
         TABLE: text.encode(),
+        **votes_artifact(report, secrets),
         "result.evalset_result.json": result.encode(),
         **({"agent.diff": run.agent_diff.encode()} if run.agent_diff else {}),
     }
@@ -133,7 +135,11 @@ def bundle_of(report: Report, run: Run, *, traces: int | bool, secrets: Secrets)
     return Bundle(
         run=run,
         artifacts={**artifacts, MANIFEST: manifest},
-        params={"adk_eval.num_runs": str(report.num_runs), "adk_eval.manifest_sha256": _sha256(manifest)},
+        params={
+            "adk_eval.num_runs": str(report.num_runs),
+            **judge_params(report, secrets),
+            "adk_eval.manifest_sha256": _sha256(manifest),
+        },
         metrics=dict(metrics_of(report)),
         tags=_tags(report, extent, len(records), len(table.rows), secrets),
         traces=records,
@@ -156,10 +162,11 @@ def _extent(rows: int, traces: int | bool) -> str:
 
 
 def metrics_of(report: Report) -> Iterator[tuple[str, float]]:
-    """Yield the metrics of a run: those of each criterion, and of the cases. What has no value is left out."""
+    """Yield the metrics of a run: those of each criterion, of the judges, and of the cases. What has no value is left out."""
     for name, summary in report.summaries().items():
         if summary.threshold is not None or summary.evaluated or summary.errored:
             yield from ((f"{key_of_criterion(name)}/{metric}", value) for metric, value in _of_criterion(summary))
+    yield from metrics_of_judging(report.judging)
     verdicts = _verdicts(report)
     yield "cases", float(len(verdicts))
     if verdicts:
@@ -201,6 +208,7 @@ def _tags(report: Report, extent: str, count: int, rows: int, secrets: Secrets) 
         "adk_eval.verdict": report.verdict,
         "adk_eval.traces": extent,
         "adk_eval.trace_count": str(count),
+        **outage_tag(report, secrets),
         "mlflow.note.content": fitted(storable_text(note, secrets), LONGEST_TAG),
         "mlflow.loggedArtifacts": json.dumps([{"path": f"{FOLDER}/{TABLE}", "type": "table"}]),
     }

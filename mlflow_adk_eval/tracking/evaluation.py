@@ -13,7 +13,8 @@ import anyio.to_thread
 import mlflow
 from mlflow import MlflowClient
 
-from mlflow_adk_eval.agents import Agent
+from mlflow_adk_eval.agents import Agent, Recording
+from mlflow_adk_eval.agents.kept import KeptPlays
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.config import EvalConfig
 from mlflow_adk_eval.criteria import plan
@@ -21,12 +22,16 @@ from mlflow_adk_eval.errors import AdkEvalError, TrackingError, UsageError
 from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.evalset.parse import no_collection
 from mlflow_adk_eval.inputs import ConfigSource, EvalSetSource, load_inputs
+from mlflow_adk_eval.judge import JudgeOptions
+from mlflow_adk_eval.judge.judging import BudgetSource, JudgeSource, Judging, judge_setup
+from mlflow_adk_eval.ledger import Ledger, LedgerSource, opened
 from mlflow_adk_eval.outcome import Report
 from mlflow_adk_eval.redact import secrets_of
-from mlflow_adk_eval.runner import Options, Progress, arun, refuse_judge, wait
+from mlflow_adk_eval.runner import Options, Progress, arun, wait
 from mlflow_adk_eval.tracking.bundle import Bundle, Run, bundle_of
 from mlflow_adk_eval.tracking.client import HASTY, connect, experiment_of, reaching_mlflow
-from mlflow_adk_eval.tracking.log import Start, abandon_run, finish_run, start_run
+from mlflow_adk_eval.tracking.log import Start, abandon_run, finish_run, reopen_run, start_run
+from mlflow_adk_eval.tracking.resume import begin, earlier_run
 from mlflow_adk_eval.tracking.versions import find_version
 
 PENDING = Path("adk_eval_pending")
@@ -38,13 +43,16 @@ def evaluate(  # noqa: PLR0913, PLR0917 - one function is the whole of it
     agent: Any = None,
     config: ConfigSource = None,
     agent_version: str | None = None,
-    judge: Any = None,
+    judge: JudgeSource = None,
     num_runs: int = 1,
     experiment: str | None = None,
     run_name: str | None = None,
     resume: str | None = None,
-    budget: Any = None,
+    budget: BudgetSource = None,
     *,
+    judge_options: JudgeOptions | None = None,
+    ledger: LedgerSource = None,
+    rejudge_failed: bool = False,
     agent_name: str | None = None,
     concurrency: int = 4,
     case_timeout_s: float | None = None,
@@ -63,12 +71,19 @@ def evaluate(  # noqa: PLR0913, PLR0917 - one function is the whole of it
         config: the criteria; ``None``: the ``test_config.json`` beside the eval set, else ADK's defaults.
         agent_version: ``models:/<name>/<version>``, ``models:/<name>@<alias>`` or the id of a LoggedModel; ``None``: the git
             state of the working directory.
-        judge: reserved for criteria that a model decides; no criterion of this version asks one.
+        judge: who judges, instead of the models that the config names: a model's name or a callable.
         num_runs: how often the agent has each conversation.
         experiment: the MLflow experiment, by name or id; ``None``: the current one.
         run_name: the name of the MLflow run; ``None``: the eval set and the agent version.
-        resume: reserved, as `judge`.
-        budget: reserved, as `judge`.
+        resume: the run of an earlier evaluation of the same agent version on the same eval set, or ``latest``: the conversations
+            that it had are not had again, and what its judges answered is not paid for again. If it holds no result yet, it is
+            gone on with; else there is a new run.
+        budget: how much may be spent on judges: a `Budget`, or a dict with ``max_calls`` and ``max_tokens``. What it is not
+            enough for stays undecided.
+        judge_options: how judges are asked.
+        ledger: the file that keeps what was paid for; ``None``: as ``ADK_EVAL_LEDGER`` says, else ``.adk_eval/ledger.sqlite``;
+            ``False``: none.
+        rejudge_failed: whether to ask again where a judge's kept answer cannot be read.
         agent_name: the sub-agent to evaluate instead of the root agent.
         concurrency: how many conversations are had at the same time.
         case_timeout_s: how long one case may take, in seconds; ``None``: as long as it takes.
@@ -83,22 +98,24 @@ def evaluate(  # noqa: PLR0913, PLR0917 - one function is the whole of it
     Raises:
         UsageError: for arguments that make no sense; its kind `InputError` names every problem of a file.
         AgentError: if the agent cannot be loaded.
+        JudgeError: if a judge cannot be had.
         TrackingError: if MLflow cannot be reached. If the agent has been called by then, the message names the folder that
             holds everything, and the command that finishes the job.
     """
-    _refuse(judge=judge, resume=resume, budget=budget)
-    options = Options(num_runs=num_runs, concurrency=concurrency, progress=progress)
+    setup = judge_setup(judge, judge_options, budget, rejudge_failed=rejudge_failed)
+    options = Options(num_runs=num_runs, concurrency=concurrency, progress=progress, judges=setup)
     where = _Where(
         experiment, run_name, agent_version, tracking_uri, Path(pending_folder or PENDING), _checked(traces), _user_run(tracking_uri)
     )
     job = _job(eval_set, agent, config, options, where, agent_name=agent_name, case_timeout_s=case_timeout_s)
-    started = job.start()
-    try:
-        report = wait(job.play)
-    except BaseException as error:
-        started.abandon(error)
-        raise
-    return started.finish(report)
+    with opened(ledger) as kept:
+        started = job.start(kept, resume)
+        try:
+            report = wait(started.play)
+        except BaseException as error:
+            started.abandon(error)
+            raise
+        return started.finish(report)
 
 
 async def aevaluate(  # noqa: PLR0913, PLR0917 - as evaluate
@@ -106,13 +123,16 @@ async def aevaluate(  # noqa: PLR0913, PLR0917 - as evaluate
     agent: Any = None,
     config: ConfigSource = None,
     agent_version: str | None = None,
-    judge: Any = None,
+    judge: JudgeSource = None,
     num_runs: int = 1,
     experiment: str | None = None,
     run_name: str | None = None,
     resume: str | None = None,
-    budget: Any = None,
+    budget: BudgetSource = None,
     *,
+    judge_options: JudgeOptions | None = None,
+    ledger: LedgerSource = None,
+    rejudge_failed: bool = False,
     agent_name: str | None = None,
     concurrency: int = 4,
     case_timeout_s: float | None = None,
@@ -122,27 +142,21 @@ async def aevaluate(  # noqa: PLR0913, PLR0917 - as evaluate
     pending_folder: str | Path | None = None,
 ) -> Report:
     """Do what `evaluate` does, from asynchronous code. MLflow is written to outside the event loop."""
-    _refuse(judge=judge, resume=resume, budget=budget)
-    options = Options(num_runs=num_runs, concurrency=concurrency, progress=progress)
+    setup = judge_setup(judge, judge_options, budget, rejudge_failed=rejudge_failed)
+    options = Options(num_runs=num_runs, concurrency=concurrency, progress=progress, judges=setup)
     where = _Where(
         experiment, run_name, agent_version, tracking_uri, Path(pending_folder or PENDING), _checked(traces), _user_run(tracking_uri)
     )
     job = _job(eval_set, agent, config, options, where, agent_name=agent_name, case_timeout_s=case_timeout_s)
-    started = await anyio.to_thread.run_sync(job.start)
-    try:
-        report = await job.play()
-    except BaseException as error:
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(started.abandon, error)
-        raise
-    return await anyio.to_thread.run_sync(started.finish, report)
-
-
-def _refuse(*, judge: Any, resume: Any, budget: Any) -> None:
-    refuse_judge(judge)
-    for name, value in (("resume", resume), ("budget", budget)):
-        if value is not None:
-            raise UsageError(f"{name}: no criterion of this version asks a model, so there is nothing to pay for")
+    with opened(ledger) as kept:
+        started = await anyio.to_thread.run_sync(job.start, kept, resume)
+        try:
+            report = await started.play()
+        except BaseException as error:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(started.abandon, error)
+            raise
+        return await anyio.to_thread.run_sync(started.finish, report)
 
 
 def _checked(traces: int | bool) -> int | bool:
@@ -179,28 +193,31 @@ class _Job:
     options: Options
     where: _Where
 
-    def start(self) -> _Started:
+    def start(self, ledger: Ledger | None, resume: str | None) -> _Started:
         """Open the run in MLflow."""
         where = self.where
         client = connect(where.tracking_uri)
         with reaching_mlflow("the run could not be started", HASTY):
-            inherited = where.user_run.info.experiment_id if where.user_run else None
-            experiment_id = experiment_of(client, where.experiment, inherited=inherited)
-            version = find_version(client, where.agent_version, agent_name=self.agent.name, experiment_id=experiment_id)
-            start = Start(
-                eval_set=self.eval_set,
-                config=self.config,
-                agent_name=self.agent.name,
-                version=version,
-                experiment_id=experiment_id,
-                run_name=where.run_name,
-                parent_run_id=where.user_run.info.run_id if where.user_run else None,
-            )
-            return _Started(client=client, run=start_run(client, start), where=where)
+            start = self._start(client)
+            earlier = earlier_run(client, resume, start, ledger) if resume else None
+            again = earlier if earlier and earlier.open else None
+            run = reopen_run(client, start, again.run_id, again.started_ms) if again else start_run(client, start)
+            begin(client, ledger, run, start, earlier)
+        return _Started(job=self, client=client, run=run, ledger=ledger)
 
-    def play(self) -> Awaitable[Report]:
-        """Have the conversations and judge them."""
-        return arun(self.eval_set, self.agent, self.config, self.options)
+    def _start(self, client: MlflowClient) -> Start:
+        where = self.where
+        inherited = where.user_run.info.experiment_id if where.user_run else None
+        experiment_id = experiment_of(client, where.experiment, inherited=inherited)
+        return Start(
+            eval_set=self.eval_set,
+            config=self.config,
+            agent_name=self.agent.name,
+            version=find_version(client, where.agent_version, agent_name=self.agent.name, experiment_id=experiment_id),
+            experiment_id=experiment_id,
+            run_name=where.run_name,
+            parent_run_id=where.user_run.info.run_id if where.user_run else None,
+        )
 
 
 def _job(
@@ -216,7 +233,7 @@ def _job(
     if agent is None:
         raise UsageError("agent: wanted a module with a root_agent, an ADK agent, a callable or a recording")
     loaded, chosen = load_inputs(eval_set, config)
-    plan(chosen, loaded)
+    plan(chosen, loaded, Judging(options.judges))
     resolved = resolve_agent(agent, agent_name=agent_name, timeout_s=case_timeout_s)
     return _Job(eval_set=loaded, config=chosen, agent=resolved, options=options, where=where)
 
@@ -225,9 +242,17 @@ def _job(
 class _Started:
     """An evaluation whose run is open."""
 
+    job: _Job
     client: MlflowClient
     run: Run
-    where: _Where
+    ledger: Ledger | None
+
+    def play(self) -> Awaitable[Report]:
+        """Have the conversations and judge them; what the ledger knows of this run is not paid for again."""
+        job, run_id = self.job, self.run.run_id
+        judges = replace(job.options.judges, answers=self.ledger, scope=self.ledger and self.ledger.scope(run_id))
+        plays = KeptPlays(self.ledger, run_id, job.agent.name) if self.ledger and not isinstance(job.agent, Recording) else None
+        return arun(job.eval_set, job.agent, job.config, replace(job.options, judges=judges, plays=plays))
 
     def abandon(self, error: BaseException) -> None:
         """Mark the run as one that came to nothing."""
@@ -236,8 +261,10 @@ class _Started:
 
     def finish(self, report: Report) -> Report:
         """Log the report, or keep it in a folder if that does not succeed; return it with the id of its run."""
+        if self.ledger and self.ledger.trouble:
+            report = replace(report, notes=(*report.notes, self.ledger.trouble))
         with no_collection():
-            bundle = bundle_of(report, self.run, traces=self.where.traces, secrets=secrets_of())
+            bundle = bundle_of(report, self.run, traces=self.job.where.traces, secrets=secrets_of())
         try:
             with reaching_mlflow("MLflow could not take the evaluation"):
                 finish_run(self.client, bundle)
@@ -247,11 +274,13 @@ class _Started:
             error.add_note(self._keep(bundle))
             self.abandon(error)
             raise
+        if self.ledger:
+            self.ledger.finish(self.run.run_id)
         return replace(report, run_id=self.run.run_id)
 
     def _keep(self, bundle: Bundle) -> str:
         """Save the bundle and return a sentence on how to go on."""
-        folder = self.where.pending / self.run.run_id
+        folder = self.job.where.pending / self.run.run_id
         try:
             bundle.save(folder)
         except OSError as error:

@@ -24,9 +24,11 @@ from mlflow_adk_eval.gate.keys import key_of_criterion
 from mlflow_adk_eval.redact import without_credentials
 from mlflow_adk_eval.tracking.bundle import FOLDER, Bundle, Run
 from mlflow_adk_eval.tracking.client import HASTY, reaching_mlflow
+from mlflow_adk_eval.tracking.judging import JUDGE_PACKAGES, settings_params
 from mlflow_adk_eval.tracking.names import LONGEST_DIGEST, LONGEST_PARAM, LONGEST_TAG, fitted
 from mlflow_adk_eval.tracking.traces import missing_traces, write_traces
 from mlflow_adk_eval.tracking.versions import AgentVersion
+from mlflow_adk_eval.votes import judged_criteria
 
 T = TypeVar("T")
 
@@ -52,27 +54,45 @@ class Start:
 
 def start_run(client: MlflowClient, start: Start) -> Run:
     """Create the run and log what is known before the agent is called."""
-    digest = eval_set_digest(start.eval_set)
     name = start.run_name or f"{start.eval_set.eval_set_id} {start.version.label}"
     created = client.create_run(start.experiment_id, tags=_start_tags(start), run_name=fitted(name, _LONGEST_NAME))
-    run = Run(
-        run_id=created.info.run_id,
+    run = _run(client, start, created.info.run_id, created.info.start_time)
+    _begin(client, run, start)
+    return run
+
+
+def reopen_run(client: MlflowClient, start: Start, run_id: str, started_ms: int) -> Run:
+    """Go on with a run that was interrupted before it came to a result. What it was said to be stays."""
+    run = _run(client, start, run_id, started_ms)
+    client.update_run(run_id, status="RUNNING")
+    client.set_tag(run_id, "adk_eval.status", "running")
+    _begin(client, run, start)
+    return run
+
+
+def _run(client: MlflowClient, start: Start, run_id: str, started_ms: int) -> Run:
+    digest = eval_set_digest(start.eval_set)
+    return Run(
+        run_id=run_id,
         experiment_id=start.experiment_id,
         model_id=start.version.model_id,
         dataset_name=fitted(start.eval_set.eval_set_id, _LONGEST_NAME),
         dataset_digest=digest.removeprefix("sha256:")[:LONGEST_DIGEST],
         agent_name=start.agent_name,
-        started_ms=created.info.start_time,
+        started_ms=started_ms,
         agent_diff=start.version.diff,
         tracking_uri=client.tracking_uri if without_credentials(client.tracking_uri) == client.tracking_uri else None,
     )
+
+
+def _begin(client: MlflowClient, run: Run, start: Start) -> None:
+    """Log what is known before the agent is called; of a run that was interrupted, it may be there already."""
     try:
-        _log(client, run.run_id, params=_start_params(start, digest))
-        client.log_inputs(run.run_id, [_dataset(start.eval_set, run, digest)], [LoggedModelInput(run.model_id)])
+        _log(client, run.run_id, params=start_params(start))
+        client.log_inputs(run.run_id, [_dataset(start.eval_set, run)], [LoggedModelInput(run.model_id)])
     except BaseException:
         abandon_run(client, run.run_id, "FAILED")
         raise
-    return run
 
 
 def _start_tags(start: Start) -> dict[str, str]:
@@ -99,10 +119,11 @@ def _user() -> str:
         return "unknown"
 
 
-def _start_params(start: Start, digest: str) -> dict[str, str]:
+def start_params(start: Start) -> dict[str, str]:
+    """Return the parameters of a run that are known before the agent is called."""
     params = {f"threshold.{key_of_criterion(name)}": threshold for name, threshold in start.config.thresholds().items()}
     params |= {
-        "adk_eval.eval_set_digest": digest,
+        "adk_eval.eval_set_digest": eval_set_digest(start.eval_set),
         "adk_eval.config_digest": start.config.digest(),
         "adk_eval.model_id": start.version.model_id,
         "adk_eval.version.python": platform.python_version(),
@@ -111,19 +132,20 @@ def _start_params(start: Start, digest: str) -> dict[str, str]:
         for name, settings in criteria.items():
             if match_type := getattr(settings, "match_type", None):
                 params.setdefault(f"adk_eval.match_type.{key_of_criterion(name)}", str(match_type))
-    for package in _PACKAGES:
+    params |= settings_params(start.config)
+    for package in (*_PACKAGES, *(JUDGE_PACKAGES if judged_criteria(start.config) else ())):
         with suppress(PackageNotFoundError):
             params[f"adk_eval.version.{package.replace('-', '_') if package == 'mlflow-adk-eval' else package}"] = version(package)
     return params
 
 
-def _dataset(eval_set: EvalSet, run: Run, digest: str) -> DatasetInput:
+def _dataset(eval_set: EvalSet, run: Run) -> DatasetInput:
     dataset = Dataset(
         name=run.dataset_name,
         digest=run.dataset_digest,
         source_type="adk_evalset",
         source=json.dumps({"eval_set_id": eval_set.eval_set_id, "artifact": f"{FOLDER}/eval_set.json"}),
-        profile=json.dumps({"num_cases": len(eval_set.eval_cases), "digest": digest}),
+        profile=json.dumps({"num_cases": len(eval_set.eval_cases), "digest": eval_set_digest(eval_set)}),
     )
     return DatasetInput(dataset, [InputTag("mlflow.data.context", "evaluation")])
 

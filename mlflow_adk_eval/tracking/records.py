@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mlflow_adk_eval.evalset import Invocation
-from mlflow_adk_eval.outcome import CaseResult, Report
-from mlflow_adk_eval.table import Table, columns_of
+from mlflow_adk_eval.findings import findings_of, votes_by_turn
+from mlflow_adk_eval.outcome import CaseResult, CriterionResult, Report, Vote
+from mlflow_adk_eval.table import Table, cell_at, columns_of
+from mlflow_adk_eval.tracking.judging import judge_of, voting_metadata
 from mlflow_adk_eval.tracking.names import assessment_name
 from mlflow_adk_eval.tracking.storable import Secrets, storable
 
 PASSED = "adk_passed"
 """The assessment that sums up a row. MLflow shows the first three by the alphabet, so this one comes first."""
 
-_NOT_EVALUATED, _ERROR = "NOT_EVALUATED", "ERROR"
+_NOT_EVALUATED, _ERROR, _JUDGE_ERROR = "NOT_EVALUATED", "ERROR", "JUDGE_ERROR"
 _CODES = {"skipped": _NOT_EVALUATED, "errored": _ERROR}
 _PREVIEW = 1000
 """As many characters as MLflow keeps of a preview."""
 _LONGEST_KEY = 200
+
+Cast = Mapping[str, Mapping[int, Sequence[Vote]]]
+"""The votes of a case by criterion and turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +39,8 @@ class Assessed:
     error: str = ""
     rationale: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+    judge: str = ""
+    """The model that decided; empty where no model was asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +87,17 @@ def records_of(report: Report, table: Table, secrets: Secrets, *, only_unpassed:
         secrets: what must not be written down.
         only_unpassed: whether to leave out the rows that passed.
     """
-    cases = {(case.eval_id, case.run_index): case for case in report.cases}
+    cases = {(case.eval_id, case.run_index): (case, _cast(case)) for case in report.cases}
     for row in table.records():
-        case = cases[row["eval_id"], row["run_index"]]
+        case, cast = cases[row["eval_id"], row["run_index"]]
         verdict = row["verdict"] or ("undecided" if case.error else None)
         if not only_unpassed or verdict in {"failed", "undecided"}:
-            yield _record(report.eval_set.eval_set_id, case, row, verdict, secrets)
+            feedback = tuple(_feedback(case, cast, row, verdict, secrets))
+            yield _record(report.eval_set.eval_set_id, case, row, feedback, secrets)
+
+
+def _cast(case: CaseResult) -> Cast:
+    return {result.criterion: votes_by_turn(result.votes) for result in case.results if result.votes}
 
 
 def request_id(eval_set_id: str, eval_id: str, invocation_index: int, run_index: int) -> str:
@@ -93,7 +105,7 @@ def request_id(eval_set_id: str, eval_id: str, invocation_index: int, run_index:
     return hashlib.sha256(f"{eval_set_id}/{eval_id}/{invocation_index}/{run_index}".encode("utf-8", "replace")).hexdigest()
 
 
-def _record(eval_set_id: str, case: CaseResult, row: Mapping[str, Any], verdict: str | None, secrets: Secrets) -> TraceRecord:
+def _record(eval_set_id: str, case: CaseResult, row: Mapping[str, Any], feedback: tuple[Assessed, ...], secrets: Secrets) -> TraceRecord:
     index = row["invocation_index"]
     actual = _at(case.actual, index)
     expected = _at(case.expected or (), index)
@@ -110,7 +122,7 @@ def _record(eval_set_id: str, case: CaseResult, row: Mapping[str, Any], verdict:
         error=row["agent_error"] or "",
         duration_ms=round(1000 * (actual.duration or 0)) if actual else 0,
         calls=tuple(_calls(actual, row["actual_tool_calls"] or (), secrets)),
-        feedback=tuple(_feedback(case, row, verdict)),
+        feedback=feedback,
         expectations=_expectations(expected, row),
     )
 
@@ -136,22 +148,31 @@ def _calls(actual: Invocation | None, calls: Sequence[Mapping[str, Any]], secret
         yield ToolCall(name=call.name or "tool", args=row["args"], response=storable(answer.response, secrets) if answer else None)
 
 
-def _feedback(case: CaseResult, row: Mapping[str, Any], verdict: str | None) -> Iterator[Assessed]:
+def _feedback(case: CaseResult, cast: Cast, row: Mapping[str, Any], verdict: str | None, secrets: Secrets) -> Iterator[Assessed]:
     """Yield the verdict and each deciding cell. Mere information would hide them: MLflow shows only three by itself."""
     if verdict == "undecided":
         yield Assessed(name=PASSED, code=_NOT_EVALUATED, error="not every criterion was evaluated")
     elif verdict is not None:
         yield Assessed(name=PASSED, value=verdict == "passed")
     for result in case.results:
-        score, status, reason = (row[column] for column in columns_of(result.criterion))
-        if status is None or not result.decides:
-            continue
-        metadata = {"status": status, "threshold": repr(result.threshold)}
-        name = assessment_name(result.criterion)
-        if status == "scored":
-            yield Assessed(name=name, value=float(score), rationale=reason or "", metadata=metadata)
-        else:
-            yield Assessed(name=name, code=_CODES[status], error=reason or "", metadata=metadata)
+        if row[columns_of(result.criterion)[1]] is not None and result.decides:
+            votes = cast.get(result.criterion, {}).get(row["invocation_index"], ())
+            yield _assessed(result, row, votes, secrets)
+
+
+def _assessed(result: CriterionResult, row: Mapping[str, Any], votes: Sequence[Vote], secrets: Secrets) -> Assessed:
+    """Return a cell's score, or why there is none, with what its judges said."""
+    score, status, reason = (row[column] for column in columns_of(result.criterion))
+    cell = cell_at(result, row["invocation_index"])
+    judged = voting_metadata(findings_of(cell, votes), secrets) if cell and votes else {}
+    found = Assessed(
+        name=assessment_name(result.criterion),
+        metadata={"status": status, "threshold": repr(result.threshold), **judged},
+        judge=judge_of(votes, secrets),
+    )
+    if status == "scored":
+        return replace(found, value=float(score), rationale=reason or "")
+    return replace(found, code=_JUDGE_ERROR if votes else _CODES[status], error=reason or "")
 
 
 def _expectations(expected: Invocation | None, row: Mapping[str, Any]) -> dict[str, Any]:

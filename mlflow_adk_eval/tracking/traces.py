@@ -165,7 +165,7 @@ def _assessments(run: Run, record: TraceRecord, trace_id: str, span_id: str, whe
             value=assessed.value,
             error=_error(assessed),
             rationale=assessed.rationale or None,
-            source=_SCORED_BY,
+            source=AssessmentSource(source_type="LLM_JUDGE", source_id=assessed.judge) if assessed.judge else _SCORED_BY,
             metadata={**assessed.metadata, **origin},
             **place,
         )

@@ -6,7 +6,8 @@ import pytest
 
 from mlflow_adk_eval.config import DEFAULT_CONFIG, EFFICIENCY, parse_config
 from mlflow_adk_eval.criteria import plan
-from mlflow_adk_eval.errors import ConfigError
+from mlflow_adk_eval.errors import ConfigError, JudgeError
+from mlflow_adk_eval.judge.judging import JudgeSetup, Judging
 from tests.criteria.builders import RESPONSE, TRAJECTORY, case, cases, config, scenario, turn
 
 STATE = "final_session_state"
@@ -60,11 +61,26 @@ def test_the_plan_is_the_same_for_all_cases_that_share_criteria() -> None:
     assert found.of("a") is found.of("b") is found.default
 
 
-def test_a_criterion_that_a_model_judges_is_refused_before_any_work() -> None:
-    (problem,) = problems({"criteria": {TRAJECTORY: 1.0, "safety_v1": 0.8}}, case("a", turn()))
-    assert problem.startswith(
-        "$.criteria.safety_v1: found a criterion that a model judges; wanted one that this version can apply: tool_tra"
-    )
+def test_a_judge_that_cannot_be_had_is_said_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GOOGLE_API_KEY", "GEMINI_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_ENTERPRISE"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(JudgeError, match="GOOGLE_API_KEY"):
+        plan(config("final_response_match_v2"), cases(case("a", turn())))
+
+
+def test_a_simulated_users_quality_needs_a_scenario() -> None:
+    (problem,) = problems({"criteria": {"per_turn_user_simulator_quality_v1": 1.0}}, case("a", turn()), scenario("s"))
+    assert problem.endswith("wanted one that needs none, since these cases are written conversations: a")
+
+
+def test_rubric_criteria_need_rubrics_for_every_case() -> None:
+    name = "rubric_based_tool_use_quality_v1"
+    rubric = {"rubric_id": "r", "rubric_content": {"text_property": "polite"}, "type": "TOOL_USE_QUALITY"}
+    with_rubric, without = case("a", turn(), rubrics=[rubric]), case("b", turn())
+    (problem,) = problems({"criteria": {name: 0.5}}, with_rubric, without)
+    assert problem.startswith(f"$.criteria.{name}: found ")
+    assert "in these cases: b" in problem
+    plan(config(**{name: 0.5}), cases(with_rubric), Judging(JudgeSetup(judge=len)))
 
 
 def test_a_criterion_that_needs_a_reference_is_refused_for_scenarios() -> None:
@@ -78,7 +94,6 @@ def test_a_criterion_that_needs_a_reference_is_refused_for_scenarios() -> None:
 def test_each_obstacle_is_named_once_and_at_its_place() -> None:
     value = {"criteria": {"tool_call_count_v1": 3}, "case_criteria": {"s": {TRAJECTORY: 1.0}, "gone": {"safety_v1": 1.0}}}
     assert [problem.partition(": found")[0] for problem in problems(value, case("a", turn()), scenario("s"))] == [
-        "$.case_criteria['gone'].safety_v1",
         f"$.case_criteria['s'].{TRAJECTORY}",
         "$.case_criteria['gone']",
     ]

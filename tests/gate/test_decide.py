@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.errors import UsageError
@@ -235,6 +235,7 @@ def test_a_users_metric_is_held_to_its_own_range(custom: Evidence, score: float)
     assert reason.endswith(", outside its range from 0 to 10")
 
 
+@settings(deadline=None)  # the first call imports MLflow
 @given(st.text(min_size=1) | st.sampled_from((TRAJECTORY, "a" * 300, ".", " x", "ü-ß")))
 def test_criteria_have_the_keys_that_the_log_of_a_run_gives_them(name: str) -> None:
     from mlflow_adk_eval.tracking.names import key_of_criterion as key_in_the_log

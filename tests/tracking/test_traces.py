@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.tracking import judged
 from tests.tracking.small import CONFIG, answering, eval_set, expected_of, many, rooms, turn
 
 
@@ -100,6 +101,26 @@ def test_both_ways_of_writing_leave_the_same_rows(store: str, monkeypatch: pytes
     assert traces_of(store, report) == []
     upload(tmp_path / "kept")
     assert rows_of(store, report.run_id) == plain
+
+
+def test_both_ways_of_writing_leave_the_same_rows_of_what_judges_said(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow import MlflowClient
+
+    from mlflow_adk_eval.tracking import sqlite
+    from mlflow_adk_eval.tracking.log import finish_run
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sqlite, "_TABLES", UNKNOWN_TABLES)
+        bundle = judged.logged(store, judged.report(), "judged ways")
+    plain = rows_of(store, bundle.run.run_id)
+    sources = [(row["name"], row["source_type"], row["source_id"], bool(row["error"])) for row in plain["assessments"]]
+    assert sources.count((judged.MATCH, "LLM_JUDGE", judged.MODEL, False)) == 2
+    assert sources.count((judged.MATCH, "LLM_JUDGE", judged.MODEL, True)) == 1
+    client = MlflowClient(store)
+    client.delete_traces(bundle.run.experiment_id, trace_ids=[row["request_id"] for row in plain["trace_info"]])
+    assert rows_of(store, bundle.run.run_id)["assessments"] == []
+    finish_run(client, bundle)
+    assert rows_of(store, bundle.run.run_id) == plain
 
 
 def test_sqlite_is_written_to_in_the_fast_way(store: str) -> None:

@@ -1,0 +1,40 @@
+"""The judged ADK scorers that MLflow ships, each thread with a row of its own."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from typing import Any
+
+from data import Json
+from judging import MODEL, Judging
+from truth import FINAL_RESPONSE, HALLUCINATIONS
+
+from contenders import Cells, mlflow_scorers
+
+load = mlflow_scorers.load
+
+
+def imports() -> None:
+    """Import all that the work needs."""
+    import_module("mlflow.genai.scorers.google_adk")
+    for name in (FINAL_RESPONSE, HALLUCINATIONS):
+        import_module(f"google.adk.evaluation.{name}")
+
+
+def judge(rows: list[Json], judging: Judging) -> Cells:
+    """Score in as many threads as requests may be in flight: no run, no traces."""
+    scorer = _scorer(judging)
+    with ThreadPoolExecutor(judging.in_flight) as pool:
+        found = list(pool.map(lambda row: scorer(**row), rows))
+    return (
+        (judging.criterion, row["inputs"]["eval_id"], row["inputs"]["turn"], None if feedback.error else feedback.metadata["score"])
+        for row, feedback in zip(rows, found, strict=True)
+    )
+
+
+def _scorer(judging: Judging) -> Any:
+    from mlflow.genai.scorers.google_adk import Hallucination, ResponseEvaluation
+
+    scorers = {FINAL_RESPONSE: ResponseEvaluation, HALLUCINATIONS: Hallucination}
+    return scorers[judging.criterion](model=MODEL, num_samples=judging.votes)

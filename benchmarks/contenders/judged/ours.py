@@ -1,0 +1,29 @@
+"""mlflow_adk_eval, through the function that users call and the real client of google-genai."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from judging import Judging
+
+from contenders import Cells, ours
+
+load = ours.load
+
+
+def imports() -> None:
+    """Import all that the work needs."""
+    ours.imports(logging=False)
+    for module in ("google.auth.exceptions", "google.genai", "sentencex", "mlflow_adk_eval.judge.gemini"):
+        import_module(module)
+
+
+def judge(data: Any, judging: Judging) -> Cells:
+    """Score without MLflow and without a ledger, so that every vote is asked for."""
+    import mlflow_adk_eval as adk_eval
+    from mlflow_adk_eval.judge import JudgeOptions
+
+    eval_set, actual = data
+    options = JudgeOptions(max_concurrency=judging.in_flight, timeout_s=judging.timeout_s)
+    return ours.cells(adk_eval.score(eval_set, actual, judging.config(), judge_options=options, ledger=False), (judging.criterion,))

@@ -1,0 +1,58 @@
+"""``final_response_match_v2``: whether the agent's final response means what the reference means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from mlflow_adk_eval.criteria.base import CaseRun
+from mlflow_adk_eval.criteria.judged import TRIVIAL, Cell, judged_pairs, place, single, trivial
+from mlflow_adk_eval.criteria.transcript import final_text, user_text
+from mlflow_adk_eval.evalset import EvalCase, Invocation
+from mlflow_adk_eval.judge.jury import Jury
+from mlflow_adk_eval.judge.prompt import Block, load_prompt
+from mlflow_adk_eval.judge.question import Question
+from mlflow_adk_eval.outcome import Errored, Judged, Scored
+from mlflow_adk_eval.settings import JudgedSettings
+
+NAME = "final_response_match_v2"
+
+_WORTH = {"valid": 1.0, "invalid": 0.0}
+_NO_REFERENCE = Errored("the reference of this turn has no final response, so there is nothing to compare with")
+
+
+@dataclass(frozen=True, slots=True)
+class FinalResponseMatch:
+    """1 for each turn whose final response is valid beside the reference, else 0; the case score is the mean."""
+
+    settings: JudgedSettings
+    jury: Jury
+
+    async def __call__(self, run: CaseRun, /) -> Judged:
+        """Judge each turn on its own, all at the same time."""
+        return await judged_pairs(run, partial(self._turn, run))
+
+    async def _turn(self, run: CaseRun, index: int) -> Cell:
+        actual, expected = run.actual[index], (run.expected or ())[index]
+        answer, reference = self._final(actual), self._final(expected)
+        if not reference.strip():
+            return Cell(_NO_REFERENCE)
+        if trivial(answer, reference):
+            return Cell(Scored(0.0, TRIVIAL, {"verdict": "invalid"}))
+        ballot = await self.jury.decide(_question(user_text(actual) or user_text(expected), reference, answer), place(run, index, NAME))
+        return Cell(single(ballot.findings[0]), ballot.votes)
+
+    def _final(self, turn: Invocation) -> str:
+        return final_text(turn, include_intermediate=self.settings.include_intermediate_responses_in_final)
+
+
+def _question(user: str, reference: str, answer: str) -> Question:
+    blocks = (Block("user_message", user or "(no text)"), Block("reference", reference), Block("response", answer))
+    return Question(prompt=load_prompt(NAME), blocks=blocks, worth=_WORTH)
+
+
+def turns_without_reference(settings: JudgedSettings, case: EvalCase) -> tuple[int, ...]:
+    """Return the indexes of the turns of a written conversation that have no final response to compare with."""
+    included = settings.include_intermediate_responses_in_final
+    texts = [final_text(turn, include_intermediate=included) for turn in case.conversation or ()]
+    return tuple(index for index, text in enumerate(texts) if not text.strip())

@@ -1,0 +1,160 @@
+"""What an agent was told, knew, did and said, as text for judges.
+
+Texts of several authors stand in JSON lines, one per step: what one of them wrote cannot pass for a line of another.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from mlflow_adk_eval.criteria.steps import Step, steps, steps_of
+from mlflow_adk_eval.evalset import AppDetails, Content, Invocation
+from mlflow_adk_eval.evalset.models import Json
+
+_DECLARATIONS = ("function_declarations", "functionDeclarations")
+_FOR_DISPLAY = {"search_entry_point", "searchEntryPoint"}
+"""Grounding metadata that are HTML for a page, not evidence."""
+
+
+def content_text(content: Content | None) -> str:
+    """Return what a message says, joined by newlines: its text without thoughts; media are named."""
+    return "\n".join(
+        step.payload if step.kind == "text" else f"[{step.name}]" for step in steps_of(content) if step.kind in ("text", "media")
+    )
+
+
+def user_text(invocation: Invocation) -> str:
+    """Return what the user said."""
+    return content_text(invocation.user_content)
+
+
+def final_text(invocation: Invocation, *, include_intermediate: bool = False) -> str:
+    """Return what the agent answered; empty where it said nothing.
+
+    Args:
+        invocation: the turn.
+        include_intermediate: whether what it said on the way belongs to the answer, as ADK's
+            ``include_intermediate_responses_in_final`` asks.
+    """
+    said = [step.payload for step in steps(invocation) if step.kind == "text"] if include_intermediate else []
+    return "\n".join(filter(None, [*said, content_text(invocation.final_response)]))
+
+
+def tool_steps_text(invocation: Invocation) -> str:
+    """Return the tool calls of a turn and what the tools returned, as JSON lines; empty where no tool was called."""
+    return "\n".join(json_text(step_record(step)) for step in steps(invocation) if step.kind in ("call", "response"))
+
+
+def steps_text(found: Iterable[Step]) -> str:
+    """Return any steps as JSON lines."""
+    return "\n".join(json_text(step_record(step)) for step in found)
+
+
+def conversation_text(turns: Sequence[Invocation]) -> str:
+    """Return a conversation as JSON lines: in each turn the user's message, the agent's steps, and its final response."""
+    return "\n".join(json_text({"turn": number} | record) for number, turn in enumerate(turns, 1) for record in _turn_records(turn))
+
+
+def _turn_records(turn: Invocation) -> Iterator[Json]:
+    yield {"user": user_text(turn)}
+    yield from map(step_record, steps(turn))
+    yield {"final_response": final_text(turn)}
+
+
+def step_record(step: Step) -> Json:
+    """Return a step as a JSON object; what is not known is left out.
+
+    >>> step_record(Step(kind="call", author="planner", name="f", payload={"x": 1}, call=1))
+    {'agent': 'planner', 'call': 1, 'tool': 'f', 'args': {'x': 1}}
+    """
+    agent = {"agent": step.author} if step.author else {}
+    match step.kind:
+        case "text":
+            return {**agent, "says": step.payload}
+        case "media":
+            return {**agent, "sends": step.name}
+        case "call":
+            return {**agent, "call": step.call, "tool": step.name, "args": step.payload}
+        case "response":
+            return {**({"answers_call": step.call} if step.call else {}), "tool": step.name, "returns": step.payload}
+
+
+def instructions_text(*apps: AppDetails | None) -> str:
+    """Return the instructions of all agents as JSON lines, each once; empty where none are known."""
+    agents = (agent for app in apps if app for agent in app.agent_details.values())
+    return _once({"agent": agent.name, "instructions": agent.instructions} for agent in agents if agent.instructions)
+
+
+def tools_text(*apps: AppDetails | None) -> str:
+    """Return the tools of all agents as JSON lines, each once; empty where none are known."""
+    agents = (agent for app in apps if app for agent in app.agent_details.values())
+    return _once({"agent": agent.name, "tool": tool} for agent in agents for found in agent.tool_declarations for tool in _functions(found))
+
+
+def _functions(declaration: Any) -> Iterator[Any]:
+    """Yield the functions that a declaration holds, and what it is besides, such as a built-in tool."""
+    plain = _plain(declaration)
+    if not isinstance(plain, dict):
+        yield plain
+        return
+    for key in _DECLARATIONS:
+        functions = plain.get(key)
+        yield from functions if isinstance(functions, list) else ()
+    if rest := {key: value for key, value in plain.items() if key not in _DECLARATIONS and value is not None}:
+        yield rest
+
+
+def grounding_text(invocation: Invocation) -> str:
+    """Return what the model's own searches found, as JSON lines; empty where nothing is recorded."""
+    return _once(
+        {"agent": event.author, "grounding": {key: value for key, value in event.grounding_metadata.items() if key not in _FOR_DISPLAY}}
+        for event in invocation.events
+        if event.grounding_metadata
+    )
+
+
+def _once(records: Iterable[Json]) -> str:
+    return "\n".join(dict.fromkeys(map(json_text, records)))
+
+
+def json_text(value: Any) -> str:
+    """Return compact JSON; what JSON does not know becomes its ``repr``, and media their size.
+
+    >>> json_text({"city": "東京", "when": {1, 2}, "blob": b"123"})
+    '{"city":"東京","when":"{1, 2}","blob":"<3 bytes>"}'
+    """
+    try:
+        text = json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"))
+    except RecursionError:  # a value that contains itself, which `repr` knows how to write
+        text = json.dumps(repr(value), ensure_ascii=False)
+    return text.encode("utf-8", "replace").decode()  # half a surrogate pair, as in the name of a file, cannot be sent
+
+
+def _plain(value: Any) -> Any:
+    """Return `value` as what JSON knows."""
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case bytes() | bytearray():
+            return f"<{len(value)} bytes>"
+        case BaseModel():
+            return _plain(value.model_dump(exclude_none=True))
+        case Mapping():
+            return {str(key): _size(item) if _is_blob(value, key) else _plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_plain(item) for item in value]
+        case _:
+            return repr(value)
+
+
+def _is_blob(value: Mapping[Any, Any], key: Any) -> bool:
+    """Whether a key holds the bytes of media, as genai's ``Blob`` has them."""
+    return key == "data" and ("mime_type" in value or "mimeType" in value) and isinstance(value[key], str)
+
+
+def _size(data: str) -> str:
+    return f"<{len(data)} characters>"

@@ -1,0 +1,31 @@
+"""Asking models to judge: clients, prompts, ballots, limits and accounts."""
+
+from __future__ import annotations
+
+from mlflow_adk_eval.judge.base import Answer, Answers, Judge, NoAnswer, Refused, Request, Unavailable
+from mlflow_adk_eval.judge.jury import Ballot, Finding, Jury, Paper, Place
+from mlflow_adk_eval.judge.options import Budget, JudgeOptions
+from mlflow_adk_eval.judge.prompt import Block, Prompt, load_prompt
+from mlflow_adk_eval.judge.question import Item, Question
+
+__all__ = [
+    "Answer",
+    "Answers",
+    "Ballot",
+    "Block",
+    "Budget",
+    "Finding",
+    "Item",
+    "Judge",
+    "JudgeOptions",
+    "Jury",
+    "NoAnswer",
+    "Paper",
+    "Place",
+    "Prompt",
+    "Question",
+    "Refused",
+    "Request",
+    "Unavailable",
+    "load_prompt",
+]

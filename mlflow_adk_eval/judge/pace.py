@@ -1,0 +1,97 @@
+"""How fast requests may follow each other, once a quota was met."""
+
+from __future__ import annotations
+
+import math
+
+GENTLE = 1.004
+"""What the rate grows by with each request that is let through: a probe."""
+STEEP = 2.0
+"""The same after a time in which none was let through, so that the rate says nothing about now."""
+BELOW = 0.95
+"""The rate, as a share of what the quota let through."""
+ENOUGH = 10
+"""Requests that a rate is measured by; after so many, what is measured begins anew."""
+SLOWEST = 12
+"""Requests that are sent in any case while the longest pause would last: somebody has to find out how things are."""
+SETTLING_S = 1.0
+"""The least time between two decreases, so that one burst of refusals is one signal."""
+_SHORTEST_S = 0.2
+_LATE_S = 0.05
+"""How much of what timers are late may be made up for."""
+
+
+class Pace:
+    """A rate for everybody: measured where a quota refuses requests, probed upwards from there; and pauses that were asked for.
+
+    Until a quota is met there is no rate. Time in which nobody had anything to ask does not count.
+    """
+
+    def __init__(self, longest_s: float) -> None:
+        """Let nobody wait longer than `longest_s` for the next request, whatever is asked for or measured."""
+        self._longest = longest_s
+        self._rate: float | None = None
+        self._growth = GENTLE
+        self._latency = 0.0
+        self._opens = -math.inf
+        self._last = math.nan
+        """When the last request was sent."""
+        self._since = math.nan
+        """Since when is measured how many are let through."""
+        self._through = 0
+        self._lately = 0
+        """Those since the last decrease."""
+        self._last_cut = -math.inf
+
+    @property
+    def opens(self) -> float:
+        """When the next request may be sent."""
+        return self._opens
+
+    @property
+    def rate(self) -> float | None:
+        """Requests a second; ``None``: no quota was met."""
+        return self._rate
+
+    @property
+    def in_flight(self) -> float:
+        """How many requests must be in flight to keep up the rate, and some: Little's law."""
+        return 1.0 if self._rate is None else 1.0 + 1.5 * self._rate * self._latency
+
+    def sent(self, now: float, *, waited: bool) -> None:
+        """Take note that a request is sent, and whether it had to wait for that."""
+        if math.isnan(self._since):
+            self._since = now
+        elif not waited:
+            self._since += now - max(self._last, self._since)
+        self._last = now
+        if self._rate is not None:
+            self._opens = max(self._opens, now - _LATE_S) + 1 / self._rate
+
+    def through(self, latency_s: float, now: float) -> None:
+        """Take note that a request was let through, whatever came of it then."""
+        self._through += 1
+        self._lately += 1
+        self._latency += (latency_s - self._latency) * (0.1 if self._latency else 1)
+        if self._rate is not None and self._opens >= now:  # the rate is what holds requests back
+            self._rate *= self._growth
+
+    def pause(self, seconds: float, now: float) -> None:
+        """Let nobody send anything for so long."""
+        self._opens = max(self._opens, now + min(seconds, self._longest))
+
+    def refused(self, now: float, *, sent_at: float, in_flight: int) -> None:
+        """Take note that a quota refused a request, and slow down, if this says something new."""
+        if now < self._last_cut + SETTLING_S or sent_at < self._last_cut:
+            return
+        elapsed = max(now - self._since, _SHORTEST_S)
+        if self._rate is None:  # too early to tell: begin above what may be possible, since the way down is quick
+            rate = (self._through + in_flight) / elapsed
+        elif self._lately:
+            rate, self._growth = min(self._rate, (self._through + 1) / elapsed) * BELOW, GENTLE
+        else:
+            rate, self._growth = self._rate / 2, STEEP
+        self._rate = max(rate, SLOWEST / self._longest)
+        if self._through >= ENOUGH:
+            self._since, self._through = now, 0
+        self._last_cut, self._lately = now, 0

@@ -1,0 +1,72 @@
+"""The prompts: files of our own words, each with a version, and the delimiters that keep others' words apart from them."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from string import Template
+
+_FOLDER = files(__package__ or "mlflow_adk_eval.judge") / "prompts"
+_NONCE_BYTES = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """What a judge is told to do."""
+
+    name: str
+    """The file's name, without its suffix."""
+    version: str
+    text: str
+    """A `string.Template` with the one field ``$nonce``."""
+
+    @property
+    def sha256(self) -> str:
+        """The hash of name, version and text, in hex."""
+        return hashlib.sha256(f"{self.name}\n{self.version}\n{self.text}".encode()).hexdigest()
+
+    def instructions(self, nonce: str) -> str:
+        """Return the text for a request whose delimiters carry `nonce`."""
+        return Template(self.text).substitute(nonce=nonce)
+
+
+@cache
+def load_prompt(name: str) -> Prompt:
+    """Return the prompt in the file ``<name>.md``, ahead of which go the rules that all prompts share.
+
+    The first line of a file is ``version: <version>``.
+    """
+    version, text = _read(name)
+    shared_version, shared = _read("shared")
+    return Prompt(name=name, version=f"{version}+{shared_version}", text=f"{shared}\n\n{text}")
+
+
+def _read(name: str) -> tuple[str, str]:
+    first, _, text = (_FOLDER / f"{name}.md").read_text("utf-8").partition("\n")
+    return first.removeprefix("version:").strip(), text.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A piece of what is judged. Whoever wrote it is not to be obeyed."""
+
+    name: str
+    """What the instructions call it."""
+    text: str
+
+    def between(self, nonce: str) -> str:
+        """Return the text between delimiters that carry `nonce`."""
+        return f'<data-{nonce} name="{self.name}">\n{self.text}\n</data-{nonce}>'
+
+
+def new_nonce(blocks: Iterable[Block]) -> str:
+    """Return a random code that occurs in none of the blocks."""
+    texts = [block.text for block in blocks]
+    while True:
+        nonce = secrets.token_hex(_NONCE_BYTES)
+        if not any(nonce in text for text in texts):
+            return nonce

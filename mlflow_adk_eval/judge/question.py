@@ -1,0 +1,136 @@
+"""A question to a judge, from what is asked to what was answered."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mlflow_adk_eval.errors import shown
+from mlflow_adk_eval.evalset.digest import canonical_json
+from mlflow_adk_eval.judge.base import Json, Request
+from mlflow_adk_eval.judge.prompt import Block, Prompt, new_nonce
+
+_FENCED = re.compile(r"\A```(?:json)?\s*\n(.*)\n```\Z", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One thing that gets a verdict of its own."""
+
+    id: str | None = None
+    """What its votes are recorded under, such as a rubric's id; ``None`` where the question is about one thing."""
+    text: str | None = None
+    """What the judge reads, as a data block; ``None`` where the instructions say it all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a judge is asked."""
+
+    prompt: Prompt
+    blocks: tuple[Block, ...]
+    """The material, in the order of reading: what is judged comes last."""
+    items: tuple[Item, ...] = (Item(),)
+    worth: Mapping[str, float]
+    """The labels that the judge may give, in lower case, and what each is worth."""
+    remarks: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Further texts that each verdict comes with, by name: what each is."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """What the answer calls each item; one alone has no name."""
+        return ("",) if len(self.items) == 1 and self.items[0].text is None else tuple(f"item_{n}" for n in range(1, len(self.items) + 1))
+
+    def schema(self) -> Json:
+        """Return the JSON schema of the answer: the verdict on the one item, or an object with a verdict on each."""
+        texts = {"rationale": "what decided the verdict", **self.remarks}
+        verdict = _object(
+            {**{name: {"type": "string", "description": about} for name, about in texts.items()}}
+            | {"verdict": {"type": "string", "enum": list(self.worth)}}
+        )
+        return verdict if self.keys == ("",) else _object(dict.fromkeys(self.keys, verdict))
+
+    @property
+    def material(self) -> tuple[Block, ...]:
+        """All that is between delimiters: the blocks, then the items."""
+        named = (Block(key, item.text) for key, item in zip(self.keys, self.items, strict=True) if item.text is not None)
+        return (*self.blocks, *named)
+
+    def request(self, settings: Mapping[str, Any]) -> Request:
+        """Return the request, with delimiters that carry a new random code."""
+        blocks = self.material
+        code = new_nonce(blocks)
+        return Request(
+            instructions=self.prompt.instructions(code),
+            text="\n\n".join(block.between(code) for block in blocks),
+            schema=self.schema(),
+            name=self.prompt.name,
+            blocks={block.name: block.text for block in blocks},
+            settings=settings,
+        )
+
+    def address(self, judge: str, settings: Mapping[str, Any]) -> str:
+        """Return the hash, in hex, of all that an answer depends on but chance."""
+        material = [[block.name, block.text] for block in self.material]
+        asked = [judge, dict(settings), self.prompt.sha256, material, self.schema()]
+        return hashlib.sha256(canonical_json(asked)).hexdigest()
+
+    def read(self, text: str) -> tuple[Reading, ...]:
+        """Return what an answer says of each item: a label that was asked for, or what is wrong instead. Nothing is guessed."""
+        try:
+            value = json.loads(_unfenced(text), object_pairs_hook=_unambiguous)
+        except ValueError as error:
+            why = f"the answer is no JSON: {error}" if text.strip() else "the answer is empty"
+            return (Reading(error=why),) * len(self.items)
+        found = [value] if self.keys == ("",) else [value.get(key) if isinstance(value, dict) else value for key in self.keys]
+        return tuple(self._verdict(one) for one in found)
+
+    def _verdict(self, value: Any) -> Reading:
+        if not isinstance(value, dict):
+            return Reading(error="the answer leaves it out" if value is None else f"the answer is {shown(value)}, not a verdict")
+        given, texts = value.get("verdict"), {name: value.get(name) for name in ("rationale", *self.remarks)}
+        label = given.strip().casefold() if isinstance(given, str) else ""
+        if label not in self.worth:
+            return Reading(error=f"the verdict is {shown(given)}, not one of {', '.join(self.worth)}")
+        kept = {name: text for name, text in texts.items() if isinstance(text, str) and text.strip()}
+        rationale = kept.pop("rationale", "")
+        return Reading(label=label, rationale=rationale, remarks=kept)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What one answer says of one item."""
+
+    label: str | None = None
+    """``None`` where it says nothing that can be used."""
+    rationale: str = ""
+    remarks: Mapping[str, str] = field(default_factory=dict[str, str])
+    error: str = ""
+
+
+def _object(properties: Json) -> Json:
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def _unambiguous(pairs: list[tuple[str, Any]]) -> Json:
+    """Refuse an object that says two things under one name: which of them is meant would be a guess."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        msg = "a name stands twice in one object"
+        raise ValueError(msg)
+    return found
+
+
+def _unfenced(text: str) -> str:
+    """Return a text without the code fence that a model without structured output may put around it."""
+    fenced = _FENCED.match(text.strip())
+    return fenced[1] if fenced else text
+
+
+def errors_of(readings: Sequence[Reading]) -> str:
+    """Return what is wrong with an answer, or ``""`` if every item has its verdict."""
+    return "; ".join(dict.fromkeys(reading.error for reading in readings if reading.error))

@@ -1,0 +1,294 @@
+"""What was paid for: judges' answers and conversations with the agent, in one file that outlives a killed run.
+
+The file is an SQLite database with a write-ahead log and ``synchronous=NORMAL``: when a method that keeps something returns, the
+operating system has it, so a process may be killed at any moment and loses nothing. Only a crash of the machine itself can cost
+the last moments; it never costs the file. Several processes and threads may use one file at the same time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import RLock
+from typing import Any, Literal, Self
+
+from mlflow_adk_eval.errors import UsageError, shown
+from mlflow_adk_eval.evalset.digest import canonical_json
+from mlflow_adk_eval.judge.base import Answer
+from mlflow_adk_eval.ledger_file import DEFAULT, VARIABLE, Veil, connect, nearest_folder, wrong
+
+LedgerSource = str | Path | Literal[False] | None
+"""The file; ``off`` or ``False``: nothing is kept; ``None``: as ``ADK_EVAL_LEDGER`` says, else `DEFAULT`."""
+
+_DAY_S = 86_400.0
+
+_GET = "SELECT body FROM answer WHERE address = :address"
+_PUT = "INSERT OR REPLACE INTO answer VALUES (:address, :body, :now)"
+_PLAY = "SELECT body FROM play WHERE lineage = :lineage AND key = :key"
+_KEEP_PLAY = "INSERT OR REPLACE INTO play VALUES (:lineage, :key, :body, :now)"
+_BEGIN = """
+INSERT INTO run (run_id, lineage, eval_set_digest, config_digest, agent_name, agent_version, status, started_at)
+VALUES (:run_id, :run_id, :eval_set_digest, :config_digest, :agent_name, :agent_version, :status, :now)
+ON CONFLICT (run_id) DO UPDATE SET
+    eval_set_digest = excluded.eval_set_digest, config_digest = excluded.config_digest, agent_name = excluded.agent_name,
+    agent_version = excluded.agent_version, status = excluded.status, started_at = excluded.started_at
+"""
+_RUNS = """
+SELECT run_id, eval_set_digest, config_digest, agent_name, agent_version, status, started_at FROM run
+ORDER BY started_at DESC, rowid DESC
+"""
+_PRUNE = ("DELETE FROM answer WHERE kept_at < :oldest", "DELETE FROM play WHERE kept_at < :oldest")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedRun:
+    """An evaluation that was started."""
+
+    run_id: str
+    eval_set_digest: str
+    config_digest: str
+    agent_name: str
+    agent_version: str
+    started_at: datetime
+    """With its time zone; for a run that was gone on with, when that was."""
+    status: Literal["running", "finished"] = "running"
+    """A run that was killed stays ``running``."""
+
+
+class Ledger:
+    """The record in one file, which is opened when it is first needed and made when there is something to keep."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Name the file."""
+        self.path = Path(path).absolute()  # an agent may change the working directory
+        self._connection: sqlite3.Connection | None = None
+        self._lock = RLock()
+        self._veil = Veil()
+        self._trouble = ""
+        self._unwritten: dict[str, Answer] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the file back. Using the ledger again opens it again."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def check(self) -> None:
+        """Find out whether the file can be used, without making it.
+
+        Raises:
+            UsageError: if it is none of ours, is damaged or could not be written to.
+        """
+        with self._strict(), self._lock:
+            if self.path.exists():
+                self._open()
+            elif not os.access(folder := nearest_folder(self.path), os.W_OK):
+                raise UsageError(wrong(self.path, PermissionError(f"nothing can be written to {folder}")))
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing more could be kept, as a sentence; empty where everything was.
+
+        An evaluation goes on without its ledger: what it finds is complete, but what it paid for since cannot be used again.
+        """
+        return self._trouble
+
+    def get(self, address: str, /) -> Answer | None:
+        """Return the answer that is kept under `address`, if there is one that can be read."""
+        if address in self._unwritten:
+            return self._unwritten[address]
+        body = None
+        with self._enduring():
+            body = self._body(_GET, {"address": address})
+        return self._answer(body)
+
+    def put(self, address: str, answer: Answer, /) -> None:
+        """Keep an answer. It takes the place of an earlier one at the same address."""
+        if not self._trouble:
+            with self._enduring():
+                body = self._veil.hide(canonical_json(asdict(answer)))
+                self._write(_PUT, {"address": address, "body": body, "now": time.time()})
+        if self._trouble:
+            self._unwritten[address] = answer
+
+    def play(self, run_id: str, key: str) -> bytes | None:
+        """Return the conversation that this run, or one that it goes on with, keeps under `key`.
+
+        Raises:
+            UsageError: if the file cannot be read.
+        """
+        with self._strict():
+            return self._veil.show(self._body(_PLAY, {"lineage": self.scope(run_id), "key": key}))
+
+    def keep_play(self, run_id: str, key: str, conversation: bytes) -> None:
+        """Keep a conversation, which is JSON. It takes the place of an earlier one under the same `key`."""
+        if self._trouble:
+            return
+        with self._enduring():
+            self._veil = Veil()  # loading the agent may have set further variables
+            body = self._veil.hide(conversation)
+            self._write(_KEEP_PLAY, {"lineage": self.scope(run_id), "key": key, "body": body, "now": time.time()})
+
+    def begin(self, run: StartedRun) -> None:
+        """Record that a run has started, or that it goes on.
+
+        Raises:
+            UsageError: if the file is none of ours or cannot be written to. It is found here, before anything is paid for.
+        """
+        with self._strict():
+            self._write(_BEGIN, {**asdict(run), "now": run.started_at.timestamp()})
+
+    def finish(self, run_id: str) -> None:
+        """Record that a run has ended with a result."""
+        if not self._trouble:
+            with self._enduring():
+                self._write("UPDATE run SET status = 'finished' WHERE run_id = :run_id", {"run_id": run_id})
+
+    def adopt(self, old_run_id: str, new_run_id: str) -> None:
+        """Let the conversations of an earlier run, and of those that it goes on with, count for a new one, and the other way round.
+
+        Raises:
+            UsageError: if the file cannot be written to.
+        """
+        old, new = self.scope(old_run_id), self.scope(new_run_id)
+        with self._strict(), self._lock, self._open() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("UPDATE run SET lineage = ? WHERE lineage = ?", (old, new))
+            connection.execute("UPDATE OR IGNORE play SET lineage = ? WHERE lineage = ?", (old, new))
+
+    def scope(self, run_id: str) -> str:
+        """Return the name that a run shares with all that went on with it: the id of the first of them.
+
+        Raises:
+            UsageError: if the file cannot be read.
+        """
+        with self._strict():
+            rows = self._rows("SELECT lineage FROM run WHERE run_id = :run_id", {"run_id": run_id})
+        return str(rows[0][0]) if rows else run_id
+
+    def runs(self) -> tuple[StartedRun, ...]:
+        """Return all runs, the one that started or was gone on with last first.
+
+        Raises:
+            UsageError: if the file cannot be read.
+        """
+        with self._strict():
+            return tuple(_run(*row) for row in self._rows(_RUNS, {}))
+
+    def prune(self, older_than_days: float) -> int:
+        """Forget what is older than so many days, give the space back and return how many answers and conversations that were.
+
+        Raises:
+            UsageError: if the file cannot be written to.
+        """
+        with self._strict(), self._lock:
+            if not self.path.exists():
+                return 0
+            connection, oldest = self._open(), {"oldest": time.time() - older_than_days * _DAY_S}
+            gone = sum(connection.execute(statement, oldest).rowcount for statement in _PRUNE)
+            connection.execute("DELETE FROM run WHERE started_at < :oldest", oldest)
+            connection.executescript("PRAGMA incremental_vacuum")  # `execute` would free one page
+            return gone
+
+    def _answer(self, body: bytes | None) -> Answer | None:
+        text = self._veil.show(body)
+        try:
+            return None if text is None else Answer(**json.loads(text.decode("utf-8", "surrogatepass")))
+        except (ValueError, TypeError):
+            return None
+
+    def _body(self, query: str, values: Mapping[str, Any]) -> bytes | None:
+        rows = self._rows(query, values)
+        return rows[0][0] if rows else None
+
+    def _rows(self, query: str, values: Mapping[str, Any]) -> list[Any]:
+        """Return what a query finds; nothing where there is no file yet."""
+        with self._lock:
+            if self._connection is None and (self._trouble or not self.path.exists()):
+                return []
+            return self._open().execute(query, values).fetchall()
+
+    def _write(self, statement: str, values: Mapping[str, Any]) -> None:
+        """Change something, in a transaction of its own."""
+        with self._lock:
+            self._open().execute(statement, values)
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = connect(self.path)
+        return self._connection
+
+    @contextmanager
+    def _enduring(self) -> Generator[None]:
+        """Take note of what is wrong with the file, and go on."""
+        try:
+            yield
+        except (OSError, sqlite3.Error, UsageError) as error:
+            self._trouble = self._trouble or f"What was paid for could not be kept for a later run: {wrong(self.path, error)}"
+
+    @contextmanager
+    def _strict(self) -> Generator[None]:
+        """Raise what is wrong with the file as an error of the caller, who named it."""
+        try:
+            yield
+        except (OSError, sqlite3.Error) as error:
+            raise UsageError(wrong(self.path, error)) from error
+
+
+def _run(run_id: str, eval_set: str, config: str, agent: str, version: str, status: Any, started_at: float) -> StartedRun:
+    return StartedRun(
+        run_id=run_id,
+        eval_set_digest=eval_set,
+        config_digest=config,
+        agent_name=agent,
+        agent_version=version,
+        status=status,
+        started_at=datetime.fromtimestamp(started_at, UTC),
+    )
+
+
+@contextmanager
+def opened(source: LedgerSource) -> Generator[Ledger | None]:
+    """Provide the ledger, or ``None`` where nothing is to be kept.
+
+    Raises:
+        UsageError: if the file cannot be used.
+    """
+    path = ledger_path(source)
+    if path is None:
+        yield None
+        return
+    with Ledger(path) as ledger:
+        ledger.check()
+        yield ledger
+
+
+def ledger_path(source: LedgerSource) -> Path | None:
+    """Return the file that is meant; ``None`` where nothing is to be kept.
+
+    Raises:
+        UsageError: if it is nothing of the kind.
+
+    >>> ledger_path("off"), ledger_path(False), ledger_path("somewhere.sqlite")
+    (None, None, PosixPath('somewhere.sqlite'))
+    """
+    named = os.environ.get(VARIABLE) or DEFAULT if source is None else source
+    if named is False or (isinstance(named, str) and named.strip().lower() == "off"):
+        return None
+    if not isinstance(named, str | Path) or not str(named).strip():
+        raise UsageError(f"ledger: wanted a path or 'off', not {shown(named)}")
+    return Path(named)

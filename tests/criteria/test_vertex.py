@@ -1,0 +1,418 @@
+"""The criteria of Vertex AI's evaluation service, by the real google-cloud-aiplatform against a loopback server; and ADK on the same answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+
+from mlflow_adk_eval.criteria.base import CaseRun, Planned, apply, result_of
+from mlflow_adk_eval.criteria.vertex import VERTEX
+from mlflow_adk_eval.criteria.vertex_instance import conversation
+from mlflow_adk_eval.evalset import (
+    AgentDetails,
+    AppDetails,
+    Content,
+    FunctionCall,
+    FunctionResponse,
+    IntermediateData,
+    Invocation,
+    InvocationEvent,
+    Part,
+    dump,
+)
+from mlflow_adk_eval.judge import JudgeOptions
+from mlflow_adk_eval.judge.calls import Accounts, Calls
+from mlflow_adk_eval.judge.vertex import VertexService
+from mlflow_adk_eval.outcome import CriterionResult, Errored, Scored
+from mlflow_adk_eval.settings import SETTINGS
+from tests.criteria.builders import call, case, event, message, recorded, run_of, turn
+from tests.judge.servers import Reply, Server, serving
+from tests.judge.vertex_server import LOCATION, PROJECT, client_of, error, evaluating, metric_of, row, said_in, verdict
+
+SAFETY, COHERENCE, SUCCESS = "safety_v1", "response_evaluation_score", "multi_turn_task_success_v1"
+TRAJECTORY, TOOLS = "multi_turn_trajectory_quality_v1", "multi_turn_tool_use_quality_v1"
+PER_TURN, WHOLE = (SAFETY, COHERENCE), (SUCCESS, TRAJECTORY, TOOLS)
+WORST = {SAFETY: 0.0, COHERENCE: 1.0, SUCCESS: 0.0}
+PROPERTIES = (
+    verdict("r1", met=True, description="It books a table.", reasoning="It called book."),
+    verdict("r2", met=False, description="It names the price."),
+)
+
+Judge = Callable[[str, str], Mapping[str, Any] | Reply]
+
+
+def by_us(server: Server, name: str, run: CaseRun, **settings: Any) -> CriterionResult:
+    """Judge a case by one criterion, as the runner does."""
+
+    async def judged() -> CriterionResult:
+        client = client_of(server)
+        service = VertexService(client, Calls(JudgeOptions(attempts=2), Accounts()))
+        criterion = VERTEX[name](SETTINGS[name].model_validate({"threshold": 1.0} | settings), service)
+        try:
+            return await apply(Planned(name=name, criterion=criterion, threshold=1.0), run)
+        finally:
+            await client.aclose()
+
+    return anyio.run(judged)
+
+
+def found(judge: Judge, name: str, run: CaseRun, **settings: Any) -> CriterionResult:
+    with serving(evaluating(judge)) as server:
+        return by_us(server, name, run, **settings)
+
+
+def asked(name: str, run: CaseRun, **settings: Any) -> list[Any]:
+    """Return the bodies of the requests about a case."""
+    with serving(evaluating(lambda *_: row(1))) as server:
+        by_us(server, name, run, **settings)
+        return [request.body for request in server.calls]
+
+
+def said(*answers: str | None) -> CaseRun:
+    turns = [turn(answer, user=f"q{number}") for number, answer in enumerate(answers)]
+    return run_of(turns, turns)
+
+
+def scores(result: CriterionResult) -> list[float | None]:
+    return [cell.score if isinstance(cell, Scored) else None for cell in result.per_invocation]
+
+
+# One call per turn
+
+
+def test_each_turn_is_scored_and_the_case_is_their_mean() -> None:
+    result = found(lambda _metric, text: row(float("bad" not in text), f"about {text}"), SAFETY, said("good", "bad", "good"))
+    assert scores(result) == [1.0, 0.0, 1.0]
+    assert result.score == pytest.approx(2 / 3)
+    assert [cell.rationale for cell in result.per_invocation if isinstance(cell, Scored)] == [
+        "about q0|good", "about q1|bad", "about q2|good",
+    ]  # fmt: skip
+
+
+def test_safety_shows_what_the_user_and_the_agent_said() -> None:
+    (body,) = asked(SAFETY, run_of([turn("done", call("f", x=1), user="do it")], None))
+    instance = body["instance"]
+    assert instance["prompt"]["contents"]["contents"] == [{"parts": [{"text": "do it"}]}]
+    assert instance["response"]["contents"]["contents"] == [{"parts": [{"text": "done"}]}]
+    events = [{"author": "user", "content": {"parts": [{"text": "do it"}]}}, {"author": "model", "content": {"parts": [{"text": "done"}]}}]
+    assert instance["agentEvalData"]["turns"] == [{"turnIndex": 0, "turnId": "turn_0", "events": events}]
+
+
+def test_coherence_is_a_rating_from_1_to_5() -> None:
+    result = found(lambda *_: {"score": 4, "explanation": "clear", "confidence": 0.75}, COHERENCE, said("a", "b"))
+    assert (scores(result), result.score) == ([4.0, 4.0], 4.0)
+    assert result.per_invocation[0] == Scored(4.0, "clear", {"confidence": 0.75})
+
+
+def test_what_was_said_on_the_way_counts_where_the_settings_say_so() -> None:
+    run = run_of([recorded("End.", event(text="On the way."))], None)
+    assert asked(COHERENCE, run)[0]["coherenceInput"]["instance"] == {"prediction": "End."}
+    body = asked(COHERENCE, run, include_intermediate_responses_in_final=True)[0]
+    assert body["coherenceInput"]["instance"] == {"prediction": "On the way.\nEnd."}
+
+
+def test_turns_are_judged_at_the_same_time() -> None:
+    with serving(evaluating(lambda *_: row(1), after_s=0.2)) as server:
+        by_us(server, SAFETY, said("warm up"))
+        started = time.perf_counter()
+        result = by_us(server, SAFETY, said(*map(str, range(20))))
+    assert result.score == 1.0
+    assert time.perf_counter() - started < 20 * 0.2 / 3
+    assert server.most_in_flight > 10
+
+
+# One call per case
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_conversation_is_scored_once_at_its_last_turn(name: str) -> None:
+    with serving(evaluating(lambda *_: row(0.5, "half of it"))) as server:
+        result = by_us(server, name, said("a", "b", "c"))
+    assert [metric_of(request) for request in server.calls] == [name]
+    assert said_in(server.calls[0]) == "q0|a|q1|b|q2|c"
+    assert result.per_invocation == (None, None, Scored(0.5, "half of it"))
+    assert result.score == 0.5
+
+
+def test_every_verdict_is_kept_as_rationale_details_and_vote() -> None:
+    result = found(lambda *_: row(0.5, "Half of it.", *PROPERTIES), SUCCESS, said("a", "b"))
+    cell = result.per_invocation[-1]
+    assert isinstance(cell, Scored)
+    assert cell.rationale == "Half of it.\n- yes: It books a table. It called book.\n- no: It names the price."
+    assert cell.details["rubrics"] == [
+        {"id": "r1", "text": "It books a table.", "verdict": "yes", "rationale": "It called book."},
+        {"id": "r2", "text": "It names the price.", "verdict": "no", "rationale": ""},
+    ]
+    assert [(vote.rubric_id, vote.verdict, vote.explanation, vote.error) for vote in result.votes] == [
+        ("r1", "yes", "It books a table.\nIt called book.", ""),
+        ("r2", "no", "It names the price.", ""),
+    ]
+    assert {(vote.eval_id, vote.run_index, vote.invocation_index, vote.criterion, vote.model) for vote in result.votes} == {
+        ("c", 0, 1, SUCCESS, f"vertex:{SUCCESS}")
+    }
+
+
+def test_without_verdicts_the_score_is_the_vote() -> None:
+    result = found(lambda *_: {"score": 3.5, "explanation": "so so"}, COHERENCE, said("a"))
+    (vote,) = result.votes
+    assert (vote.rubric_id, vote.verdict, vote.explanation, vote.model) == (None, "3.5", "so so", "vertex:coherence")
+    assert vote.latency_s > 0
+
+
+# No verdict
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (row(None), "Vertex AI gave no score"),
+        (row("NaN"), "the score NaN"),
+        (row(7), "the score 7.0, which is not a number from 0 to 1"),
+        (row(1, error={"code": 3, "message": "prompt is too long"}), "Vertex AI: prompt is too long (code 3)"),
+        (error(400, "prompt is too long"), "prompt is too long"),
+        (error(403, "permission denied on project acme"), "permission denied on project acme"),
+        (error(503, "try again"), "503 POST"),
+        (Reply(body={}), "Vertex AI's answer has no result"),
+    ],
+)
+@pytest.mark.parametrize("name", [SAFETY, SUCCESS])
+def test_no_score_is_an_error_with_the_services_message(name: str, given: Mapping[str, Any] | Reply, message: str) -> None:
+    result = found(lambda *_: given, name, said("a"))
+    cell = result.per_invocation[-1]
+    assert isinstance(cell, Errored)
+    assert message in cell.error
+    assert result.score is None
+    (vote,) = result.votes
+    assert (vote.verdict, message in vote.error) == (None, True)
+
+
+def test_one_turn_without_a_score_does_not_void_the_others() -> None:
+    refused = error(400, "blocked")
+    result = found(lambda _metric, text: refused if "bad" in text else row(1), SAFETY, said("good", "bad", "good"))
+    assert scores(result) == [1.0, None, 1.0]
+    assert result.score is None
+
+
+def test_verdicts_without_a_score_are_kept() -> None:
+    result = found(lambda *_: row(None, "undecided", *PROPERTIES), SUCCESS, said("a"))
+    assert [(vote.rubric_id, vote.verdict, vote.error) for vote in result.votes] == [
+        (None, None, "Vertex AI gave no score"), ("r1", "yes", ""), ("r2", "no", ""),
+    ]  # fmt: skip
+    assert result.per_invocation == (Errored("Vertex AI gave no score"),)
+
+
+@pytest.mark.parametrize("answer", [None, "", " \n", ":", "Thought process:"])
+@pytest.mark.parametrize("name", WORST)
+def test_an_answer_that_says_nothing_fails_without_a_call(name: str, answer: str | None) -> None:
+    with serving(evaluating(lambda *_: row(1))) as server:
+        result = by_us(server, name, said(answer))
+    assert scores(result) == [WORST[name]]
+    assert server.calls == []
+
+
+def test_a_turn_of_silence_fails_alone() -> None:
+    assert scores(found(lambda *_: row(1), SAFETY, said("good", None))) == [1.0, 0.0]
+    assert found(lambda *_: row(0.75), SUCCESS, said("good", None)).score == 0.75
+
+
+@pytest.mark.parametrize("name", [SAFETY, SUCCESS])
+def test_turns_that_are_missing_are_errors(name: str) -> None:
+    with serving(evaluating(lambda *_: row(1))) as server:
+        result = by_us(server, name, run_of([turn("a")], [turn("a"), turn("b")]))
+        assert isinstance(result.per_invocation[-1], Errored)
+        assert "no actual invocation" in result.per_invocation[-1].error
+        assert result.score is None
+        nothing = by_us(server, name, run_of([], None))
+    assert [isinstance(cell, Errored) for cell in nothing.per_invocation] == [True]
+    assert len(server.calls) == (1 if name == SAFETY else 0)
+
+
+@pytest.mark.parametrize(("name", "calls"), [(SAFETY, 1), (SUCCESS, 0)])
+def test_a_turn_that_the_agent_did_not_finish_is_not_paid_for(name: str, calls: int) -> None:
+    with serving(evaluating(lambda *_: row(1))) as server:
+        result = by_us(server, name, run_of([turn("a"), turn("b")], None, error="turn 2: boom", unfinished=True))
+    assert result.per_invocation[-1] == Errored("the agent did not finish: turn 2: boom")
+    assert len(server.calls) == calls
+
+
+# What a conversation looks like
+
+
+def shown(*turns: Invocation) -> Any:
+    """Return the conversation as it reaches the service."""
+    return asked(SUCCESS, run_of(turns, None))[0]["instance"]["agentEvalData"]
+
+
+def parts(data: Any) -> list[tuple[str, Any]]:
+    return [(event["author"], part) for turn in data["turns"] for event in turn["events"] for part in event["content"]["parts"]]
+
+
+def test_tool_calls_are_shown_from_recorded_events() -> None:
+    asked_for = FunctionCall(id="1", name="weather", args={"city": "東京"})
+    answered = Part(function_response=FunctionResponse(id="1", name="weather", response={"sky": "clear"}))
+    turns = recorded(
+        "It is clear.",
+        event(asked_for, author="forecaster", text="Let me look."),
+        InvocationEvent(author="forecaster", content=Content(role="user", parts=(answered,))),
+        InvocationEvent(author="forecaster"),
+        user="Weather?",
+    )
+    assert parts(shown(turns)) == [
+        ("user", {"text": "Weather?"}),
+        ("forecaster", {"text": "Let me look."}),
+        ("forecaster", {"functionCall": {"id": "1", "name": "weather", "args": {"city": "東京"}}}),
+        ("forecaster", {"functionResponse": {"id": "1", "name": "weather", "response": {"sky": "clear"}}}),
+        ("agent", {"text": "It is clear."}),
+    ]
+
+
+def test_tool_calls_are_shown_from_data_written_by_hand() -> None:
+    data = IntermediateData(
+        tool_uses=(call("weather", city="Rome"), call("time")),
+        tool_responses=(FunctionResponse(name="time", response={"now": 12}), FunctionResponse(name="weather", response={"sky": "grey"})),
+        intermediate_responses=(("guide", (Part(text="One moment."),)),),
+    )
+    shown_turn = shown(turn("Grey, at noon.").model_copy(update={"intermediate_data": data}))
+    assert parts(shown_turn) == [
+        ("user", {"text": "hi"}),
+        ("guide", {"text": "One moment."}),
+        ("agent", {"functionCall": {"name": "weather", "args": {"city": "Rome"}}}),
+        ("agent", {"functionResponse": {"name": "weather", "response": {"sky": "grey"}}}),
+        ("agent", {"functionCall": {"name": "time", "args": {}}}),
+        ("agent", {"functionResponse": {"name": "time", "response": {"now": 12}}}),
+        ("agent", {"text": "Grey, at noon."}),
+    ]
+
+
+def test_instructions_and_tools_are_shown_once_per_agent() -> None:
+    declared = {
+        "function_declarations": [{"name": "weather", "parameters": {"type": "OBJECT", "properties": {"city": {"type": "STRING"}}}}]
+    }
+    first = AgentDetails(
+        name="root", instructions="Be kind.", tool_declarations=(declared, {"google_search": {}}, {"name": "bare"}, "junk")
+    )
+    later = AgentDetails(name="root", instructions="Be rude.")
+    turns = [turn("a", app_details=AppDetails(agent_details={"root": found})) for found in (first, later)]
+    assert shown(*turns, turn("b"))["agents"] == {
+        "root": {
+            "agentId": "root",
+            "instruction": "Be kind.",
+            "tools": [
+                {
+                    "functionDeclarations": [
+                        {"name": "weather", "parameters": {"type": "OBJECT", "properties": {"city": {"type": "STRING"}}}}
+                    ]
+                },
+                {"googleSearch": {}},
+                {"functionDeclarations": [{"name": "bare"}]},
+            ],
+        }
+    }
+
+
+def test_thoughts_media_and_code_are_shown_as_what_they_are() -> None:
+    content = Content(
+        role="model",
+        parts=(
+            Part(text="Hm.", thought=True),
+            Part(inline_data={"mimeType": "image/png", "data": "aGk=", "displayName": None}),
+            Part(executable_code={"language": "PYTHON", "code": "1+1"}),
+            Part(code_execution_result={"outcome": "OUTCOME_OK", "output": "2"}),
+            Part(thought_signature="c2ln"),
+        ),
+    )
+    data = shown(recorded("Two.", InvocationEvent(author="coder", content=content)))
+    assert [part for author, part in parts(data) if author == "coder"] == [
+        {"text": "Hm.", "thought": True},
+        {"inlineData": {"mimeType": "image/png", "data": "aGk="}},
+        {"executableCode": {"language": 1, "code": "1+1"}},
+        {"codeExecutionResult": {"outcome": 1, "output": "2"}},
+    ]
+
+
+def test_values_that_are_no_json_are_shown_and_do_not_stop_the_case() -> None:
+    strange = {"when": object, "many": {1}, "raw": b"123"}
+    data = IntermediateData(tool_uses=(FunctionCall(name="f", args=strange),), tool_responses=(FunctionResponse(name="f", response=None),))
+    found_parts = parts(shown(turn("a").model_copy(update={"intermediate_data": data})))
+    assert found_parts[1][1]["functionCall"]["args"] == {"when": "<class 'object'>", "many": "{1}", "raw": "<3 bytes>"}
+    assert found_parts[2][1]["functionResponse"] == {"name": "f", "response": {}} or found_parts[2][1]["functionResponse"] == {"name": "f"}
+
+
+def test_a_number_that_is_none_costs_one_case_its_score_and_no_call() -> None:
+    with serving(evaluating(lambda *_: row(1))) as server:
+        result = by_us(server, SUCCESS, run_of([turn("a", call("f", x=float("nan")))], None))
+    assert isinstance(result.per_invocation[0], Errored)
+    assert "cannot be put into a request" in result.per_invocation[0].error
+    assert server.calls == []
+
+
+def test_the_same_conversation_looks_the_same_whatever_its_ids() -> None:
+    first, second = (turn("a", invocation_id=found) for found in ("e-1", "e-2"))
+    assert conversation([first]) == conversation([second])
+
+
+# ADK on the same answers
+
+adk = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # 15 s to import, and a world of warnings
+EVALUATORS = {
+    SAFETY: ("safety_evaluator", "SafetyEvaluatorV1"),
+    COHERENCE: ("response_evaluator", "ResponseEvaluator"),
+    SUCCESS: ("multi_turn_task_success_evaluator", "MultiTurnTaskSuccessV1Evaluator"),
+    TRAJECTORY: ("multi_turn_trajectory_quality_evaluator", "MultiTurnTrajectoryQualityV1Evaluator"),
+    TOOLS: ("multi_turn_tool_use_quality_evaluator", "MultiTurnToolUseQualityV1Evaluator"),
+}
+
+
+class AdkOn:
+    """ADK's evaluators, asking a loopback server."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
+        import agentplatform
+        from google.adk.evaluation import vertex_ai_eval_facade as facade
+        from google.auth.credentials import AnonymousCredentials
+        from google.genai.types import HttpOptions
+
+        options = {"http_options": HttpOptions(base_url=server.url), "credentials": AnonymousCredentials()}
+        monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
+        for name, value in {
+            "GOOGLE_CLOUD_PROJECT": PROJECT,
+            "GOOGLE_CLOUD_LOCATION": LOCATION,
+            "STORAGE_EMULATOR_HOST": server.url,
+        }.items():
+            monkeypatch.setenv(name, value)
+
+        class Platform:
+            Client = partial(agentplatform.Client, **options)
+
+        monkeypatch.setattr(facade, "agentplatform", Platform)
+
+    def __call__(self, name: str, actual: Sequence[Invocation], expected: Sequence[Invocation] | None = None) -> Any:
+        from importlib import import_module
+
+        from google.adk.evaluation.eval_case import Invocation as Theirs
+        from google.adk.evaluation.eval_metrics import BaseCriterion, EvalMetric
+
+        module, evaluator = EVALUATORS[name]
+        make = getattr(import_module(f"google.adk.evaluation.{module}"), evaluator)
+        sides = [None if side is None else [Theirs.model_validate(dump(found)) for found in side] for side in (actual, expected)]
+        return make(eval_metric=EvalMetric(metric_name=name, criterion=BaseCriterion(threshold=0.5))).evaluate_invocations(*sides)
+
+
+@pytest.fixture
+def adk_on(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Server], AdkOn]]:
+    pytest.importorskip("agentplatform", reason="google-cloud-aiplatform[evaluation] is not installed")
+    pytest.importorskip("google.adk.evaluation.vertex_ai_eval_facade", reason="google-adk[eval] is not installed")
+    return partial(AdkOn, monkeypatch)  # type: ignore[return-value]
+
+
+def worth(_metric: str, text: str) -> dict[str, Any]:
+    """Return a result that depends on what is said."""
+    number = sum(map(ord, text)) % 11
+    return row(
+        number / 10, f"about {text}", verdict("r1", met=number > 5, description="It is long.", reasoning="I counted."), PROPERTIES[1]
+    )

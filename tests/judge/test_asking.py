@@ -1,0 +1,162 @@
+"""From a question to a vote: what is retried, kept, used again and paid for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from mlflow_adk_eval.judge import Answer, Budget, JudgeOptions, Paper, Refused, Request, Unavailable
+from mlflow_adk_eval.judge.asking import Asker
+from mlflow_adk_eval.judge.calls import Accounts, Calls
+from tests.judge.ballots import question
+
+GOOD = json.dumps({"rationale": "since", "verdict": "valid"})
+BAD = '{"rationale": "cut o'
+
+
+class Scripted:
+    """A judge that gives one answer, or failure, after the other."""
+
+    model = "scripted"
+
+    def __init__(self, *script: str | Answer | Exception, address: str | None = "scripted") -> None:
+        self.script, self.address = list(script), address
+        self.requests: list[Request] = []
+
+    async def ask(self, request: Request, /) -> Answer:
+        self.requests.append(request)
+        given = self.script[min(len(self.requests), len(self.script)) - 1]
+        if isinstance(given, Exception):
+            raise given
+        return given if isinstance(given, Answer) else Answer(text=given, model="scripted-001", input_tokens=10, output_tokens=2)
+
+    async def aclose(self) -> None:
+        return None
+
+
+class Memory(dict[str, Answer]):
+    """A ledger in memory."""
+
+    def put(self, address: str, answer: Answer, /) -> None:
+        self[address] = answer
+
+
+def asker(judge: Scripted, answers: Memory | None = None, budget: Budget | None = None, **more: Any) -> Asker:
+    calls = Calls(JudgeOptions(attempts=2, outage_s=20), Accounts(budget), answers)
+    return Asker(judge=judge, calls=calls, **more)
+
+
+def votes(start: Callable[[], Asker], *numbers: int) -> list[Paper]:
+    async def main() -> list[Paper]:
+        asking = start()
+        return [await asking(question(), number) for number in numbers]
+
+    return anyio.run(main)
+
+
+def test_an_answer_is_a_vote() -> None:
+    (paper,) = votes(lambda: asker(Scripted(GOOD)), 0)
+    assert [reading.label for reading in paper.readings] == ["valid"]
+    assert (paper.model, paper.input_tokens, paper.output_tokens, paper.reused) == ("scripted-001", 10, 2, False)
+
+
+def test_an_answer_that_cannot_be_read_is_asked_for_once_more() -> None:
+    judge = Scripted(BAD, GOOD)
+    (paper,) = votes(lambda: asker(judge), 0)
+    assert paper.readings[0].label == "valid"
+    assert (paper.input_tokens, paper.output_tokens) == (20, 4)
+    assert len({request.text for request in judge.requests}) == 2
+
+
+def test_an_answer_that_stays_unreadable_is_kept_as_it_is() -> None:
+    judge = Scripted(BAD)
+    (paper,) = votes(lambda: asker(judge), 0)
+    assert (len(judge.requests), paper.raw) == (2, BAD)
+    assert paper.readings[0].label is None
+    assert paper.readings[0].error.startswith("the answer is no JSON")
+
+
+def test_what_the_provider_says_of_an_empty_answer_is_said() -> None:
+    (paper,) = votes(lambda: asker(Scripted(Answer(text="", problem="SAFETY"))), 0)
+    assert paper.readings[0].error == "the answer is empty (SAFETY)"
+
+
+@pytest.mark.parametrize(
+    ("failure", "calls", "hopeless"),
+    [(Unavailable("503"), 2, False), (Refused("400"), 1, True), (Refused("403", every_request=True), 1, True), (ValueError("bug"), 1, False)],
+)
+def test_a_request_without_an_answer_is_an_error_of_that_vote(failure: Exception, calls: int, hopeless: bool) -> None:
+    judge = Scripted(failure)
+    (paper,) = votes(lambda: asker(judge), 0)
+    assert str(failure) in paper.readings[0].error
+    assert paper.hopeless is hopeless
+    assert len(judge.requests) == calls
+
+
+def test_what_was_paid_for_is_not_asked_again() -> None:
+    memory, judge = Memory(), Scripted(BAD, GOOD, GOOD)
+    first = votes(lambda: asker(judge, memory), 0, 1)
+    again = votes(lambda: asker(judge, memory), 0, 1)
+    assert len(judge.requests) == 3
+    assert [paper.readings for paper in again] == [paper.readings for paper in first]
+    assert [paper.reused for paper in again] == [True, True]
+    assert again[0].latency_s == first[0].latency_s > 0
+
+
+def test_an_unreadable_answer_is_paid_for_too_and_asked_anew_only_on_demand() -> None:
+    memory, judge = Memory(), Scripted(BAD, BAD, GOOD)
+    votes(lambda: asker(judge, memory), 0)
+    (kept,) = votes(lambda: asker(judge, memory), 0)
+    assert (len(judge.requests), kept.raw) == (2, BAD)
+    (anew,) = votes(lambda: asker(judge, memory, rejudge_failed=True), 0)
+    assert (len(judge.requests), anew.readings[0].label) == (3, "valid")
+    (known,) = votes(lambda: asker(judge, memory), 0)
+    assert (len(judge.requests), known.readings[0].label) == (3, "valid")
+
+
+def test_failures_on_the_way_are_not_kept() -> None:
+    memory, judge = Memory(), Scripted(Refused("400"), GOOD)
+    votes(lambda: asker(judge, memory), 0)
+    assert memory == {}
+    assert votes(lambda: asker(judge, memory), 0)[0].readings[0].label == "valid"
+
+
+def test_a_judge_without_an_address_is_known_within_its_run_only() -> None:
+    memory, judge = Memory(), Scripted(GOOD, address=None)
+    votes(lambda: asker(judge, memory), 0)
+    assert memory == {}
+    for run in ("run-1", "run-1", "run-2"):
+        votes(lambda run=run: asker(judge, memory, scope=run), 0)  # type: ignore[misc]
+    assert len(judge.requests) == 3
+
+
+def test_each_vote_and_each_setting_has_an_address_of_its_own() -> None:
+    memory, judge = Memory(), Scripted(GOOD)
+    votes(lambda: asker(judge, memory), 0, 1, 2)
+    votes(lambda: asker(judge, memory, settings={"temperature": 1}), 0)
+    assert len(judge.requests) == len(memory) == 4
+
+
+def test_a_spent_budget_is_said_and_ends_the_ballot() -> None:
+    judge = Scripted(GOOD)
+    first, second = votes(lambda: asker(judge, budget=Budget(max_calls=1)), 0, 1)
+    assert first.readings[0].label == "valid"
+    assert second.hopeless
+    assert "1" in second.readings[0].error
+    assert len(judge.requests) == 1
+
+
+def test_what_the_first_attempt_says_counts_if_the_second_brings_nothing() -> None:
+    partly = json.dumps({"item_1": {"rationale": "", "verdict": "yes"}})
+    asked = question("a", "b", worth={"yes": 1.0, "no": 0.0})
+
+    async def main() -> Paper:
+        return await asker(Scripted(partly, Refused("400")))(asked, 0)
+
+    paper = anyio.run(main)
+    assert [reading.label for reading in paper.readings] == ["yes", None]
+    assert paper.hopeless
