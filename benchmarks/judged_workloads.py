@@ -16,6 +16,7 @@ _ENDLESS_S = 120
 """How long to wait for who has no timeout."""
 
 _FAILING = Conditions(internal=0.04, unavailable=0.04, reset=0.02, rpm=1200)
+_BREAKING = Conditions(cut=0.02)
 _HANGING = Conditions(hang=0.01)
 _STORM = Conditions(internal=0.05, unavailable=0.03, reset=0.02, malformed=0.05, hang=0.02, rpm=9600)
 """16 requests in flight of 50 ms each are 320 a second, twice what this quota allows."""
@@ -25,8 +26,8 @@ def _ours(judging: Judging, extra: str = "") -> Job:
     return Job(f"{OURS}: {judging.in_flight} in flight{extra}", "ours", judging=judging)
 
 
-def _floor(judging: Judging) -> Job:
-    return Job(f"floor: {judging.in_flight} in flight", "floor", judging=judging)
+def _floor(judging: Judging, extra: str = "") -> Job:
+    return Job(f"floor: {judging.in_flight} in flight{extra}", "floor", judging=judging)
 
 
 def _mlflow(judging: Judging) -> Job:
@@ -66,20 +67,22 @@ def _quality(cases: int) -> list[Job]:
     few, many = (Judging(criterion=RUBRIC_BASED, in_flight=size) for size in _SIZES)
     peers = [_adk_default(few), _adk(few, 16), _adk(many, 16)]
     rubrics = _table(f"{RUBRIC_BASED}, five rubrics", cases, _ours(few), _ours(many), *peers, _floor(few), _floor(many))
-    few, many = (Judging(criterion=HALLUCINATIONS, in_flight=size) for size in _SIZES)
-    once = [replace(judging, votes=1) for judging in (few, many)]
-    ours = [*(_ours(judging, ", one vote") for judging in once), *(_ours(judging, ", five votes") for judging in (few, many))]
+    few, many, *ballots = (Judging(criterion=HALLUCINATIONS, in_flight=size, votes=votes) for votes in (1, 5) for size in _SIZES)
+    ours = [*(_ours(judging, ", one vote") for judging in (few, many)), *(_ours(judging, ", five votes") for judging in ballots)]
     peers = [_adk_default(few), _adk(few, 16), _adk(many, 64), _mlflow(few), _mlflow(many)]
-    return [*rubrics, *_table(HALLUCINATIONS, cases, *ours, *peers, *map(_floor, once))]
+    floors = [*(_floor(judging, ", one vote") for judging in (few, many)), *(_floor(judging, ", five votes") for judging in ballots)]
+    return [*rubrics, *_table(HALLUCINATIONS, cases, *ours, *peers, *floors)]
 
 
 def _failing(cases: int) -> list[Job]:
     failing = Judging(criterion=FINAL_RESPONSE, in_flight=16, conditions=_FAILING)
+    breaking = replace(failing, conditions=_BREAKING)
     hanging = replace(failing, conditions=_HANGING, timeout_s=_TIMEOUT_S)
     storm = replace(hanging, conditions=_STORM)
     slow = _limited([_adk_default(failing), _adk(failing, 16), _mlflow(failing)], rounds=1)
     endless = _limited([_adk(hanging, 16), _mlflow(hanging)], rounds=1, limit_s=_ENDLESS_S)
     quota = "1,200 requests a minute; 4 % status 500, 4 % status 503, 2 % broken connections"
+    breaks = "2 % of the connections break within the answer"
     hangs = "1 % of the requests never end; this package and the floor send them again after two seconds"
     all_at_once = (
         "Storm: 10 % status 500, status 503 and broken connections, 5 % malformed answers, 2 % without end, "
@@ -87,6 +90,7 @@ def _failing(cases: int) -> list[Job]:
     )
     return [
         *_table(quota, cases, _ours(failing), *slow, _floor(failing), turns=1),
+        *_table(breaks, cases, _ours(breaking), _adk(breaking, 16), _mlflow(breaking), _floor(breaking), turns=1),
         *_table(hangs, cases, _ours(hanging), *endless, _floor(hanging), turns=1),
         *_table(all_at_once, cases * 2, _ours(storm), _floor(storm), turns=1),
     ]
@@ -108,7 +112,7 @@ JUDGED = {
     "w5": Workload(
         "Judging {rows:,} invocations by a judge that fails",
         "final_response_match_v2, five votes, on conversations of one turn. What google-adk could not judge is 0.0 to MLflow's scorers, "
-        "which is wrong where the answer is right. Google-adk and MLflow are measured once.",
+        "which is wrong where the answer is right. What takes them minutes is measured once.",
         _failing,
         100,
         turns=1,

@@ -165,8 +165,9 @@ def judging(results: Results) -> str:
 
 def _judging(results: Results) -> str:
     def against(side: str, job: Job) -> Job | None:
-        """Return who is as many requests in flight."""
-        return next((other for other in results if other.side == side and _in_flight(other) == _in_flight(job)), None)
+        """Return who has as many requests in flight, and as many votes if there is such a one."""
+        matching = [other for other in results if other.side == side and _in_flight(other) == _in_flight(job)]
+        return next((other for other in matching if _votes(other) == _votes(job)), matching[0] if matching else None)
 
     columns = [
         Column("", lambda job: job.label),
@@ -187,6 +188,10 @@ def _judging(results: Results) -> str:
 
 def _in_flight(job: Job) -> int | None:
     return job.judging.in_flight if job.judging else None
+
+
+def _votes(job: Job) -> int | None:
+    return job.judging.votes if job.judging else None
 
 
 def _ended(results: Sequence[Result], end: str) -> str:

@@ -15,7 +15,7 @@ import click
 from mlflow_adk_eval.errors import AdkEvalError, GateFailed, InputError, UsageError
 
 if TYPE_CHECKING:
-    from mlflow_adk_eval.outcome import Decision, Report, Verdict
+    from mlflow_adk_eval.outcome import Decision, Report
 
 _EXIT_CODES = """\b
 Exit codes:
@@ -25,7 +25,6 @@ Exit codes:
   3   the run itself failed: agent, judge or MLflow unreachable
   64  bad usage or a bad input file
 """
-_OF_VERDICT: dict[Verdict, int] = {"passed": 0, "failed": 1, "undecided": 2}
 _FAILED_RUN = 3
 _USAGE = 64
 
@@ -317,13 +316,14 @@ def _show_decision(decision: Decision, *, as_json: bool, done: str = "") -> NoRe
     from dataclasses import asdict  # noqa: PLC0415
 
     from mlflow_adk_eval.report.console import console, decision_view  # noqa: PLC0415
+    from mlflow_adk_eval.report.summary import EXIT_CODES  # noqa: PLC0415
 
     if as_json:
         click.echo(json.dumps(asdict(decision), ensure_ascii=False, indent=2))
     else:
         console().print(decision_view(decision))
         click.echo(done) if done else None
-    sys.exit(_OF_VERDICT[decision.verdict])
+    sys.exit(EXIT_CODES[decision.verdict])
 
 
 def _catch(entry: Callable[[], Any]) -> Callable[[], None]:

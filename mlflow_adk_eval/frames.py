@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.outcome import CriterionResult, Outcome, Report, Scored, reason_of, status_of
-from mlflow_adk_eval.votes import COLUMNS
 
 if TYPE_CHECKING:
     import pandas as pd
 
+VOTE_COLUMNS: Mapping[str, str] = {
+    "eval_id": "string",
+    "run_index": "int64",
+    "invocation_index": "int64",
+    "criterion": "string",
+    "rubric_id": "string",
+    "vote_index": "int64",
+    "verdict": "string",
+    "explanation": "string",
+    "model": "string",
+    "latency_s": "float64",
+    "input_tokens": "Int64",
+    "output_tokens": "Int64",
+    "error": "string",
+    "raw": "string",
+    "reused": "bool",
+}
+"""What is told of each vote, with pandas' type for it in a file; those with a capital letter, and texts, may be missing."""
 _CELL = ("score", "status", "threshold", "passed", "rationale", "error")
 
 Row = tuple[Any, ...]
@@ -53,7 +70,7 @@ def _invocations(report: Report) -> Iterator[Row]:
 def _votes(report: Report) -> Iterator[Row]:
     for case in report.cases:
         for result in case.results:
-            yield from (tuple(getattr(vote, column) for column in COLUMNS) for vote in result.votes)
+            yield from (tuple(getattr(vote, column) for column in VOTE_COLUMNS) for vote in result.votes)
 
 
 def _cell(result: CriterionResult, outcome: Outcome) -> Row:
@@ -64,5 +81,5 @@ def _cell(result: CriterionResult, outcome: Outcome) -> Row:
 _SHAPES: dict[str, tuple[tuple[str, ...], Callable[[Report], Iterator[Row]]]] = {
     "cases": (("eval_id", "run_index", "criterion", *_CELL), _cases),
     "invocations": (("eval_id", "run_index", "invocation_index", "criterion", *_CELL), _invocations),
-    "votes": (tuple(COLUMNS), _votes),
+    "votes": (tuple(VOTE_COLUMNS), _votes),
 }

@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from io import BytesIO
 
 from mlflow_adk_eval.config import EvalConfig, JudgedSettings
 from mlflow_adk_eval.errors import InputError, Problem
+from mlflow_adk_eval.frames import VOTE_COLUMNS
 from mlflow_adk_eval.outcome import Vote
 
-COLUMNS: Mapping[str, str] = {
-    "eval_id": "string",
-    "run_index": "int64",
-    "invocation_index": "int64",
-    "criterion": "string",
-    "rubric_id": "string",
-    "vote_index": "int64",
-    "verdict": "string",
-    "explanation": "string",
-    "model": "string",
-    "latency_s": "float64",
-    "input_tokens": "Int64",
-    "output_tokens": "Int64",
-    "error": "string",
-    "raw": "string",
-    "reused": "bool",
-}
-"""What is kept of each vote, with pandas' type for it; those with a capital letter, and texts, may be missing."""
 _THEIR_WORDS = frozenset({"explanation", "model", "error", "raw"})
 """What others than the user wrote. The rest ties a vote to its cell and is never changed."""
 
@@ -46,9 +29,9 @@ def dump_votes(votes: Iterable[Vote], clean: Callable[[str], str] = str) -> byte
     import pandas as pd  # noqa: PLC0415 - a second that only runs with judges should pay
 
     listed = list(votes)
-    columns = {name: [getattr(vote, name) for vote in listed] for name in COLUMNS}
+    columns = {name: [getattr(vote, name) for vote in listed] for name in VOTE_COLUMNS}
     columns |= {name: [clean(text) for text in columns[name]] for name in _THEIR_WORDS}
-    frame = pd.DataFrame(columns, dtype=object).astype(dict(COLUMNS))
+    frame = pd.DataFrame(columns, dtype=object).astype(dict(VOTE_COLUMNS))
     content = BytesIO()
     frame.to_parquet(content, engine="pyarrow", compression="zstd", index=False)
     return content.getvalue()
@@ -66,12 +49,12 @@ def parse_votes(content: bytes, source: str) -> tuple[Vote, ...]:
         frame = pd.read_parquet(BytesIO(content), engine="pyarrow")
     except (OSError, ValueError) as error:
         raise InputError(source, [Problem("$", f"no Parquet file ({str(error).splitlines()[0]})", "the votes of a run")]) from None
-    missing = [name for name in COLUMNS if name not in frame.columns]
+    missing = [name for name in VOTE_COLUMNS if name not in frame.columns]
     if missing:
-        raise InputError(source, [Problem("$", f"no column {missing[0]}", f"the columns {', '.join(COLUMNS)}")])
+        raise InputError(source, [Problem("$", f"no column {missing[0]}", f"the columns {', '.join(VOTE_COLUMNS)}")])
     try:
-        typed = frame[list(COLUMNS)].astype(dict(COLUMNS))
+        typed = frame[list(VOTE_COLUMNS)].astype(dict(VOTE_COLUMNS))
     except (TypeError, ValueError) as error:
         raise InputError(source, [Problem("$", f"other types ({str(error).splitlines()[0]})", "the votes of a run")]) from None
     plain = {name: column.astype(object).where(column.notna(), None) for name, column in typed.items()}
-    return tuple(Vote(**dict(zip(COLUMNS, row, strict=True))) for row in zip(*plain.values(), strict=True))
+    return tuple(Vote(**dict(zip(VOTE_COLUMNS, row, strict=True))) for row in zip(*plain.values(), strict=True))

@@ -1,8 +1,9 @@
-"""Carries out evaluations, each in a process of its own that is killed at a given moment.
+"""Carries out evaluations, each in a process of its own that is killed on demand.
 
 It imports everything once and forks, since what is under test begins after the imports, which take seconds. Each line of the
-input is a job: ``{"folder": …, "environ": {…}, "kill_after_s": seconds or null, "run": arguments of the command or null, "agent": keyword arguments
-of `evaluate` or null}``. Each line of the output is how it ended: the exit code, or minus the signal's number.
+input is a job: ``{"folder": …, "environ": {…}, "run": arguments of `mlflow-adk-eval run` or null, "agent": keyword arguments of `evaluate` or null,
+"in_flight": the most requests to the judge at the same time}``. Once it is ready it says so; then each line of the output is how a job
+ended: the exit code, or minus the number of the signal. A file ``kill`` in the folder of the job kills its process.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +30,11 @@ CALLS = "agent_calls.txt"
 """Holds a line for each call of the agent."""
 
 
-async def agent(text: str, session: adk_eval.Session) -> dict[str, Any]:
+def agent(text: str, session: adk_eval.Session) -> dict[str, Any]:
     """Answer, at a price."""
-    import anyio
-
     with Path(CALLS).open("a") as file:
         file.write(f"{session.eval_id} {len(session.history)}\n")
-    await anyio.sleep(0.01)
+    time.sleep(0.01)
     session.state["turns"] = len(session.history) + 1
     answer = f"the answer to {text}" if "1" in text else f"nothing about {text}"
     return {"final_response": {"role": "model", "parts": [{"text": answer}]}, "duration": 0.5}
@@ -47,9 +47,12 @@ def carry_out(job: dict[str, Any]) -> None:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
     if job["run"] is not None:
-        cli.main(job["run"])
+        sys.argv = ["mlflow-adk-eval", "run", *job["run"]]
+        cli.main()
     else:
-        evaluate("eval_set.json", agent=agent, **job["agent"])
+        options = adk_eval.JudgeOptions(max_concurrency=job["in_flight"])
+        report = evaluate("eval_set.json", agent=agent, judge_options=options, **job["agent"])
+        sys.exit(0 if report.passed else 1)
 
 
 def in_a_process_of_its_own(job: dict[str, Any]) -> int:
@@ -58,29 +61,27 @@ def in_a_process_of_its_own(job: dict[str, Any]) -> int:
         code = 70
         try:
             carry_out(job)
-            code = 0
         except SystemExit as end:
             code = int(end.code or 0)
+        except BaseException:  # noqa: BLE001 - the process ends here, whatever it is
+            traceback.print_exc()
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
-    return ended(pid, job["kill_after_s"])
-
-
-def ended(pid: int, kill_after_s: float | None) -> int:
-    deadline = None if kill_after_s is None else time.monotonic() + kill_after_s
+    demand = Path(job["folder"], "kill")
     while True:
-        found, status = os.waitpid(pid, 0 if deadline is None else os.WNOHANG)
+        found, status = os.waitpid(pid, os.WNOHANG)
         if found:
             return os.waitstatus_to_exitcode(status)
-        if deadline is not None and time.monotonic() >= deadline:
+        if demand.exists():
             os.kill(pid, signal.SIGKILL)
-            deadline = None
         time.sleep(0.0005)
 
 
 if __name__ == "__main__":
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
     for line in sys.stdin:
         sys.stdout.write(f"{in_a_process_of_its_own(json.loads(line))}\n")
         sys.stdout.flush()

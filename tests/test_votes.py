@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from mlflow_adk_eval.config import parse_config
 from mlflow_adk_eval.errors import InputError
+from mlflow_adk_eval.frames import VOTE_COLUMNS
 from mlflow_adk_eval.outcome import Vote
-from mlflow_adk_eval.votes import COLUMNS, dump_votes, judged_criteria, parse_votes
+from mlflow_adk_eval.votes import dump_votes, judged_criteria, parse_votes
 
 VOTE = Vote(
     eval_id="a",
@@ -59,13 +60,13 @@ def test_votes_come_back_as_they_were(votes: list[Vote]) -> None:
 
 
 def test_every_field_of_a_vote_is_kept() -> None:
-    assert list(COLUMNS) == [field.name for field in fields(Vote)]
+    assert list(VOTE_COLUMNS) == [field.name for field in fields(Vote)]
 
 
 @pytest.mark.parametrize("votes", [[], [VOTE], [replace(VOTE, rubric_id="r", verdict="yes", input_tokens=2**60 + 1, output_tokens=1)]])
 def test_the_columns_and_their_types_are_always_the_same(votes: list[Vote]) -> None:
     frame = pd.read_parquet(BytesIO(dump_votes(votes)))
-    assert {name: str(dtype) for name, dtype in frame.dtypes.items()} == dict(COLUMNS)
+    assert {name: str(dtype) for name, dtype in frame.dtypes.items()} == dict(VOTE_COLUMNS)
     assert len(frame) == len(votes)
 
 

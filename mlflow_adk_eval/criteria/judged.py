@@ -140,10 +140,12 @@ def single(finding: Finding) -> Outcome:
 
 
 def tally(finding: Finding) -> str:
-    """Return a verdict with the votes for and against it, such as ``yes 3:2``; empty without a verdict."""
-    votes: dict[str, int] = dict(finding.outcome.details.get("votes", {})) if isinstance(finding.outcome, Scored) else {}
-    won = votes.get(finding.label or "", 0)
-    return f"{finding.label} {won}:{sum(votes.values()) - won}" if votes else finding.label or ""
+    """Return a verdict with the votes for its side and against it, such as ``yes 3:2``; without a verdict, nothing."""
+    if not isinstance(finding.outcome, Scored):
+        return ""
+    details = finding.outcome.details
+    votes, against = sum(details.get("votes", {}).values()), len(details.get("dissent", ()))
+    return f"{finding.label} {votes - against}:{against}"
 
 
 def _mark(outcome: Scored) -> str:

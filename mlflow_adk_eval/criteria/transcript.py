@@ -46,7 +46,7 @@ def final_text(invocation: Invocation, *, include_intermediate: bool = False) ->
 
 def tool_steps_text(invocation: Invocation) -> str:
     """Return the tool calls of a turn and what the tools returned, as JSON lines; empty where no tool was called."""
-    return "\n".join(json_text(step_record(step)) for step in steps(invocation) if step.kind in ("call", "response"))
+    return steps_text(step for step in steps(invocation) if step.kind in ("call", "response"))
 
 
 def steps_text(found: Iterable[Step]) -> str:

@@ -149,5 +149,6 @@ def _details(verdict: RubricVerdict) -> Json:
         "id": verdict.rubric_id,
         "text": verdict.description,
         "verdict": _word(verdict),
+        "score": float(verdict.met),
         "rationale": verdict.reasoning,
     }

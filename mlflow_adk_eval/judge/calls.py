@@ -121,7 +121,7 @@ class Calls:
 
     async def _made(self, send: Send, address: str | None, *, anew: bool) -> Made:
         """Ask, and ask again while the judge is unavailable."""
-        patience = Patience(self._options, self._failing)
+        patience = Patience(self._options, self._failing, self._limiter.pace)
         try:
             return await patience.retrying(self._doze)(self._attempt, send, address, anew=anew)
         except _Hopeless as over:

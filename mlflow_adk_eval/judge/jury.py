@@ -99,10 +99,11 @@ class Jury:
         papers: list[Paper] = []
         most = self.num_samples + ceil(self.num_samples / 2)
         while more := min(self._wanted(question, papers), most - len(papers)):
-            if any(paper.hopeless for paper in papers):
-                break
             numbers = range(len(papers), len(papers) + more)
-            papers += await gathered(partial(self.ask, question, number) for number in numbers)
+            cast = await gathered(partial(self.ask, question, number) for number in numbers)
+            papers += cast
+            if all(paper.hopeless for paper in cast):
+                break
         self.count(_tally(question, papers, self.num_samples))
         findings = tuple(self._finding(question, index, papers) for index in range(len(question.items)))
         return Ballot(findings=findings, votes=tuple(_votes(question, papers, place)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import anyio
 
 from mlflow_adk_eval.judge.pace import Pace
-from mlflow_adk_eval.judge.window import Came, Window
+from mlflow_adk_eval.judge.window import START, Came, Window
 
 
 @dataclass(slots=True, eq=False)
@@ -81,16 +81,13 @@ class Limiter:
         now = anyio.current_time()
         del self._out[passage]
         if came is Came.OVERLOAD:
-            self._overloaded(passage, now, retry_after_s)
+            self.pace.refused(now, sent_at=passage.sent_at, in_flight=len(self._out), retry_after_s=retry_after_s)
         elif came is not Came.NOTHING:
             self.pace.through(now - passage.sent_at, now)
-        self.window.note(came, sent_at=passage.sent_at, now=now, least=self.pace.in_flight)
+        self.window.note(came, sent_at=passage.sent_at, now=now, least=self._least())
         if self._place is not None:
             self._place.set()
 
-    def _overloaded(self, passage: Passage, now: float, retry_after_s: float | None) -> None:
-        """Slow down if the judge names a time, or if even one request at a time is too much for it."""
-        if retry_after_s is not None or self.window.size == 1:
-            self.pace.refused(now, sent_at=passage.sent_at, in_flight=len(self._out))
-        if retry_after_s is not None:
-            self.pace.pause(retry_after_s, now)
+    def _least(self) -> float:
+        """Return how many may be in flight in any case: what the pace needs, or what any judge takes, less the share it refuses."""
+        return max(self.pace.in_flight, START * (1 - self.pace.refusing))

@@ -9,6 +9,8 @@ from time import perf_counter
 from types import ModuleType
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 from pydantic import Field
 
 from mlflow_adk_eval.environment import defaults
@@ -22,6 +24,9 @@ _AT_IMPORT = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it fetches a price list
     "LITELLM_MODE": "PRODUCTION",  # else it reads a .env file
 }
+_ALONE = {"num_retries": 0, "max_retries": 0, "no-log": True}
+"""Neither retries of LiteLLM's own, nor loggers that somebody set up for the agent."""
+_BOOK_KEEPING_S = 5.0
 _NAMES = {"max_output_tokens": "max_tokens", "stop_sequences": "stop"}
 """What LiteLLM calls a setting, where google-genai calls it otherwise."""
 
@@ -87,8 +92,7 @@ class LiteLlmJudge:
             reply = await self._litellm.acompletion(
                 model=self._model,
                 messages=self._messages(request),
-                num_retries=0,
-                max_retries=0,
+                **_ALONE,
                 **self._format(request),
                 **_generation(request.settings),
             )
@@ -97,7 +101,12 @@ class LiteLlmJudge:
         return _answer(reply, perf_counter() - started)
 
     async def aclose(self) -> None:
-        """Do nothing: LiteLLM shares its connections with whoever else uses it."""
+        """Let LiteLLM finish its book-keeping. Its connections it shares with whoever else uses it."""
+        from litellm.litellm_core_utils.logging_worker import GLOBAL_LOGGING_WORKER  # noqa: PLC0415
+
+        await anyio.lowlevel.checkpoint()  # what each call left to be started comes first
+        with anyio.move_on_after(_BOOK_KEEPING_S):
+            await GLOBAL_LOGGING_WORKER.flush()
 
     def _messages(self, request: Request) -> list[Json]:
         instructions = request.instructions
@@ -146,10 +155,9 @@ def _generation(settings: Mapping[str, Any]) -> Json:
 
 
 def _answer(reply: Any, latency_s: float) -> Answer:
-    choice = reply.choices[0] if reply.choices else None
-    message, usage = choice and choice.message, getattr(reply, "usage", None)
+    choice, usage = reply.choices[0], getattr(reply, "usage", None)
     return Answer(
-        text=(message and message.content) or "",
+        text=choice.message.content or "",
         model=reply.model or "",
         input_tokens=getattr(usage, "prompt_tokens", None),
         output_tokens=getattr(usage, "completion_tokens", None),
@@ -160,8 +168,6 @@ def _answer(reply: Any, latency_s: float) -> Answer:
 
 def _problem(choice: Any) -> str:
     """Return why the text is missing or cut off; empty where it is whole."""
-    if choice is None:
-        return "no choices"
     if choice.finish_reason not in (None, "stop"):
         return str(choice.finish_reason)
     refusal = (getattr(choice.message, "provider_specific_fields", None) or {}).get("refusal")

@@ -11,12 +11,17 @@ STEEP = 2.0
 BELOW = 0.95
 """The rate, as a share of what the quota let through."""
 ENOUGH = 10
-"""Requests that a rate is measured by; after so many, what is measured begins anew."""
+"""Requests that are enough to measure something by."""
 SLOWEST = 12
-"""Requests that are sent in any case while the longest pause would last: somebody has to find out how things are."""
+"""Requests that are sent while the longest pause would last, if none is let through: somebody has to find out how things are."""
+MOST = 0.9
+"""The share of refusals from which they are taken for a quota, even if none of them says when to come back."""
+MANY = 0.5
+"""The same once there is a rate."""
 SETTLING_S = 1.0
 """The least time between two decreases, so that one burst of refusals is one signal."""
 _SHORTEST_S = 0.2
+_RECENT = 1 / 32
 _LATE_S = 0.05
 """How much of what timers are late may be made up for."""
 
@@ -42,6 +47,7 @@ class Pace:
         self._lately = 0
         """Those since the last decrease."""
         self._last_cut = -math.inf
+        self._refusing = 0.0
 
     @property
     def opens(self) -> float:
@@ -52,6 +58,11 @@ class Pace:
     def rate(self) -> float | None:
         """Requests a second; ``None``: no quota was met."""
         return self._rate
+
+    @property
+    def refusing(self) -> float:
+        """The share of requests that were refused lately."""
+        return self._refusing
 
     @property
     def in_flight(self) -> float:
@@ -72,26 +83,36 @@ class Pace:
         """Take note that a request was let through, whatever came of it then."""
         self._through += 1
         self._lately += 1
+        self._refusing -= self._refusing * _RECENT
         self._latency += (latency_s - self._latency) * (0.1 if self._latency else 1)
         if self._rate is not None and self._opens >= now:  # the rate is what holds requests back
             self._rate *= self._growth
 
-    def pause(self, seconds: float, now: float) -> None:
-        """Let nobody send anything for so long."""
-        self._opens = max(self._opens, now + min(seconds, self._longest))
+    def refused(self, now: float, *, sent_at: float, in_flight: int, retry_after_s: float | None) -> None:
+        """Take note that too much was asked, and slow down, if it is a quota that says so and if it says something new.
 
-    def refused(self, now: float, *, sent_at: float, in_flight: int) -> None:
-        """Take note that a quota refused a request, and slow down, if this says something new."""
-        if now < self._last_cut + SETTLING_S or sent_at < self._last_cut:
-            return
-        elapsed = max(now - self._since, _SHORTEST_S)
-        if self._rate is None:  # too early to tell: begin above what may be possible, since the way down is quick
-            rate = (self._through + in_flight) / elapsed
-        elif self._lately:
-            rate, self._growth = min(self._rate, (self._through + 1) / elapsed) * BELOW, GENTLE
-        else:
-            rate, self._growth = self._rate / 2, STEEP
-        self._rate = max(rate, SLOWEST / self._longest)
-        if self._through >= ENOUGH:
+        Args:
+            now: the time.
+            sent_at: when the request was sent that was refused.
+            in_flight: how many others are under way.
+            retry_after_s: how long nobody should send anything; ``None``: it does not say.
+        """
+        self._refusing += (1 - self._refusing) * _RECENT
+        hinted = retry_after_s is not None
+        quota = hinted or self._refusing > (MOST if self._rate is None else MANY)
+        if quota and now >= self._last_cut + SETTLING_S and sent_at >= self._last_cut:
+            self._rate = self._slower(now, in_flight, floor=0.0 if hinted and self._lately else SLOWEST / self._longest)
+            self._last_cut, self._lately = now, 0
+        if retry_after_s is not None:
+            self._opens = max(self._opens, now + min(retry_after_s, self._longest))
+
+    def _slower(self, now: float, in_flight: int, *, floor: float) -> float:
+        """Return a lower rate, and begin to measure anew where enough was measured."""
+        elapsed, through = max(now - self._since, _SHORTEST_S), self._through
+        if through >= ENOUGH:
             self._since, self._through = now, 0
-        self._last_cut, self._lately = now, 0
+        if self._rate is None:  # too early to tell: begin above what may be possible, since the way down is quick
+            return (through + in_flight + 1) / elapsed
+        measured = (through + 1) / elapsed * BELOW if self._lately else self._rate / 2
+        self._growth = GENTLE if self._lately else STEEP
+        return max(min(self._rate, measured), min(self._rate, floor))

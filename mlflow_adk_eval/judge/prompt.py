@@ -60,7 +60,8 @@ class Block:
 
     def between(self, nonce: str) -> str:
         """Return the text between delimiters that carry `nonce`."""
-        return f'<data-{nonce} name="{self.name}">\n{self.text}\n</data-{nonce}>'
+        text = self.text.encode("utf-8", "replace").decode()  # a lone half of a surrogate pair cannot be sent
+        return f'<data-{nonce} name="{self.name}">\n{text}\n</data-{nonce}>'
 
 
 def new_nonce(blocks: Iterable[Block]) -> str:

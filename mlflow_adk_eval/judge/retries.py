@@ -10,13 +10,16 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wai
 from mlflow_adk_eval.judge.base import Unavailable
 from mlflow_adk_eval.judge.options import JudgeOptions
 from mlflow_adk_eval.judge.outage import Outage
+from mlflow_adk_eval.judge.pace import Pace
 
 FIRST_S = 0.5
 """The longest wait before the second request."""
 LONGEST_S = 16.0
 """The longest wait that doubling leads to."""
 PACED = 0.25
-"""How much of an attempt it costs to be told to come back later: that is how a provider sets a pace, and nobody's failure."""
+"""How much of an attempt it costs to be refused by an overloaded judge that takes other requests. If it takes none, it costs less:
+that is how a provider sets a pace, and nobody's failure.
+"""
 BRIEF = 3
 """After so many attempts, those that are left are spread over the time that a judge is given to recover."""
 
@@ -32,10 +35,11 @@ class TimedOut(Unavailable):
 class Patience:
     """The state of trying to get one answer."""
 
-    def __init__(self, options: JudgeOptions, outage: Outage) -> None:
+    def __init__(self, options: JudgeOptions, outage: Outage, pace: Pace) -> None:
         """Begin with all attempts."""
         self._options = options
         self._outage = outage
+        self._pace = pace
         self._spent = 0.0
         self.failures = 0
         """Requests that failed."""
@@ -49,7 +53,8 @@ class Patience:
     def _count(self, state: RetryCallState) -> None:
         error = _error(state)
         self.failures += 1
-        self._spent += PACED if error.overloaded and not isinstance(error, TimedOut) else 1
+        paced = error.overloaded and not isinstance(error, TimedOut)
+        self._spent += PACED * (1 - self._pace.refusing) if paced else 1
 
     def _stop(self, _: RetryCallState) -> bool:
         return self._spent >= self._options.attempts

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mlflow_adk_eval.judge.calls import Calls
 
 COHERENCE = "coherence"
-"""What the service calls its rating of clarity, which is an input of its own and not one of the predefined metrics."""
+"""What the service calls its rating of an answer in itself, which is an input of its own and not one of the predefined metrics."""
 
 _API = "google.cloud.aiplatform_v1beta1"
 _INSTALL = 'pip install "mlflow-adk-eval[vertex]"'
@@ -75,7 +75,7 @@ class VertexClient:
     async def evaluate(self, metric: str, instance: Json) -> Answer:
         """Send one request, once; the answer's text is the JSON of the service's result.
 
-        The package has no async client for REST that any of its versions can make, so that a worker thread waits for the service.
+        A worker thread waits for the service: the package's async clients speak gRPC, or REST in its newest versions only.
 
         Raises:
             Unavailable: if the same request may succeed later.
@@ -143,7 +143,7 @@ def vertex_client(
         base_url: where the service is reached; ``None``: ``GOOGLE_VERTEX_BASE_URL``, else Google's endpoint for the location.
         project: the Google Cloud project; ``None``: ``GOOGLE_CLOUD_PROJECT``.
         location: where the service works, such as ``us-central1``; ``None``: ``GOOGLE_CLOUD_LOCATION``.
-        credentials: who asks; ``None``: the application default credentials. To a base URL without TLS none are sent.
+        credentials: who asks; ``None``: the application default credentials, or nobody where the base URL is without TLS.
         timeout_s: how long one request may take, in seconds.
 
     Raises:
@@ -193,7 +193,7 @@ def _installed() -> bool:
 
 def _missing(wanted: list[str]) -> str:
     lines = "".join(f"\n  - {line}" for line in wanted)
-    key = "\nGOOGLE_API_KEY is no substitute: the service does not know API keys." if os.environ.get("GOOGLE_API_KEY") else ""
+    key = "\nGOOGLE_API_KEY is not enough: it takes a project, a location and credentials." if os.environ.get("GOOGLE_API_KEY") else ""
     return f"Vertex AI's evaluation service cannot be asked:{lines}{key}\n{_WAY_OUT}"
 
 

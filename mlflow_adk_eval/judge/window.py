@@ -14,7 +14,7 @@ ENOUGH = 8
 SETTLING_S = 1.0
 """The least time between two decreases, so that one burst of refusals is one signal."""
 STORM = 0.25
-"""The share of overloads that ends the doubling."""
+"""The share of overloads from which the window was certainly too large."""
 SLOWER = 3.0
 """How many times slower than lately a judge must be to be taken for overloaded: what it is asked varies, and so does its time."""
 EASED = 0.7
@@ -23,7 +23,7 @@ HELPED = 0.85
 """How much faster it is then, at least, if it was slow because requests queued."""
 LEAST_EASED = 4
 """No fewer in flight because of slowness alone."""
-LATELY = 8
+LATELY = 64
 """Rounds that a round is compared with."""
 
 
@@ -61,10 +61,15 @@ class Window:
         """Allow at most `most`."""
         self._most = most
         self._size = float(min(START, most))
-        self._steep = True
+        self._steep_to = float(most)
+        """Below this the window is doubled: half of what was too much, or what was not, before nothing worked at all."""
+        self._down = False
+        """Whether nothing worked at all in the last round."""
         self._last_cut = -math.inf
         self._round = _Round(start=-math.inf)
         self._lately: deque[float] = deque(maxlen=LATELY)
+        self._slow = False
+        """Whether the last round was slow."""
         self._eased: tuple[float, float] | None = None
         """The size before it was decreased for slowness, and the slowness, until it is known whether that helped."""
 
@@ -101,19 +106,23 @@ class Window:
     def _decide(self, done: _Round, now: float, least: float) -> None:
         """Set the size for the next round."""
         share = done.overloads / done.came
-        self._steep = self._steep and share <= STORM
         if share:
-            self._eased, self._last_cut = None, now
-            self._size = max(self._size * (1 - share / 2), min(least, self._size), 1.0)
+            self._overloaded(share, now, least)
         elif self._slower(done.fastest):
-            self._steep = False
-            self._ease(done.fastest)
             return
+        self._down = share == 1
         if done.crowded:
-            self._size = min(self._size * 2 if self._steep and not share else self._size + 1 - share, self._most)
+            steep = not share and self._size < self._steep_to
+            self._size = min(self._size * 2 if steep else self._size + 1 - share, self._most)
+
+    def _overloaded(self, share: float, now: float, least: float) -> None:
+        if share > STORM and not self._down:
+            self._steep_to = self._size / 2
+        self._eased, self._last_cut = None, now
+        self._size = max(self._size * (1 - share / 2), min(least, self._size), 1.0)
 
     def _slower(self, fastest: float) -> bool:
-        """Whether the judge has become several times slower.
+        """Whether the judge has become several times slower. If it still is after a second round, less is asked.
 
         The fastest request of a round tells a queue, where all wait, from long answers, which only some are.
         """
@@ -126,9 +135,8 @@ class Window:
                 self._size = size
                 self._lately.clear()
         self._lately.append(fastest)
-        return fastest > min(self._lately) * SLOWER
-
-    def _ease(self, slowness: float) -> None:
-        if self._size > LEAST_EASED:
-            self._eased = self._size, slowness
+        before, self._slow = self._slow, fastest > min(self._lately) * SLOWER
+        if before and self._slow and self._size > LEAST_EASED:
+            self._eased, self._steep_to = (self._size, fastest), 0.0
             self._size = max(self._size * EASED, LEAST_EASED)
+        return self._slow

@@ -147,7 +147,8 @@ def _votes_view(cell: Outcome, votes: Sequence[Vote]) -> Iterator[Text]:
         of = f"on {finding.id} " if finding.id else ""
         if not finding.settled:
             yield Text(f"         votes {of}without a verdict: {finding.counts or 'none'}", style="dim")
-        for said in finding.dissent:
+        if finding.dissent:
+            said = "\n  ".join(finding.dissent)
             yield Text(f"         dissent {of}({finding.counts}): {_indented(said)}", style="dim")
 
 

@@ -11,11 +11,11 @@ def accounts(usage: JudgeUsage) -> str:
     """Return what the judges took, and how far they agreed.
 
     >>> accounts(JudgeUsage(calls=7, failed_calls=1, input_tokens=2000, calls_saved=4, votes=6, dissenting_votes=1, models=("m",)))
-    'judged by m: 7 calls (1 failed), 2,000 tokens, 4 votes saved by stopping early; 16.7% of 6 votes went against their verdict'
+    'Judged by m: 7 calls (1 failed), 2,000 tokens, 4 votes saved by stopping early; 16.7% of 6 votes went against their verdict'
     """
     by = f" by {', '.join(usage.models)}" if usage.models else ""
     agreed = "" if usage.flip_rate is None else f"; {usage.flip_rate:.1%} of {_count(usage.votes, 'vote')} went against their verdict"
-    return f"judged{by}: {', '.join(_taken(usage))}{agreed}"
+    return f"Judged{by}: {', '.join(_taken(usage))}{agreed}"
 
 
 def _taken(usage: JudgeUsage) -> Iterator[str]:
@@ -33,4 +33,4 @@ def _count(number: int, noun: str) -> str:
 
 def outage_of(usage: JudgeUsage | None) -> str:
     """Return a sentence on a judge that was given up; empty where none was."""
-    return f"a judge was out of order, so the run is incomplete: {usage.outage}" if usage and usage.outage else ""
+    return f"a judge was out of order and was given up: {usage.outage}" if usage and usage.outage else ""

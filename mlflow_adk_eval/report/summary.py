@@ -30,7 +30,7 @@ def note_of(report: Report) -> str:
         _outage(report),
         _criteria(report.summaries().values()),
         _cases(report),
-        f"Judging: {_plain(accounts(report.judging))}" if report.judging else "",
+        _plain(accounts(report.judging)) if report.judging else "",
         "\n".join(f"Note: {_plain(note)}" for note in report.notes),
     ]
     return "\n\n".join(part for part in parts if part)

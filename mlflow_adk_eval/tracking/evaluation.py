@@ -250,7 +250,7 @@ class _Started:
     def play(self) -> Awaitable[Report]:
         """Have the conversations and judge them; what the ledger knows of this run is not paid for again."""
         job, run_id = self.job, self.run.run_id
-        judges = replace(job.options.judges, answers=self.ledger, scope=self.ledger and self.ledger.scope(run_id))
+        judges = replace(job.options.judges, answers=self.ledger, scope=self.ledger.scope(run_id) if self.ledger else None)
         plays = KeptPlays(self.ledger, run_id, job.agent.name) if self.ledger and not isinstance(job.agent, Recording) else None
         return arun(job.eval_set, job.agent, job.config, replace(job.options, judges=judges, plays=plays))
 

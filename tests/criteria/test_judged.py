@@ -117,7 +117,10 @@ def test_long_texts_are_read_in_no_time() -> None:
 
 
 def finding(key: str | None, label: str | None, *, votes: dict[str, int] | None = None, error: str = "") -> Finding:
-    outcome = Errored(error) if label is None else Scored(float(label == "yes"), f"It is {label}.", {"votes": votes or {label: 3}})
+    tally = votes or {str(label): 3}
+    dissent = [other for other, count in tally.items() for _ in range(count) if other != label]
+    details = {"votes": tally} | ({"dissent": dissent} if dissent else {})
+    outcome = Errored(error) if label is None else Scored(float(label == "yes"), f"It is {label}.", details)
     return Finding(item=Item(id=key, text=f"The  agent\nis {key}."), outcome=outcome, label=label)
 
 
@@ -129,7 +132,7 @@ def test_several_findings_are_their_mean_with_each_of_them_as_a_line_and_in_the_
         {
             "items": [
                 {"id": "kind", "text": "The  agent\nis kind.", "verdict": "yes", "score": 1.0, "rationale": "It is yes.", "votes": {"yes": 3}},
-                {"id": "brief", "text": "The  agent\nis brief.", "verdict": "no", "score": 0.0, "rationale": "It is no.", "votes": {"no": 3, "yes": 2}},
+                {"id": "brief", "text": "The  agent\nis brief.", "verdict": "no", "score": 0.0, "rationale": "It is no.", "votes": {"no": 3, "yes": 2}, "dissent": ["yes", "yes"]},
             ]
         },
     )  # fmt: skip

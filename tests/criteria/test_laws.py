@@ -1,10 +1,14 @@
-"""What holds for every criterion, whatever it measures."""
+"""What holds for every criterion, whatever it measures and whoever decides it."""
 
 from __future__ import annotations
 
+import hashlib
+from statistics import median_low
 from typing import Any
 
+import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
@@ -12,16 +16,26 @@ from pydantic import TypeAdapter
 from mlflow_adk_eval.config import SETTINGS, parse_config
 from mlflow_adk_eval.criteria import REGISTRY, CaseRun, Planned, apply
 from mlflow_adk_eval.criteria.base import result_of
-from mlflow_adk_eval.evalset import Invocation
-from mlflow_adk_eval.outcome import TOLERANCE, CaseResult, CriterionResult, Errored, Judged, Outcome, Scored
+from mlflow_adk_eval.criteria.registry import JUDGED
+from mlflow_adk_eval.evalset import EvalCase, Invocation
+from mlflow_adk_eval.judge import Jury, Paper, Question, Request
+from mlflow_adk_eval.judge.jury import Ask
+from mlflow_adk_eval.judge.question import Reading
+from mlflow_adk_eval.outcome import TOLERANCE, CaseResult, CriterionResult, Errored, Judged, Outcome, Scored, Vote, mean
 from mlflow_adk_eval.runner import score
-from tests.criteria.builders import case, cases, turn
+from mlflow_adk_eval.settings import RubricSettings, VertexSettings
+from mlflow_adk_eval.testing import ScriptedJudge
+from tests.criteria.builders import case, cases, scenario, turn
 from tests.criteria.strategies import turns
 from tests.strategies import QUICK, objects
 
 TURNS: TypeAdapter[tuple[Invocation, ...]] = TypeAdapter(tuple[Invocation, ...])
-FEW = settings(QUICK, max_examples=30)
-every_criterion = pytest.mark.parametrize("name", REGISTRY)
+FEW = settings(QUICK, max_examples=25)
+RUBRICS = [{"rubric_id": name, "rubric_content": {"text_property": f"The agent is {name}."}} for name in ("kind", "brief")]
+OF_SCENARIOS = {"per_turn_user_simulator_quality_v1"}
+OF_CASES = {name for name in JUDGED if "multi_turn" in name}
+every_criterion = pytest.mark.parametrize("name", [*REGISTRY, *JUDGED])
+every_judged_criterion = pytest.mark.parametrize("name", JUDGED)
 
 
 def threshold_of(name: str) -> float:
@@ -30,20 +44,55 @@ def threshold_of(name: str) -> float:
     return low if SETTINGS[name].greater_is_better else min(high, 1e9)
 
 
-def planned(name: str, **settings: Any) -> Planned:
-    chosen = SETTINGS[name].model_validate({"threshold": threshold_of(name)} | settings)
-    return Planned(name=name, criterion=REGISTRY[name](chosen), threshold=chosen.threshold, greater_is_better=chosen.greater_is_better)
+def settings_of(name: str) -> dict[str, Any]:
+    """Settings with which a criterion applies to any case and needs no service."""
+    rubrics = {"rubrics": RUBRICS} if issubclass(SETTINGS[name], RubricSettings) else {}
+    backend = {"backend": "judge"} if issubclass(SETTINGS[name], VertexSettings) else {}
+    return {"threshold": threshold_of(name)} | rubrics | backend
+
+
+def oracle(seed: int = 0, *, failing: float = 0.0) -> Ask:
+    """A judge whose votes depend on what it is asked and on their number; so do those that fail, which are as many as the share says."""
+
+    async def ask(question: Question, vote: int) -> Paper:
+        await checkpoint()
+        return Paper(readings=tuple(_reading(question, (item.id, vote, seed), failing) for item in question.items), model="oracle")
+
+    return ask
+
+
+def _reading(question: Question, asked: Any, failing: float) -> Reading:
+    omen = _omen(asked, question.address("oracle", {}))
+    labels = list(question.worth)
+    return Reading(error="the oracle is silent") if omen % 100 < 100 * failing else Reading(label=labels[omen // 100 % len(labels)])
+
+
+def _omen(*asked: Any) -> int:
+    return int.from_bytes(hashlib.sha256(repr(asked).encode("utf-8", "replace")).digest()[:8])
+
+
+def planned(name: str, ask: Ask | None = None, *, early_stop: bool = True) -> Planned:
+    chosen: Any = SETTINGS[name].model_validate(settings_of(name))
+    criterion = REGISTRY[name](chosen) if name in REGISTRY else JUDGED[name](chosen, Jury(ask=ask or oracle(), early_stop=early_stop))
+    return Planned(name=name, criterion=criterion, threshold=chosen.threshold, greater_is_better=chosen.greater_is_better)
+
+
+def case_for(name: str, *expected: Invocation, **more: Any) -> EvalCase:
+    """A case to which a criterion applies."""
+    return scenario("c") if name in OF_SCENARIOS else case("c", *expected, **more)
 
 
 def judge(name: str, actual: Any, expected: Any, state: Any = None, expected_state: Any = None) -> CriterionResult:
-    found = case("c", *TURNS.validate_python(expected), final_session_state=expected_state)
-    return finished(name, CaseRun(case=found, actual=TURNS.validate_python(actual), session_state=state))
+    found = case_for(name, *TURNS.validate_python(expected), final_session_state=expected_state)
+    return finished(planned(name), CaseRun(case=found, actual=TURNS.validate_python(actual), session_state=state))
 
 
-def finished(name: str, run: CaseRun) -> CriterionResult:
-    """Judge without an event loop: a criterion that asks no model never waits."""
+def finished(plan: Planned, run: CaseRun) -> CriterionResult:
+    """Judge, and without an event loop where no model is asked: such a criterion never waits."""
+    if plan.name in JUDGED:
+        return anyio.run(apply, plan, run)
     with pytest.raises(StopIteration) as done:
-        apply(planned(name), run).send(None)
+        apply(plan, run).send(None)
     result: CriterionResult = done.value.value
     return result
 
@@ -84,15 +133,15 @@ def test_nothing_is_better_than_the_reference_itself(name: str, one: Any, other:
 @every_criterion
 def test_an_empty_conversation_is_never_scored(name: str) -> None:
     for expected in ((), (turn(),)):
-        eval_set = cases(case("c", *expected, final_session_state={"a": 1}))
-        (found,) = score(eval_set, {"c": []}, {"criteria": {name: threshold_of(name)}}).cases
+        eval_set = cases(case_for(name, *expected, final_session_state={"a": 1}))
+        (found,) = score(eval_set, {"c": []}, {"criteria": {name: settings_of(name)}}, ScriptedJudge({})).cases
         assert found.verdict == "undecided"
         assert not any(isinstance(cell, Scored) for result in found.results for cell in (result.overall, *result.per_invocation))
 
 
 @every_criterion
 def test_settings_survive_config_object_config(name: str) -> None:
-    config = parse_config({"criteria": {name: threshold_of(name)}}, "config")
+    config = parse_config({"criteria": {name: settings_of(name)}}, "config")
     again = parse_config(config.to_json(), "config")
     assert again == config
     assert again.to_json() == config.to_json()
@@ -129,9 +178,10 @@ def test_a_conversation_that_ended_early_never_passes(name: str, expected: Any, 
     actual = TURNS.validate_python(expected)[:reached]
     if len(actual) == len(expected):
         actual = actual[:-1]
-    found = case("c", *TURNS.validate_python(expected), final_session_state=states[1])
-    run = CaseRun(case=found, actual=actual, session_state=states[0], error="connection lost")
-    result = finished(name, run)
+    found = case_for(name, *TURNS.validate_python(expected), final_session_state=states[1])
+    unfinished = name in OF_SCENARIOS  # nobody knows how many turns there would have been
+    run = CaseRun(case=found, actual=actual, session_state=states[0], error="connection lost", unfinished=unfinished)
+    result = finished(planned(name), run)
     assert result.passed is None
     assert result.per_invocation[-1] == Errored("the agent did not finish: connection lost")
 
@@ -150,3 +200,102 @@ def test_a_score_within_the_tolerance_reaches_its_threshold(name: str, value: fl
     worse = Scored(value + sign * TOLERANCE * 2)
     assert found.passed
     assert found.reached(worse) is False
+
+
+# What holds wherever a model decides
+
+
+def run_for(name: str, actual: Any, expected: Any) -> CaseRun:
+    return CaseRun(case=case_for(name, *TURNS.validate_python(expected)), actual=TURNS.validate_python(actual))
+
+
+def values(result: CriterionResult) -> list[float | str | None]:
+    """The score of each cell; ``"error"`` where there is none, ``None`` where none was planned."""
+    return [cell.score if isinstance(cell, Scored) else cell and "error" for cell in result.per_invocation]
+
+
+@every_judged_criterion
+@FEW
+@given(actual=conversations(min_size=1), expected=conversations(min_size=1), seed=st.integers(0, 9))
+def test_each_planned_turn_has_a_cell_and_each_missing_one_is_an_error(name: str, actual: Any, expected: Any, seed: int) -> None:
+    run = run_for(name, actual, expected)
+    result = finished(planned(name, oracle(seed)), run)
+    assert len(result.per_invocation) == run.turns
+    assert [cell is None for cell in result.per_invocation] == [name in OF_CASES] * (run.turns - 1) + [False]
+    missing = values(result)[len(actual) :]
+    assert set(missing) <= {"error", None}
+    assert result.score is None or not missing
+
+
+@every_judged_criterion
+@FEW
+@given(actual=conversations(min_size=1), seed=st.integers(0, 9), failing=st.sampled_from((0.0, 0.2, 0.5)))
+def test_stopping_early_changes_no_score(name: str, actual: Any, seed: int, failing: float) -> None:
+    run, ask = run_for(name, actual, actual), oracle(seed, failing=failing)
+    early, full = (finished(planned(name, ask, early_stop=early_stop), run) for early_stop in (True, False))
+    assert values(early) == values(full)
+    assert len(early.votes) <= len(full.votes)
+
+
+@every_judged_criterion
+@FEW
+@given(actual=conversations(min_size=1), seed=st.integers(0, 9), early_stop=st.booleans())
+def test_the_score_of_a_cell_follows_from_its_votes(name: str, actual: Any, seed: int, early_stop: bool) -> None:
+    result = finished(planned(name, oracle(seed), early_stop=early_stop), run_for(name, actual, actual))
+    for index, cell in enumerate(result.per_invocation):
+        votes = [vote for vote in result.votes if vote.invocation_index == index]
+        assert not votes or values(result)[index] == pytest.approx(_counted(name, votes, cell))
+
+
+def _counted(name: str, votes: list[Vote], cell: Outcome | None) -> float:
+    """Return the score of a cell from nothing but its votes; and the rule for the first message, on which there are none."""
+    worth = {"supported": 1, "not_applicable": 1, "valid": 1, "safe": 1, "yes": 1} | {str(grade): grade for grade in range(1, 6)}
+    items: dict[str | None, list[float]] = {}
+    for vote in votes:
+        items.setdefault(vote.rubric_id, []).append(worth.get(vote.verdict or "", 0))
+    verdicts = {item: median_low(cast) for item, cast in items.items()}
+    if name in OF_SCENARIOS:
+        first = isinstance(cell, Scored) and "did not begin with the starting prompt" in cell.rationale
+        return min(0.0 if first else 1.0, *verdicts.values())
+    return mean(verdicts.values())
+
+
+@every_judged_criterion
+@FEW
+@given(actual=conversations(min_size=1))
+def test_a_judge_that_only_fails_leaves_nothing_but_errors(name: str, actual: Any) -> None:
+    actual = [{"user_content": {"parts": [{"text": "hi"}]}}, *actual]  # a simulated user who began otherwise has failed anyway
+    result = finished(planned(name, oracle(failing=1.0)), run_for(name, actual, actual))
+    asked = {vote.invocation_index for vote in result.votes}
+    assert {values(result)[index] for index in asked} <= {"error"}
+    assert {vote.verdict for vote in result.votes} <= {None}
+    assert not asked or result.passed is None
+
+
+@settings(QUICK, max_examples=20)
+@given(listed=st.lists(conversations(min_size=1), min_size=2, max_size=3))
+def test_no_score_depends_on_the_order_of_the_cases(listed: list[Any]) -> None:
+    def said(request: Request) -> dict[str, str]:
+        verdict = request.schema["properties"]
+        items = {"": verdict} if "verdict" in verdict else {key: found["properties"] for key, found in verdict.items()}
+        return {key: found["verdict"]["enum"][_omen(key, request.name, dict(request.blocks)) % 2] for key, found in items.items()}
+
+    config = {"criteria": {name: settings_of(name) for name in JUDGED if name not in OF_SCENARIOS}}
+    eval_set = cases(*(case(f"c{index}", *TURNS.validate_python(found)) for index, found in enumerate(listed)))
+    reversed_set = cases(*reversed(eval_set.eval_cases))
+    first, second = (score(found, found, config, ScriptedJudge(said)) for found in (eval_set, reversed_set))
+    assert [_cells(found) for found in first.cases] == [_cells(found) for found in reversed(second.cases)]
+
+
+def _cells(found: CaseResult) -> list[tuple[Outcome | None, ...]]:
+    return [result.per_invocation for result in found.results]
+
+
+@pytest.mark.parametrize("answer", [None, "", " \n", ":", "Thought process:"])
+@pytest.mark.parametrize("name", [name for name in JUDGED if name not in OF_SCENARIOS | {"rubric_based_tool_use_quality_v1"}])
+def test_an_answer_that_says_nothing_gets_the_worst_score_without_a_call(name: str, answer: str | None) -> None:
+    eval_set, silent = cases(case("c", turn("42"), turn("43"))), {"c": [turn(answer), turn(answer)]}
+    asked = ScriptedJudge({})
+    report = score(eval_set, silent, {"criteria": {name: settings_of(name)}}, asked)
+    assert report.scores == {name: SETTINGS[name].bounds[0]}
+    assert asked.requests == []

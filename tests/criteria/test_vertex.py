@@ -1,17 +1,14 @@
-"""The criteria of Vertex AI's evaluation service, by the real google-cloud-aiplatform against a loopback server; and ADK on the same answers."""
+"""The criteria of Vertex AI's evaluation service, by the real google-cloud-aiplatform against a loopback server."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import anyio
 import pytest
 
-from mlflow_adk_eval.criteria.base import CaseRun, Planned, apply, result_of
-from mlflow_adk_eval.criteria.vertex import VERTEX
+from mlflow_adk_eval.criteria.base import CaseRun
 from mlflow_adk_eval.criteria.vertex_instance import conversation
 from mlflow_adk_eval.evalset import (
     AgentDetails,
@@ -23,20 +20,15 @@ from mlflow_adk_eval.evalset import (
     Invocation,
     InvocationEvent,
     Part,
-    dump,
 )
-from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.calls import Accounts, Calls
-from mlflow_adk_eval.judge.vertex import VertexService
 from mlflow_adk_eval.outcome import CriterionResult, Errored, Scored
-from mlflow_adk_eval.settings import SETTINGS
-from tests.criteria.builders import call, case, event, message, recorded, run_of, turn
-from tests.judge.servers import Reply, Server, serving
-from tests.judge.vertex_server import LOCATION, PROJECT, client_of, error, evaluating, metric_of, row, said_in, verdict
+from tests.criteria.builders import call, event, recorded, run_of, turn
+from tests.criteria.vertex_kit import by_us, said, scores
+from tests.judge.servers import Reply, serving
+from tests.judge.vertex_server import error, evaluating, metric_of, row, said_in, verdict
 
 SAFETY, COHERENCE, SUCCESS = "safety_v1", "response_evaluation_score", "multi_turn_task_success_v1"
-TRAJECTORY, TOOLS = "multi_turn_trajectory_quality_v1", "multi_turn_tool_use_quality_v1"
-PER_TURN, WHOLE = (SAFETY, COHERENCE), (SUCCESS, TRAJECTORY, TOOLS)
+WHOLE = (SUCCESS, "multi_turn_trajectory_quality_v1", "multi_turn_tool_use_quality_v1")
 WORST = {SAFETY: 0.0, COHERENCE: 1.0, SUCCESS: 0.0}
 PROPERTIES = (
     verdict("r1", met=True, description="It books a table.", reasoning="It called book."),
@@ -44,21 +36,6 @@ PROPERTIES = (
 )
 
 Judge = Callable[[str, str], Mapping[str, Any] | Reply]
-
-
-def by_us(server: Server, name: str, run: CaseRun, **settings: Any) -> CriterionResult:
-    """Judge a case by one criterion, as the runner does."""
-
-    async def judged() -> CriterionResult:
-        client = client_of(server)
-        service = VertexService(client, Calls(JudgeOptions(attempts=2), Accounts()))
-        criterion = VERTEX[name](SETTINGS[name].model_validate({"threshold": 1.0} | settings), service)
-        try:
-            return await apply(Planned(name=name, criterion=criterion, threshold=1.0), run)
-        finally:
-            await client.aclose()
-
-    return anyio.run(judged)
 
 
 def found(judge: Judge, name: str, run: CaseRun, **settings: Any) -> CriterionResult:
@@ -71,15 +48,6 @@ def asked(name: str, run: CaseRun, **settings: Any) -> list[Any]:
     with serving(evaluating(lambda *_: row(1))) as server:
         by_us(server, name, run, **settings)
         return [request.body for request in server.calls]
-
-
-def said(*answers: str | None) -> CaseRun:
-    turns = [turn(answer, user=f"q{number}") for number, answer in enumerate(answers)]
-    return run_of(turns, turns)
-
-
-def scores(result: CriterionResult) -> list[float | None]:
-    return [cell.score if isinstance(cell, Scored) else None for cell in result.per_invocation]
 
 
 # One call per turn
@@ -303,11 +271,7 @@ def test_instructions_and_tools_are_shown_once_per_agent() -> None:
             "agentId": "root",
             "instruction": "Be kind.",
             "tools": [
-                {
-                    "functionDeclarations": [
-                        {"name": "weather", "parameters": {"type": "OBJECT", "properties": {"city": {"type": "STRING"}}}}
-                    ]
-                },
+                {"functionDeclarations": [{"name": "weather", "parameters": {"type": 6, "properties": {"city": {"type": 1}}}}]},
                 {"googleSearch": {}},
                 {"functionDeclarations": [{"name": "bare"}]},
             ],
@@ -340,7 +304,7 @@ def test_values_that_are_no_json_are_shown_and_do_not_stop_the_case() -> None:
     data = IntermediateData(tool_uses=(FunctionCall(name="f", args=strange),), tool_responses=(FunctionResponse(name="f", response=None),))
     found_parts = parts(shown(turn("a").model_copy(update={"intermediate_data": data})))
     assert found_parts[1][1]["functionCall"]["args"] == {"when": "<class 'object'>", "many": "{1}", "raw": "<3 bytes>"}
-    assert found_parts[2][1]["functionResponse"] == {"name": "f", "response": {}} or found_parts[2][1]["functionResponse"] == {"name": "f"}
+    assert found_parts[2][1]["functionResponse"] == {"name": "f", "response": {}}
 
 
 def test_a_number_that_is_none_costs_one_case_its_score_and_no_call() -> None:
@@ -354,65 +318,3 @@ def test_a_number_that_is_none_costs_one_case_its_score_and_no_call() -> None:
 def test_the_same_conversation_looks_the_same_whatever_its_ids() -> None:
     first, second = (turn("a", invocation_id=found) for found in ("e-1", "e-2"))
     assert conversation([first]) == conversation([second])
-
-
-# ADK on the same answers
-
-adk = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # 15 s to import, and a world of warnings
-EVALUATORS = {
-    SAFETY: ("safety_evaluator", "SafetyEvaluatorV1"),
-    COHERENCE: ("response_evaluator", "ResponseEvaluator"),
-    SUCCESS: ("multi_turn_task_success_evaluator", "MultiTurnTaskSuccessV1Evaluator"),
-    TRAJECTORY: ("multi_turn_trajectory_quality_evaluator", "MultiTurnTrajectoryQualityV1Evaluator"),
-    TOOLS: ("multi_turn_tool_use_quality_evaluator", "MultiTurnToolUseQualityV1Evaluator"),
-}
-
-
-class AdkOn:
-    """ADK's evaluators, asking a loopback server."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
-        import agentplatform
-        from google.adk.evaluation import vertex_ai_eval_facade as facade
-        from google.auth.credentials import AnonymousCredentials
-        from google.genai.types import HttpOptions
-
-        options = {"http_options": HttpOptions(base_url=server.url), "credentials": AnonymousCredentials()}
-        monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
-        for name, value in {
-            "GOOGLE_CLOUD_PROJECT": PROJECT,
-            "GOOGLE_CLOUD_LOCATION": LOCATION,
-            "STORAGE_EMULATOR_HOST": server.url,
-        }.items():
-            monkeypatch.setenv(name, value)
-
-        class Platform:
-            Client = partial(agentplatform.Client, **options)
-
-        monkeypatch.setattr(facade, "agentplatform", Platform)
-
-    def __call__(self, name: str, actual: Sequence[Invocation], expected: Sequence[Invocation] | None = None) -> Any:
-        from importlib import import_module
-
-        from google.adk.evaluation.eval_case import Invocation as Theirs
-        from google.adk.evaluation.eval_metrics import BaseCriterion, EvalMetric
-
-        module, evaluator = EVALUATORS[name]
-        make = getattr(import_module(f"google.adk.evaluation.{module}"), evaluator)
-        sides = [None if side is None else [Theirs.model_validate(dump(found)) for found in side] for side in (actual, expected)]
-        return make(eval_metric=EvalMetric(metric_name=name, criterion=BaseCriterion(threshold=0.5))).evaluate_invocations(*sides)
-
-
-@pytest.fixture
-def adk_on(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Server], AdkOn]]:
-    pytest.importorskip("agentplatform", reason="google-cloud-aiplatform[evaluation] is not installed")
-    pytest.importorskip("google.adk.evaluation.vertex_ai_eval_facade", reason="google-adk[eval] is not installed")
-    return partial(AdkOn, monkeypatch)  # type: ignore[return-value]
-
-
-def worth(_metric: str, text: str) -> dict[str, Any]:
-    """Return a result that depends on what is said."""
-    number = sum(map(ord, text)) % 11
-    return row(
-        number / 10, f"about {text}", verdict("r1", met=number > 5, description="It is long.", reasoning="I counted."), PROPERTIES[1]
-    )

@@ -19,6 +19,7 @@ from mlflow_adk_eval.gate.keys import key_of_criterion
 from mlflow_adk_eval.outcome import Report
 from mlflow_adk_eval.runner import run
 from mlflow_adk_eval.table import table_of
+from mlflow_adk_eval.votes import dump_votes, judged_criteria
 
 TRAJECTORY, RESPONSE = "tool_trajectory_avg_score", "response_match_score"
 CONFIG = {"criteria": {TRAJECTORY: 1.0, RESPONSE: 0.5}}
@@ -84,6 +85,8 @@ def evidence_of(report: Report, *, model_id: str = "m-1", run_id: str = "r-1") -
         "invocations.json": table_of(report).dumps().encode(),
         "result.evalset_result.json": b"{}",
     }
+    if judged_criteria(report.config):
+        artifacts["votes.parquet"] = dump_votes(vote for case in report.cases for result in case.results for vote in result.votes)
     tags = {
         "adk_eval.schema": "1",
         "adk_eval.status": "complete",

@@ -109,6 +109,16 @@ class TestWhatIsSent:
         judge = GeminiJudge(MODEL)
         assert gemini._recorded(judge._client({}), MODEL, gemini._config({"temperature": 0.5})) is not None
 
+    @pytest.mark.parametrize("other", [lambda self: None, lambda self, **_: None])
+    def test_a_google_genai_that_is_built_otherwise_goes_the_documented_way(
+        self, serve: Serve, monkeypatch: pytest.MonkeyPatch, other: Callable[..., None]
+    ) -> None:
+        server = serve(judging(lambda call: "valid"))
+        monkeypatch.setattr("google.genai.models.Models.generate_content", other)
+        answered(request(settings={"temperature": 0.5}))
+        (call,) = server.calls
+        assert (call.text, call.schema, call.generation["temperature"]) == ("the text", SCHEMA, 0.5)
+
     def test_requests_differ_only_in_what_they_say(self, serve: Serve) -> None:
         server = serve(judging(lambda call: "valid", after_s=0.05))
         other = replace(request("another"), instructions="otherwise", schema={**SCHEMA, "properties": {"verdict": {}}})
@@ -234,6 +244,7 @@ class TestFailures:
             (gemini_error(503, retry_after="soon"), None),
             (gemini_error(503, retry_after="-1"), None),
             (gemini_error(503, retry_after="Fri, 31 Jul 2020 12:00:30 GMT"), 0),
+            (gemini_error(503, retry_after="Fri, 31 Jul 2020 12:00:30 -0000"), 0),
         ],
     )
     def test_how_long_to_wait(self, serve: Serve, reply: Reply, seconds: float | None) -> None:

@@ -261,9 +261,13 @@ def test_all_of_it_arrives_in_mlflow(kept: Any) -> None:
     assert {one.source.source_type for found in traces.values() for one in found.values() if one.name.endswith("_v2")} == {"LLM_JUDGE"}
 
 
-def test_the_gate_reads_what_was_logged(kept: Any) -> None:
-    run, _ = kept
-    assert run.data.tags["adk_eval.verdict"] == "undecided"
+def test_the_gate_takes_what_was_logged_for_evidence(store: str) -> None:
+    from mlflow_adk_eval.gate.promotion import gate
+
+    made = judged.logged(store, judged.report(lost=False), "gated")
+    decision = gate(made.run.run_id, tracking_uri=store)
+    assert decision.passed
+    assert decision.reasons[0] == "2 cases of eval set 'rooms' evaluated on 3 criteria, nothing left out"
 
 
 def test_runs_without_judges_are_what_they_were() -> None:

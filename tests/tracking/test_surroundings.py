@@ -100,9 +100,8 @@ def test_an_experiment_that_cannot_be_logged_to_is_refused(current: Any) -> None
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"judge": "gemini-2.5-pro"}, "no criterion of this version asks a model"),
-        ({"resume": "0123"}, "resume: no criterion of this version asks a model"),
-        ({"budget": {"max_calls": 3}}, "budget: no criterion of this version asks a model"),
+        ({"budget": {"max_call": 3}}, "Did you mean 'max_calls'?"),
+        ({"budget": {"max_calls": 0}}, "max_calls=0"),
         ({"num_runs": 0}, "num_runs=0"),
         ({"traces": -1}, "traces=-1"),
         ({"traces": "all"}, "traces='all'"),

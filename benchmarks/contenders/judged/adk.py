@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 from judging import Judging
 from truth import FINAL_RESPONSE, HALLUCINATIONS, RUBRIC_BASED
 
 from contenders import Cells, adk
+from contenders.judged import import_all
 
 load = adk.load
 
 
 def imports() -> None:
     """Import all that the work needs."""
-    for name in ("eval_config", "local_eval_service", FINAL_RESPONSE, HALLUCINATIONS, RUBRIC_BASED):
-        import_module(f"google.adk.evaluation.{name}")
+    names = ("eval_config", "local_eval_service", FINAL_RESPONSE, HALLUCINATIONS, RUBRIC_BASED)
+    import_all("google.adk.models.google_llm", *(f"google.adk.evaluation.{name}" for name in names))
 
 
 def judge(data: Any, judging: Judging) -> Cells:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from importlib import import_module
 from typing import Any
 
 from data import Json
@@ -11,15 +10,15 @@ from judging import MODEL, Judging
 from truth import FINAL_RESPONSE, HALLUCINATIONS
 
 from contenders import Cells, mlflow_scorers
+from contenders.judged import import_all
 
 load = mlflow_scorers.load
 
 
 def imports() -> None:
     """Import all that the work needs."""
-    import_module("mlflow.genai.scorers.google_adk")
-    for name in (FINAL_RESPONSE, HALLUCINATIONS):
-        import_module(f"google.adk.evaluation.{name}")
+    names = (FINAL_RESPONSE, HALLUCINATIONS)
+    import_all("mlflow.genai.scorers.google_adk", "google.adk.models.google_llm", *(f"google.adk.evaluation.{name}" for name in names))
 
 
 def judge(rows: list[Json], judging: Judging) -> Cells:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 from judging import Judging
 
 from contenders import Cells, ours
+from contenders.judged import import_all
 
 load = ours.load
 
@@ -15,8 +15,7 @@ load = ours.load
 def imports() -> None:
     """Import all that the work needs."""
     ours.imports(logging=False)
-    for module in ("google.auth.exceptions", "google.genai", "sentencex", "mlflow_adk_eval.judge.gemini"):
-        import_module(module)
+    import_all("google.auth.exceptions", "sentencex", "mlflow_adk_eval.judge.gemini")
 
 
 def judge(data: Any, judging: Judging) -> Cells:

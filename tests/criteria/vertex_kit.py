@@ -1,0 +1,42 @@
+"""The criteria of Vertex AI's evaluation service on a loopback server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+
+from mlflow_adk_eval.criteria.base import CaseRun, Planned, apply
+from mlflow_adk_eval.criteria.vertex import VERTEX
+from mlflow_adk_eval.judge import JudgeOptions
+from mlflow_adk_eval.judge.calls import Accounts, Calls
+from mlflow_adk_eval.judge.vertex import VertexService
+from mlflow_adk_eval.outcome import CriterionResult, Scored
+from mlflow_adk_eval.settings import SETTINGS
+from tests.criteria.builders import run_of, turn
+from tests.judge.servers import Server
+from tests.judge.vertex_server import client_of
+
+
+def by_us(server: Server, name: str, run: CaseRun, **settings: Any) -> CriterionResult:
+    """Judge a case by one criterion, as the runner does."""
+
+    async def judged() -> CriterionResult:
+        client = client_of(server)
+        service = VertexService(client, Calls(JudgeOptions(attempts=2), Accounts()))
+        criterion = VERTEX[name](SETTINGS[name].model_validate({"threshold": 1.0} | settings), service)
+        try:
+            return await apply(Planned(name=name, criterion=criterion, threshold=1.0), run)
+        finally:
+            await client.aclose()
+
+    return anyio.run(judged)
+
+
+def said(*answers: str | None) -> CaseRun:
+    turns = [turn(answer, user=f"q{number}") for number, answer in enumerate(answers)]
+    return run_of(turns, turns)
+
+
+def scores(result: CriterionResult) -> list[float | None]:
+    return [cell.score if isinstance(cell, Scored) else None for cell in result.per_invocation]
