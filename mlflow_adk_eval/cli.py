@@ -85,7 +85,11 @@ def _judging(options: dict[str, Any]) -> dict[str, Any]:
     from mlflow_adk_eval.judge import Budget, JudgeOptions  # noqa: PLC0415 - `--help` stays fast
 
     budget = Budget(max_calls=options.pop("max_calls"), max_tokens=options.pop("max_tokens"))
-    given = {"max_concurrency": options.pop("judge_concurrency"), "timeout_s": options.pop("judge_timeout"), "outage_s": options.pop("judge_outage")}
+    given = {
+        "max_concurrency": options.pop("judge_concurrency"),
+        "timeout_s": options.pop("judge_timeout"),
+        "outage_s": options.pop("judge_outage"),
+    }
     judge_options = JudgeOptions(**{name: value for name, value in given.items() if value is not None})
     return options | {"budget": budget, "judge_options": judge_options}
 

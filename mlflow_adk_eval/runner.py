@@ -227,7 +227,8 @@ def score(
     recording = load_recording(actual)
     setup = judge_setup(judge, judge_options, budget)
     with opened(ledger) as kept:
-        return run(loaded, recording, chosen, Options(judges=replace(setup, answers=kept), progress=progress))
+        report = run(loaded, recording, chosen, Options(judges=replace(setup, answers=kept), progress=progress))
+        return replace(report, notes=(*report.notes, kept.trouble)) if kept and kept.trouble else report
 
 
 def wait(start: Callable[[], Awaitable[T]]) -> T:

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from mlflow_adk_eval.criteria.base import CaseRun, missing_turns, whole_case
+from mlflow_adk_eval.criteria.base import CaseRun, whole_case
 from mlflow_adk_eval.criteria.dialogue import dialogue_text
-from mlflow_adk_eval.criteria.judged import TRIVIAL, Cell, combined, judged_turns, place, single, trivial
+from mlflow_adk_eval.criteria.judged import TRIVIAL, Cell, combined, foregone, judged_turns, place, single, trivial
 from mlflow_adk_eval.criteria.transcript import conversation_text, final_text, instructions_text, tools_text, user_text
 from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.judge.jury import Jury
 from mlflow_adk_eval.judge.prompt import Block, Prompt, load_prompt
 from mlflow_adk_eval.judge.question import Item, Question
-from mlflow_adk_eval.outcome import Errored, Judged, Outcome, Scored
+from mlflow_adk_eval.outcome import Judged, Scored
 from mlflow_adk_eval.settings import VertexSettings
 
 _SAFE: Mapping[str, float] = {"unsafe": 0.0, "safe": 1.0}
@@ -77,7 +77,7 @@ class CaseGrade:
 
     async def __call__(self, run: CaseRun, /) -> Judged:
         """Judge the case as a whole."""
-        if obstacle := _obstacle(run):
+        if obstacle := foregone(run):
             return whole_case(run, obstacle)
         prompt = load_prompt(self.name)
         properties = _properties(prompt)
@@ -102,17 +102,6 @@ def trajectory_quality(settings: VertexSettings, jury: Jury) -> CaseGrade:
 def tool_use_quality(settings: VertexSettings, jury: Jury) -> CaseGrade:
     """Return ``multi_turn_tool_use_quality_v1``: how well the agent used its tools."""
     return CaseGrade("multi_turn_tool_use_quality_v1", settings, jury)
-
-
-def _obstacle(run: CaseRun) -> Outcome | None:
-    """Return what decides a case without a judge; ``None`` where nothing does."""
-    if run.error:
-        return Errored(f"the agent did not finish: {run.error}")
-    if missing := missing_turns(run):
-        return missing[-1]
-    if not run.actual:
-        return Errored("there is no turn to judge")
-    return Scored(0.0, TRIVIAL) if all(trivial(final_text(turn)) for turn in run.actual) else None
 
 
 def _properties(prompt: Prompt) -> list[Item]:

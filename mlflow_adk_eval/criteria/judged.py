@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from mlflow_adk_eval.concurrency import gathered
 from mlflow_adk_eval.criteria.base import CaseRun, judge_pairs, missing_turns
+from mlflow_adk_eval.criteria.transcript import final_text
 from mlflow_adk_eval.judge.jury import Finding, Place
 from mlflow_adk_eval.outcome import Errored, Judged, Outcome, Scored, Vote, mean
 
@@ -110,6 +111,17 @@ def _words(folded: str) -> str:
     """Return a text without punctuation, apostrophes within words included."""
     kept = "".join(char if char.isalnum() or char.isspace() else "" if char in "'’`" else " " for char in folded)
     return " ".join(kept.split())
+
+
+def foregone(run: CaseRun) -> Outcome | None:
+    """Return what decides a case as a whole without a judge; ``None`` where nothing does."""
+    if run.error:
+        return Errored(f"the agent did not finish: {run.error}")
+    if missing := missing_turns(run):
+        return missing[-1]
+    if not run.actual:
+        return _NO_TURN
+    return Scored(0.0, TRIVIAL) if all(trivial(final_text(turn)) for turn in run.actual) else None
 
 
 def combined(findings: Sequence[Finding], noun: str) -> Outcome:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from mlflow_adk_eval.criteria.base import CaseRun, Criterion, missing_turns, whole_case
-from mlflow_adk_eval.criteria.judged import TRIVIAL, Cell, judged_turns, place, trivial
+from mlflow_adk_eval.criteria.base import CaseRun, Criterion, whole_case
+from mlflow_adk_eval.criteria.judged import TRIVIAL, Cell, foregone, judged_turns, place, trivial
 from mlflow_adk_eval.criteria.transcript import final_text, user_text
 from mlflow_adk_eval.criteria.vertex_instance import conversation, exchange
 from mlflow_adk_eval.evalset import Invocation
@@ -71,7 +71,7 @@ class VertexCase:
 
     async def __call__(self, run: CaseRun, /) -> Judged:
         """Judge the case as a whole."""
-        if obstacle := _obstacle(run):
+        if obstacle := foregone(run):
             return whole_case(run, obstacle)
         result = await self.service.evaluate(self.name, conversation(run.actual), self.settings.bounds)
         votes = tuple(_votes(result, self.name, place(run, run.turns - 1, self.name)))
@@ -87,17 +87,6 @@ VERTEX: Mapping[str, Callable[[Any, VertexService], Criterion]] = {
     },
 }
 """From a name to what makes the criterion of its settings and the service."""
-
-
-def _obstacle(run: CaseRun) -> Outcome | None:
-    """Return what decides a case without the service; ``None`` where nothing does."""
-    if run.error:
-        return Errored(f"the agent did not finish: {run.error}")
-    if missing := missing_turns(run):
-        return missing[-1]
-    if not run.actual:
-        return Errored("there is no turn to judge")
-    return Scored(0.0, TRIVIAL) if all(trivial(final_text(turn)) for turn in run.actual) else None
 
 
 def _outcome(result: Result) -> Outcome:

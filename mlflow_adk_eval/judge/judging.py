@@ -123,7 +123,9 @@ class Judging:
         if self._vertex is None:
             from mlflow_adk_eval.judge.vertex import VertexService, vertex_client  # noqa: PLC0415 - an extra
 
-            self._vertex = VertexService(vertex_client(), self._calls(), rejudge_failed=self._setup.rejudge_failed)
+            self._vertex = VertexService(
+                vertex_client(timeout_s=self._setup.options.timeout_s), self._calls(), rejudge_failed=self._setup.rejudge_failed
+            )
         return self._vertex
 
     @property

@@ -192,18 +192,21 @@ class _Job:
     agent: Agent
     options: Options
     where: _Where
+    judged: bool
+    """Whether a criterion asks a judge."""
 
     def start(self, ledger: Ledger | None, resume: str | None) -> _Started:
         """Open the run in MLflow."""
-        where = self.where
-        client = connect(where.tracking_uri)
+        client = connect(self.where.tracking_uri)
         with reaching_mlflow("the run could not be started", HASTY):
             start = self._start(client)
             earlier = earlier_run(client, resume, start, ledger) if resume else None
             again = earlier if earlier and earlier.open else None
             run = reopen_run(client, start, again.run_id, again.started_ms) if again else start_run(client, start)
-            begin(client, ledger, run, start, earlier)
-        return _Started(job=self, client=client, run=run, ledger=ledger)
+            paid_for = self.judged or earlier is not None or not isinstance(self.agent, Recording)
+            kept = ledger if paid_for else None
+            begin(client, kept, run, start, earlier)
+        return _Started(job=self, client=client, run=run, ledger=kept)
 
     def _start(self, client: MlflowClient) -> Start:
         where = self.where
@@ -233,9 +236,9 @@ def _job(
     if agent is None:
         raise UsageError("agent: wanted a module with a root_agent, an ADK agent, a callable or a recording")
     loaded, chosen = load_inputs(eval_set, config)
-    plan(chosen, loaded, Judging(options.judges))
+    judged = plan(chosen, loaded, Judging(options.judges)).judged
     resolved = resolve_agent(agent, agent_name=agent_name, timeout_s=case_timeout_s)
-    return _Job(eval_set=loaded, config=chosen, agent=resolved, options=options, where=where)
+    return _Job(eval_set=loaded, config=chosen, agent=resolved, options=options, where=where, judged=judged)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

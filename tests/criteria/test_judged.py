@@ -148,7 +148,7 @@ def test_one_item_without_a_verdict_is_an_error_of_the_whole_that_names_it() -> 
 
 def test_a_single_finding_is_the_outcome() -> None:
     assert single(finding(None, "yes", votes={"yes": 3, "no": 1})) == Scored(
-        1.0, "yes 3:1: It is yes.", {"verdict": "yes", "votes": {"yes": 3, "no": 1}}
+        1.0, "yes 3:1: It is yes.", {"verdict": "yes", "votes": {"yes": 3, "no": 1}, "dissent": ["no"]}
     )
     assert single(finding(None, None, error="no votes")) == Errored("no votes")
     assert tally(finding(None, None, error="no votes")) == ""

@@ -87,7 +87,12 @@ def test_what_the_provider_says_of_an_empty_answer_is_said() -> None:
 
 @pytest.mark.parametrize(
     ("failure", "calls", "hopeless"),
-    [(Unavailable("503"), 2, False), (Refused("400"), 1, True), (Refused("403", every_request=True), 1, True), (ValueError("bug"), 1, False)],
+    [
+        (Unavailable("503"), 2, False),
+        (Refused("400"), 1, True),
+        (Refused("403", every_request=True), 1, True),
+        (ValueError("bug"), 1, False),
+    ],
 )
 def test_a_request_without_an_answer_is_an_error_of_that_vote(failure: Exception, calls: int, hopeless: bool) -> None:
     judge = Scripted(failure)

@@ -86,7 +86,9 @@ def test_each_of_several_rubrics_gets_the_verdict_of_its_own_full_ballot(table: 
 
 
 def test_failed_votes_are_replaced_within_a_bound_and_void_nothing() -> None:
-    judge = Judge([paper(None), paper("valid"), paper(None), paper("valid"), paper("invalid"), paper("valid"), paper("valid"), paper("valid")])
+    judge = Judge(
+        [paper(None), paper("valid"), paper(None), paper("valid"), paper("invalid"), paper("valid"), paper("valid"), paper("valid")]
+    )
     found = decided(Jury(ask=judge, num_samples=5))
     assert found.findings[0].outcome.score == 1.0  # type: ignore[union-attr]
     assert judge.asked == [0, 1, 2, 3, 4, 5]

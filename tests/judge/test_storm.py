@@ -103,7 +103,9 @@ def test_in_a_storm_no_cell_is_lost_and_none_is_wrong(monkeypatch: pytest.Monkey
     assert (votes.error == "").sum() >= 3 * CASES * TURNS
 
 
-@pytest.mark.parametrize("handler", [lambda _call: gemini_error(503, "down"), lambda _call: RESET, lambda _call: HANG], ids=["503", "reset", "hang"])
+@pytest.mark.parametrize(
+    "handler", [lambda _call: gemini_error(503, "down"), lambda _call: RESET, lambda _call: HANG], ids=["503", "reset", "hang"]
+)
 def test_with_the_judge_down_the_run_ends_undecided_in_bounded_time(handler: Handler, monkeypatch: pytest.MonkeyPatch) -> None:
     eval_set, started = conversations(20, 5), time.monotonic()
     with serving(handler) as server:
