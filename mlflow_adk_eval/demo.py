@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import sys
@@ -71,6 +72,9 @@ def _evaluate(title: str, agent: str, project: Path, store: str) -> tuple[Report
         report = evaluate(
             project / "home_automation.evalset.json",
             agent=agent,
+            config=project / "judged_config.json",
+            judge=importlib.import_module("home_automation_judge").names_and_numbers,
+            ledger=False,
             experiment=EXPERIMENT,
             run_name=agent,
             tracking_uri=store,

@@ -14,12 +14,22 @@ import pytest
 
 from mlflow_adk_eval.criteria.rubrics import FINAL_RESPONSE, RUBRIC_TYPES, TOOL_USE, TRAJECTORY
 from mlflow_adk_eval.errors import ConfigError, JudgeError
-from mlflow_adk_eval.evalset import Content, EvalCase, FunctionResponse, IntermediateData, Invocation, Part, parse_eval_set
+from mlflow_adk_eval.evalset import (
+    AgentDetails,
+    AppDetails,
+    Content,
+    EvalCase,
+    FunctionResponse,
+    IntermediateData,
+    Invocation,
+    Part,
+    parse_eval_set,
+)
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.outcome import CriterionResult, Errored, Report, Scored
 from mlflow_adk_eval.runner import score
 from mlflow_adk_eval.testing import Answer, Refused, Request, ScriptedJudge, Unavailable
-from tests.criteria.builders import RESPONSE, call, case, cases, event, recorded, run_of, scenario, turn
+from tests.criteria.builders import RESPONSE, call, case, cases, event, recorded, scenario, turn
 from tests.judge.gemini_kit import empty_environment, with_key
 from tests.judge.servers import gemini_answer, gemini_error, judging, replies, serving
 from tests.judge.vertex_server import LOCATION, PROJECT, evaluating, row
@@ -91,7 +101,7 @@ def test_q01_a_function_that_fails_once_costs_one_vote() -> None:
 
     report = judged(MATCH, judge, case("a", turn("42")))
     assert scores(report) == [1.0]
-    assert [vote.error for vote in only(report).votes] == ["", "ConnectionError: down", "", ""]
+    assert sorted(vote.error for vote in only(report).votes) == ["", "", "", "ConnectionError: down"]
 
 
 def test_q02_a_judge_that_is_down_never_lets_a_case_pass() -> None:
@@ -157,7 +167,7 @@ def test_q06_a_rubric_that_the_judge_left_out_is_an_error(name: str) -> None:
         (saying("Valid"), 1.0),
         (saying(" VALID\n"), 1.0),
         (saying("invalid"), 0.0),
-        (saying(True), None),
+        (saying(1), None),
         (saying("partially valid"), None),
         (saying("valid."), None),
         (saying(None, is_the_agent_response_invalid="banana"), None),
@@ -273,11 +283,11 @@ def test_q48_the_judge_reads_what_the_user_said() -> None:
 
 def test_q29_vertex_metrics_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """ADK's calls of the service block the event loop: one at a time, whatever else there is to do."""
-    with serving(evaluating(lambda *_: row(1), after_s=0.2)) as server:
+    with serving(evaluating(lambda *_: row(1), after_s=0.4)) as server:
         in_the_cloud(monkeypatch, server.url)
-        eval_set = cases(*(case(f"c{number}", turn("42")) for number in range(4)))
+        eval_set = cases(*(case(f"c{number}", turn(f"answer {number}")) for number in range(4)))
         assert score(eval_set, eval_set, {"criteria": {"safety_v1": 1.0}}).passed
-    assert server.most_in_flight == 4
+    assert server.most_in_flight > 2
 
 
 def in_the_cloud(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
@@ -321,10 +331,10 @@ def test_q32_tools_of_any_shape_are_shown() -> None:
 
 def test_q33_an_agent_that_is_not_declared_may_speak_first() -> None:
     """ADK raises a ValueError if the author of the first event is not among the agents of the app."""
-    app = {"agent_details": {"root": {"name": "root", "instructions": "Be kind."}}}
-    found = recorded("42", event(author="workflow", text="Let me see.")).model_copy(update={"app_details": app})
+    app = AppDetails(agent_details={"root": AgentDetails(name="root", instructions="Be kind.")})
+    found = recorded("42", event(author="workflow", text="Let me see."), app_details=app)
     judge = ScriptedJudge("yes")
-    report = judged(FINAL_RESPONSE, judge, case("a", Invocation.model_validate(found.model_dump())), rubrics=rubrics("kind"))
+    report = judged(FINAL_RESPONSE, judge, case("a", found), rubrics=rubrics("kind"))
     assert scores(report) == [1.0]
     assert "Be kind." in judge.requests[0].blocks["developer_instructions"]
 

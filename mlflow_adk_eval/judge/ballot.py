@@ -7,6 +7,7 @@ ADK; of the grades of a scale it is the middle one. A verdict stands as soon as 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from statistics import median_low
 
 
@@ -37,6 +38,11 @@ def needed(votes: Sequence[float], *, of: int, worths: Sequence[float]) -> int:
     >>> needed([], of=5, worths=[0, 1]), needed([1, 1, 0], of=5, worths=[0, 1]), needed([1, 1, 1], of=5, worths=[0, 1])
     (3, 1, 0)
     """
+    return _needed(tuple(votes), of, tuple(worths))
+
+
+@cache  # of few votes with few labels, asked about again and again
+def _needed(votes: tuple[float, ...], of: int, worths: tuple[float, ...]) -> int:
     lowest, highest = min(worths), max(worths)
     missing = max(of - len(votes), 0)
     for more in range(missing):

@@ -41,9 +41,9 @@ class Budget:
 def _check(settings: JudgeOptions | Budget, whole: set[str]) -> None:
     for field in fields(settings):
         value = getattr(settings, field.name)
-        if value is None and isinstance(settings, Budget):
+        if value is None and field.default is None:
             continue
-        number = isinstance(value, int if field.name in whole else int | float) and not isinstance(value, bool)
-        if not number or not value > 0:
+        kinds = int if field.name in whole else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:
             wanted = "a whole number of at least 1" if field.name in whole else "a number of seconds above 0"
             raise UsageError(f"{field.name}={shown(value)}: wanted {wanted}")

@@ -112,7 +112,7 @@ class Pace:
         if through >= ENOUGH:
             self._since, self._through = now, 0
         if self._rate is None:  # too early to tell: begin above what may be possible, since the way down is quick
-            return (through + in_flight + 1) / elapsed
+            return max((through + in_flight + 1) / elapsed, SLOWEST / self._longest)
         measured = (through + 1) / elapsed * BELOW if self._lately else self._rate / 2
         self._growth = GENTLE if self._lately else STEEP
         return max(min(self._rate, measured), min(self._rate, floor))

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from mlflow_adk_eval.errors import shown
@@ -27,7 +28,7 @@ class Item:
     """What the judge reads, as a data block; ``None`` where the instructions say it all."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Question:
     """What a judge is asked."""
 
@@ -40,13 +41,14 @@ class Question:
     remarks: Mapping[str, str] = field(default_factory=dict[str, str])
     """Further texts that each verdict comes with, by name: what each is."""
 
-    @property
+    @cached_property
     def keys(self) -> tuple[str, ...]:
         """What the answer calls each item; one alone has no name."""
         return ("",) if len(self.items) == 1 and self.items[0].text is None else tuple(f"item_{n}" for n in range(1, len(self.items) + 1))
 
+    @cached_property
     def schema(self) -> Json:
-        """Return the JSON schema of the answer: the verdict on the one item, or an object with a verdict on each."""
+        """The JSON schema of the answer: the verdict on the one item, or an object with a verdict on each."""
         texts = {"rationale": "what decided the verdict", **self.remarks}
         verdict = _object(
             {**{name: {"type": "string", "description": about} for name, about in texts.items()}}
@@ -54,7 +56,7 @@ class Question:
         )
         return verdict if self.keys == ("",) else _object(dict.fromkeys(self.keys, verdict))
 
-    @property
+    @cached_property
     def material(self) -> tuple[Block, ...]:
         """All that is between delimiters: the blocks, then the items."""
         named = (Block(key, item.text) for key, item in zip(self.keys, self.items, strict=True) if item.text is not None)
@@ -67,7 +69,7 @@ class Question:
         return Request(
             instructions=self.prompt.instructions(code),
             text="\n\n".join(block.between(code) for block in blocks),
-            schema=self.schema(),
+            schema=self.schema,
             name=self.prompt.name,
             blocks={block.name: block.text for block in blocks},
             settings=settings,
@@ -76,7 +78,7 @@ class Question:
     def address(self, judge: str, settings: Mapping[str, Any]) -> str:
         """Return the hash, in hex, of all that an answer depends on but chance."""
         material = [[block.name, block.text] for block in self.material]
-        asked = [judge, dict(settings), self.prompt.sha256, material, self.schema()]
+        asked = [judge, dict(settings), self.prompt.sha256, material, self.schema]
         return hashlib.sha256(canonical_json(asked)).hexdigest()
 
     def read(self, text: str) -> tuple[Reading, ...]:

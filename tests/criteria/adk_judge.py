@@ -5,7 +5,6 @@ The judge is found as ADK finds any model: by its name, in its registry. Nothing
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any, ClassVar
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
 from mlflow_adk_eval.criteria.rubrics import FINAL_RESPONSE, TOOL_USE, TRAJECTORY
 from mlflow_adk_eval.evalset import ConversationScenario, Invocation, dump
@@ -42,7 +42,9 @@ class _Judge(base_llm.BaseLlm):  # type: ignore[misc, name-defined]
     """Answers as the script of the moment says."""
 
     script: ClassVar[Script]
-    prompts: ClassVar[list[str]] = []
+    requests: ClassVar[list[Any]] = []
+    in_flight: ClassVar[int] = 0
+    most_in_flight: ClassVar[int] = 0
 
     @classmethod
     def supported_models(cls) -> list[str]:
@@ -51,13 +53,20 @@ class _Judge(base_llm.BaseLlm):  # type: ignore[misc, name-defined]
     async def generate_content_async(self, llm_request: Any, stream: bool = False) -> AsyncGenerator[Any, None]:
         from google.adk.models.llm_response import LlmResponse
 
-        prompt = "".join(part.text or "" for content in llm_request.contents for part in content.parts)
-        _Judge.prompts.append(prompt)
-        said = _Judge.script(len(_Judge.prompts) - 1, prompt)
+        _Judge.requests.append(llm_request)
+        said = _Judge.script(len(_Judge.requests) - 1, _prompt(llm_request))
+        _Judge.in_flight += 1
+        _Judge.most_in_flight = max(_Judge.most_in_flight, _Judge.in_flight)
+        await checkpoint()
+        _Judge.in_flight -= 1
         if isinstance(said, Exception):
             raise said
         if said is not None:
             yield LlmResponse(content={"role": "model", "parts": [{"text": said}]})
+
+
+def _prompt(llm_request: Any) -> str:
+    return "".join(part.text or "" for content in llm_request.contents for part in content.parts)
 
 
 import_module("google.adk.models.registry").LLMRegistry.register(_Judge)
@@ -68,7 +77,14 @@ class Heard:
     """What ADK made of a conversation, and what it asked its judge."""
 
     result: Any
-    prompts: list[str]
+    requests: list[Any]
+    most_in_flight: int
+    """Requests at the same time."""
+
+    @property
+    def prompts(self) -> list[str]:
+        """What the judge was asked."""
+        return list(map(_prompt, self.requests))
 
     @property
     def scores(self) -> list[float | None]:
@@ -90,11 +106,12 @@ class Heard:
 def judged_by_adk(
     name: str,
     script: Script,
-    actual: Sequence[Invocation],
-    expected: Sequence[Invocation] | None = None,
+    actual: Sequence[Any],
+    expected: Sequence[Any] | None = None,
     scenario: ConversationScenario | None = None,
     *,
     samples: int = 5,
+    model: str = MODEL,
     **criterion: Any,
 ) -> Heard:
     """Return ADK's result on the JSON of the same turns.
@@ -106,16 +123,17 @@ def judged_by_adk(
         expected: what it should have done.
         scenario: the plan of the simulated user.
         samples: how many votes there are.
+        model: another judge than the one of the script.
         criterion: further settings, instead of the threshold 0.5.
     """
-    _Judge.script, _Judge.prompts = staticmethod(script), []  # type: ignore[assignment]
-    found = evaluator(name, judge_model_options={"judge_model": MODEL, "num_samples": samples}, **criterion)
-    result = found.evaluate_invocations(
+    _Judge.script, _Judge.requests, _Judge.in_flight, _Judge.most_in_flight = staticmethod(script), [], 0, 0  # type: ignore[assignment]
+    options = {"judge_model": model, "num_samples": samples} | criterion.pop("judge_model_options", {})
+    result = evaluator(name, judge_model_options=options, **criterion).evaluate_invocations(
         actual_invocations=in_adk(actual),
         expected_invocations=None if expected is None else in_adk(expected),
         conversation_scenario=None if scenario is None else _class("eval_case", "ConversationScenario").model_validate(dump(scenario)),
     )
-    return Heard(anyio.run(_awaited, result) if inspect.isawaitable(result) else result, _Judge.prompts)
+    return Heard(anyio.run(_awaited, result), _Judge.requests, _Judge.most_in_flight)
 
 
 async def _awaited(result: Any) -> Any:
@@ -129,9 +147,10 @@ def evaluator(name: str, **criterion: Any) -> Any:
     return _class(module, evaluator_class)(_class("eval_metrics", "EvalMetric")(metric_name=name, criterion=chosen))
 
 
-def in_adk(turns: Sequence[Invocation]) -> list[Any]:
-    """Return turns as ADK reads them."""
-    return [_class("eval_case", "Invocation").model_validate(dump(found)) for found in turns]
+def in_adk(turns: Sequence[Any]) -> list[Any]:
+    """Return turns as ADK reads them; those that are ADK's already stay as they are."""
+    theirs = _class("eval_case", "Invocation")
+    return [theirs.model_validate(dump(found)) if isinstance(found, Invocation) else found for found in turns]
 
 
 def _class(module: str, name: str) -> Any:

@@ -113,8 +113,8 @@ def test_every_verdict_is_kept_as_rationale_details_and_vote() -> None:
     assert isinstance(cell, Scored)
     assert cell.rationale == "Half of it.\n- yes: It books a table. It called book.\n- no: It names the price."
     assert cell.details["rubrics"] == [
-        {"id": "r1", "text": "It books a table.", "verdict": "yes", "rationale": "It called book."},
-        {"id": "r2", "text": "It names the price.", "verdict": "no", "rationale": ""},
+        {"id": "r1", "text": "It books a table.", "verdict": "yes", "score": 1.0, "rationale": "It called book."},
+        {"id": "r2", "text": "It names the price.", "verdict": "no", "score": 0.0, "rationale": ""},
     ]
     assert [(vote.rubric_id, vote.verdict, vote.explanation, vote.error) for vote in result.votes] == [
         ("r1", "yes", "It books a table.\nIt called book.", ""),

@@ -63,7 +63,13 @@ def rounds(window: Window, shares: list[float], *, latency_s: float = 1.0, now: 
     return now
 
 
-@given(most=st.integers(1, 40), count=st.integers(1, 150), seed=st.integers(0, 999), failing=st.floats(0, 0.6), hint=st.sampled_from([None, 0.3]))
+@given(
+    most=st.integers(1, 40),
+    count=st.integers(1, 150),
+    seed=st.integers(0, 999),
+    failing=st.floats(0, 0.6),
+    hint=st.sampled_from([None, 0.3]),
+)
 @QUICK
 def test_never_more_in_flight_than_allowed_and_everybody_gets_through(
     most: int, count: int, seed: int, failing: float, hint: float | None
@@ -121,14 +127,20 @@ def test_a_second_decrease_waits_for_a_second() -> None:
     assert window.size == 8
 
 
-@pytest.mark.parametrize(("share", "least", "most"), [(0.04, 30, 64), (0.5, 1, 8), (1.0, 1, 1)])
-def test_the_decrease_is_in_proportion_to_the_share_of_overloads(share: float, least: int, most: int) -> None:
+@pytest.mark.parametrize(("share", "size"), [(0.0, 64), (0.25, 56), (0.5, 48), (1.0, 32)])
+def test_the_decrease_is_in_proportion_to_the_share_of_overloads(share: float, size: int) -> None:
     window = Window(64)
-    chance = random.Random(1)
-    now = 0.0
-    for _ in range(200):
-        now = rounds(window, [sum(chance.random() < share for _ in range(window.size)) / window.size], now=now)
-    assert least <= window.size <= most
+    now = rounds(window, [0, 0])
+    for number in range(8):
+        window.note(Came.OVERLOAD if number < share * 8 else Came.ANSWER, sent_at=now, now=now + 1)
+    assert window.size == size
+
+
+def test_a_judge_that_is_sometimes_too_busy_is_not_abandoned_for_that() -> None:
+    provider = Provider(latency_s=3, fault=sometimes(0.04, DOWN))
+    _, took = run(3000, provider)
+    assert provider.most_in_flight > 2 * START
+    assert took < 3000 * 3 / START
 
 
 def test_after_an_overload_the_window_opens_again() -> None:
@@ -186,7 +198,7 @@ def test_a_pause_is_never_longer_than_the_patience() -> None:
 @pytest.mark.parametrize(
     ("per_s", "burst", "latency_s", "hints", "refused"),
     [
-        pytest.param(20, 20, 0.05, True, 0.15, id="1200 a minute"),
+        pytest.param(20, 20, 0.05, True, 0.2, id="1200 a minute"),
         pytest.param(2.5, 5, 0.05, True, 0.15, id="150 a minute"),
         pytest.param(2.5, 5, 3, True, 0.15, id="150 a minute, slow answers"),
         pytest.param(1 / 30, 1, 3, True, 0.25, id="2 a minute"),

@@ -87,7 +87,7 @@ def test_remarks_are_kept_beside_the_rationale() -> None:
 
 
 def test_the_schema_demands_every_item_and_the_rationale_first() -> None:
-    one, three = ONE.schema(), THREE.schema()
+    one, three = ONE.schema, THREE.schema
     assert list(one["properties"]) == one["required"] == ["rationale", "verdict"]
     assert one["properties"]["verdict"]["enum"] == ["valid", "invalid"]
     assert list(three["properties"]) == three["required"] == ["item_1", "item_2", "item_3"]
