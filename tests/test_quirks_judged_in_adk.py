@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.criteria.rubrics import FINAL_RESPONSE, TOOL_USE, TRAJECTORY
-from mlflow_adk_eval.evalset import Content, ConversationScenario, FunctionResponse, IntermediateData
+from mlflow_adk_eval.evalset import Content, ConversationScenario, FunctionResponse, IntermediateData, dump
 from tests.criteria.adk_judge import (
     HALLUCINATIONS,
     MATCH,
@@ -26,7 +26,7 @@ from tests.criteria.adk_judge import (
     validity,
     verdicts,
 )
-from tests.criteria.builders import RESPONSE, call, event, recorded, turn
+from tests.criteria.builders import RESPONSE, call, case, event, recorded, turn
 from tests.judge.gemini_kit import MODEL, with_key
 from tests.judge.servers import gemini_answer, replies, serving
 from tests.test_quirks_in_adk import echo, evaluate, said
@@ -123,6 +123,18 @@ def test_q19_one_rubric_id_at_two_levels_aborts_adks_evaluation_though_no_metric
     found = evaluate(echo(), [said("b", "hi"), twice], {RESPONSE: 0.8})
     assert "Rubric with rubric_id 'kind' already exists" in str(found.aborted)
     assert "a" not in found.statuses()
+
+
+@pytest.mark.slow
+def test_q19_adk_copies_rubrics_into_the_conversation_and_so_cannot_judge_it_twice() -> None:
+    service = pytest.importorskip("google.adk.evaluation.local_eval_service", reason="google-adk[eval] is not installed")
+    from google.adk.evaluation.eval_case import EvalCase
+
+    turns = in_adk([turn("42")])
+    found = EvalCase.model_validate(dump(case("a", turn("42"), rubrics=rubrics("kind"))))
+    service._copy_eval_case_rubrics_to_actual_invocations(found, turns)
+    with pytest.raises(ValueError, match="Rubric with rubric_id 'kind' already exists"):
+        service._copy_eval_case_rubrics_to_actual_invocations(found, turns)
 
 
 def test_q30_adk_waits_for_minutes_for_each_vote_and_votes_one_after_the_other() -> None:

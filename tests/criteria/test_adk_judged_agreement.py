@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from mlflow_adk_eval.criteria import CaseRun, Planned, apply
 from mlflow_adk_eval.criteria.registry import JUDGED
-from mlflow_adk_eval.criteria.rubrics import FINAL_RESPONSE, RUBRIC_TYPES, TOOL_USE
-from mlflow_adk_eval.evalset import ConversationScenario, EvalCase, Invocation
+from mlflow_adk_eval.criteria.rubrics import FINAL_RESPONSE, RUBRIC_TYPES, TOOL_USE, TRAJECTORY
+from mlflow_adk_eval.evalset import Content, ConversationScenario, EvalCase, Invocation, Part
 from mlflow_adk_eval.judge import Jury, Paper, Question
 from mlflow_adk_eval.judge.question import Reading
 from mlflow_adk_eval.outcome import CriterionResult, Errored, Scored
@@ -38,7 +38,7 @@ from tests.criteria.adk_judge import (
     validity,
     verdicts,
 )
-from tests.criteria.builders import case, event, recorded, turn
+from tests.criteria.builders import call, case, event, recorded, turn
 from tests.strategies import QUICK
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # ADK's evaluation package is experimental
@@ -77,11 +77,32 @@ def in_adks_words(vote: Vote, write: Write) -> Said:
 
 
 def by_us(
-    name: str, table: Sequence[Ballot], run: CaseRun, *, samples: int, early_stop: bool = True, at: str = "user_message", **chosen: Any
+    name: str,
+    table: Sequence[Ballot],
+    run: CaseRun,
+    *,
+    samples: int,
+    early_stop: bool = True,
+    at: str = "user_message",
+    asked: list[Question] | None = None,
+    **chosen: Any,
 ) -> CriterionResult:
-    """Return our result, if the n-th ballot of the table is on what bears the number n; a vote beyond the table is unreadable."""
+    """Return our result on a table of votes.
+
+    Args:
+        name: the criterion.
+        table: the n-th ballot is on what bears the number n. A vote beyond it is unreadable.
+        run: the conversation.
+        samples: how many votes there are.
+        early_stop: whether to ask for no more than matter.
+        at: the block with the number.
+        asked: takes what was asked.
+        chosen: further settings.
+    """
 
     async def ask(question: Question, vote: int) -> Paper:
+        if asked is not None:
+            asked.append(question)
         blocks = {block.name: block.text for block in question.blocks}
         found = re.search(r"\d+", blocks.get(at, "0"))
         ballot = table[int(found[0]) if found else -1]
@@ -337,3 +358,54 @@ def test_an_error_of_a_vote_costs_one_turn_here_and_the_metric_in_adk() -> None:
     assert scores(ours) == [1.0, None, 1.0]
     with pytest.raises(ConnectionError, match="down"):
         by_adk(SIMULATOR, table, actual, None, SCENARIO, write=write_message_validity, samples=1)
+
+
+def test_silence_fails_here_without_a_call_and_in_adk_only_if_its_judge_says_so() -> None:
+    """ADK asks about an empty answer, and leaves the turn out where it looks for sentences."""
+    silent, wanted = (turn(None, user="question 0"),), turns_of(1)
+    table = [[only("valid")]]
+    assert scores(by_us(MATCH, table, run_of(silent, case("c", *wanted)), samples=1)) == [0.0]
+    assert by_adk(MATCH, table, silent, wanted, write=write_validity, samples=1).scores == [1.0]
+    assert scores(by_us(HALLUCINATIONS, table, run_of(silent), samples=1)) == [0.0]
+    assert judged_by_adk(HALLUCINATIONS, lambda *_: "", silent).scores == [None]
+
+
+def test_without_a_reference_there_is_no_verdict_here_and_one_beside_nothing_in_adk() -> None:
+    bare = (turn(None, user="question 0"),)
+    ours = by_us(MATCH, [[only("valid")]], run_of(turns_of(1), case("c", *bare)), samples=1)
+    theirs = by_adk(MATCH, [[only("valid")]], turns_of(1), bare, write=write_validity, samples=1)
+    assert (scores(ours), theirs.scores) == ([None], [1.0])
+    assert '"Reference response": ,' in theirs.prompts[0]
+
+
+def test_thoughts_are_no_part_of_an_answer_here_and_are_in_adk() -> None:
+    final = Content(role="model", parts=(Part(text="Hm, 41?", thought=True), Part(text="42")))
+    actual = (turns_of(1)[0].model_copy(update={"final_response": final}),)
+    asked: list[Question] = []
+    by_us(MATCH, [[only("valid")]], run_of(actual), samples=1, asked=asked)
+    assert {block.name: block.text for block in asked[0].blocks}["response"] == "42"
+    assert "Hm, 41?" in by_adk(MATCH, [[only("valid")]], actual, actual, write=write_validity, samples=1).prompts[0]
+
+
+@pytest.mark.parametrize("name", [FINAL_RESPONSE, TOOL_USE])
+def test_the_judge_by_rubrics_reads_earlier_turns_here_and_not_in_adk(name: str) -> None:
+    table: list[Ballot] = [[{"kind": "yes"}]] * 2
+    asked: list[Question] = []
+    by_us(name, table, run_of(turns_of(2)), samples=1, rubrics=rubrics("kind"), asked=asked)
+    theirs = by_adk(name, table, turns_of(2), write=verdicts, samples=1, rubrics=rubrics("kind"))
+    assert ["question 0" in block.text for block in asked[1].blocks if block.name == "earlier_turns"] == [True]
+    assert ["question 0" in prompt for prompt in theirs.prompts] == [True, False]
+
+
+def test_a_conversation_is_judged_by_all_its_rubrics_and_calls_here_and_by_the_last_turns_in_adk() -> None:
+    """ADK looks for calls in recorded events only, and at the rubrics of the last turn."""
+    first, last = (rubrics(name, of=TRAJECTORY) for name in ("first", "last"))
+    actual = (turn("answer 0", call("book"), rubrics=first), turn("answer 1", rubrics=last))
+    table: list[Ballot] = [[{"last": "yes", "[until turn 1] first": "no"}]]
+    asked: list[Question] = []
+    ours = by_us(TRAJECTORY, table, run_of(actual), samples=1, asked=asked)
+    theirs = by_adk(TRAJECTORY, [[{"last": "yes"}]], actual, write=verdicts, samples=1)
+    assert (scores(ours), scores(theirs)) == ([None, 0.5], [None, 1.0])
+    assert "book" in {block.name: block.text for block in asked[0].blocks}["conversation"]
+    shown = theirs.prompts[0].rpartition("<conversation_history>")[2]
+    assert ("answer 0" in shown, "book" in shown) == (True, False)

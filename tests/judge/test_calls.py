@@ -346,7 +346,7 @@ def test_an_outage_ends_everything_in_bounded_time(error: Unavailable, count: in
     assert case.calls.outage.startswith("the judge was given up: nothing but failures came back for 30 s (")
     assert case.calls.outage.endswith(f"the last one: {error}")
     assert 30 <= case.took <= 36
-    assert len(case.provider.sent) < 150 + count
+    assert len(case.provider.sent) < 100 + 5 * count
 
 
 @pytest.mark.parametrize("count", [3, 1000])
@@ -354,7 +354,7 @@ def test_a_judge_that_never_answers_is_given_up_in_bounded_time(count: int) -> N
     case = Case(Provider(hangs=lambda number, now: True), JudgeOptions(timeout_s=5, outage_s=30))
     made = case.make(count)
     assert all(one.hopeless for one in made)
-    assert 30 <= case.took <= 30 + 5 + 4
+    assert 30 <= case.took <= 30 + 2 * 5  # the last ones may be sent just before the others fail
 
 
 def test_after_an_outage_nothing_is_sent() -> None:
@@ -397,7 +397,7 @@ def test_a_request_that_always_fails_is_no_outage_while_others_are_answered() ->
     fine, broken = Provider(latency_s=1), Provider(fault=lambda number, now: BROKEN)
 
     async def work() -> tuple[list[Made], str]:
-        calls = Calls(JudgeOptions(outage_s=1), Accounts())
+        calls = Calls(JudgeOptions(outage_s=3, attempts=4), Accounts())
         made = await all_of(2000, lambda number: calls.make(fine if number else broken, str(number)))
         return made, calls.outage
 
@@ -435,7 +435,7 @@ def test_the_storm_loses_nothing() -> None:
     )
     case = Case(provider, JudgeOptions(timeout_s=10))
     assert answered(case.make(1000)) == 1000
-    assert case.took < 1000 * 1.12 / 20 * 1.15 + 10
+    assert case.took < 1000 * 1.12 / 20 * 1.15 + 3 * 10  # the last request may hang more than once
     assert len(provider.refused) < 0.1 * len(provider.sent)
 
 
