@@ -13,19 +13,19 @@ class JudgeUsage:
     calls: int = 0
     """Requests sent to a model in this run, the failed ones included."""
     failed_calls: int = 0
-    """Requests that brought no answer that can be used."""
+    """Requests that brought no answer."""
     calls_saved: int = 0
     """Votes that a full ballot would have asked for, and that could not have changed its verdict."""
     reused: int = 0
-    """Answers that the ledger held, so that nothing was paid for them in this run."""
+    """Answers that were paid for before: the ledger held them, or the same was asked twice in this run."""
     input_tokens: int = 0
     output_tokens: int = 0
     latency_s: float = 0.0
     """The seconds that all answered requests took, added up."""
     ballots: int = 0
-    """Verdicts that were voted on."""
+    """Things that were voted on: turns, rubrics, sentences."""
     split_ballots: int = 0
-    """Verdicts whose votes did not all agree."""
+    """Those on which the votes did not all agree."""
     votes: int = 0
     """Usable votes of all ballots."""
     dissenting_votes: int = 0

@@ -59,7 +59,7 @@ class Accounts:
         counted = replace(
             usage,
             calls_saved=usage.calls_saved + tally.saved,
-            ballots=usage.ballots + 1,
+            ballots=usage.ballots + tally.items,
             split_ballots=usage.split_ballots + tally.split,
             votes=usage.votes + tally.agreeing + tally.dissenting,
             dissenting_votes=usage.dissenting_votes + tally.dissenting,

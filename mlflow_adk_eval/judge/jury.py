@@ -71,6 +71,8 @@ class Ballot:
 class Tally:
     """What a jury counts besides; for the accounts of the run."""
 
+    items: int
+    """What got a verdict, or should have got one."""
     saved: int
     """Votes that were not asked for, since they could not have mattered."""
     agreeing: int
@@ -159,7 +161,13 @@ def _tally(question: Question, papers: Sequence[Paper], num_samples: int) -> Tal
         most = max(votes.values(), default=0)
         agreeing, dissenting, split = agreeing + most, dissenting + votes.total() - most, split + (len(votes) > 1)
     complete = bool(papers) and not any(paper.hopeless for paper in papers)
-    return Tally(saved=max(num_samples - len(papers), 0) if complete else 0, agreeing=agreeing, dissenting=dissenting, split=split)
+    return Tally(
+        items=len(question.items),
+        saved=max(num_samples - len(papers), 0) if complete else 0,
+        agreeing=agreeing,
+        dissenting=dissenting,
+        split=split,
+    )
 
 
 def _votes(question: Question, papers: Sequence[Paper], place: Place) -> list[Vote]:

@@ -16,6 +16,7 @@ FIRST_S = 0.5
 """The longest wait before the second request."""
 LONGEST_S = 16.0
 """The longest wait that doubling leads to."""
+_DOUBLINGS = 10
 PACED = 0.25
 """How much of an attempt it costs to be refused by an overloaded judge that takes other requests. If it takes none, it costs less:
 that is how a provider sets a pace, and nobody's failure.
@@ -65,7 +66,7 @@ class Patience:
         return max(wait_random(0, self._limit(anyio.current_time()))(state), asked_for)
 
     def _limit(self, now: float) -> float:
-        limit = min(FIRST_S * 2 ** (self._spent - 1), LONGEST_S)
+        limit = min(FIRST_S * 2 ** min(self._spent - 1, _DOUBLINGS), LONGEST_S)
         remaining = self._outage.remaining(now)
         if remaining is None:
             return limit

@@ -441,9 +441,9 @@ def test_the_storm_loses_nothing() -> None:
 
 def test_the_accounts_count_ballots() -> None:
     accounts = Accounts()
-    accounts.count(Tally(saved=2, agreeing=3, dissenting=0, split=0))
-    accounts.count(Tally(saved=0, agreeing=3, dissenting=2, split=1))
+    accounts.count(Tally(items=1, saved=2, agreeing=3, dissenting=0, split=0))
+    accounts.count(Tally(items=3, saved=0, agreeing=3, dissenting=2, split=1))
     usage = accounts.usage(("gemini-2.5-flash",), {"safety_v1@1": "ab"})
-    assert (usage.calls_saved, usage.ballots, usage.split_ballots, usage.votes, usage.dissenting_votes) == (2, 2, 1, 8, 2)
+    assert (usage.calls_saved, usage.ballots, usage.split_ballots, usage.votes, usage.dissenting_votes) == (2, 4, 1, 8, 2)
     assert usage.flip_rate == 0.25
     assert (usage.models, usage.prompts) == (("gemini-2.5-flash",), {"safety_v1@1": "ab"})
