@@ -255,7 +255,7 @@ def respelt(value: Any, seed: int, *, keep: Collection[str] = USER_DATA, within:
         keep: the keys below which names are left alone.
         within: whether `value` is below one of them.
     """
-    rng = random.Random(seed)  # noqa: S311 - decides a spelling
+    rng = random.Random(seed)
     match value:
         case dict():
             items = list(value.items())

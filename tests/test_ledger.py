@@ -381,7 +381,7 @@ def _integrity(path: Path) -> str:
 
 def test_a_killed_process_loses_nothing_that_it_kept(path: Path) -> None:
     kept: list[tuple[str, str, str]] = []
-    moments = random.Random(7)  # noqa: S311 - moments, not keys
+    moments = random.Random(7)
     for round_ in range(5):
         processes = {f"p{round_}.{number}": worker("forever", path, f"p{round_}.{number}") for number in range(4)}
         for process in processes.values():

@@ -240,7 +240,7 @@ def new_evaluation(tmp_path_factory: pytest.TempPathFactory, template: Path, sta
 
 def moments(seed: str, answers: int) -> list[tuple[int, float]]:
     """Return ten moments to kill an evaluation: while it starts, while it asks judges, and while it is logged."""
-    chance = random.Random(seed)  # noqa: S311 - moments, not keys
+    chance = random.Random(seed)
     starting = [(0, chance.uniform(0, 0.5)) for _ in range(2)]
     judging = [(chance.randrange(1, answers), chance.uniform(0, 0.02)) for _ in range(5)]
     logging = [(answers, chance.uniform(0, 0.5)) for _ in range(3)]

@@ -101,7 +101,7 @@ class Pace:
         hinted = retry_after_s is not None
         quota = hinted or self._refusing > (MOST if self._rate is None else MANY)
         if quota and now >= self._last_cut + SETTLING_S and sent_at >= self._last_cut:
-            self._rate = self._slower(now, in_flight, floor=0.0 if hinted and self._lately else SLOWEST / self._longest)
+            self._rate = self._slower(now, in_flight, floor=(1 if hinted and self._lately else SLOWEST) / self._longest)
             self._last_cut, self._lately = now, 0
         if retry_after_s is not None:
             self._opens = max(self._opens, now + min(retry_after_s, self._longest))

@@ -322,3 +322,12 @@ def test_the_provider_of_these_tests_keeps_its_quota() -> None:
         return await all_of(10, ask)
 
     assert [isinstance(found, Answer) for found in simulated(work)] == [True] * 3 + [False] * 7
+
+
+def test_nobody_waits_longer_than_the_longest_pause_however_often_a_provider_refuses() -> None:
+    """Refusals that have nothing to do with the rate must not slow it down without end."""
+    fault = sometimes(0.6, Unavailable("429", overloaded=True, retry_after_s=0.3), seed=3)
+    provider = Provider(latency_s=0.2, fault=fault)
+    run(150, provider, most=8)
+    gaps = [later - earlier for earlier, later in pairwise(provider.sent)]
+    assert max(gaps) <= 60 + 1
