@@ -73,6 +73,9 @@ def _judge_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 type=click.FloatRange(min=0, min_open=True),
                 help="Seconds of nothing but failures after which a judge is given up. Default: 60.",
             ),
+            click.option(
+                "--rejudge-failed", "--rejudge_failed", "rejudge_failed", is_flag=True, help="Ask again where a kept answer cannot be read."
+            ),
             click.option("--ledger", metavar="FILE|off", help="What keeps the judges' answers. Default: .adk_eval/ledger.sqlite."),
         )
     ):
@@ -112,7 +115,6 @@ def _judging(options: dict[str, Any]) -> dict[str, Any]:
 )
 @_judge_options
 @click.option("--resume", metavar="RUN_ID|latest", help="Go on with an evaluation that was interrupted; nothing is paid for twice.")
-@click.option("--rejudge-failed", "--rejudge_failed", "rejudge_failed", is_flag=True, help="Ask again where an answer cannot be read.")
 @click.option("--log_level", type=click.Choice(["debug", "info", "warning", "error", "critical"], case_sensitive=False), default="warning")
 @_store_option
 @_json_option
@@ -136,7 +138,9 @@ def run(
         from mlflow_adk_eval.tracking import register  # noqa: PLC0415
 
         extra["model_version"] = register(report, register_as, tracking_uri=options["tracking_uri"])
-    _show_report(report, detailed=detailed, as_json=as_json, extra=extra)
+    kept = report.verdict == "undecided" and report.judging and options["ledger"] != "off"
+    hint = f"What is missing can be asked for, and nothing else, with --resume {report.run_id}" if kept else ""
+    _show_report(report, detailed=detailed, as_json=as_json, extra=extra, hint=hint)
 
 
 def _agent_path(agent: str) -> str:
@@ -280,7 +284,7 @@ def demo(*, folder: Path) -> None:
     run_demo(folder)
 
 
-def _show_report(report: Report, *, detailed: bool, as_json: bool, extra: dict[str, Any] | None = None) -> NoReturn:
+def _show_report(report: Report, *, detailed: bool, as_json: bool, extra: dict[str, Any] | None = None, hint: str = "") -> NoReturn:
     from mlflow_adk_eval.report.console import console, report_view  # noqa: PLC0415
     from mlflow_adk_eval.report.summary import exit_code  # noqa: PLC0415
 
@@ -291,10 +295,13 @@ def _show_report(report: Report, *, detailed: bool, as_json: bool, extra: dict[s
         for name, value in (extra or {}).items():
             if value is not None:
                 click.echo(f"{name.replace('_', ' ')}: {value}")
+        click.echo(hint) if hint else None
     sys.exit(exit_code(report))
 
 
 def _report_json(report: Report) -> dict[str, Any]:
+    from dataclasses import asdict  # noqa: PLC0415
+
     return {
         "verdict": report.verdict,
         "reasons": list(report.reasons),
@@ -312,6 +319,7 @@ def _report_json(report: Report) -> dict[str, Any]:
             }
             for name, summary in report.summaries().items()
         },
+        "judging": asdict(report.judging) | {"flip_rate": report.judging.flip_rate} if report.judging else None,
         "notes": list(report.notes),
     }
 

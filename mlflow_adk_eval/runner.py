@@ -203,6 +203,7 @@ def score(
     judge_options: JudgeOptions | None = None,
     budget: BudgetSource = None,
     ledger: LedgerSource = None,
+    rejudge_failed: bool = False,
     progress: Progress | None = None,
 ) -> Report:
     """Return the report on recorded conversations, without an agent and without MLflow.
@@ -217,6 +218,7 @@ def score(
         budget: how much may be spent on them: a `Budget`, or a dict with ``max_calls`` and ``max_tokens``.
         ledger: the file that keeps what judges answered, so that nothing is paid for twice; ``None``: as
             ``ADK_EVAL_LEDGER`` says, else ``.adk_eval/ledger.sqlite``; ``False``: none.
+        rejudge_failed: whether to ask again where a judge's kept answer cannot be read.
         progress: called with the number of finished case runs and of all.
 
     Raises:
@@ -225,7 +227,7 @@ def score(
     """
     loaded, chosen = load_inputs(eval_set, config)
     recording = load_recording(actual)
-    setup = judge_setup(judge, judge_options, budget)
+    setup = judge_setup(judge, judge_options, budget, rejudge_failed=rejudge_failed)
     with opened(ledger) as kept:
         report = run(loaded, recording, chosen, Options(judges=replace(setup, answers=kept), progress=progress))
         return replace(report, notes=(*report.notes, kept.trouble)) if kept and kept.trouble else report

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +34,8 @@ from mlflow_adk_eval.tracking.client import HASTY, connect, experiment_of, reach
 from mlflow_adk_eval.tracking.log import Start, abandon_run, finish_run, reopen_run, start_run
 from mlflow_adk_eval.tracking.resume import begin, earlier_run
 from mlflow_adk_eval.tracking.versions import find_version
+
+_logger = logging.getLogger(__name__)
 
 PENDING = Path("adk_eval_pending")
 """Where evaluations wait for MLflow, each in a folder named by its run."""
@@ -261,6 +264,8 @@ class _Started:
         """Mark the run as one that came to nothing."""
         interrupted = isinstance(error, KeyboardInterrupt | asyncio.CancelledError)
         abandon_run(self.client, self.run.run_id, "KILLED" if interrupted else "FAILED")
+        if self.ledger:
+            _logger.warning("what was paid for is kept: go on with resume=%r", self.run.run_id)
 
     def finish(self, report: Report) -> Report:
         """Log the report, or keep it in a folder if that does not succeed; return it with the id of its run."""

@@ -1,0 +1,94 @@
+"""Judges from the command line: options, accounts, and going on where a run stopped."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from mlflow_adk_eval.cli import cli
+from tests.judge.servers import Server, judging, serving
+
+CONFIG = {"criteria": {"final_response_match_v2": {"threshold": 1.0, "judge_model_options": {"num_samples": 3}}}}
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    with serving(judging(lambda _call: "valid")) as running:
+        monkeypatch.setenv("GOOGLE_API_KEY", "a-key-for-tests")
+        monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", running.url)
+        for name in ("GEMINI_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_ENTERPRISE"):
+            monkeypatch.delenv(name, raising=False)
+        yield running
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    def turn(number: int) -> dict[str, object]:
+        return {"user_content": {"parts": [{"text": f"q{number}"}]}, "final_response": {"parts": [{"text": f"answer {number}"}]}}
+
+    cases = [{"eval_id": f"c{number}", "conversation": [turn(number)]} for number in range(3)]
+    path = tmp_path / "set.evalset.json"
+    path.write_text(json.dumps({"eval_set_id": "set", "eval_cases": cases}), encoding="utf-8")
+    (tmp_path / "test_config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    return path
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+def test_the_accounts_are_printed_and_are_part_of_the_json(server: Server, recorded: Path) -> None:
+    text = invoke("score", recorded, "--actual", recorded)
+    assert "Judged by gemini-2.5-flash: 6 calls, 108 tokens, 3 votes saved by stopping early" in " ".join(text.output.split())
+    assert text.exit_code == 0
+    found = json.loads(invoke("score", recorded, "--actual", recorded, "--json").output)["judging"]
+    assert (found["calls"], found["input_tokens"], found["output_tokens"], found["calls_saved"], found["flip_rate"]) == (6, 66, 42, 3, 0.0)
+    assert len(server.calls) == 12
+
+
+def test_the_model_of_the_config_can_be_replaced(server: Server, recorded: Path) -> None:
+    assert invoke("score", recorded, "--actual", recorded, "--judge", "gemini-2.5-pro").exit_code == 0
+    assert {call.model for call in server.calls} == {"gemini-2.5-pro"}
+
+
+def test_a_spent_budget_is_2_and_the_run_can_be_gone_on_with(server: Server, recorded: Path, tmp_path: Path) -> None:
+    options = ["--tracking_uri", f"sqlite:///{tmp_path}/mlflow.db", "--ledger", tmp_path / "ledger.sqlite"]
+    stopped = invoke("run", recorded, recorded, *options, "--max_calls", "4")
+    assert stopped.exit_code == 2
+    assert "4 calls" in " ".join(stopped.output.split())
+    hinted = re.search(r"--resume (\w+)", stopped.output)
+    assert hinted
+    resumed = invoke("run", recorded, recorded, *options, "--resume", hinted[1], "--json")
+    assert resumed.exit_code == 0
+    found = json.loads(resumed.output)
+    assert (found["judging"]["calls"], found["judging"]["reused"]) == (2, 4)
+    assert found["run_id"] != hinted[1]  # what a run has said cannot be changed
+    assert len(server.calls) == 6
+    again = invoke("run", recorded, recorded, *options, "--resume", "latest", "--json")
+    assert json.loads(again.output)["judging"]["calls"] == 0
+
+
+@pytest.mark.parametrize(
+    ("resume", "message"),
+    [("0123456789", "does not know this run"), ("latest", "knows no run of this eval set")],
+)
+def test_a_run_that_the_ledger_does_not_know_cannot_be_gone_on_with(
+    resume: str, message: str, server: Server, recorded: Path, tmp_path: Path
+) -> None:
+    store = f"sqlite:///{tmp_path}/mlflow.db"
+    found = invoke("run", recorded, recorded, "--tracking_uri", store, "--ledger", tmp_path / "ledger.sqlite", "--resume", resume)
+    assert message in str(found.exception)
+    assert server.calls == []
+
+
+def test_without_a_key_nothing_is_begun(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GOOGLE_API_KEY", "GEMINI_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_ENTERPRISE"):
+        monkeypatch.delenv(name, raising=False)
+    found = invoke("score", recorded, "--actual", recorded)
+    assert "GOOGLE_API_KEY" in str(found.exception)
+    assert getattr(found.exception, "exit_code", None) == 3
