@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,7 @@ from mlflow_adk_eval.criteria.base import failed, result_of
 from mlflow_adk_eval.criteria.rubrics import unused_rubrics
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet
-from mlflow_adk_eval.evalset.parse import no_collection
+from mlflow_adk_eval.evalset.parse import no_collection, no_rescanning
 from mlflow_adk_eval.inputs import ConfigSource, EvalSetSource, load_inputs
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.judge.judging import BudgetSource, JudgeSetup, JudgeSource, Judging, judge_setup
@@ -113,8 +112,8 @@ async def _results(jobs: Sequence[tuple[EvalCase, int]], agent: Agent, planned: 
 
     # While the judges of one case think, the agent goes on with others.
     limit = max(options.concurrency, options.judges.options.max_concurrency) if planned.judged else options.concurrency
-    # A live agent may leave cyclic garbage for hours; judging recordings leaves next to none.
-    with no_collection() if isinstance(agent, Recording) and not planned.judged else contextlib.nullcontext():
+    # A live agent or a judge's client may leave cyclic garbage for hours; computing scores of recordings leaves next to none.
+    with no_collection() if isinstance(agent, Recording) and not planned.judged else no_rescanning():
         await each(work, len(jobs), limit=limit)
     return tuple(results[index] for index in range(len(jobs)))
 
@@ -194,7 +193,7 @@ def run(eval_set: EvalSet, agent: Agent, config: EvalConfig, options: Options | 
     return wait(lambda: arun(eval_set, agent, config, options))
 
 
-def score(
+def score(  # noqa: PLR0913 - one function is the whole of it
     eval_set: EvalSetSource,
     actual: Recorded,
     config: ConfigSource = None,

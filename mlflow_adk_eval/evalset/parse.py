@@ -69,6 +69,19 @@ def no_collection() -> Generator[None, None, None]:
             gc.enable()
 
 
+@contextlib.contextmanager
+def no_rescanning() -> Generator[None, None, None]:
+    """Keep the cyclic garbage collector from scanning what was there before, imported modules above all; what comes is collected."""
+    ours = not gc.get_freeze_count()
+    if ours:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        if ours:
+            gc.unfreeze()
+
+
 def read_text(path: Path, *, error: type[InputError] = EvalSetError) -> bytes:
     """Return the file's bytes without a byte order mark.
 
