@@ -22,7 +22,9 @@ PACED = 0.25
 that is how a provider sets a pace, and nobody's failure.
 """
 BRIEF = 3
-"""After so many attempts, those that are left are spread over the time that a judge is given to recover."""
+"""After so many attempts, those that are left are spread over the time that a judge is given to recover, if it fails for everybody."""
+EVERYBODY = 16
+"""Failures in a row that cannot be the bad luck of a few requests."""
 
 
 class TimedOut(Unavailable):
@@ -70,7 +72,7 @@ class Patience:
         remaining = self._outage.remaining(now)
         if remaining is None:
             return limit
-        if self._spent > BRIEF:
+        if self._spent > BRIEF and self._outage.failures >= EVERYBODY:
             limit = max(limit, 2 * remaining / max(self._options.attempts - self._spent, 1))
         return min(limit, max(remaining, FIRST_S))
 

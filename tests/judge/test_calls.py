@@ -447,3 +447,25 @@ def test_the_accounts_count_ballots() -> None:
     assert (usage.calls_saved, usage.ballots, usage.split_ballots, usage.votes, usage.dissenting_votes) == (2, 4, 1, 8, 2)
     assert usage.flip_rate == 0.25
     assert (usage.models, usage.prompts) == (("gemini-2.5-flash",), {"safety_v1@1": "ab"})
+
+
+def test_the_bad_luck_of_one_request_is_no_reason_to_wait_as_for_a_judge_that_is_down() -> None:
+    """The last request of a run fails five times, and nobody else is asking who could show that the judge works."""
+
+    async def work() -> tuple[Made, float]:
+        sent = 0
+
+        async def send() -> Answer:
+            nonlocal sent
+            sent += 1
+            if sent <= 5:
+                raise Unavailable("500")
+            return Answer(text="{}")
+
+        made = await Calls(JudgeOptions(), Accounts()).make(send, None)
+        return made, anyio.current_time()
+
+    for _ in range(20):
+        made, took = simulated(work)
+        assert made.answer is not None
+        assert took <= 0.5 + 1 + 2 + 4 + 8
