@@ -10,6 +10,8 @@ _RESAMPLES = 2000
 _CELLS_AT_ONCE = 4_000_000
 """Resampled values held in memory at the same time: 32 MB."""
 _SEED = 0
+_ALIKE = 1e-12
+"""Means that differ by less are one value: the bootstrap would divide by the square of what is nothing but rounding."""
 _FEWEST = 2
 
 Interval = tuple[float, float]
@@ -57,7 +59,7 @@ def _bootstrap_interval(groups: Sequence[Sequence[float]], confidence: float) ->
 
     sums = np.array([math.fsum(values) for values in groups])
     counts = np.array([len(values) for values in groups])
-    if np.ptp(sums / counts) == 0:
+    if np.ptp(sums / counts) < _ALIKE:
         return None
 
     def mean_of(sums: Any, counts: Any, axis: int = -1) -> Any:

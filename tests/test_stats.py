@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.stats import mean_interval, wilson_interval
@@ -60,6 +60,7 @@ def test_cases_are_resampled_and_not_values() -> None:
     assert mean_interval(runs) == pytest.approx(few)
 
 
+@example([[0.0], [2.2250738585e-313]])
 @given(st.lists(st.lists(st.floats(0, 1), min_size=1, max_size=4), min_size=2, max_size=20))
 @settings(deadline=None, max_examples=40)
 def test_the_interval_holds_its_mean_and_stays_in_range(runs: list[list[float]]) -> None:
