@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mlflow_adk_eval.evalset import ConversationScenario, EvalCase, Invocation
-from mlflow_adk_eval.outcome import CriterionResult, Errored, Judged, Outcome, Scored, Skipped, case_outcome
+from mlflow_adk_eval.outcome import CriterionResult, Errored, Judged, Outcome, Scored, Skipped, Vote, case_outcome
 from mlflow_adk_eval.redact import redacted, secrets_of
 
 _SCENARIO = Skipped("the case is a scenario and has no reference conversation")
@@ -91,9 +91,9 @@ def missing_turns(run: CaseRun) -> tuple[Errored, ...]:
     return (error,) * (expected - len(run.actual))
 
 
-def whole_case(run: CaseRun, outcome: Outcome) -> Judged:
+def whole_case(run: CaseRun, outcome: Outcome, votes: tuple[Vote, ...] = ()) -> Judged:
     """Return a judgement of the case as a whole, which is recorded at its last turn."""
-    return Judged((*(None,) * (run.turns - 1), outcome))
+    return Judged((*(None,) * (run.turns - 1), outcome), votes=votes)
 
 
 def failed(run: CaseRun, error: str) -> Judged:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from mlflow_adk_eval.criteria.base import CaseRun
-from mlflow_adk_eval.criteria.judged import TRIVIAL, Cell, judged_pairs, place, single, trivial
+from mlflow_adk_eval.criteria.judged import TRIVIAL, Cell, asked, judged_pairs, place, trivial
 from mlflow_adk_eval.criteria.transcript import final_text, user_text
 from mlflow_adk_eval.evalset import EvalCase, Invocation
 from mlflow_adk_eval.judge.jury import Jury
@@ -39,8 +39,8 @@ class FinalResponseMatch:
             return Cell(_NO_REFERENCE)
         if trivial(answer, reference):
             return Cell(Scored(0.0, TRIVIAL, {"verdict": "invalid"}))
-        ballot = await self.jury.decide(_question(user_text(actual) or user_text(expected), reference, answer), place(run, index, NAME))
-        return Cell(single(ballot.findings[0]), ballot.votes)
+        question = _question(user_text(actual) or user_text(expected), reference, answer)
+        return await asked(self.jury, question, place(run, index, NAME))
 
     def _final(self, turn: Invocation) -> str:
         return final_text(turn, include_intermediate=self.settings.include_intermediate_responses_in_final)

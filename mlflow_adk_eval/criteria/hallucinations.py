@@ -23,7 +23,7 @@ from mlflow_adk_eval.criteria.transcript import (
 )
 from mlflow_adk_eval.evalset import AppDetails, IntermediateData, Invocation
 from mlflow_adk_eval.judge.jury import Finding, Jury
-from mlflow_adk_eval.judge.prompt import Block, load_prompt
+from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
 from mlflow_adk_eval.judge.question import Item, Question
 from mlflow_adk_eval.outcome import Errored, Judged, Outcome, Scored, mean
 from mlflow_adk_eval.settings import HallucinationsSettings
@@ -118,7 +118,7 @@ def _questions(statement: _Statement, context: Mapping[str, str]) -> Iterator[Qu
     items = [Item(f"{statement.id} #{number}", text) for number, text in enumerate(sentences(statement.text) or [statement.text], 1)]
     whole = statement.text if len(items) > _MAX_ITEMS else ""
     texts = {**context, "tool_calls": statement.tool_calls, "whole_text": whole}
-    blocks = tuple(Block(name, text) for name, text in texts.items() if text)
+    blocks = blocks_of(texts)
     for start in range(0, len(items), _MAX_ITEMS):
         chunk = tuple(items[start : start + _MAX_ITEMS])
         yield Question(prompt=load_prompt(_NAME), blocks=blocks, items=chunk, worth=_WORTH, remarks=_REMARKS)

@@ -9,11 +9,11 @@ from functools import partial
 
 from mlflow_adk_eval.criteria.base import CaseRun, whole_case
 from mlflow_adk_eval.criteria.dialogue import dialogue_text
-from mlflow_adk_eval.criteria.judged import TRIVIAL, Cell, combined, foregone, judged_turns, place, single, trivial
+from mlflow_adk_eval.criteria.judged import TRIVIAL, Cell, asked, combined, foregone, judged_turns, place, single, trivial
 from mlflow_adk_eval.criteria.transcript import conversation_text, final_text, instructions_text, tools_text, user_text
 from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.judge.jury import Jury
-from mlflow_adk_eval.judge.prompt import Block, Prompt, load_prompt
+from mlflow_adk_eval.judge.prompt import Block, Prompt, blocks_of, load_prompt
 from mlflow_adk_eval.judge.question import Item, Question
 from mlflow_adk_eval.outcome import Judged, Scored
 from mlflow_adk_eval.settings import VertexSettings
@@ -49,9 +49,8 @@ class TurnGrade:
             "user_message": user_text(turn),
             "response": final_text(turn),
         }
-        question = Question(prompt=load_prompt(self.name), blocks=_blocks(texts), worth=self.worth)
-        ballot = await self.jury.decide(question, place(run, index, self.name))
-        return Cell(single(ballot.findings[0]), ballot.votes)
+        question = Question(prompt=load_prompt(self.name), blocks=blocks_of(texts), worth=self.worth)
+        return await asked(self.jury, question, place(run, index, self.name))
 
 
 def safety(settings: VertexSettings, jury: Jury) -> TurnGrade:
@@ -86,7 +85,7 @@ class CaseGrade:
         ballot = await self.jury.decide(question, place(run, len(run.actual) - 1, self.name))
         named = [replace(finding, item=found) for finding, found in zip(ballot.findings, properties, strict=False)]
         outcome = combined(named, "property") if named else single(ballot.findings[0])
-        return replace(whole_case(run, outcome), votes=ballot.votes)
+        return whole_case(run, outcome, ballot.votes)
 
 
 def task_success(settings: VertexSettings, jury: Jury) -> CaseGrade:
@@ -111,11 +110,6 @@ def _properties(prompt: Prompt) -> list[Item]:
 
 def _conversation(turns: Sequence[Invocation]) -> tuple[Block, ...]:
     apps = [turn.app_details for turn in turns]
-    return _blocks(
+    return blocks_of(
         {"developer_instructions": instructions_text(*apps), "tools": tools_text(*apps), "conversation": conversation_text(turns)}
     )
-
-
-def _blocks(texts: Mapping[str, str]) -> tuple[Block, ...]:
-    """Return the texts that are not empty, in order."""
-    return tuple(Block(name, text) for name, text in texts.items() if text)

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 from mlflow_adk_eval.concurrency import gathered
 from mlflow_adk_eval.criteria.base import CaseRun, judge_pairs, missing_turns
 from mlflow_adk_eval.criteria.transcript import final_text
-from mlflow_adk_eval.judge.jury import Finding, Place
+from mlflow_adk_eval.judge.jury import Finding, Jury, Place
+from mlflow_adk_eval.judge.question import Question
 from mlflow_adk_eval.outcome import Errored, Judged, Outcome, Scored, Vote, mean
 
 C = TypeVar("C")
@@ -149,6 +150,12 @@ def single(finding: Finding) -> Outcome:
     if isinstance(outcome, Errored):
         return outcome
     return Scored(outcome.score, f"{tally(finding)}: {outcome.rationale}", {"verdict": finding.label, **outcome.details})
+
+
+async def asked(jury: Jury, question: Question, where: Place) -> Cell:
+    """Return what a ballot finds about the only item of a question."""
+    ballot = await jury.decide(question, where)
+    return Cell(single(ballot.findings[0]), ballot.votes)
 
 
 def tally(finding: Finding) -> str:

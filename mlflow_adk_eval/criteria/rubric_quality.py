@@ -29,7 +29,7 @@ from mlflow_adk_eval.criteria.transcript import (
 )
 from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.judge.jury import Finding, Jury, Place
-from mlflow_adk_eval.judge.prompt import Block, load_prompt
+from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
 from mlflow_adk_eval.judge.question import Item, Question
 from mlflow_adk_eval.outcome import Errored, Judged, Outcome, Scored
 from mlflow_adk_eval.settings import RubricSettings
@@ -111,7 +111,7 @@ class TrajectoryQuality:
     async def __call__(self, run: CaseRun, /) -> Judged:
         """Judge the conversation as a whole."""
         cell = await self._conversation(run)
-        return Judged(whole_case(run, cell.outcome).per_invocation, votes=cell.votes)
+        return whole_case(run, cell.outcome, cell.votes)
 
     async def _conversation(self, run: CaseRun) -> Cell:
         turns = run.actual
@@ -152,9 +152,8 @@ async def _decided(jury: Jury, where: Place, material: Mapping[str, str], rubric
         return Cell(Errored(rubrics.problem))
     if not rubrics.texts:
         return None
-    blocks = tuple(Block(name, text) for name, text in material.items() if text)
     items = tuple(Item(id=rubric_id, text=text) for rubric_id, text in rubrics.texts.items())
-    ballot = await jury.decide(Question(prompt=load_prompt(where.criterion), blocks=blocks, items=items, worth=_WORTH), where)
+    ballot = await jury.decide(Question(prompt=load_prompt(where.criterion), blocks=blocks_of(material), items=items, worth=_WORTH), where)
     return Cell(combined(ballot.findings, "rubric"), ballot.votes)
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from mlflow_adk_eval.concurrency import gathered
 from mlflow_adk_eval.criteria.base import CaseRun
 from mlflow_adk_eval.criteria.dialogue import dialogue_text
-from mlflow_adk_eval.criteria.judged import Cell, judged_turns, place, single
+from mlflow_adk_eval.criteria.judged import Cell, asked, judged_turns, place
 from mlflow_adk_eval.criteria.personas import persona_text
 from mlflow_adk_eval.criteria.transcript import user_text
 from mlflow_adk_eval.evalset import ConversationScenario
@@ -46,10 +46,10 @@ class UserSimulatorQuality:
 
     async def _turn(self, run: CaseRun, scenario: ConversationScenario, index: int) -> Cell:
         """Judge a turn; whether it was the right one to end with can only be asked of a conversation that did not break off."""
-        asked = [partial(self._message, run, scenario, index)]
+        questions = [partial(self._message, run, scenario, index)]
         if index == len(run.actual) - 1 and not run.error:
-            asked.append(partial(self._end, run, scenario, index))
-        return _joined(*await gathered(asked))
+            questions.append(partial(self._end, run, scenario, index))
+        return _joined(*await gathered(questions))
 
     async def _message(self, run: CaseRun, scenario: ConversationScenario, index: int) -> Cell:
         message = user_text(run.actual[index])
@@ -70,8 +70,7 @@ class UserSimulatorQuality:
         return (plan, Block("persona", persona_text(persona, self.settings.stop_signal))) if persona else (plan,)
 
     async def _decide(self, run: CaseRun, index: int, question: Question) -> Cell:
-        ballot = await self.jury.decide(question, place(run, index, _NAME))
-        return Cell(single(ballot.findings[0]), ballot.votes)
+        return await asked(self.jury, question, place(run, index, _NAME))
 
 
 def _first(said: str, wanted: str) -> Outcome:

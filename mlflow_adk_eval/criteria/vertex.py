@@ -75,7 +75,7 @@ class VertexCase:
             return whole_case(run, obstacle)
         result = await self.service.evaluate(self.name, conversation(run.actual), self.settings.bounds)
         votes = tuple(_votes(result, self.name, place(run, run.turns - 1, self.name)))
-        return replace(whole_case(run, _outcome(result)), votes=votes)
+        return whole_case(run, _outcome(result), votes)
 
 
 VERTEX: Mapping[str, Callable[[Any, VertexService], Criterion]] = {

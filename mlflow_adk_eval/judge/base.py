@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-Json = dict[str, Any]
+from mlflow_adk_eval.evalset.models import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from mlflow_adk_eval.errors import ConfigError, JudgeError, Problem
 from mlflow_adk_eval.evalset.digest import canonical_json
-from mlflow_adk_eval.judge.base import Answer, Json, NoAnswer, Refused, Request, Unavailable
+from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.judge.base import Answer, NoAnswer, Refused, Request, Unavailable
 from mlflow_adk_eval.judge.failures import failure, one_line, retry_after_s, retry_delay_s
 from mlflow_adk_eval.judge.gemini_endpoint import Endpoint, endpoint_of_environment
 from mlflow_adk_eval.judge.gemini_reply import answer_of

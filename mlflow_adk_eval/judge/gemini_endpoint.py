@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from mlflow_adk_eval.errors import JudgeError, shown
+from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.judge.adc import application_default
-from mlflow_adk_eval.judge.base import Json
 from mlflow_adk_eval.redact import without_credentials
 
 _NO_KEY = (

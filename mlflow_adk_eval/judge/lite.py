@@ -15,7 +15,8 @@ from pydantic import Field
 
 from mlflow_adk_eval.environment import defaults
 from mlflow_adk_eval.errors import ConfigError, JudgeError, did_you_mean
-from mlflow_adk_eval.judge.base import Answer, Json, NoAnswer, Request, Unavailable
+from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.judge.base import Answer, NoAnswer, Request, Unavailable
 from mlflow_adk_eval.judge.failures import failure, one_line, retry_after_s
 from mlflow_adk_eval.judge.model_config import problems_of_settings
 from mlflow_adk_eval.settings import Settings

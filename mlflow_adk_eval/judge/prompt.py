@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -62,6 +62,11 @@ class Block:
         """Return the text between delimiters that carry `nonce`."""
         text = self.text.encode("utf-8", "replace").decode()  # a lone half of a surrogate pair cannot be sent
         return f'<data-{nonce} name="{self.name}">\n{text}\n</data-{nonce}>'
+
+
+def blocks_of(texts: Mapping[str, str]) -> tuple[Block, ...]:
+    """Return the texts that are not empty as blocks, by name and in order."""
+    return tuple(Block(name, text) for name, text in texts.items() if text)
 
 
 def new_nonce(blocks: Iterable[Block]) -> str:

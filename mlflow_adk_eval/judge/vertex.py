@@ -23,8 +23,9 @@ import anyio.to_thread
 
 from mlflow_adk_eval.errors import JudgeError
 from mlflow_adk_eval.evalset.digest import canonical_json
+from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.judge.adc import application_default
-from mlflow_adk_eval.judge.base import Answer, Json, Refused
+from mlflow_adk_eval.judge.base import Answer, Refused
 from mlflow_adk_eval.judge.failures import one_line
 from mlflow_adk_eval.judge.vertex_reply import UNSENDABLE, Result, answer_of, failures_told, read_result
 
