@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mlflow_adk_eval import metrics, scorers, testing
     from mlflow_adk_eval.agents import Session
     from mlflow_adk_eval.config import EvalConfig, load_config
     from mlflow_adk_eval.errors import (
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from mlflow_adk_eval.judge import Budget, JudgeOptions
     from mlflow_adk_eval.outcome import CaseResult, CriterionResult, Decision, Errored, Report, Scored, Skipped, Vote
     from mlflow_adk_eval.runner import score
-    from mlflow_adk_eval.tracking import aevaluate, evaluate, upload
+    from mlflow_adk_eval.tracking import aevaluate, capture, evaluate, model_fn, predict_fn, pull_eval_set, push_eval_set, records, upload
 
 _HOMES = {
     "agents": ("Session",),
@@ -47,8 +48,9 @@ _HOMES = {
     "gate": ("gate", "promote", "verify"),
     "outcome": ("CaseResult", "CriterionResult", "Decision", "Errored", "Report", "Scored", "Skipped", "Vote"),
     "runner": ("score",),
-    "tracking": ("aevaluate", "evaluate", "upload"),
+    "tracking": ("aevaluate", "capture", "evaluate", "model_fn", "predict_fn", "pull_eval_set", "push_eval_set", "records", "upload"),
 }
+_MODULES = ("metrics", "scorers", "testing")
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __version__ = "0.1.0"
@@ -79,13 +81,22 @@ __all__ = [
     "UsageError",
     "Vote",
     "aevaluate",
+    "capture",
     "evaluate",
     "gate",
     "load_config",
     "load_eval_set",
+    "metrics",
     "migrate",
+    "model_fn",
+    "predict_fn",
     "promote",
+    "pull_eval_set",
+    "push_eval_set",
+    "records",
     "score",
+    "scorers",
+    "testing",
     "upload",
     "verify",
 ]
@@ -93,6 +104,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a public name's module when the name is first used."""
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
     if name not in _MODULE_OF:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)

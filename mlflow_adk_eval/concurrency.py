@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import threading
+import weakref
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractContextManager, suppress
 from typing import TypeVar
 
 import anyio
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 T = TypeVar("T")
 
@@ -40,3 +46,53 @@ async def gathered(jobs: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return [results[index] for index in range(len(listed))]
+
+
+class Background:
+    """One event loop in a thread of its own, for callers that have none: connections opened in it stay usable from call to call."""
+
+    def __init__(self) -> None:
+        """Start nothing yet."""
+        self._lock = threading.Lock()
+        self._portal: BlockingPortal | None = None
+        self._closing: dict[int, Callable[[], Awaitable[None]]] = {}
+        os.register_at_fork(after_in_child=self._forget)
+
+    def call(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do `work` in the loop and return its result. What several threads call is done at the same time."""
+        return self._open().call(work)
+
+    def closes(self, owner: object, close: Callable[[], Awaitable[None]]) -> None:
+        """Have `close` done in the loop once nobody holds `owner` any longer, at the latest when the process ends."""
+        self._closing[id(owner)] = close
+        weakref.finalize(owner, self._close, id(owner)).atexit = False
+
+    def _open(self) -> BlockingPortal:
+        with self._lock:
+            if self._portal is None:
+                opened = start_blocking_portal()
+                self._portal = opened.__enter__()
+                atexit.register(self._end, opened)
+            return self._portal
+
+    def _close(self, owner: int) -> None:
+        close = self._closing.pop(owner, None)
+        if close is not None and self._portal is not None:
+            with suppress(RuntimeError):  # the loop is ending
+                self._portal.start_task_soon(close)
+
+    def _end(self, opened: AbstractContextManager[BlockingPortal]) -> None:
+        for owner in list(self._closing):
+            self._close(owner)
+        self._portal = None
+        opened.__exit__(None, None, None)
+
+    def _forget(self) -> None:
+        """Start anew, as in a forked process, where there is no such thread."""
+        self._lock = threading.Lock()
+        self._portal = None
+        self._closing = {}
+
+
+BACKGROUND = Background()
+"""The loop of this process."""

@@ -158,19 +158,12 @@ def _on_rubrics(config: EvalConfig, eval_set: EvalSet) -> tuple[str, ...]:
 
 async def judge_case(case: EvalCase, run_index: int, played: Played, planned: Plan) -> CaseResult:
     """Return what the criteria of a case make of what the agent did."""
-    run = CaseRun(
-        case=case,
-        run_index=run_index,
-        actual=played.actual,
-        session_state=played.session_state,
-        error=played.error,
-        unfinished=played.unfinished,
-    )
+    run = run_of(case, run_index, played)
     criteria = planned.of(case.eval_id)
     if any(criterion.judged for criterion in criteria):
-        results = await gathered(partial(_result, criterion, run) for criterion in criteria)
+        results = await gathered(partial(judged_by, criterion, run) for criterion in criteria)
     else:
-        results = [await _result(criterion, run) for criterion in criteria]
+        results = [await judged_by(criterion, run) for criterion in criteria]
     return CaseResult(
         eval_id=case.eval_id,
         run_index=run_index,
@@ -182,7 +175,20 @@ async def judge_case(case: EvalCase, run_index: int, played: Played, planned: Pl
     )
 
 
-async def _result(planned: Planned, run: CaseRun) -> CriterionResult:
+def run_of(case: EvalCase, run_index: int, played: Played) -> CaseRun:
+    """Return a case after the agent ran, as criteria look at it."""
+    return CaseRun(
+        case=case,
+        run_index=run_index,
+        actual=played.actual,
+        session_state=played.session_state,
+        error=played.error,
+        unfinished=played.unfinished,
+    )
+
+
+async def judged_by(planned: Planned, run: CaseRun) -> CriterionResult:
+    """Return what one criterion makes of a case."""
     if not run.actual:
         return result_of(planned, run, failed(run, "there is no actual invocation"))
     return await apply(planned, run)

@@ -1,0 +1,1 @@
+"""Eval sets as tests of pytest."""
