@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import anyio
 
@@ -25,6 +26,11 @@ from mlflow_adk_eval.outcome import CriterionResult, Errored
 from mlflow_adk_eval.runner import judged_by, run_of
 from mlflow_adk_eval.settings import CriterionSettings, CustomSettings, JudgedSettings, VertexSettings
 from mlflow_adk_eval.usage import JudgeUsage
+
+T = TypeVar("T")
+
+PAUSE_S = 10.0
+"""Rows of one evaluation follow each other faster than that."""
 
 _NEEDS: Mapping[str, tuple[str, ...]] = {
     "tool_trajectory_avg_score": (CALLS, MADE),
@@ -54,6 +60,8 @@ class Scoring:
         self._limit = (setup or JudgeSetup()).options.max_concurrency
         self._found: dict[str, CriterionResult] = {}
         self._under_way: dict[str, anyio.Event] = {}
+        self._busy = 0
+        self._rested_at = -math.inf
         for settings in _judged_settings(config):
             self._judging.vertex() if isinstance(settings, VertexSettings) and settings.backend == "vertex" else self._judging.jury(
                 settings
@@ -81,12 +89,23 @@ class Scoring:
         async def work(index: int) -> None:
             found[index] = await self._result(rows[index], criterion)
 
-        BACKGROUND.call(lambda: each(work, len(rows), limit=self._limit))
+        BACKGROUND.call(lambda: self._working(lambda: each(work, len(rows), limit=self._limit)))
         return [found[index] for index in range(len(rows))]
 
     def result(self, row: Row, criterion: str) -> CriterionResult:
         """Return what one criterion makes of a row."""
-        return BACKGROUND.call(lambda: self._result(row, criterion))
+        return BACKGROUND.call(lambda: self._working(lambda: self._result(row, criterion)))
+
+    async def _working(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do `work`. The first after a pause is a new evaluation, in which a judge that was given up has another chance."""
+        if not self._busy and anyio.current_time() - self._rested_at > PAUSE_S:
+            self._judging.recover()
+        self._busy += 1
+        try:
+            return await work()
+        finally:
+            self._busy -= 1
+            self._rested_at = anyio.current_time()
 
     async def _result(self, row: Row, criterion: str) -> CriterionResult:
         settings = self.config.criteria_of(row.case.eval_id).get(criterion)

@@ -80,6 +80,11 @@ class Calls:
         """Why the judge was given up; empty where it was not."""
         return self._outage
 
+    def recover(self) -> None:
+        """Give a judge that was given up another chance. What was learnt of its pace stays."""
+        self._failing = Outage(self._options.outage_s)
+        self._outage = ""
+
     async def make(self, send: Send, address: str | None, *, anew: bool = False) -> Made:
         """Return the answer to a request, paid for at most once; or why there is none. It raises nothing.
 

@@ -137,10 +137,19 @@ class Judging:
         """Return what the judges took so far; ``None`` where no criterion needs one."""
         if not self.asked:
             return None
-        services = [calls for _, calls in self._judges.values()] + ([self._vertex.calls] if self._vertex else [])
+        services = self._services()
         models = [judge.model for judge, _ in self._judges.values()] + (["vertex"] if self._vertex else [])
         usage = self._accounts.usage(tuple(dict.fromkeys(models)), dict(sorted(self._prompts.items())))
         return replace(usage, outage="; ".join(filter(None, (calls.outage for calls in services))))
+
+    def recover(self) -> None:
+        """Give judges that were given up another chance."""
+        for calls in self._services():
+            if calls.outage:
+                calls.recover()
+
+    def _services(self) -> list[Calls]:
+        return [calls for _, calls in self._judges.values()] + ([self._vertex.calls] if self._vertex else [])
 
     async def aclose(self) -> None:
         """Give back the connections of the judges that were made here."""
