@@ -26,7 +26,11 @@ if TYPE_CHECKING:
     from mlflow_adk_eval.judge import Budget, JudgeOptions
     from mlflow_adk_eval.outcome import CaseResult, CriterionResult, Decision, Errored, Report, Scored, Skipped, Vote
     from mlflow_adk_eval.runner import score
-    from mlflow_adk_eval.tracking import aevaluate, capture, evaluate, model_fn, predict_fn, pull_eval_set, push_eval_set, records, upload
+    from mlflow_adk_eval.tracking import aevaluate, evaluate, upload
+    from mlflow_adk_eval.tracking.capturing import capture
+    from mlflow_adk_eval.tracking.datasets import pull_eval_set, push_eval_set
+    from mlflow_adk_eval.tracking.modelling import model_fn
+    from mlflow_adk_eval.tracking.predicting import predict_fn, records
 
 _HOMES = {
     "agents": ("Session",),
@@ -48,7 +52,11 @@ _HOMES = {
     "gate": ("gate", "promote", "verify"),
     "outcome": ("CaseResult", "CriterionResult", "Decision", "Errored", "Report", "Scored", "Skipped", "Vote"),
     "runner": ("score",),
-    "tracking": ("aevaluate", "capture", "evaluate", "model_fn", "predict_fn", "pull_eval_set", "push_eval_set", "records", "upload"),
+    "tracking": ("aevaluate", "evaluate", "upload"),
+    "tracking.capturing": ("capture",),
+    "tracking.datasets": ("pull_eval_set", "push_eval_set"),
+    "tracking.modelling": ("model_fn",),
+    "tracking.predicting": ("predict_fn", "records"),
 }
 _MODULES = ("metrics", "scorers", "testing")
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}

@@ -7,17 +7,17 @@ from dataclasses import dataclass, fields
 from inspect import Parameter, Signature
 from typing import Any, TypeVar
 
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from mlflow_adk_eval.config import DEFAULT_CONFIG, SETTINGS, EvalConfig
 from mlflow_adk_eval.doors.scoring import Scoring, criterion_config, scoring
 from mlflow_adk_eval.errors import ConfigError, Problem, did_you_mean
-from mlflow_adk_eval.evalset import dump
+from mlflow_adk_eval.evalset.models import Model
 from mlflow_adk_eval.inputs import ConfigSource
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.judge.judging import BudgetSource, JudgeSource
 from mlflow_adk_eval.ledger import LedgerSource
+from mlflow_adk_eval.settings import Settings
 
 T = TypeVar("T")
 
@@ -143,6 +143,6 @@ def _refuse_unknown(name: str, given: Mapping[str, Any], known: Mapping[str, Par
 
 def _plain(value: Any) -> Any:
     """Return models among the settings as a config would spell them."""
-    if isinstance(value, BaseModel):
-        return dump(value)
+    if isinstance(value, Model | Settings):
+        return value.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

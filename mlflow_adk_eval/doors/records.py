@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from mlflow_adk_eval.agents import Played
 from mlflow_adk_eval.doors.rows import is_missing
 from mlflow_adk_eval.errors import EvalSetError, Problem, shown
-from mlflow_adk_eval.evalset import Content, EvalCase, dump
+from mlflow_adk_eval.evalset import Content, EvalCase, Invocation, Part, dump
 from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.evalset.parse import parse
 
 CASE = "eval_case"
 """The expectation that holds a whole case."""
@@ -26,9 +29,15 @@ _EXPECTED = {
     "rubrics": "rubrics",
 }
 """Expectations and the cells that they are; of several for one cell, the later here counts."""
+EXPECTATIONS = tuple(_EXPECTED)
+"""The names of the expectations that criteria read."""
 _ASKED = ("eval_id", "session_input")
 _DONE = ("tool_calls", "session_state", "run_index", "error", "unfinished")
-_INVOCATION = {"final_response", "finalResponse", "intermediate_data", "intermediateData", "user_content", "userContent"}
+_STEPS = {"intermediate_data", "intermediateData"}
+_FINAL = ("final_response", "finalResponse")
+_INVOCATION = {*_FINAL, *_STEPS, "user_content", "userContent"}
+_SCENARIO = "conversation_scenario"
+_EVAL_CASE = TypeAdapter(EvalCase)
 
 
 def record_of(case: EvalCase) -> dict[str, Any]:
@@ -38,7 +47,7 @@ def record_of(case: EvalCase) -> dict[str, Any]:
     """
     asked: Json = {"eval_id": case.eval_id}
     if case.conversation is None:
-        asked["conversation_scenario"] = dump(case.conversation_scenario) if case.conversation_scenario else {}
+        asked[_SCENARIO] = dump(case.conversation_scenario) if case.conversation_scenario else {}
     else:
         asked["messages"] = [_message(turn.user_content) for turn in case.conversation]
     if case.session_input:
@@ -48,14 +57,31 @@ def record_of(case: EvalCase) -> dict[str, Any]:
     return {"inputs": asked, "expectations": {**expected, CASE: dump(case)}}
 
 
-def _message(content: Content) -> Any:
-    """Return a message as its text, if that is all there is to it."""
-    parts = content.parts or ()
-    return (
-        parts[0].text
-        if len(parts) == 1 and dump(content).keys() <= {"parts", "role"} and dump(parts[0]).keys() == {"text"}
-        else dump(content)
-    )
+def _message(content: Content) -> Json:
+    """Return a message as chats have it, which MLflow's own scorers read, if a text is all there is to it."""
+    told = dump(content)
+    plain = told.keys() <= {"parts", "role"} and [part.keys() for part in told.get("parts") or ()] == [{"text"}]
+    return {"role": "user", "content": content.text} if plain else {"parts": [], **told}
+
+
+def case_of(inputs: Mapping[str, Any]) -> EvalCase:
+    """Return what a record's inputs ask an agent for: each text or message of the user as a turn, or a scenario.
+
+    Raises:
+        EvalSetError: if the inputs are not what an agent can be asked.
+    """
+    asked: Json = {"eval_id": str(inputs.get("eval_id", "row")), "session_input": inputs.get("session_input")}
+    if _SCENARIO in inputs:
+        return parse(_EVAL_CASE, asked | {_SCENARIO: inputs[_SCENARIO]}, "inputs")
+    said = _given(inputs)
+    turns = [{"user_content": _content(one)} for one in (_of_user(said) if isinstance(said, list | tuple) else [said])]
+    return parse(_EVAL_CASE, asked | {"conversation": turns}, "inputs")
+
+
+def _content(message: Any) -> Any:
+    if isinstance(message, Mapping) and "parts" in message:
+        return {"role": "user", **message}
+    return {"role": "user", "parts": [{"text": _text(message)}]}
 
 
 def outputs_of(played: Played) -> dict[str, Any]:
@@ -80,31 +106,41 @@ def cells_of(inputs: Any, outputs: Any, expectations: Mapping[str, Any] | None =
     cells = {"inputs": _said(inputs), **_done(outputs, source)}
     cells |= {name: asked[name] for name in _ASKED if name in asked}
     cells |= {cell: expected[name] for name, cell in _EXPECTED.items() if name in expected}
+    if isinstance(cells["inputs"], list) and cells["inputs"] and not isinstance(cells["predictions"], list | tuple):
+        cells["inputs"] = cells["inputs"][-1]  # one answer is to the last message; the others are what went before
     if isinstance(cells.get("targets"), Mapping | EvalCase):
         cells.pop("expected_tool_calls", None)  # the case says it all
     return cells
 
 
 def _said(inputs: Any) -> Any:
-    """Return what the user said: the text among the inputs, or all of them."""
-    if not isinstance(inputs, Mapping):
-        return inputs
+    """Return what the user said, as a text or several."""
+    given = _given(inputs) if isinstance(inputs, Mapping) else inputs
+    return [_text(one) for one in _of_user(given)] if isinstance(given, list | tuple) else given
+
+
+def _given(inputs: Mapping[str, Any]) -> Any:
+    """Return the text or the messages among the inputs; where nothing is known as such, all of them as one text."""
     for name in _USER:
         if name in inputs:
-            value = inputs[name]
-            return _texts(value) if isinstance(value, list | tuple) else value
+            return inputs[name]
     texts = [value for name, value in inputs.items() if isinstance(value, str) and name != "eval_id"]
     return texts[0] if len(texts) == 1 else json.dumps(dict(inputs), ensure_ascii=False, default=str)
 
 
-def _texts(messages: Any) -> list[Any]:
-    """Return what the user said in a list of messages, in which others may speak too."""
-    said = [one for one in messages if not (isinstance(one, Mapping) and one.get("role") not in {None, "user"})]
-    return [one["content"] if isinstance(one, Mapping) and "content" in one else _text(one) for one in said]
+def _of_user(messages: Sequence[Any]) -> list[Any]:
+    """Return the user's part of a list of messages, in which others may speak, too."""
+    return [one for one in messages if not (isinstance(one, Mapping) and one.get("role") not in {None, "user"})]
 
 
-def _text(message: Any) -> Any:
-    return Content.model_validate(message).text if isinstance(message, Mapping) and "parts" in message else message
+def _text(message: Any) -> str:
+    """Return the text of a message as chats, as OpenAI or as ADK has it."""
+    if isinstance(message, Mapping) and "parts" in message:
+        return Content.model_validate(message).text
+    content = message["content"] if isinstance(message, Mapping) and "content" in message else message
+    if isinstance(content, list | tuple):
+        return "\n".join(part["text"] for part in content if isinstance(part, Mapping) and isinstance(part.get("text"), str))
+    return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False, default=str)
 
 
 def _done(outputs: Any, source: str) -> dict[str, Any]:
@@ -120,3 +156,30 @@ def _done(outputs: Any, source: str) -> dict[str, Any]:
             return {"predictions": outputs[name], **beside}
     wanted = f"a text, an invocation in ADK's format, or an object with a conversation or one of {', '.join(_ANSWER)}"
     raise EvalSetError(source, [Problem("$.outputs", shown(outputs), wanted)])
+
+
+def tells_of_tools(outputs: Any) -> bool:
+    """Whether outputs say which tools were called, so that nothing else needs to be asked."""
+    return isinstance(outputs, Mapping) and bool({"conversation", "tool_calls", *_STEPS} & set(outputs))
+
+
+def has_answer(outputs: Any) -> bool:
+    """Whether outputs hold an answer."""
+    return bool(_answer(outputs))
+
+
+def with_turns(outputs: Any, turns: Sequence[Invocation]) -> dict[str, Any]:
+    """Return outputs that say no more than an answer, with the turns that led to it; the answer is that of the last one."""
+    beside = {name: outputs[name] for name in _DONE if name in outputs} if isinstance(outputs, Mapping) else {}
+    answer = _answer(outputs)
+    if answer and turns:
+        said = Content(role="model", parts=(Part(text=answer),))
+        turns = [*turns[:-1], turns[-1].model_copy(update={"final_response": said})]
+    return {"conversation": list(turns), **beside}
+
+
+def _answer(outputs: Any) -> str:
+    if not isinstance(outputs, Mapping):
+        return outputs if isinstance(outputs, str) else ""
+    found = [outputs[name] for name in (*_FINAL, *_ANSWER) if outputs.get(name)]
+    return _text(found[0]) if found else ""

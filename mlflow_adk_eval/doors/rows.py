@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,20 +12,13 @@ from pydantic import TypeAdapter
 from mlflow_adk_eval.agents import Played
 from mlflow_adk_eval.agents.recording import invocation_of
 from mlflow_adk_eval.criteria.rubrics import RUBRIC_TYPES
+from mlflow_adk_eval.doors.cells import is_list, is_missing, list_of, object_of, plain, tool_uses, whole_number
 from mlflow_adk_eval.errors import EvalSetError, Problem, shown
-from mlflow_adk_eval.evalset import (
-    Content,
-    EvalCase,
-    FunctionCall,
-    FunctionResponse,
-    IntermediateData,
-    Invocation,
-    Part,
-    Rubric,
-    SessionInput,
-)
+from mlflow_adk_eval.evalset import Content, EvalCase, Invocation, Part, Rubric, SessionInput
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.evalset.parse import parse
+
+__all__ = ["CALLS", "CELLS", "MADE", "RESPONSE", "Row", "is_missing", "row_of"]
 
 CELLS: Mapping[str, str] = {
     "inputs": "what the user said: a text, or a list of texts, one per turn",
@@ -77,99 +69,119 @@ def row_of(cells: Mapping[str, Any], source: str = "row") -> Row:
     Raises:
         EvalSetError: with the problem of a cell.
     """
-    given = {name: value for name, value in cells.items() if not is_missing(value)}
+    given = _given(cells)
     if "predictions" not in given:
         raise EvalSetError(source, [Problem("$.predictions", "nothing", CELLS["predictions"])])
     actual = _conversation(given["predictions"], given, MADE, source)
     case = _case(given, len(actual), source)
+    unfinished = bool(_number(given, "unfinished", source, most=1))
     played = Played(
         actual=_asked(actual, case),
-        session_state=_json(given.get("session_state"), "session_state", source),
-        error=str(given.get("error", "")),
-        unfinished=bool(given.get("unfinished", False)),
+        session_state=_object(given, "session_state", source),
+        error=_error(given, source) or ("its last turn is unfinished" if unfinished else ""),
+        unfinished=unfinished,
     )
-    return Row(case=case, played=played, run_index=int(given.get("run_index", 0)), lacks=_lacks(given))
+    return Row(case=case, played=played, run_index=_number(given, "run_index", source), lacks=_lacks(given))
 
 
-def is_missing(value: Any) -> bool:
-    """Whether a cell holds nothing, which tables also write as NaN.
+def _given(cells: Mapping[str, Any]) -> Json:
+    """Return the cells that hold something."""
+    return {name: plain(value) for name, value in cells.items() if not is_missing(value)}
 
-    >>> is_missing(None), is_missing(float("nan")), is_missing("")
-    (True, True, False)
-    """
-    return value is None or (isinstance(value, float) and math.isnan(value)) or type(value).__name__ in {"NAType", "NaTType"}
+
+def _object(given: Mapping[str, Any], name: str, source: str) -> Json | None:
+    return object_of(given.get(name), f"$.{name}", CELLS[name], source)
+
+
+def _number(given: Mapping[str, Any], name: str, source: str, **limits: float) -> int:
+    return whole_number(given.get(name, 0), f"$.{name}", CELLS[name], source, **limits)
+
+
+def _error(given: Mapping[str, Any], source: str) -> str:
+    error = given.get("error", "")
+    if not isinstance(error, str):
+        raise EvalSetError(source, [Problem("$.error", shown(error), "a text")])
+    return error
 
 
 def _case(given: Mapping[str, Any], turns: int, source: str) -> EvalCase:
     target: Any = given.get("targets")
-    eval_id = str(given.get("eval_id", source))
+    rubrics = _rubrics(given.get("rubrics"), source)
+    state = _object(given, "expected_session_state", source)
+    if _is_case(target):
+        return _completed(_whole_case(target, given, source), rubrics, state)
+    expected = _expected(target, given, turns, source)
+    return EvalCase(
+        eval_id=_eval_id(given, source),
+        conversation=_asked_by(expected, given.get("inputs"), source),
+        session_input=_session(given, source),
+        rubrics=rubrics,
+        final_session_state=state,
+    )
+
+
+def _session(given: Mapping[str, Any], source: str) -> SessionInput | None:
+    session: Any = given.get("session_input")
+    if isinstance(session, SessionInput):
+        return session
+    started = _object(given, "session_input", source)
+    return None if started is None else parse(_SESSION, started, f"{source}, session_input")
+
+
+def _eval_id(given: Mapping[str, Any], source: str) -> str:
+    return str(given.get("eval_id", source))
+
+
+def _is_case(target: Any) -> bool:
+    return isinstance(target, EvalCase) or (isinstance(target, Mapping) and bool(_CASE_KEYS & set(target)))
+
+
+def _whole_case(target: Any, given: Mapping[str, Any], source: str) -> EvalCase:
+    if CALLS in given:
+        raise _superfluous(CALLS, "an eval case", source)
     if isinstance(target, EvalCase):
         return target
-    if isinstance(target, Mapping) and _CASE_KEYS & set(target):
-        return parse(_CASE, dict(target), f"{source}, targets")
-    expected = _expected(target, given, turns, source)
-    session = given.get("session_input")
-    return EvalCase(
-        eval_id=eval_id,
-        conversation=_asked_by(expected, given.get("inputs"), source),
-        session_input=None if session is None else parse(_SESSION, _json(session, "session_input", source), f"{source}, session_input"),
-        rubrics=_rubrics(given.get("rubrics"), source),
-        final_session_state=_json(given.get("expected_session_state"), "expected_session_state", source),
-    )
+    named = {} if {"eval_id", "evalId"} & set(target) else {"eval_id": _eval_id(given, source)}
+    return parse(_CASE, named | dict(target), f"{source}, targets")
+
+
+def _completed(case: EvalCase, rubrics: tuple[Rubric, ...] | None, state: Json | None) -> EvalCase:
+    """Return a case with what the cells beside it say: further rubrics, and the state to expect instead of its own."""
+    added: Json = {}
+    if rubrics is not None:
+        added["rubrics"] = (*(case.rubrics or ()), *rubrics)
+    if state is not None:
+        added["final_session_state"] = state
+    return case.model_copy(update=added) if added else case
 
 
 def _expected(target: Any, given: Mapping[str, Any], turns: int, source: str) -> tuple[Invocation, ...]:
     if target is not None or turns == 1:
         return _conversation(target, given, CALLS, source)
+    if CALLS in given:
+        raise _superfluous(CALLS, f"a conversation of {turns} turns", source)
     return (Invocation(user_content=_NO_USER),) * turns
 
 
 def _conversation(value: Any, given: Mapping[str, Any], calls: str, source: str) -> tuple[Invocation, ...]:
     """Return one side of a row as invocations; the tool calls of a cell beside it belong to its only turn."""
     name = "predictions" if calls == MADE else "targets"
-    turns = list(value) if _is_list(value) else [value]
-    said = [invocation_of(turn, f"{source}, {name}") for turn in turns]
+    said = [invocation_of(turn, f"{source}, {name}") for turn in (value if is_list(value) else [value])]
     if calls not in given:
         return tuple(said)
     if len(said) != 1:
-        wanted = f"no such cell beside a conversation of {len(said)} turns, whose invocations hold their own tool calls"
-        raise EvalSetError(source, [Problem(f"$.{calls}", "a cell", wanted)])
-    return (said[0].model_copy(update={"intermediate_data": _tool_uses(given[calls], f"{source}, {calls}")}),)
+        raise _superfluous(calls, f"a conversation of {len(said)} turns", source)
+    made = tool_uses(given[calls], f"$.{calls}", CELLS[calls], source)
+    return (said[0].model_copy(update={"intermediate_data": made}),)
 
 
-def _tool_uses(value: Any, source: str) -> IntermediateData:
-    listed = _json(value, "", source)
-    if not _is_list(listed):
-        raise EvalSetError(source, [Problem("$", shown(listed), 'a list of {"name", "args"}')])
-    calls: list[FunctionCall] = []
-    responses: list[FunctionResponse] = []
-    for number, call in enumerate(listed, 1):
-        if isinstance(call, FunctionCall):
-            calls.append(call)
-            continue
-        if not isinstance(call, Mapping) or not isinstance(call.get("name"), str):
-            raise EvalSetError(source, [Problem(f"$[{number - 1}]", shown(call), 'a tool call: {"name", "args"}')])
-        identity = call.get("id") or f"call_{number}"
-        calls.append(FunctionCall(id=identity, name=call["name"], args=_arguments(call, f"{source}, call {number}")))
-        if "response" in call:
-            answer = call["response"] if isinstance(call["response"], Mapping) else {"result": call["response"]}
-            responses.append(FunctionResponse(id=identity, name=call["name"], response=dict(answer)))
-    return IntermediateData(tool_uses=tuple(calls), tool_responses=tuple(responses))
-
-
-def _arguments(call: Mapping[str, Any], source: str) -> Json:
-    unknown = set(call) - {"id", "name", "args", "arguments", "response"}
-    if unknown:
-        raise EvalSetError(source, [Problem("$", f"unknown keys {', '.join(sorted(map(str, unknown)))}", "name, args, response and id")])
-    arguments = _json(call.get("args", call.get("arguments")), "args", source)
-    if arguments is not None and not isinstance(arguments, Mapping):
-        raise EvalSetError(source, [Problem("$.args", shown(arguments), "an object")])
-    return dict(arguments or {})
+def _superfluous(calls: str, beside: str, source: str) -> EvalSetError:
+    return EvalSetError(source, [Problem(f"$.{calls}", "a cell", f"no such cell beside {beside}, which holds its own tool calls")])
 
 
 def _asked_by(expected: tuple[Invocation, ...], inputs: Any, source: str) -> tuple[Invocation, ...]:
     """Return the reference with what the user said, where it does not say so itself."""
-    said = list(inputs) if _is_list(inputs) else [inputs] if inputs is not None else []
+    said = list(inputs) if is_list(inputs) else [inputs] if inputs is not None else []
     if len(said) not in {0, len(expected)}:
         wanted = f"as many as the {len(expected)} turns of the conversation"
         raise EvalSetError(source, [Problem("$.inputs", f"{len(said)} texts", wanted)])
@@ -192,9 +204,7 @@ def _asked(actual: tuple[Invocation, ...], case: EvalCase) -> tuple[Invocation, 
 def _rubrics(value: Any, source: str) -> tuple[Rubric, ...] | None:
     if value is None:
         return None
-    listed = _json(value, "rubrics", source)
-    if not _is_list(listed):
-        raise EvalSetError(source, [Problem("$.rubrics", shown(listed), CELLS["rubrics"])])
+    listed = list_of(value, "$.rubrics", CELLS["rubrics"], source)
     typed = [rubric for number, one in enumerate(listed, 1) for rubric in _typed(one, number)]
     return parse(_RUBRICS, typed, f"{source}, rubrics")
 
@@ -210,24 +220,12 @@ def _typed(value: Any, number: int) -> list[Any]:
 def _lacks(given: Mapping[str, Any]) -> frozenset[str]:
     """Return which cells that criteria need are missing. An invocation is taken at its word; a text says nothing of tools."""
     lacking = {name for name in (RESPONSE, CALLS, MADE) if name not in given}
-    if not isinstance(given["predictions"], str):
+    if _tells_of_tools(given["predictions"]):
         lacking.discard(MADE)
-    if RESPONSE in given and not isinstance(given["targets"], str):
+    if RESPONSE in given and _tells_of_tools(given["targets"]):
         lacking.discard(CALLS)
     return frozenset(lacking)
 
 
-def _is_list(value: Any) -> bool:
-    return (isinstance(value, Sequence) and not isinstance(value, str | bytes)) or type(value).__name__ == "ndarray"
-
-
-def _json(value: Any, name: str, source: str) -> Any:
-    """Return a list or dict, also where a table holds it as a text."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except ValueError as error:
-        raise EvalSetError(
-            source, [Problem(f"$.{name}".rstrip("."), f"a text that is no JSON ({error})", CELLS.get(name, "JSON"))]
-        ) from None
+def _tells_of_tools(said: Any) -> bool:
+    return not any(isinstance(one, str) for one in (said if is_list(said) else [said]))

@@ -32,7 +32,7 @@ T = TypeVar("T")
 PAUSE_S = 10.0
 """Rows of one evaluation follow each other faster than that."""
 
-_NEEDS: Mapping[str, tuple[str, ...]] = {
+NEEDS: Mapping[str, tuple[str, ...]] = {
     "tool_trajectory_avg_score": (CALLS, MADE),
     "rubric_based_tool_use_quality_v1": (MADE,),
     "multi_turn_tool_use_quality_v1": (MADE,),
@@ -111,7 +111,7 @@ class Scoring:
         settings = self.config.criteria_of(row.case.eval_id).get(criterion)
         if settings is None and criterion not in EFFICIENCY:
             return self._error(criterion, settings, f"the config has no such criterion for the case {row.case.eval_id!r}")
-        lacking = [name for name in _NEEDS.get(criterion, ()) if name in row.lacks and not self._is_custom(criterion)]
+        lacking = [name for name in NEEDS.get(criterion, ()) if name in row.lacks and not self._is_custom(criterion)]
         if lacking:
             return self._error(criterion, settings, f"the row has no {' and no '.join(lacking)}")
         if not isinstance(settings, JudgedSettings | CustomSettings):
