@@ -1,0 +1,107 @@
+"""The prompts of the judges in MLflow's prompt registry: each text once, linked to the runs that used it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+
+from mlflow import MlflowClient
+from mlflow.entities.model_registry import PromptVersion
+from mlflow.tracing.constant import TraceTagKey
+from mlflow.tracing.utils.prompt import update_linked_prompts_tag
+
+from mlflow_adk_eval.errors import TrackingError
+from mlflow_adk_eval.judge.prompt import Prompt, load_prompt
+from mlflow_adk_eval.tracking.client import reaching_mlflow
+
+PREFIX = "adk_eval."
+"""How the prompts' names begin in the registry."""
+HASH = "adk_eval.sha256"
+"""The tag of a prompt version with the hash that a run's ``adk_eval.prompt.<criterion>`` names."""
+_EXPERIMENTS = "_mlflow_experiment_ids"
+"""MLflow's tag with the experiments whose page lists a prompt."""
+_VERSIONS_PER_PAGE = 100
+
+
+def register_used_prompts(client: MlflowClient, run_id: str, used: Mapping[str, str]) -> dict[str, str]:
+    """See to it that MLflow's prompt registry has each prompt that a run used, and link them to the run.
+
+    A text that is there already is not registered again.
+
+    Args:
+        client: where the run and the registry are.
+        run_id: the run.
+        used: the hash of each prompt by ``name@version``, as in `JudgeUsage.prompts`.
+
+    Returns:
+        By name, the address of the version with exactly the text that was used: ``prompts:/adk_eval.<name>/<version>``.
+
+    Raises:
+        TrackingError: if the registry does not take them, or a prompt is neither there nor in this package.
+    """
+    if not used:
+        return {}
+    with reaching_mlflow("the judges' prompts could not be registered"):
+        experiment_id = client.get_run(run_id).info.experiment_id
+        found = {named.partition("@")[0]: _registered(client, named, sha256, experiment_id) for named, sha256 in used.items()}
+        _link(client, run_id, list(found.values()))
+    return {name: prompt.uri for name, prompt in found.items()}
+
+
+def _registered(client: MlflowClient, named: str, sha256: str, experiment_id: str) -> PromptVersion:
+    """Return the version with the text that was used, a new one if there is none."""
+    ours = _ours(named.partition("@")[0], sha256)
+    name = PREFIX + named.partition("@")[0]
+    known = client.get_prompt(name)
+    for prompt in _versions(client, name) if known else ():
+        if prompt.tags.get(HASH) == sha256 and (ours is None or prompt.template == ours.text):
+            _list_in(client, name, experiment_id, known.tags if known else None)
+            return prompt
+    if ours is None:
+        raise TrackingError(f"prompt {named} ({sha256}) is not in MLflow's registry, and not what this version of the package has")
+    _list_in(client, name, experiment_id, known.tags if known else None)
+    tags = {HASH: sha256, "adk_eval.version": ours.version, "adk_eval.package_version": version("mlflow-adk-eval")}
+    made = client.create_prompt_version(name, ours.text, description=f"{ours.name}, version {ours.version}", tags=tags)
+    if made.template != ours.text:
+        raise TrackingError(f"MLflow has stored prompt {name!r}, version {made.version}, with another text than it was given")
+    return made
+
+
+def _ours(name: str, sha256: str) -> Prompt | None:
+    """Return this package's prompt, if it is the one that was used."""
+    try:
+        prompt = load_prompt(name)
+    except FileNotFoundError:
+        return None
+    return prompt if prompt.sha256 == sha256 else None
+
+
+def _versions(client: MlflowClient, name: str) -> Iterator[PromptVersion]:
+    token = None
+    while True:
+        page = client.search_prompt_versions(name, _VERSIONS_PER_PAGE, token)
+        yield from page
+        token = page.token
+        if not token:
+            return
+
+
+def _list_in(client: MlflowClient, name: str, experiment_id: str, tags: Mapping[str, str] | None) -> None:
+    """Have an experiment's page list a prompt, which is made if there is none."""
+    listed = [one for one in (tags or {}).get(_EXPERIMENTS, "").split(",") if one]
+    value = f",{','.join((*listed, experiment_id))},"
+    if tags is None:
+        client.create_prompt(name, description="What a judge of mlflow-adk-eval is told", tags={_EXPERIMENTS: value})
+    elif experiment_id not in listed:
+        client.set_prompt_tag(name, _EXPERIMENTS, value)
+
+
+def _link(client: MlflowClient, run_id: str, prompts: list[PromptVersion]) -> None:
+    """Link prompts to a run in the tag that MLflow's page reads.
+
+    MLflow's own function writes the same tag, but to the store that the process is configured for, whichever the client's is.
+    """
+    before = client.get_run(run_id).data.tags.get(TraceTagKey.LINKED_PROMPTS)
+    after = update_linked_prompts_tag(before, prompts)
+    if after != before:
+        client.set_tag(run_id, TraceTagKey.LINKED_PROMPTS, after)
