@@ -1,7 +1,7 @@
 """Everything that reaches MLflow: evaluations as runs, traces, agent versions."""
 
-from mlflow_adk_eval.tracking.evaluation import aevaluate, evaluate
+from mlflow_adk_eval.tracking.evaluation import aevaluate, evaluate, log_report
 from mlflow_adk_eval.tracking.register import register
 from mlflow_adk_eval.tracking.upload import upload
 
-__all__ = ["aevaluate", "evaluate", "register", "upload"]
+__all__ = ["aevaluate", "evaluate", "log_report", "register", "upload"]

@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
@@ -31,6 +30,8 @@ from mlflow_adk_eval.tracking.storable import Secrets, clean_table, model_json, 
 FOLDER = "adk_eval"
 """Where a run's artifacts lie."""
 TABLE, MANIFEST = "invocations.json", "manifest.json"
+NOTE, TABLES = "mlflow.note.content", "mlflow.loggedArtifacts"
+"""Tags of a run that others may have written, too."""
 _DATA = "bundle.json"
 _ARTIFACTS = "artifacts"
 
@@ -51,6 +52,8 @@ class Run:
     """What the agent's working tree differs by from its commit."""
     tracking_uri: str | None = None
     """Where the run is; ``None`` if that cannot be written down, having a password in it."""
+    joined: bool = False
+    """Whether somebody else has opened the run, and may have said something of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,8 @@ class Bundle:
     tags: Mapping[str, str]
     """Without the run's status, which depends on what MLflow has taken."""
     traces: tuple[TraceRecord, ...]
+    status: str = "complete"
+    """What the run is once MLflow has taken everything."""
 
     def save(self, folder: Path) -> None:
         """Write everything into `folder`, which is a bundle only once all of it is there."""
@@ -202,13 +207,13 @@ _ON_TRACES = {
 }
 
 
-def _tags(report: Report, extent: str, count: int, rows: int, secrets: Secrets) -> dict[str, Any]:
+def _tags(report: Report, extent: str, count: int, rows: int, secrets: Secrets) -> dict[str, str]:
     note = "\n\n".join(part for part in (note_of(report), _ON_TRACES[extent].format(rows=rows, count=count)) if part)
     return {
         "adk_eval.verdict": report.verdict,
         "adk_eval.traces": extent,
         "adk_eval.trace_count": str(count),
         **outage_tag(report, secrets),
-        "mlflow.note.content": fitted(storable_text(note, secrets), LONGEST_TAG),
-        "mlflow.loggedArtifacts": json.dumps([{"path": f"{FOLDER}/{TABLE}", "type": "table"}]),
+        NOTE: fitted(storable_text(note, secrets), LONGEST_TAG),
+        TABLES: json.dumps([{"path": f"{FOLDER}/{TABLE}", "type": "table"}]),
     }

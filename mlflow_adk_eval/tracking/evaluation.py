@@ -2,47 +2,37 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Awaitable
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import anyio
-import anyio.to_thread
-import mlflow
-from mlflow import MlflowClient
+from mlflow.entities import Dataset
 
-from mlflow_adk_eval.agents import Agent, Recording
-from mlflow_adk_eval.agents.kept import KeptPlays
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.config import EvalConfig
-from mlflow_adk_eval.criteria import plan
-from mlflow_adk_eval.errors import AdkEvalError, TrackingError, UsageError
+from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalSet
-from mlflow_adk_eval.evalset.parse import no_collection
 from mlflow_adk_eval.inputs import ConfigSource, EvalSetSource, load_inputs
 from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.judging import BudgetSource, JudgeSource, Judging, judge_setup
-from mlflow_adk_eval.ledger import Ledger, LedgerSource, opened
+from mlflow_adk_eval.judge.judging import BudgetSource, JudgeSource, judge_setup
+from mlflow_adk_eval.ledger import LedgerSource, opened
 from mlflow_adk_eval.outcome import Report
-from mlflow_adk_eval.redact import secrets_of
-from mlflow_adk_eval.runner import Options, Progress, arun, wait
-from mlflow_adk_eval.tracking.bundle import Bundle, Run, bundle_of
-from mlflow_adk_eval.tracking.client import HASTY, connect, experiment_of, reaching_mlflow
-from mlflow_adk_eval.tracking.log import Start, abandon_run, finish_run, reopen_run, start_run
-from mlflow_adk_eval.tracking.resume import begin, earlier_run
-from mlflow_adk_eval.tracking.versions import find_version
+from mlflow_adk_eval.runner import Options, Progress
+from mlflow_adk_eval.tracking.job import PENDING, Job, Target, Where, acarry_out, carry_out, job_of, users_run
+from mlflow_adk_eval.tracking.log import dataset_of
 
-_logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from mlflow.data.dataset import Dataset as MlflowDataset
+    from mlflow.genai.datasets import EvaluationDataset
 
-PENDING = Path("adk_eval_pending")
-"""Where evaluations wait for MLflow, each in a folder named by its run."""
+    DatasetSource: TypeAlias = MlflowDataset | EvaluationDataset
+
+__all__ = ["aevaluate", "evaluate", "log_report"]
 
 
 def evaluate(  # noqa: PLR0913, PLR0917 - one function is the whole of it
-    eval_set: EvalSetSource,
+    eval_set: EvalSetSource | DatasetSource,
     agent: Any = None,
     config: ConfigSource = None,
     agent_version: str | None = None,
@@ -63,13 +53,15 @@ def evaluate(  # noqa: PLR0913, PLR0917 - one function is the whole of it
     tracking_uri: str | None = None,
     progress: Progress | None = None,
     pending_folder: str | Path | None = None,
+    register_prompts: bool = False,
 ) -> Report:
     """Run an agent on an eval set, score what it does and log all of it as a run in MLflow.
 
     Everything that can be wrong with the arguments, and an MLflow that does not answer, is found before the agent is called.
 
     Args:
-        eval_set: an eval set, its path, a selection ``path:eval_1,eval_2``, a folder of ``*.test.json`` files, or several paths.
+        eval_set: an eval set, its path, a selection ``path:eval_1,eval_2``, a folder of ``*.test.json`` files, several paths, or a
+            dataset of MLflow.
         agent: a module with a ``root_agent``, an ADK agent, a callable, or a recording of what an agent did.
         config: the criteria; ``None``: the ``test_config.json`` beside the eval set, else ADK's defaults.
         agent_version: ``models:/<name>/<version>``, ``models:/<name>@<alias>`` or the id of a LoggedModel; ``None``: the git
@@ -94,6 +86,7 @@ def evaluate(  # noqa: PLR0913, PLR0917 - one function is the whole of it
         tracking_uri: the MLflow server or store; ``None``: as MLflow is configured.
         progress: called with the number of finished case runs and of all.
         pending_folder: where the evaluation is kept if MLflow cannot take it; ``None``: ``adk_eval_pending``.
+        register_prompts: whether to keep the judges' prompts in MLflow's prompt registry; the run then names their versions.
 
     Returns:
         The report, with the id of its run.
@@ -105,24 +98,29 @@ def evaluate(  # noqa: PLR0913, PLR0917 - one function is the whole of it
         TrackingError: if MLflow cannot be reached. If the agent has been called by then, the message names the folder that
             holds everything, and the command that finishes the job.
     """
-    setup = judge_setup(judge, judge_options, budget, rejudge_failed=rejudge_failed)
-    options = Options(num_runs=num_runs, concurrency=concurrency, progress=progress, judges=setup)
-    where = _Where(
-        experiment, run_name, agent_version, tracking_uri, Path(pending_folder or PENDING), _checked(traces), _user_run(tracking_uri)
+    options = Options(
+        num_runs=num_runs,
+        concurrency=concurrency,
+        progress=progress,
+        judges=judge_setup(judge, judge_options, budget, rejudge_failed=rejudge_failed),
+    )
+    where = Where(
+        experiment=experiment,
+        run_name=run_name,
+        agent_version=agent_version,
+        tracking_uri=tracking_uri,
+        pending=Path(pending_folder or PENDING),
+        traces=traces,
+        parent=users_run(tracking_uri),
+        register_prompts=register_prompts,
     )
     job = _job(eval_set, agent, config, options, where, agent_name=agent_name, case_timeout_s=case_timeout_s)
     with opened(ledger) as kept:
-        started = job.start(kept, resume)
-        try:
-            report = wait(started.play)
-        except BaseException as error:
-            started.abandon(error)
-            raise
-        return started.finish(report)
+        return carry_out(job, kept, resume).report
 
 
 async def aevaluate(  # noqa: PLR0913, PLR0917 - as evaluate
-    eval_set: EvalSetSource,
+    eval_set: EvalSetSource | DatasetSource,
     agent: Any = None,
     config: ConfigSource = None,
     agent_version: str | None = None,
@@ -143,154 +141,102 @@ async def aevaluate(  # noqa: PLR0913, PLR0917 - as evaluate
     tracking_uri: str | None = None,
     progress: Progress | None = None,
     pending_folder: str | Path | None = None,
+    register_prompts: bool = False,
 ) -> Report:
     """Do what `evaluate` does, from asynchronous code. MLflow is written to outside the event loop."""
-    setup = judge_setup(judge, judge_options, budget, rejudge_failed=rejudge_failed)
-    options = Options(num_runs=num_runs, concurrency=concurrency, progress=progress, judges=setup)
-    where = _Where(
-        experiment, run_name, agent_version, tracking_uri, Path(pending_folder or PENDING), _checked(traces), _user_run(tracking_uri)
+    options = Options(
+        num_runs=num_runs,
+        concurrency=concurrency,
+        progress=progress,
+        judges=judge_setup(judge, judge_options, budget, rejudge_failed=rejudge_failed),
+    )
+    where = Where(
+        experiment=experiment,
+        run_name=run_name,
+        agent_version=agent_version,
+        tracking_uri=tracking_uri,
+        pending=Path(pending_folder or PENDING),
+        traces=traces,
+        parent=users_run(tracking_uri),
+        register_prompts=register_prompts,
     )
     job = _job(eval_set, agent, config, options, where, agent_name=agent_name, case_timeout_s=case_timeout_s)
     with opened(ledger) as kept:
-        started = await anyio.to_thread.run_sync(job.start, kept, resume)
-        try:
-            report = await started.play()
-        except BaseException as error:
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(started.abandon, error)
-            raise
-        return await anyio.to_thread.run_sync(started.finish, report)
-
-
-def _checked(traces: int | bool) -> int | bool:
-    if not isinstance(traces, int) or traces < 0:
-        raise UsageError(f"traces={traces!r}: wanted a number of turns, True or False")
-    return traces
-
-
-def _user_run(tracking_uri: str | None) -> Any:
-    """Return the run that the caller's thread has open in the same store, if any."""
-    return mlflow.active_run() if tracking_uri in (None, mlflow.get_tracking_uri()) else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Where:
-    """Where and as what an evaluation is logged."""
-
-    experiment: str | None
-    run_name: str | None
-    agent_version: str | None
-    tracking_uri: str | None
-    pending: Path
-    traces: int | bool
-    user_run: Any
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
-    """An evaluation whose arguments make sense."""
-
-    eval_set: EvalSet
-    config: EvalConfig
-    agent: Agent
-    options: Options
-    where: _Where
-    judged: bool
-    """Whether a criterion asks a judge."""
-
-    def start(self, ledger: Ledger | None, resume: str | None) -> _Started:
-        """Open the run in MLflow."""
-        client = connect(self.where.tracking_uri)
-        with reaching_mlflow("the run could not be started", HASTY):
-            start = self._start(client)
-            earlier = earlier_run(client, resume, start, ledger) if resume else None
-            again = earlier if earlier and earlier.open else None
-            run = reopen_run(client, start, again.run_id, again.started_ms) if again else start_run(client, start)
-            paid_for = self.judged or earlier is not None or not isinstance(self.agent, Recording)
-            kept = ledger if paid_for else None
-            begin(client, kept, run, start, earlier)
-        return _Started(job=self, client=client, run=run, ledger=kept)
-
-    def _start(self, client: MlflowClient) -> Start:
-        where = self.where
-        inherited = where.user_run.info.experiment_id if where.user_run else None
-        experiment_id = experiment_of(client, where.experiment, inherited=inherited)
-        return Start(
-            eval_set=self.eval_set,
-            config=self.config,
-            agent_name=self.agent.name,
-            version=find_version(client, where.agent_version, agent_name=self.agent.name, experiment_id=experiment_id),
-            experiment_id=experiment_id,
-            run_name=where.run_name,
-            parent_run_id=where.user_run.info.run_id if where.user_run else None,
-        )
+        return (await acarry_out(job, kept, resume)).report
 
 
 def _job(
-    eval_set: EvalSetSource,
+    eval_set: EvalSetSource | DatasetSource,
     agent: Any,
     config: ConfigSource,
     options: Options,
-    where: _Where,
+    where: Where,
     *,
     agent_name: str | None,
     case_timeout_s: float | None,
-) -> _Job:
+) -> Job:
     if agent is None:
         raise UsageError("agent: wanted a module with a root_agent, an ADK agent, a callable or a recording")
-    loaded, chosen = load_inputs(eval_set, config)
-    judged = plan(chosen, loaded, Judging(options.judges)).judged
-    resolved = resolve_agent(agent, agent_name=agent_name, timeout_s=case_timeout_s)
-    return _Job(eval_set=loaded, config=chosen, agent=resolved, options=options, where=where, judged=judged)
+    loaded, chosen, dataset = inputs_of(eval_set, config, tracking_uri=where.tracking_uri)
+    resolved = resolve_agent(agent, agent_name=agent_name, timeout_s=case_timeout_s, eval_set=loaded)
+    return job_of(loaded, resolved, chosen, options, replace(where, dataset=dataset))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Started:
-    """An evaluation whose run is open."""
+def inputs_of(
+    eval_set: EvalSetSource | DatasetSource, config: ConfigSource, *, tracking_uri: str | None = None
+) -> tuple[EvalSet, EvalConfig, Dataset | None]:
+    """Return the eval set, the config to evaluate it with, and what MLflow knows the set as, if it is a dataset of MLflow."""
+    if isinstance(eval_set, str | Path | EvalSet | Sequence):
+        return *load_inputs(eval_set, config), None
+    from mlflow_adk_eval.tracking.datasets import eval_set_of, origin_of  # noqa: PLC0415 - loads what most evaluations do not need
 
-    job: _Job
-    client: MlflowClient
-    run: Run
-    ledger: Ledger | None
+    origin = origin_of(eval_set)
+    named = getattr(eval_set, "named", None) if config is None else None  # the file of a dataset may have a config beside it
+    loaded, chosen = load_inputs(eval_set_of(eval_set, tracking_uri=tracking_uri), load_inputs(named)[1] if named else config)
+    return loaded, chosen, dataset_of(loaded, origin=origin) if origin else None
 
-    def play(self) -> Awaitable[Report]:
-        """Have the conversations and judge them; what the ledger knows of this run is not paid for again."""
-        job, run_id = self.job, self.run.run_id
-        judges = replace(job.options.judges, answers=self.ledger, scope=self.ledger.scope(run_id) if self.ledger else None)
-        plays = KeptPlays(self.ledger, run_id, job.agent.name) if self.ledger and not isinstance(job.agent, Recording) else None
-        return arun(job.eval_set, job.agent, job.config, replace(job.options, judges=judges, plays=plays))
 
-    def abandon(self, error: BaseException) -> None:
-        """Mark the run as one that came to nothing."""
-        interrupted = isinstance(error, KeyboardInterrupt | asyncio.CancelledError)
-        abandon_run(self.client, self.run.run_id, "KILLED" if interrupted else "FAILED")
-        if self.ledger:
-            _logger.warning("what was paid for is kept: go on with resume=%r", self.run.run_id)
+def log_report(  # noqa: PLR0913 - as evaluate
+    report: Report,
+    *,
+    agent_name: str,
+    experiment: str | None = None,
+    run_name: str | None = None,
+    agent_version: str | None = None,
+    tracking_uri: str | None = None,
+    traces: int | bool = 2000,
+    pending_folder: str | Path | None = None,
+    run_id: str | None = None,
+    register_prompts: bool = False,
+) -> Report:
+    """Log a report that was computed without MLflow, as `evaluate` logs its own, and return it with the id of its run.
 
-    def finish(self, report: Report) -> Report:
-        """Log the report, or keep it in a folder if that does not succeed; return it with the id of its run."""
-        if self.ledger and self.ledger.trouble:
-            report = replace(report, notes=(*report.notes, self.ledger.trouble))
-        with no_collection():
-            bundle = bundle_of(report, self.run, traces=self.job.where.traces, secrets=secrets_of())
-        try:
-            with reaching_mlflow("MLflow could not take the evaluation"):
-                finish_run(self.client, bundle)
-        except AdkEvalError as error:
-            raise TrackingError(f"{error}\n{self._keep(bundle)}") from error
-        except BaseException as error:
-            error.add_note(self._keep(bundle))
-            self.abandon(error)
-            raise
-        if self.ledger:
-            self.ledger.finish(self.run.run_id)
-        return replace(report, run_id=self.run.run_id)
+    Args:
+        report: what was found.
+        agent_name: what the agent is called, and a version of it that is taken from git.
+        experiment: the MLflow experiment, by name or id; ``None``: the current one.
+        run_name: the name of the MLflow run; ``None``: the eval set and the agent version.
+        agent_version: as of `evaluate`.
+        tracking_uri: the MLflow server or store; ``None``: as MLflow is configured.
+        traces: above how many turns only those that did not pass get a trace; ``True``: never; ``False``: none gets one.
+        pending_folder: where the report is kept if MLflow cannot take it; ``None``: ``adk_eval_pending``.
+        run_id: an open run to log into, which keeps its name and stays open; ``None``: a run of its own.
+        register_prompts: whether to keep the judges' prompts in MLflow's prompt registry.
 
-    def _keep(self, bundle: Bundle) -> str:
-        """Save the bundle and return a sentence on how to go on."""
-        folder = self.job.where.pending / self.run.run_id
-        try:
-            bundle.save(folder)
-        except OSError as error:
-            return f"Nor could it be kept in {folder}: {error}"
-        return f"Everything is kept in {folder}. Once MLflow is back, finish with\n  mlflow-adk-eval upload {folder}"
+    Raises:
+        UsageError: if the agent version does not exist, or the run is not open or holds an evaluation already.
+        TrackingError: if MLflow cannot be reached, or loses something.
+    """
+    where = Where(
+        experiment=experiment,
+        run_name=run_name,
+        agent_version=agent_version,
+        tracking_uri=tracking_uri,
+        pending=Path(pending_folder or PENDING),
+        traces=traces,
+        run_id=run_id,
+        parent=None if run_id else users_run(tracking_uri),
+        register_prompts=register_prompts,
+    )
+    target = Target(eval_set=report.eval_set, config=report.config, agent_name=agent_name, where=where)
+    return target.open().finish(report).report

@@ -9,20 +9,20 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelInput, Metric, Param, RunTag
 
 from mlflow_adk_eval.config import EvalConfig
-from mlflow_adk_eval.errors import TrackingError
+from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
 from mlflow_adk_eval.gate.keys import key_of_criterion
 from mlflow_adk_eval.redact import without_credentials
-from mlflow_adk_eval.tracking.bundle import FOLDER, Bundle, Run
+from mlflow_adk_eval.tracking.bundle import FOLDER, NOTE, TABLES, Bundle, Run
 from mlflow_adk_eval.tracking.client import HASTY, reaching_mlflow
 from mlflow_adk_eval.tracking.judging import JUDGE_PACKAGES, settings_params
 from mlflow_adk_eval.tracking.names import LONGEST_DIGEST, LONGEST_PARAM, LONGEST_TAG, fitted
@@ -30,9 +30,13 @@ from mlflow_adk_eval.tracking.traces import missing_traces, write_traces
 from mlflow_adk_eval.tracking.versions import AgentVersion
 from mlflow_adk_eval.votes import judged_criteria
 
+if TYPE_CHECKING:
+    from mlflow_adk_eval.tracking.datasets import Origin
+
 T = TypeVar("T")
 
 _PACKAGES = ("mlflow-adk-eval", "mlflow", "google-adk")
+_RUN_TYPE = "genai_evaluate"
 _LONGEST_NAME = 500
 _ITEMS_PER_REQUEST = 100
 _METRICS_PER_REQUEST = 1000
@@ -50,6 +54,8 @@ class Start:
     run_name: str | None = None
     parent_run_id: str | None = None
     """The user's own run, which is left as it is."""
+    dataset: Dataset | None = None
+    """What MLflow knows the eval set as; ``None``: as an artifact of the run."""
 
 
 def start_run(client: MlflowClient, start: Start) -> Run:
@@ -70,14 +76,32 @@ def reopen_run(client: MlflowClient, start: Start, run_id: str, started_ms: int)
     return run
 
 
+def join_run(client: MlflowClient, start: Start, run_id: str) -> Run:
+    """Go into a run that somebody else has opened and will end. Its name and whatever it says of itself stay.
+
+    Raises:
+        UsageError: if it has ended, or holds an evaluation already.
+    """
+    joined = client.get_run(run_id)
+    if joined.info.status != "RUNNING" or joined.info.lifecycle_stage != "active":
+        raise UsageError(f"run {run_id!r} is not open: its status is {joined.info.status}, its stage {joined.info.lifecycle_stage}")
+    if "adk_eval.status" in joined.data.tags:
+        raise UsageError(f"run {run_id!r} holds an evaluation already, and its parameters cannot be written twice; start another run")
+    run = replace(_run(client, start, run_id, joined.info.start_time), joined=True)
+    new = {name: value for name, value in _start_tags(start).items() if name not in joined.data.tags}
+    _log(client, run_id, tags={**new, "mlflow.runType": _RUN_TYPE})
+    _begin(client, run, start)
+    return run
+
+
 def _run(client: MlflowClient, start: Start, run_id: str, started_ms: int) -> Run:
-    digest = eval_set_digest(start.eval_set)
+    dataset = start.dataset or dataset_of(start.eval_set)
     return Run(
         run_id=run_id,
         experiment_id=start.experiment_id,
         model_id=start.version.model_id,
-        dataset_name=fitted(start.eval_set.eval_set_id, _LONGEST_NAME),
-        dataset_digest=digest.removeprefix("sha256:")[:LONGEST_DIGEST],
+        dataset_name=dataset.name,
+        dataset_digest=dataset.digest,
         agent_name=start.agent_name,
         started_ms=started_ms,
         agent_diff=start.version.diff,
@@ -89,15 +113,17 @@ def _begin(client: MlflowClient, run: Run, start: Start) -> None:
     """Log what is known before the agent is called; of a run that was interrupted, it may be there already."""
     try:
         _log(client, run.run_id, params=start_params(start))
-        client.log_inputs(run.run_id, [_dataset(start.eval_set, run)], [LoggedModelInput(run.model_id)])
+        dataset = start.dataset or dataset_of(start.eval_set, run.run_id)
+        evaluated = DatasetInput(dataset, [InputTag("mlflow.data.context", "evaluation")])
+        client.log_inputs(run.run_id, [evaluated], [LoggedModelInput(run.model_id)])
     except BaseException:
-        abandon_run(client, run.run_id, "FAILED")
+        abandon_run(client, run, "FAILED")
         raise
 
 
 def _start_tags(start: Start) -> dict[str, str]:
     tags = {
-        "mlflow.runType": "genai_evaluate",
+        "mlflow.runType": _RUN_TYPE,
         "mlflow.user": _user(),
         "mlflow.source.name": Path(sys.argv[0]).name or "python",
         "mlflow.source.type": "LOCAL",
@@ -139,19 +165,32 @@ def start_params(start: Start) -> dict[str, str]:
     return params
 
 
-def _dataset(eval_set: EvalSet, run: Run) -> DatasetInput:
-    dataset = Dataset(
-        name=run.dataset_name,
-        digest=run.dataset_digest,
-        source_type="adk_evalset",
-        source=json.dumps({"eval_set_id": eval_set.eval_set_id, "artifact": f"{FOLDER}/eval_set.json"}),
-        profile=json.dumps({"num_cases": len(eval_set.eval_cases), "digest": eval_set_digest(eval_set)}),
+def dataset_of(eval_set: EvalSet, run_id: str = "", *, origin: Origin | None = None) -> Dataset:
+    """Return what MLflow is to know an eval set as.
+
+    Args:
+        eval_set: the cases, which the digest is about.
+        run_id: the run among whose artifacts it is.
+        origin: where it came from instead.
+    """
+    digest = eval_set_digest(eval_set)
+    source = {"eval_set_id": eval_set.eval_set_id, "uri": f"runs:/{run_id}/{FOLDER}/eval_set.json"}
+    return Dataset(
+        name=fitted(origin.name if origin else eval_set.eval_set_id, _LONGEST_NAME),
+        digest=digest.removeprefix("sha256:")[:LONGEST_DIGEST],
+        source_type=origin.source_type if origin else "adk_evalset",
+        source=origin.source if origin else json.dumps(source),
+        profile=json.dumps({"num_cases": len(eval_set.eval_cases), "digest": digest}),
     )
-    return DatasetInput(dataset, [InputTag("mlflow.data.context", "evaluation")])
 
 
-def finish_run(client: MlflowClient, bundle: Bundle) -> None:
+def finish_run(client: MlflowClient, bundle: Bundle, *, ends: bool = True) -> None:
     """Log what the evaluation came to, and end the run. Whatever an earlier attempt has logged stays as it is.
+
+    Args:
+        client: where the run is.
+        bundle: what is to be logged.
+        ends: whether to end the run, which others may still be at work on.
 
     Raises:
         TrackingError: if MLflow has not stored every trace; the run is then marked as *partial*.
@@ -164,12 +203,22 @@ def finish_run(client: MlflowClient, bundle: Bundle) -> None:
     _log(client, run.run_id, params=bundle.params, metrics=list(_metrics(bundle)))
     write_traces(client, run, bundle.traces)
     missing = missing_traces(client, run, bundle.traces)
-    _log(client, run.run_id, tags={**bundle.tags, "adk_eval.status": "partial" if missing else "complete"})
-    client.set_terminated(run.run_id, "FINISHED")
+    tags = _beside(client.get_run(run.run_id).data.tags, bundle.tags) if run.joined else bundle.tags
+    _log(client, run.run_id, tags={**tags, "adk_eval.status": "partial" if missing else bundle.status})
+    if ends:
+        client.set_terminated(run.run_id, "FINISHED")
     if missing:
         raise TrackingError(
             f"MLflow has stored {len(bundle.traces) - len(missing)} of {len(bundle.traces)} traces; missing is {missing[0]}"
         )
+
+
+def _beside(said: Mapping[str, str], tags: Mapping[str, str]) -> dict[str, str]:
+    """Return the tags for a run of which others have said something: their note and their tables stay, before ours."""
+    note, tables = said.get(NOTE, ""), json.loads(said.get(TABLES, "[]"))
+    ours = [table for table in json.loads(tags[TABLES]) if table not in tables]
+    both = note if tags[NOTE] in note else "\n\n".join(filter(None, (note, tags[NOTE])))
+    return {**tags, NOTE: fitted(both, LONGEST_TAG), TABLES: json.dumps([*tables, *ours])}
 
 
 def _metrics(bundle: Bundle) -> Iterator[Metric]:
@@ -187,11 +236,12 @@ def _metrics(bundle: Bundle) -> Iterator[Metric]:
         )
 
 
-def abandon_run(client: MlflowClient, run_id: str, status: str) -> None:
+def abandon_run(client: MlflowClient, run: Run, status: str) -> None:
     """Mark a run as one that did not come to its end, if MLflow can still be reached."""
     with suppress(TrackingError), reaching_mlflow("the run could not be marked", HASTY):
-        client.set_tag(run_id, "adk_eval.status", "failed")
-        client.set_terminated(run_id, status)
+        client.set_tag(run.run_id, "adk_eval.status", "failed")
+        if not run.joined:
+            client.set_terminated(run.run_id, status)
 
 
 def _log(

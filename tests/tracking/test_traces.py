@@ -73,7 +73,7 @@ def test_both_ways_of_writing_leave_the_same_rows(store: str, monkeypatch: pytes
     from mlflow import MlflowClient
 
     from mlflow_adk_eval import evaluate, upload
-    from mlflow_adk_eval.tracking import evaluation, sqlite
+    from mlflow_adk_eval.tracking import job, sqlite
     from mlflow_adk_eval.tracking.bundle import bundle_of
 
     def keeping(*args: Any, **kwargs: Any) -> Any:
@@ -85,7 +85,7 @@ def test_both_ways_of_writing_leave_the_same_rows(store: str, monkeypatch: pytes
         raise RuntimeError("Straße gesperrt 🚧")
 
     with monkeypatch.context() as patched:
-        patched.setattr(evaluation, "bundle_of", keeping)
+        patched.setattr(job, "bundle_of", keeping)
         patched.setattr(sqlite, "_TABLES", UNKNOWN_TABLES)
         report = evaluate(rooms(), answering(rooms(), heat="no 🙈", both=broken), CONFIG, experiment="ways", tracking_uri=store)
     plain = rows_of(store, report.run_id)
