@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -19,6 +20,7 @@ from mlflow_adk_eval.evalset.digest import canonical_json
 from mlflow_adk_eval.gate.keys import key_of_criterion
 from mlflow_adk_eval.outcome import CriterionSummary, Report
 from mlflow_adk_eval.report.adk_result import result_of
+from mlflow_adk_eval.report.html import html_of
 from mlflow_adk_eval.report.summary import note_of
 from mlflow_adk_eval.stats import mean_interval
 from mlflow_adk_eval.table import table_of
@@ -134,6 +136,7 @@ def bundle_of(report: Report, run: Run, *, traces: int | bool, secrets: Secrets)
         TABLE: text.encode(),
         **votes_artifact(report, secrets),
         "result.evalset_result.json": result.encode(),
+        "report.html": _page(report, run, secrets),
         **({"agent.diff": run.agent_diff.encode()} if run.agent_diff else {}),
     }
     manifest = manifest_of(artifacts)
@@ -149,6 +152,19 @@ def bundle_of(report: Report, run: Run, *, traces: int | bool, secrets: Secrets)
         tags=_tags(report, extent, len(records), len(table.rows), secrets),
         traces=records,
     )
+
+
+def _page(report: Report, run: Run, secrets: Secrets) -> bytes:
+    """Return the report for people, with what only the run knows."""
+    started = datetime.fromtimestamp(run.started_ms / 1000, tz=UTC)
+    facts = {
+        "Digest": run.dataset_digest,
+        "Agent": run.agent_name,
+        "Agent version": run.model_id,
+        "MLflow run": run.run_id,
+        "Started": f"{started:%Y-%m-%d %H:%M} UTC",
+    }
+    return html_of(report, title=f"{run.agent_name} on {report.eval_set.eval_set_id}", facts=facts, secrets=secrets).encode()
 
 
 def manifest_of(artifacts: Mapping[str, bytes]) -> bytes:

@@ -200,7 +200,9 @@ def finish_run(client: MlflowClient, bundle: Bundle, *, ends: bool = True) -> No
         for name, content in bundle.artifacts.items():
             (Path(folder) / name).write_bytes(content)
         client.log_artifacts(run.run_id, folder, FOLDER)
-    _log(client, run.run_id, params=bundle.params, metrics=list(_metrics(bundle)))
+    # A tag could be rewritten later.
+    kind = {} if bundle.status == "complete" else {"adk_eval.evidence": bundle.status}
+    _log(client, run.run_id, params={**bundle.params, **kind}, metrics=list(_metrics(bundle)))
     write_traces(client, run, bundle.traces)
     missing = missing_traces(client, run, bundle.traces)
     tags = _beside(client.get_run(run.run_id).data.tags, bundle.tags) if run.joined else bundle.tags

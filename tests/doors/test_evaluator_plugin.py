@@ -132,7 +132,19 @@ def test_data_held_against_itself_is_scored_and_refused_by_the_gate() -> None:
     assert run_of(result).data.tags["adk_eval.status"] == "self_comparison"
     decision = verdict(result)
     assert decision.verdict == "undecided"
-    assert any("self_comparison" in reason for reason in decision.reasons)
+    assert any("compared with itself" in reason for reason in decision.reasons)
+
+
+def test_that_stays_so_when_its_tags_are_rewritten() -> None:
+    import mlflow
+
+    with pytest.warns(UserWarning, match="the data is taken as what was expected and as what the agent did"):
+        result = evaluated()
+    mlflow.MlflowClient().set_tag(run_of(result).info.run_id, "adk_eval.status", "complete")
+    decision = verdict(result)
+    assert decision.verdict == "undecided"
+    assert any("adk_eval.evidence is 'self_comparison'" in reason for reason in decision.reasons)
+
 
 
 def test_a_failing_agent_is_no_score_and_no_pass() -> None:
