@@ -123,13 +123,13 @@ async def _remembered(agent: Agent, case: EvalCase, run_index: int, plays: Plays
     known = plays.get(case, run_index) if plays else None
     if known is not None:
         return known
-    played = await _played(agent, case, run_index)
+    played = await play_case(agent, case, run_index)
     if plays and not played.error:
         plays.keep(case, run_index, played)
     return played
 
 
-async def _played(agent: Agent, case: EvalCase, run_index: int) -> Played:
+async def play_case(agent: Agent, case: EvalCase, run_index: int) -> Played:
     """Return what came of the conversation; if it has another number of turns than the case, that is its error."""
     try:
         played = await agent.play(case, run_index)

@@ -1,15 +1,4 @@
-"""For tests of your own eval sets, configs and criteria: a judge that follows a script.
-
-It needs no network, no keys and no model, and what it answers depends on its script alone::
-
-    from mlflow_adk_eval.testing import ScriptedJudge
-
-    def test_refund_cases_need_a_reference() -> None:
-        judge = ScriptedJudge({"final_response_match_v2": "valid", "hallucinations_v1": "supported"})
-        report = adk_eval.score("refunds.evalset.json", "recorded.json", "test_config.json", judge=judge)
-        assert report.passed
-        assert all("refund" in request.text for request in judge.requests)
-"""
+"""A judge that follows a script: no network, no keys and no model, and what it answers depends on its script alone."""
 
 from __future__ import annotations
 

@@ -1,0 +1,103 @@
+"""Results as Markdown for a page that somebody else renders, such as the summary of a job of GitHub Actions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.report.judging import accounts, outage_of
+from mlflow_adk_eval.report.tally import CaseLine, CriterionTotals, totals, verdict_of
+from mlflow_adk_eval.usage import JudgeUsage
+
+STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
+"""The environment variable that names the file to which GitHub Actions takes additions."""
+
+_MARKS = {"passed": "✅", "failed": "❌", "undecided": "⚠️"}
+_MAX_CASES = 100
+_MAX_REASON = 500
+_MAX_LABEL = 200
+_SPECIAL = frozenset("\\`*_{}[]<>()#|~$&!@:")
+"""What Markdown, a table of it, HTML or GitHub's formulas, links and mentions could begin or end with."""
+
+
+def step_summary(cases: Sequence[CaseLine], *, missing: int = 0, judging: JudgeUsage | None = None, notes: Sequence[str] = ()) -> str:
+    """Return the verdict, a table of the criteria and the cases that did not pass, each with its reasons.
+
+    Args:
+        cases: the case runs that have a result.
+        missing: how many more there should be.
+        judging: what the judges took.
+        notes: further sentences.
+    """
+    parts = [
+        _headline(cases, missing),
+        f"**Attention:** {plain(outage_of(judging))}" if outage_of(judging) else "",
+        _criteria(totals(cases)),
+        _cases([case for case in cases if case.verdict != "passed"]),
+        plain(accounts(judging)) if judging else "",
+        *map(plain, notes),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def append_step_summary(text: str) -> None:
+    """Add `text` to the summary of the job of GitHub Actions that this process is part of; do nothing elsewhere.
+
+    Raises:
+        UsageError: if the file cannot be written.
+    """
+    named = os.environ.get(STEP_SUMMARY)
+    if not named:
+        return
+    try:
+        with Path(named).open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"\n{text}\n")
+    except OSError as error:
+        raise UsageError(f"{STEP_SUMMARY}={named}: cannot be written: {error.strerror}") from None
+
+
+def plain(text: str, limit: int = _MAX_REASON) -> str:
+    """Return `text` on one line, such that Markdown shows it as it is, whatever is in it.
+
+    >>> plain("a|b <i> *c*")
+    'a&#124;b &#60;i&#62; &#42;c&#42;'
+    """
+    one_line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    cut = one_line if len(one_line) <= limit else f"{one_line[: limit - 1]}…"
+    return "".join(f"&#{ord(char)};" if char in _SPECIAL else char for char in cut)
+
+
+def _headline(cases: Sequence[CaseLine], missing: int) -> str:
+    verdict = verdict_of(cases, missing=missing)
+    passed = sum(case.verdict == "passed" for case in cases)
+    total = f"{len(cases)} case{'' if len(cases) == 1 else 's'}"
+    unknown = f", {missing} more did not run to their end" if missing else ""
+    return f"### {_MARKS[verdict]} ADK evaluation {verdict}: {passed} of {total} passed{unknown}"
+
+
+def _criteria(found: Sequence[CriterionTotals]) -> str:
+    if not found:
+        return ""
+    rows = [_row("criterion", "threshold", "mean", "passed", "evaluated"), "| --- | ---: | ---: | ---: | ---: |"]
+    for one in found:
+        shown = "not evaluated" if one.mean is None else f"{one.mean:.4g}"
+        rows.append(_row(plain(one.criterion), plain(one.threshold), shown, str(one.passed), f"{one.evaluated} of {one.planned}"))
+    return "\n".join(rows)
+
+
+def _cases(unpassed: Sequence[CaseLine]) -> str:
+    if not unpassed:
+        return ""
+    rows = [_row("case", "verdict", "reasons"), _row("---", "---", "---")]
+    rows += [
+        _row(plain(case.label, _MAX_LABEL), f"{_MARKS[case.verdict]} {case.verdict}", "<br>".join(map(plain, case.reasons)))
+        for case in unpassed[:_MAX_CASES]
+    ]
+    more = f"\n\nand {len(unpassed) - _MAX_CASES} more" if len(unpassed) > _MAX_CASES else ""
+    return "\n".join(rows) + more
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,201 @@
+"""Why a case did not pass, to be read like a diff: what was expected and what the agent did, turn by turn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+
+from mlflow_adk_eval.config import EvalConfig, ToolTrajectorySettings
+from mlflow_adk_eval.criteria.alignment import Step, align, differences
+from mlflow_adk_eval.evalset import FunctionCall, Invocation
+from mlflow_adk_eval.outcome import CaseResult, CriterionResult, Outcome, Scored, reason_of
+from mlflow_adk_eval.table import cell_at
+from mlflow_adk_eval.testing.lines import Line, Tone, indented, line, seen, word_diff
+
+_MAX_TURNS = 10
+_MAX_CALLS = 50
+_MAX_DIFFERENCES = 10
+_MAX_VOTES = 40
+_TRAJECTORY = "tool_trajectory_avg_score"
+_TONES: Mapping[bool | None, Tone] = {True: "dim", False: "missed", None: ""}
+
+
+def kind_of(case: CaseResult) -> str:
+    """Return in a word or two what became of a case: a missed threshold is one thing, missing evidence another.
+
+    >>> kind_of(CaseResult(eval_id="a", run_index=0, actual=(), expected=None, results=(), error="no such model"))
+    'agent failed'
+    """
+    if case.verdict != "undecided":
+        return case.verdict
+    return "agent failed" if case.error else "not enough evidence"
+
+
+def summary_of(case: CaseResult) -> str:
+    """Return why a case did not pass, on one line."""
+    kind = kind_of(case)
+    reasons = [case.error] if kind == "agent failed" else list(case.reasons())
+    said = "; ".join(" ".join(seen(reason).split()) for reason in reasons)
+    return said if kind == "failed" else f"{kind}: {said}"
+
+
+def failure_of(case: CaseResult, config: EvalConfig) -> list[Line]:
+    """Return why a case did not pass, and each turn in which something was missed, with both sides."""
+    open_results = [result for result in case.results if result.decides and not result.passed]
+    lines = [*_heads(case, open_results), *_reached(case)]
+    turns = [index for index in range(_turns(case)) if any(_is_open(result, cell_at(result, index)) for result in open_results)]
+    for index in turns[:_MAX_TURNS]:
+        lines += [line(""), *_turn(case, index, config), *_findings(open_results, index, case.error)]
+    if len(turns) > _MAX_TURNS:
+        lines += [line(""), line(f"and {len(turns) - _MAX_TURNS} more turns", "dim")]
+    return lines
+
+
+def conversation_of(case: CaseResult, config: EvalConfig) -> list[Line]:
+    """Return every turn of a case with every score, whether or not it passed."""
+    lines = [line(f"{kind_of(case)}: {_label(case)}", "head")]
+    for index in range(_turns(case)):
+        lines += [*_turn(case, index, config), *_findings(case.results, index, case.error)]
+    return lines
+
+
+def votes_of(case: CaseResult) -> list[Line]:
+    """Return what judges said about the criteria that a case missed, vote by vote."""
+    votes = [vote for result in case.results if result.decides and not result.passed for vote in result.votes]
+    lines: list[Line] = []
+    for vote in votes[:_MAX_VOTES]:
+        item = f" on {vote.rubric_id}" if vote.rubric_id else ""
+        said = vote.explanation if vote.verdict is not None else f"no verdict: {vote.error}"
+        head = f"{vote.criterion}, turn {vote.invocation_index + 1}{item}, vote {vote.vote_index + 1} by {vote.model}: "
+        lines += indented([(seen(f"{head}{f'{vote.verdict}. ' if vote.verdict else ''}{said}"), "")], 0)
+    return [*lines, line(f"and {len(votes) - _MAX_VOTES} more votes")] if len(votes) > _MAX_VOTES else lines
+
+
+def _label(case: CaseResult) -> str:
+    return seen(case.eval_id) + (f" (run {case.run_index + 1})" if case.run_index else "")
+
+
+def _turns(case: CaseResult) -> int:
+    return max(case.turns, *(len(result.per_invocation) for result in case.results), 0) if case.results else case.turns
+
+
+def _heads(case: CaseResult, open_results: Sequence[CriterionResult]) -> Iterator[Line]:
+    if case.error:
+        yield from indented([(seen(case.error), "unknown")], 0, "the agent did not finish: ")
+    elif kind_of(case) == "not enough evidence":
+        yield line("not enough evidence: no threshold was missed, but not everything was evaluated", "unknown")
+    if not any(result.decides for result in case.results):
+        yield line("no criterion decides this case", "unknown")
+    for result in open_results:
+        if isinstance(result.overall, Scored):
+            relation = "below" if result.greater_is_better else "above"
+            yield line(f"{result.criterion} is {result.overall.score:.4g}, {relation} its threshold {result.threshold:.4g}", "missed")
+        else:
+            yield from indented([(seen(_short(result.overall, case.error)), "unknown")], 0, f"{result.criterion} was NOT EVALUATED: ")
+
+
+def _short(outcome: Outcome, agent_error: str) -> str:
+    """Return why there is no score, without an error of the agent that has been told before."""
+    reason = reason_of(outcome)
+    return "the agent did not finish" if agent_error and agent_error in reason else reason
+
+
+def _reached(case: CaseResult) -> Iterator[Line]:
+    for result in case.results:
+        if result.passed and result.threshold is not None:
+            sign = "≥" if result.greater_is_better else "≤"
+            yield line(f"{result.criterion} is {result.score:.4g} ({sign} {result.threshold:.4g})", "dim")
+
+
+def _is_open(result: CriterionResult, cell: Outcome | None) -> bool:
+    return cell is not None and result.reached(cell) is not True
+
+
+def _turn(case: CaseResult, index: int, config: EvalConfig) -> Iterator[Line]:
+    actual = case.actual[index] if index < len(case.actual) else None
+    expected = case.expected[index] if case.expected and index < len(case.expected) else None
+    spoken = actual if actual and actual.user_text else expected
+    yield from indented([(f"turn {index + 1}", "head"), ("  user: ", "dim"), (seen(spoken.user_text if spoken else ""), "")], 0)
+    if actual is None:
+        yield line("  the agent did not have this turn", "missed")
+    elif expected is None:
+        yield from _alone(actual)
+    else:
+        yield from _calls(actual.tool_calls, expected.tool_calls, _settings(case.eval_id, config))
+        yield from _answer(actual, expected)
+
+
+def _settings(eval_id: str, config: EvalConfig) -> ToolTrajectorySettings:
+    found = config.criteria_of(eval_id).get(_TRAJECTORY)
+    return found if isinstance(found, ToolTrajectorySettings) else ToolTrajectorySettings(threshold=1.0)
+
+
+def _alone(actual: Invocation) -> Iterator[Line]:
+    """Yield what the agent did where nothing was expected of it."""
+    if actual.tool_calls:
+        yield line("  tool calls", "dim")
+        yield from (line(f"      {_call(call)}") for call in actual.tool_calls[:_MAX_CALLS])
+    yield from indented([("answered: ", "dim"), (seen(actual.final_text) or "(nothing)", "")], 2)
+
+
+def _calls(actual: Sequence[FunctionCall], expected: Sequence[FunctionCall], settings: ToolTrajectorySettings) -> Iterator[Line]:
+    if not actual and not expected:
+        return
+    steps = align(actual, expected, ordered=settings.match_type != "ANY_ORDER", ignore_args=settings.ignore_args)
+    if all(step.kind == "same" for step in steps):
+        yield line(f"  tool calls: as expected ({len(steps)})", "dim")
+        return
+    yield line("  tool calls (- expected, + the agent's)", "dim")
+    for step in steps[:_MAX_CALLS]:
+        yield from _step(step)
+    if len(steps) > _MAX_CALLS:
+        yield line(f"      and {len(steps) - _MAX_CALLS} more", "dim")
+
+
+def _step(step: Step) -> Iterator[Line]:
+    if step.kind == "same" and step.actual:
+        yield line(f"      {_call(step.actual)}")
+        return
+    if step.expected:
+        yield line(f"    - {_call(step.expected)}", "expected")
+    if step.actual:
+        yield line(f"    + {_call(step.actual)}", "actual")
+    if step.expected and step.actual:
+        for found in islice(differences(step.actual.args or {}, step.expected.args or {}), _MAX_DIFFERENCES):
+            yield line(seen(f"    ?   {found.path}: expected {found.expected}, got {found.actual}"), "dim")
+
+
+def _call(call: FunctionCall) -> str:
+    return seen(f"{call.name}({json.dumps(call.args or {}, ensure_ascii=False, default=str)})").replace("\n", " ")
+
+
+def _answer(actual: Invocation, expected: Invocation) -> Iterator[Line]:
+    want, got = seen(expected.final_text), seen(actual.final_text)
+    if expected.final_response is None or not want:
+        yield from indented([("answered: ", "dim"), (got or "(nothing)", "")], 2)
+    elif want == got:
+        yield from indented([("answered as expected: ", "dim"), (got, "")], 2)
+    else:
+        yield line("  answer ([-expected-], {+the agent's+})", "dim")
+        yield from indented(word_diff(want, got), 6)
+
+
+def _findings(results: Sequence[CriterionResult], index: int, agent_error: str) -> Iterator[Line]:
+    """Yield what each criterion says about a turn."""
+    for result in results:
+        cell = cell_at(result, index)
+        if cell is None or not result.decides:
+            continue
+        if isinstance(cell, Scored):
+            yield from indented(
+                [(f"{result.criterion} {cell.score:.4g}", _TONES[result.reached(cell)]), (_why(result.criterion, cell), "")], 2
+            )
+        else:
+            yield from indented([(f"{result.criterion} NOT EVALUATED: {seen(_short(cell, agent_error))}", "unknown")], 2)
+
+
+def _why(criterion: str, cell: Scored) -> str:
+    """Return a judgement's explanation; of tool calls its first sentence, since the calls themselves are shown."""
+    rationale = cell.rationale.partition("\n\n")[0] if criterion == _TRAJECTORY else cell.rationale
+    return f": {seen(rationale)}".replace("\n\n", "\n") if rationale else ""
