@@ -11,7 +11,7 @@ from judging import Judging
 TURNS = 5
 _CRITERIA = 2
 
-Side = Literal["ours", "adk", "mlflow_scorers", "floor", "floor_uncollected"]
+Side = Literal["ours", "doors", "adk", "mlflow_scorers", "floor", "floor_uncollected"]
 
 
 @dataclass(frozen=True)

@@ -35,12 +35,13 @@ _TABLES = {
     "w1": report.scoring,
     "linearity": report.growth,
     "w2": report.logging,
+    "doors": report.logging,
     "defaults": report.logging,
     **dict.fromkeys(JUDGED, report.judging),
     "import": report.importing,
     "memory": report.memory,
 }
-_OURS = ("ours", "floor", "floor_uncollected")
+_OURS = ("ours", "doors", "floor", "floor_uncollected")
 """Whose failures are ours to repair."""
 
 

@@ -41,6 +41,16 @@ def _logging(cases: int) -> list[Job]:
     ]
 
 
+def _doors(cases: int) -> list[Job]:
+    return [
+        Job(_TRACES, "ours", "log_traces", cases, "traces"),
+        Job(f'{OURS}: `evaluators="adk"`', "doors", "evaluator", cases, "traces"),
+        Job(f"{OURS}: scorers in `mlflow.genai.evaluate`, 4 workers, no rate limit", "doors", "scorers", cases, "traces"),
+        Job("MLflow: its ADK scorers in `mlflow.genai.evaluate`, likewise", "mlflow_scorers", "evaluate_tuned", cases, "traces"),
+        Job(f"{OURS}: metrics in `mlflow.models.evaluate`", "doors", "metrics", cases, "table"),
+    ]
+
+
 def _defaults(cases: int) -> list[Job]:
     return [
         Job(_TRACES, "ours", "log_traces", cases, "traces"),
@@ -80,6 +90,13 @@ WORKLOADS = {
         "The same two criteria, visible in MLflow with their reasons. Creating the store and the first trace are outside the clock.",
         _logging,
         200,
+    ),
+    "doors": Workload(
+        "{rows:,} invocations through the doors of MLflow",
+        "The same two criteria as metrics, as scorers and as an evaluator. What MLflow itself does per row is most of the time of the first two.",
+        _doors,
+        40,
+        reference="ours",
     ),
     "defaults": Workload(
         "Logging {rows:,} invocations with MLflow's default settings",

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from mlflow_adk_eval.cli_capture import capture
+from mlflow_adk_eval.cli_report import report_command
 from mlflow_adk_eval.errors import AdkEvalError, GateFailed, InputError, UsageError
 
 if TYPE_CHECKING:
@@ -33,6 +35,9 @@ _USAGE = 64
 @click.version_option(package_name="mlflow-adk-eval")
 def cli() -> None:
     """Evaluate ADK agents in MLflow, and gate their promotion on the evidence."""
+
+
+cli.add_command(report_command)
 
 
 def _json_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -282,6 +287,9 @@ def demo(*, folder: Path) -> None:
     from mlflow_adk_eval.demo import run_demo  # noqa: PLC0415
 
     run_demo(folder)
+
+
+cli.add_command(capture)
 
 
 def _show_report(report: Report, *, detailed: bool, as_json: bool, extra: dict[str, Any] | None = None, hint: str = "") -> NoReturn:

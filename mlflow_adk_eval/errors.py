@@ -23,6 +23,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mlflow_adk_eval.redact import cut
+
 if TYPE_CHECKING:
     from mlflow_adk_eval.outcome import Decision
 
@@ -168,9 +170,8 @@ def shown(value: Any, *, limit: int = 80) -> str:
             return json.dumps(value)
         case dict():
             keys = ", ".join(map(str, list(value)[:4])) or "no keys"
-            return f"an object with {keys}"[:limit]
+            return cut(f"an object with {keys}", limit)
         case list() | tuple():
             return f"a list of {len(value)}"
         case _:
-            text = repr(value)
-            return text if len(text) <= limit else f"{text[: limit - 1]}…"
+            return cut(repr(value), limit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -15,6 +16,8 @@ _USERINFO = re.compile(r"://[^/?#@\s\"'\\]+@")
 def secrets_of(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the values of variables whose names look secret, longest first, each with what may stand in its place.
 
+    A value that is written otherwise inside of JSON or of a quoted text is there in those forms as well.
+
     Args:
         environ: the variables; ``None``: those of this process.
 
@@ -22,8 +25,22 @@ def secrets_of(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     {'AIza-0123456789': '[GEMINI_API_KEY]'}
     """
     found = os.environ if environ is None else environ
-    secret = {value: f"[{name}]" for name, value in found.items() if len(value) >= _SHORTEST and _SECRET_NAME.search(name)}
+    named = ((name, value) for name, value in found.items() if len(value) >= _SHORTEST and _SECRET_NAME.search(name))
+    secret = {form: f"[{name}]" for name, value in named for form in _forms(value)}
     return dict(sorted(secret.items(), key=lambda item: -len(item[0])))
+
+
+def _forms(value: str) -> tuple[str, ...]:
+    return value, json.dumps(value, ensure_ascii=False)[1:-1], json.dumps(value)[1:-1], repr(value)[1:-1]
+
+
+def cut(text: str, limit: int) -> str:
+    """Return the beginning of a text, without half a secret where it ends.
+
+    >>> cut("abcdefgh", 5)
+    'abcd…'
+    """
+    return text if len(text) <= limit else f"{redacted(text, secrets_of())[: limit - 1]}…"
 
 
 def redacted(text: str, secrets: Mapping[str, str]) -> str:

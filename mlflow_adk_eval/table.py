@@ -163,4 +163,7 @@ def _calls(invocation: Invocation | None) -> list[Mapping[str, Any]] | None:
 
 def _json(value: Any) -> Any:
     """Return `value` with null for what is no finite number, and its text for what is no JSON."""
-    return to_jsonable_python(value, inf_nan_mode="null", serialize_unknown=True)
+    try:
+        return to_jsonable_python(value, inf_nan_mode="null", serialize_unknown=True)
+    except UnicodeEncodeError:  # of half a surrogate pair in a key
+        return json.loads(json.dumps(value, default=str).encode("ascii"), parse_constant=lambda _: None)

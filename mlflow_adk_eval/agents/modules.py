@@ -71,7 +71,10 @@ def _is_path(source: str | Path) -> bool:
 def _folder_of(name: str) -> Path | None:
     """Return the folder of a module without importing it or its parents, so that its ``.env`` can be read before."""
     top, *inner = name.split(".")
-    spec = importlib.util.find_spec(top) if top else None
+    try:
+        spec = importlib.util.find_spec(top) if top else None
+    except ValueError:  # of a module that was made at run time, or is the program itself
+        spec = None
     if spec is None or (not spec.submodule_search_locations and not spec.has_location):
         return None
     path = Path(next(iter(spec.submodule_search_locations or [os.path.dirname(spec.origin or "")]))).joinpath(*inner)  # noqa: PTH120

@@ -13,6 +13,7 @@ from mlflow_adk_eval.criteria.alignment import Step, align, differences, traject
 from mlflow_adk_eval.criteria.base import CaseRun, judge_pairs
 from mlflow_adk_eval.evalset import FunctionCall, Invocation
 from mlflow_adk_eval.outcome import Judged, Scored
+from mlflow_adk_eval.redact import cut
 
 _MAX_SHOWN = 20
 _MAX_ARGS = 200
@@ -84,5 +85,4 @@ def _lines(step: Step, *, extra_allowed: bool) -> Iterator[str]:
 
 
 def _call(call: FunctionCall) -> str:
-    args = json.dumps(call.args or {}, ensure_ascii=False, default=str)
-    return f"{call.name}({args[: _MAX_ARGS - 1] + '…' if len(args) > _MAX_ARGS else args})"
+    return f"{call.name}({cut(json.dumps(call.args or {}, ensure_ascii=False, default=str), _MAX_ARGS)})"

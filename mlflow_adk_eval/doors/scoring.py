@@ -37,6 +37,7 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
     "rubric_based_tool_use_quality_v1": (MADE,),
     "multi_turn_tool_use_quality_v1": (MADE,),
     "multi_turn_trajectory_quality_v1": (MADE,),
+    "tool_call_count_v1": (MADE,),
     "response_match_score": (RESPONSE,),
     "final_response_match_v2": (RESPONSE,),
 }

@@ -34,6 +34,7 @@ _NOT_COMPLETE = {
     "running": "the evaluation had not ended when it last wrote to the run (adk_eval.status is running)",
     "partial": "the run holds only part of the evaluation (adk_eval.status is partial)",
     "failed": "the evaluation failed (adk_eval.status is failed)",
+    "self_comparison": "what the agent did was compared with itself, which proves nothing (adk_eval.status is self_comparison)",
 }
 
 
@@ -85,7 +86,7 @@ def state_problems(evidence: Evidence) -> list[str]:
         and not any(key.startswith("adk_eval.") for key in (*evidence.tags, *evidence.params))
     ):
         return ["the run holds no evaluation: it has neither adk_eval tags nor artifacts", *_run_problems(evidence)]
-    return [*_run_problems(evidence), *_tag_problems(evidence.tags), *_input_problems(evidence)]
+    return [*_run_problems(evidence), *_tag_problems(evidence.tags), *_kind_problems(evidence), *_input_problems(evidence)]
 
 
 def _run_problems(evidence: Evidence) -> Iterator[str]:
@@ -107,6 +108,12 @@ def _tag_problems(tags: Mapping[str, str]) -> Iterator[str]:
         yield "the run has no tag adk_eval.status, so whether it is complete is not known"
     elif status != "complete":
         yield _NOT_COMPLETE.get(status, f"the run's tag adk_eval.status is {status!r}; wanted 'complete'")
+
+
+def _kind_problems(evidence: Evidence) -> Iterator[str]:
+    kind = evidence.params.get("adk_eval.evidence")
+    if kind is not None and evidence.tags.get("adk_eval.status") != kind:
+        yield f"the run's parameter adk_eval.evidence is {kind!r}, so it is no evidence, whatever its tags say"
 
 
 def _input_problems(evidence: Evidence) -> Iterator[str]:

@@ -20,6 +20,7 @@ def mixed() -> dict[str, list[Any]]:
     return {"light": recorded["light"], "heat": [turn("21 degrees please", "no")], "both": recorded["both"][:1]}
 
 
+@pytest.mark.needs("google-adk", "2.10")
 def test_adk_reads_it() -> None:
     from google.adk.evaluation.eval_result import EvalSetResult
 
@@ -55,6 +56,7 @@ def test_statuses_are_numbers_and_information_is_neither_passed_nor_failed() -> 
     }
 
 
+@pytest.mark.needs("google-adk", "2.13")
 def test_details_stand_where_adk_has_a_place_for_them() -> None:
     from google.adk.evaluation.eval_result import EvalSetResult
 
@@ -68,6 +70,7 @@ def test_details_stand_where_adk_has_a_place_for_them() -> None:
     assert found["invocation_duration_v1"].duration_details.total_seconds == 2.0
 
 
+@pytest.mark.needs("google-adk", "2.10")
 @pytest.mark.parametrize("state", [None, {"room": "hall"}])
 def test_the_sessions_state_is_kept(state: dict[str, str] | None) -> None:
     from google.adk.evaluation.eval_result import EvalSetResult
