@@ -9,23 +9,26 @@ from typing import Any, cast
 from mlflow_adk_eval.agents.base import Agent
 from mlflow_adk_eval.agents.calls import CallableAgent
 from mlflow_adk_eval.agents.recording import load_recording
+from mlflow_adk_eval.agents.traces import is_traces, recording_of_traces
 from mlflow_adk_eval.errors import UsageError, shown
 from mlflow_adk_eval.evalset import EvalSet, EvalSetResult
 
 
-def resolve_agent(source: Any, *, agent_name: str | None = None, timeout_s: float | None = None) -> Agent:
+def resolve_agent(source: Any, *, agent_name: str | None = None, timeout_s: float | None = None, eval_set: EvalSet | None = None) -> Agent:
     """Return the agent that `source` stands for.
 
     Args:
         source: an importable module or a folder with a ``root_agent``, an ADK agent or app, a callable, a recording (the path
-            of a JSON file, an eval set, a result of ADK, or a dict of invocations by eval id), or an agent of our own protocol.
+            of a JSON file, an eval set, a result of ADK, or a dict of invocations by eval id), traces of MLflow, or an agent
+            of our own protocol.
         agent_name: the sub-agent to use instead of the root agent.
         timeout_s: how long one case may take, in seconds; ``None``: as long as it takes.
+        eval_set: the cases that traces are matched with.
 
     Raises:
         UsageError: if it is nothing of the kind.
         AgentError: if the agent cannot be loaded.
-        EvalSetError: if the recording cannot be read.
+        InputError: if the recording or the traces cannot be read.
     """
     recorded = isinstance(source, str | Path) and Path(source).suffix == ".json" and Path(source).is_file()
     if not recorded and (isinstance(source, str | Path) or _is_adk(source)):
@@ -34,13 +37,15 @@ def resolve_agent(source: Any, *, agent_name: str | None = None, timeout_s: floa
         return load_adk_agent(source, agent_name=agent_name, timeout_s=timeout_s)
     if agent_name is not None:
         raise UsageError(f"agent_name={agent_name!r}: only an ADK agent has sub-agents, and {shown(source)} is none")
+    if is_traces(source):
+        return recording_of_traces(source, eval_set)
     if recorded or isinstance(source, EvalSet | EvalSetResult | Mapping):
         return load_recording(source)
     if hasattr(source, "play"):
         return cast("Agent", source)
     if callable(source):
         return CallableAgent(function=source, name=getattr(source, "__name__", type(source).__name__), timeout_s=timeout_s)
-    raise UsageError(f"an agent is a module name, an ADK agent, a callable or a recording, not {shown(source)}")
+    raise UsageError(f"an agent is a module name, an ADK agent, a callable, a recording or traces of MLflow, not {shown(source)}")
 
 
 def _is_adk(source: Any) -> bool:

@@ -176,7 +176,7 @@ def _job(
     case_timeout_s: float | None,
 ) -> Job:
     if agent is None:
-        raise UsageError("agent: wanted a module with a root_agent, an ADK agent, a callable or a recording")
+        raise UsageError("agent: wanted a module with a root_agent, an ADK agent, a callable, a recording or traces of MLflow")
     loaded, chosen, dataset = inputs_of(eval_set, config, tracking_uri=where.tracking_uri)
     resolved = resolve_agent(agent, agent_name=agent_name, timeout_s=case_timeout_s, eval_set=loaded)
     return job_of(loaded, resolved, chosen, options, replace(where, dataset=dataset))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mlflow_adk_eval.criteria.efficiency import tokens_of
 from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.findings import findings_of, votes_by_turn
 from mlflow_adk_eval.outcome import CaseResult, CriterionResult, Report, Vote
@@ -23,6 +24,7 @@ _CODES = {"skipped": _NOT_EVALUATED, "errored": _ERROR}
 _PREVIEW = 1000
 """As many characters as MLflow keeps of a preview."""
 _LONGEST_KEY = 200
+TOKENS = ("input_tokens", "output_tokens", "total_tokens")
 
 Cast = Mapping[str, Mapping[int, Sequence[Vote]]]
 """The votes of a case by criterion and turn."""
@@ -53,6 +55,17 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCall:
+    """One call of a model, as far as it was recorded."""
+
+    model: str
+    after: int
+    """How many calls of tools came before it."""
+    tokens: Mapping[str, int] | None = None
+    """By the names in `TOKENS`, which are MLflow's; ``None`` where nobody counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TraceRecord:
     """All that the trace of one invocation holds."""
 
@@ -71,6 +84,7 @@ class TraceRecord:
     calls: tuple[ToolCall, ...]
     feedback: tuple[Assessed, ...]
     expectations: Mapping[str, Any]
+    models: tuple[ModelCall, ...] = ()
 
     @property
     def response_preview(self) -> str:
@@ -124,6 +138,7 @@ def _record(eval_set_id: str, case: CaseResult, row: Mapping[str, Any], feedback
         calls=tuple(_calls(actual, row["actual_tool_calls"] or (), secrets)),
         feedback=feedback,
         expectations=_expectations(expected, row),
+        models=tuple(_models(actual)) if actual else (),
     )
 
 
@@ -146,6 +161,16 @@ def _calls(actual: Invocation | None, calls: Sequence[Mapping[str, Any]], secret
         if answer is not None:
             waiting.remove(answer)
         yield ToolCall(name=call.name or "tool", args=row["args"], response=storable(answer.response, secrets) if answer else None)
+
+
+def _models(actual: Invocation) -> Iterator[ModelCall]:
+    made = 0
+    for event in actual.events:
+        if event.usage_metadata is not None or event.model_version is not None:
+            counted = tokens_of([event.usage_metadata]) if event.usage_metadata else {}
+            tokens = {name: int(counted.get(name, 0)) for name in TOKENS} if counted else None
+            yield ModelCall(model=event.model_version or "model", after=made, tokens=tokens)
+        made += sum(part.function_call is not None for part in (event.content.parts if event.content else None) or ())
 
 
 def _feedback(case: CaseResult, cast: Cast, row: Mapping[str, Any], verdict: str | None, secrets: Secrets) -> Iterator[Assessed]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,7 @@ from opentelemetry.trace.status import Status, StatusCode
 
 from mlflow_adk_eval.tracking.bundle import Run
 from mlflow_adk_eval.tracking.names import fitted
-from mlflow_adk_eval.tracking.records import Assessed, TraceRecord
+from mlflow_adk_eval.tracking.records import TOKENS, Assessed, ModelCall, ToolCall, TraceRecord
 from mlflow_adk_eval.tracking.sqlite import SqliteTraces, sqlite_traces
 
 _AT_ONCE = 200
@@ -143,6 +143,7 @@ def _trace(run: Run, record: TraceRecord, after_ms: int) -> Trace:
             "mlflow.sourceRun": run.run_id,
             "mlflow.modelId": run.model_id,
             "mlflow.trace_schema.version": "3",
+            **_token_usage(record),
         },
         tags={
             "mlflow.traceName": fitted(record.eval_id, _LONGEST_NAME),
@@ -178,22 +179,40 @@ def _error(assessed: Assessed) -> AssessmentError | None:
 
 
 def _spans(record: TraceRecord, trace_number: int, began_ns: int) -> Iterator[Span]:
-    """Yield the turn and, inside it, each call of a tool. When a tool was called is not known, so those take no time."""
+    """Yield the turn and, inside it, each call of a model or tool. When they were made is not known, only in which order."""
     root = _context(trace_number, 0)
     status = Status(StatusCode.ERROR, record.error) if record.error else _OK
     ended_ns = began_ns + record.duration_ms * 1_000_000
-    yield _span(
-        "invocation",
-        root,
-        None,
-        (began_ns, ended_ns),
-        status,
-        SpanType.AGENT,
-        {"user_content": record.user},
-        {"final_response": record.response or None},
-    )
-    for number, call in enumerate(record.calls, start=1):
-        yield _span(call.name, _context(trace_number, number), root, (began_ns, began_ns), _OK, SpanType.TOOL, call.args, call.response)
+    told = _told(SpanType.AGENT, {"user_content": record.user}, {"final_response": record.response or None})
+    yield _span("invocation", root, None, (began_ns, ended_ns), status, told)
+    for number, step in enumerate(_steps(record), start=1):
+        when_ns = began_ns + number
+        here = (_context(trace_number, number), root, (when_ns, when_ns), _OK)
+        if isinstance(step, ToolCall):
+            yield _span(step.name, *here, _told(SpanType.TOOL, step.args, step.response))
+        else:
+            yield _span(step.model, *here, _told(SpanType.LLM, None, None) | _of_model(step))
+
+
+def _told(span_type: str, inputs: Any, outputs: Any) -> dict[str, Any]:
+    return {"mlflow.spanType": span_type, "mlflow.spanInputs": inputs, "mlflow.spanOutputs": outputs}
+
+
+def _of_model(call: ModelCall) -> dict[str, Any]:
+    return {"mlflow.llm.model": call.model} | ({"mlflow.chat.tokenUsage": call.tokens} if call.tokens else {})
+
+
+def _steps(record: TraceRecord) -> list[ToolCall | ModelCall]:
+    """Return the calls of models and tools in their order."""
+    placed: list[tuple[int, int, ToolCall | ModelCall]] = [(number, 0, step) for number, step in enumerate(record.calls, start=1)]
+    placed += [(step.after, 1, step) for step in record.models]
+    return [step for *_, step in sorted(placed, key=lambda place: place[:2])]
+
+
+def _token_usage(record: TraceRecord) -> dict[str, str]:
+    """Return the tokens of the turn, where MLflow's pages look for them."""
+    counted = [step.tokens for step in record.models if step.tokens]
+    return {"mlflow.trace.tokenUsage": json.dumps({name: sum(one[name] for one in counted) for name in TOKENS})} if counted else {}
 
 
 def _context(trace_number: int, number: int) -> SpanContext:
@@ -207,16 +226,9 @@ def _span(
     parent: SpanContext | None,
     times_ns: tuple[int, int],
     status: Status,
-    span_type: str,
-    inputs: Any,
-    outputs: Any,
+    told: Mapping[str, Any],
 ) -> Span:
-    attributes = {
-        "mlflow.traceRequestId": f"tr-{context.trace_id:032x}",
-        "mlflow.spanType": span_type,
-        "mlflow.spanInputs": inputs,
-        "mlflow.spanOutputs": outputs,
-    }
+    attributes = {"mlflow.traceRequestId": f"tr-{context.trace_id:032x}", **told}
     return Span(
         ReadableSpan(
             name=name,

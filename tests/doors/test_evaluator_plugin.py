@@ -146,7 +146,6 @@ def test_that_stays_so_when_its_tags_are_rewritten() -> None:
     assert any("adk_eval.evidence is 'self_comparison'" in reason for reason in decision.reasons)
 
 
-
 def test_a_failing_agent_is_no_score_and_no_pass() -> None:
     def broken(text: str, session: Any) -> str:
         raise RuntimeError("the boiler does not answer")
@@ -160,7 +159,7 @@ def test_a_failing_agent_is_no_score_and_no_pass() -> None:
 
 def test_a_judge_that_is_down_is_no_score_and_no_pass() -> None:
     judge = ScriptedJudge(
-        lambda request: Unavailable("503 down", overloaded=False) if "heat" in request.text or "21" in request.text else "valid"
+        lambda request: Unavailable("503 down", overloaded=False) if "21 degrees" in request.text else "valid"
     )
     result = evaluated(config=JUDGED, actual=expected_of(rooms()), judge=judge, judge_options=_impatient())
     assert (result.metrics[f"{MATCH}/evaluated"], result.metrics[f"{MATCH}/errored"]) == (4.0, 1.0)
@@ -191,7 +190,7 @@ def test_artifacts_load_and_are_saved_as_those_of_any_evaluator(tmp_path: Path) 
     from mlflow.models import EvaluationResult
 
     result = evaluated(actual=cold())
-    assert set(result.artifacts) == {"eval_results_table", "eval_set", "config", "invocations", "result", "manifest"}
+    assert set(result.artifacts) == {"eval_results_table", "eval_set", "config", "invocations", "report", "result", "manifest"}
     assert [case["eval_id"] for case in result.artifacts["eval_set"].content["eval_cases"]] == ["light", "heat", "both"]
     result.save(str(tmp_path / "saved"))
     again = EvaluationResult.load(str(tmp_path / "saved"))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from mlflow_adk_eval import score
 from mlflow_adk_eval.outcome import CriterionSummary
+from mlflow_adk_eval.redact import secrets_of
 from mlflow_adk_eval.report.html_cases import shown_cases
 from mlflow_adk_eval.report.html_chart import WIDTH, chart_of
 from mlflow_adk_eval.report.html_diff import _subsequence, differing
@@ -190,7 +191,7 @@ def test_a_secret_is_nowhere_on_the_page() -> None:
         ),
         title=secret,
         facts={"Where": f"https://me:pass@example.org/{secret}"},
-        secrets={secret: "[API_KEY]"},
+        secrets=secrets_of({"API_KEY": secret}),
     )
     text = Elements(html).text
     assert "s3cret" not in text

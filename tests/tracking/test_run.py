@@ -84,7 +84,7 @@ def test_the_params_tie_the_run_to_what_was_evaluated(logged: Any) -> None:
 def test_the_manifest_names_every_other_artifact_by_its_hash(logged: Any) -> None:
     _, _, _, files = logged
     others = {name: content for name, content in files.items() if name != "manifest.json"}
-    assert sorted(others) == ["config.json", "eval_set.json", "invocations.json", "result.evalset_result.json"]
+    assert sorted(others) == ["config.json", "eval_set.json", "invocations.json", "report.html", "result.evalset_result.json"]
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in others.items()}
     assert json.loads(files["manifest.json"]) == {"schema": 1, "artifacts": hashes}
 
@@ -148,6 +148,7 @@ def test_mlflow_shows_the_table(logged: Any) -> None:
     assert mlflow.active_run() is None
 
 
+@pytest.mark.needs("google-adk", "2.13")
 def test_adk_loads_what_was_logged(logged: Any) -> None:
     _, _, _, files = logged
     from google.adk.evaluation.eval_config import EvalConfig
@@ -181,7 +182,7 @@ def test_a_recording_scores_the_same_over_http(server: Server, tmp_path: Path, m
         "[both #2] sure?": 5,
     }
     assert sorted(len(trace.data.spans) for trace in traces) == [1, 1, 2, 2, 2]
-    assert len(client.list_artifacts(report.run_id, "adk_eval")) == 5
+    assert len(client.list_artifacts(report.run_id, "adk_eval")) == 6
 
 
 def test_each_run_of_a_case_has_its_own_row_and_trace(store: str) -> None:

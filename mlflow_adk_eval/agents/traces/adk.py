@@ -1,0 +1,286 @@
+"""Turns from the spans that ADK exports: of today's schema and of the one before, for which ADK still has a switch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mlflow_adk_eval.agents.traces.messages import ModelCall, model_call
+from mlflow_adk_eval.agents.traces.spans import Span, Trace, decoded, unreadable
+from mlflow_adk_eval.agents.traces.turn import Turn, error_of, finished, spent
+from mlflow_adk_eval.errors import InputError
+from mlflow_adk_eval.evalset import (
+    AgentDetails,
+    AppDetails,
+    Content,
+    FunctionCall,
+    FunctionResponse,
+    Invocation,
+    InvocationEvent,
+    InvocationEvents,
+    Part,
+)
+from mlflow_adk_eval.evalset.models import Json
+
+_OPERATION, _AGENT = "gen_ai.operation.name", "gen_ai.agent.name"
+_CALL_ID, _TOOL = "gen_ai.tool.call.id", "gen_ai.tool.name"
+_MODEL_OPERATIONS = {"generate_content", "chat", "text_completion"}
+_NAMED = "agent_run ["
+"""How google-adk 1.x began the name of an agent's span."""
+_MERGED, _NO_ID = "(merged tools)", "<not specified>"
+_SWITCH = (
+    "The agent ran with its content kept out of spans: set OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=SPAN_ONLY "
+    "(SPAN_AND_EVENT does it, too; true does not) in the environment of the agent. With ADK_TELEMETRY_SCHEMA_VERSION_OPT_IN=1, "
+    "and in google-adk 1.x, it is ADK_CAPTURE_MESSAGE_CONTENT_IN_SPANS that must not be false."
+)
+_WRAPPER = "A span of your own around the agent, with the user's text as inputs and the answer as outputs, would say it."
+_NOBODY = Content(role="user", parts=())
+
+
+@dataclass(frozen=True, slots=True)
+class _Tool:
+    span: Span
+    author: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    span: Span
+    inner: tuple[Span, ...]
+    author: str
+    ended_ns: int
+    """When its answer was there: its span may end only after the tools that the answer asked for."""
+
+    @property
+    def timed(self) -> Span:
+        """The span that measures the model alone."""
+        timed = self.inner[-1] if self.inner else self.span
+        return replace(timed, end_ns=min(timed.end_ns, self.ended_ns))
+
+
+def adk_turns(span: Span) -> Iterator[Span]:
+    """Yield the outermost spans, from `span` on, that are a turn of an ADK agent."""
+    if _is_turn(span):
+        yield span
+    else:
+        for child in span.children:
+            yield from adk_turns(child)
+
+
+def calls_tools(span: Span) -> bool:
+    """Whether a tool was called within a turn."""
+    return any(map(_is_tool, span.walk()))
+
+
+def adk_turn(trace: Trace, span: Span) -> Turn:
+    """Return what happened in a turn.
+
+    Raises:
+        InputError: if its content was not captured.
+    """
+    steps = list(_steps(span, _agent_of(span)))
+    models = sorted((step for step in steps if isinstance(step, _Model)), key=lambda step: step.span.start_ns)
+    tools = sorted((step for step in steps if isinstance(step, _Tool)), key=lambda step: step.span.start_ns)
+    known = [(model, call) for model in models if (call := model_call(model.span, model.inner))]
+    unknown = len(known) < sum(not model.span.failed for model in models) or _ends_unseen(span)
+    user = next((call.user for _, call in known if call.user), _NOBODY if span.failed else None)
+    if unknown or user is None:
+        raise _not_captured(trace, span, tools, asked=bool(models), told=len(known) == len(models))
+    final, events = finished([event for _, event in sorted(_events(known, tools), key=lambda timed: timed[0])])
+    inside = [step for tool in tools for step in _steps_inside(tool) if isinstance(step, _Model)]
+    everyone = [*known, *((model, call) for model in inside if (call := model_call(model.span, model.inner)))]
+    invocation = Invocation(
+        invocation_id=next((found for model in models if (found := _invocation_id(model))), trace.id),
+        user_content=user,
+        final_response=final,
+        intermediate_data=InvocationEvents(invocation_events=events),
+        app_details=_app_details(everyone),
+        **spent(span, (model.timed for model in (*models, *inside)), (tool.span for tool in tools)),
+    )
+    return Turn(invocation=invocation, error=error_of(span), agent=_agent_of(span))
+
+
+def _operation(span: Span) -> str:
+    return span.text(_OPERATION)
+
+
+def _is_turn(span: Span) -> bool:
+    if _operation(span) in {"invoke_workflow", "invoke_agent"}:
+        return True
+    return span.name == "invocation" and any(map(_is_agent, span.children))
+
+
+def _is_agent(span: Span) -> bool:
+    return _operation(span) in {"invoke_agent", "invoke_workflow"} or span.name.startswith(_NAMED)
+
+
+def _is_tool(span: Span) -> bool:
+    return _operation(span) == "execute_tool" or span.name.startswith("execute_tool ")
+
+
+def _is_model(span: Span) -> bool:
+    return span.name == "call_llm" or _operation(span) in _MODEL_OPERATIONS
+
+
+def _agent_of(span: Span) -> str:
+    """Return the name of the agent that a span is about, or of the first one below it."""
+    named = span.text(_AGENT) or span.text("gen_ai.workflow.name")
+    if not named and span.name.startswith(_NAMED):
+        named = span.name.removeprefix(_NAMED).removesuffix("]")
+    return named or (_agent_of(span.children[0]) if span.children else "")
+
+
+def _steps(span: Span, author: str) -> Iterator[_Model | _Tool]:
+    """Yield the calls of models and tools below a span, but not what happened inside a tool."""
+    found = list(_found(span, author))
+    began = [(step.author, step.span.start_ns) for step in found if isinstance(step, _Tool)]
+    for step in found:
+        if isinstance(step, _Tool):
+            yield step
+        else:
+            tools = (start for name, start in began if name == step.author and start >= step.span.start_ns)
+            yield replace(step, ended_ns=min([step.span.end_ns, *tools]))
+
+
+def _found(span: Span, author: str) -> Iterator[_Model | _Tool]:
+    for child in span.children:
+        if _is_tool(child):
+            if child.text(_TOOL) != _MERGED:
+                yield _Tool(child, child.text(_AGENT) or author)
+        elif _is_model(child):
+            inner = tuple(_inner_models(child))
+            name = next((found for one in (child, *inner) if (found := one.text(_AGENT))), author)
+            yield _Model(child, inner, name, child.end_ns)
+            yield from (step for step in _found(child, name) if isinstance(step, _Tool))
+        else:
+            yield from _found(child, _agent_of(child) if _is_agent(child) else author)
+
+
+def _inner_models(span: Span) -> Iterator[Span]:
+    for child in span.children:
+        if not _is_tool(child):
+            yield from (child,) if _is_model(child) else ()
+            yield from _inner_models(child)
+
+
+def _steps_inside(tool: _Tool) -> Iterator[_Model | _Tool]:
+    """Yield what happened inside a tool that is an agent, and inside its tools."""
+    for step in _steps(tool.span, tool.author):
+        yield step
+        if isinstance(step, _Tool):
+            yield from _steps_inside(step)
+
+
+def _ends_unseen(turn: Span) -> bool:
+    """Whether an agent had the last word without asking a model: a callback or code of its own, whose words no span has."""
+    last = max((span for span in turn.walk() if not span.children), key=lambda span: span.start_ns)
+    return _is_agent(last) and not turn.failed
+
+
+def _not_captured(trace: Trace, turn: Span, tools: Sequence[_Tool], *, asked: bool, told: bool) -> InputError:
+    names = ", ".join(tool.span.text(_TOOL) or tool.span.name for tool in tools)
+    called = f", and tools ({names}) of which nobody knows the arguments" if tools else ""
+    if asked and not told:
+        found, wanted, hint = "calls of a model without their messages", "what was asked and answered", _SWITCH
+    else:
+        found = "a model that was told nothing from the user" if asked else "no call of a model"
+        found = "an agent that had the last word without asking a model" if asked and _ends_unseen(turn) else found
+        wanted, hint = "what was said, which ADK's spans hold only where a model was asked", _WRAPPER
+    return unreadable(trace.id, f"span {turn.name!r}", found + called, wanted, hint)
+
+
+def _invocation_id(model: _Model) -> str:
+    return next((found for span in (model.span, *model.inner) if (found := span.text("gcp.vertex.agent.invocation_id"))), "")
+
+
+Timed = tuple[int, InvocationEvent]
+
+
+def _events(models: Sequence[tuple[_Model, ModelCall]], tools: Sequence[_Tool]) -> Iterator[Timed]:
+    """Yield each answer of a model, and after it in one event what its tools returned, as ADK has it."""
+    waiting = list(tools)
+    for model, call in models:
+        made = [part.function_call for part in (call.answer.parts if call.answer else None) or () if part.function_call]
+        took = [_taken(one, model, waiting) for one in made]
+        yield model.ended_ns, _said(model, call, took)
+        answered = [(tool, answer) for tool in took if tool and (answer := _response(tool.span))]
+        if answered:
+            yield max(tool.span.end_ns for tool, _ in answered), _returned(model.author, [answer for _, answer in answered])
+    for tool in waiting:
+        yield from _unasked(tool)
+
+
+def _taken(call: FunctionCall, model: _Model, waiting: list[_Tool]) -> _Tool | None:
+    """Take the tool that a call led to out of those that wait: by its id, else by name and arguments, else by name."""
+    mine = [tool for tool in waiting if tool.author == model.author and tool.span.start_ns >= model.span.start_ns]
+    named = [tool for tool in mine if tool.span.text(_TOOL) == call.name]
+    same_args = [tool for tool in named if _args(tool.span) == (call.args or {})]
+    same_id = [tool for tool in mine if call.id and tool.span.text(_CALL_ID) == call.id]
+    found = next(iter((*same_id, *same_args, *named)), None)
+    if found:
+        waiting.remove(found)
+    return found
+
+
+def _said(model: _Model, call: ModelCall, took: Sequence[_Tool | None]) -> InvocationEvent:
+    """Return a model's answer as an event; its calls get the ids that ADK gave them."""
+    tools = iter(took)
+    parts = tuple(
+        _identified(part, next(tools)) if part.function_call else part for part in (call.answer.parts if call.answer else None) or ()
+    )
+    content = call.answer.model_copy(update={"parts": parts}) if call.answer else None
+    return InvocationEvent(
+        author=model.author,
+        content=content,
+        grounding_metadata=call.grounding,
+        usage_metadata=call.usage,
+        model_version=call.version,
+    )
+
+
+def _identified(part: Part, tool: _Tool | None) -> Part:
+    identity = tool.span.text(_CALL_ID) if tool else ""
+    if not part.function_call or identity in {"", _NO_ID}:
+        return part
+    return part.model_copy(update={"function_call": part.function_call.model_copy(update={"id": identity})})
+
+
+def _returned(author: str, responses: Iterable[FunctionResponse]) -> InvocationEvent:
+    content = Content(role="user", parts=tuple(Part(function_response=response) for response in responses))
+    return InvocationEvent(author=author, content=content)
+
+
+def _unasked(tool: _Tool) -> Iterator[Timed]:
+    """Yield a call that no answer of a model holds, as when a planner makes it."""
+    span, identity = tool.span, tool.span.text(_CALL_ID)
+    call = FunctionCall(id=identity or None, name=span.text(_TOOL), args=_args(span))
+    yield span.start_ns, InvocationEvent(author=tool.author, content=Content(role="model", parts=(Part(function_call=call),)))
+    answer = _response(span)
+    if answer:
+        yield span.end_ns, _returned(tool.author, [answer])
+
+
+def _args(span: Span) -> Json:
+    given = decoded(span.attributes.get("gen_ai.tool.call.arguments", span.attributes.get("gcp.vertex.agent.tool_call_args")))
+    return dict(given) if isinstance(given, Mapping) else {}
+
+
+def _response(span: Span) -> FunctionResponse | None:
+    """Return what a tool returned; ``None`` where it raised, or is still at work."""
+    given: Any = span.attributes.get("gen_ai.tool.call.result", span.attributes.get("gcp.vertex.agent.tool_response"))
+    identity = span.text(_CALL_ID)
+    if given is None or identity == _NO_ID:
+        return None
+    plain = decoded(given)
+    return FunctionResponse(
+        id=identity or None, name=span.text(_TOOL), response=dict(plain) if isinstance(plain, Mapping) else {"result": plain}
+    )
+
+
+def _app_details(calls: Iterable[tuple[_Model, ModelCall]]) -> AppDetails | None:
+    """Return the agents as they were when they first asked a model."""
+    details: dict[str, AgentDetails] = {}
+    for model, call in sorted(calls, key=lambda pair: pair[0].span.start_ns):
+        details.setdefault(model.author, call.agent(model.author))
+    return AppDetails(agent_details=details) if details else None

@@ -1,0 +1,202 @@
+"""From traces to conversations: which traces belong together, in which order, and what happened in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mlflow_adk_eval.agents.base import Played
+from mlflow_adk_eval.agents.traces.adk import adk_turn, adk_turns, calls_tools
+from mlflow_adk_eval.agents.traces.spans import Trace, traces_of, unreadable
+from mlflow_adk_eval.agents.traces.turn import Turn
+from mlflow_adk_eval.agents.traces.written import record_error, records, written_turns
+from mlflow_adk_eval.errors import InputError, Problem, UsageError
+from mlflow_adk_eval.evalset import Invocation
+
+CASE, RUN_INDEX, TURN_INDEX = "adk.eval_case_id", "adk.run_index", "adk.invocation_index"
+"""The tags by which traces of this package say where they belong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """The traces of one conversation, in order."""
+
+    traces: tuple[Trace, ...]
+
+    @property
+    def case(self) -> str:
+        """The case that its tags name; empty where they name none."""
+        return self.traces[0].tags.get(CASE, "")
+
+    @property
+    def session(self) -> str:
+        """Its session; empty where its traces name none."""
+        return self.traces[0].session
+
+    @property
+    def began(self) -> int:
+        """When its first trace began, in milliseconds."""
+        return self.traces[0].time_ms
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return f"session {self.session}" if self.session else f"trace {self.traces[0].id}"
+
+    def turns(self) -> tuple[Turn, ...]:
+        """Return what happened, turn by turn.
+
+        Raises:
+            InputError: if a trace does not say what was said.
+        """
+        self._require_all()
+        problems: list[InputError] = []
+        turns: list[Turn] = []
+        for trace in self.traces:
+            try:
+                turns += _turns(trace)
+            except InputError as error:
+                problems.append(error)
+        if problems:
+            raise all_of(problems, self.label)
+        return tuple(turns)
+
+    def played(self) -> Played:
+        """Return what the agent did, up to the turn in which it failed.
+
+        Raises:
+            InputError: if a trace does not say what was said.
+        """
+        return self.played_from(self.turns())
+
+    def played_from(self, turns: Sequence[Turn]) -> Played:
+        """Return what the agent did in `turns`, up to the one in which it failed."""
+        failed = next((index for index, turn in enumerate(turns) if turn.error), None)
+        actual = tuple(turn.invocation for turn in (turns if failed is None else turns[: failed + 1]))
+        if failed is None:
+            error = next((error for trace in self.traces for span in records(trace) if (error := record_error(span))), "")
+            return Played(actual=actual, session_state=_final_state(self.traces[-1]), error=error)
+        error = turns[failed].error
+        return Played(actual=actual, error=error if error.startswith("turn ") else f"turn {failed + 1}: {error}", unfinished=True)
+
+    def _require_all(self) -> None:
+        """Refuse a conversation of which turns have no trace."""
+        indexes = [int(index) for trace in self.traces if (index := trace.tags.get(TURN_INDEX, "")).isdigit()]
+        missing = sorted(set(range(max(indexes, default=-1) + 1)) - set(indexes))
+        if missing:
+            named = ", ".join(str(index + 1) for index in missing)
+            raise unreadable(
+                self.traces[0].id, f"case {self.case!r}", f"no trace of turn {named}", "the traces of all turns before the last"
+            )
+
+
+def all_of(errors: Sequence[InputError], label: str) -> InputError:
+    """Return several errors as one about `label`, which gives the same advice once."""
+    if len(errors) == 1:
+        return errors[0]
+    hints: set[str] = set()
+    problems: list[Problem] = []
+    for error in errors:
+        for problem in error.problems:
+            problems.append(replace(problem, path=f"{error.source}, {problem.path}", hint="" if problem.hint in hints else problem.hint))
+            hints.add(problem.hint)
+    return InputError(label, problems)
+
+
+def conversations_of(traces: Any) -> tuple[Conversation, ...]:
+    """Return the conversations that traces are of, in order of time: those of one case and run, else of one session, else alone.
+
+    Raises:
+        UsageError: if these are no traces of MLflow.
+    """
+    groups: dict[tuple[str, ...], list[Trace]] = {}
+    for trace in traces_of(traces):
+        groups.setdefault(conversation_key(trace), []).append(trace)
+    found = [Conversation(traces=tuple(sorted(group, key=_place))) for group in groups.values()]
+    return tuple(sorted(found, key=lambda conversation: _place(conversation.traces[0])[1:]))
+
+
+def invocations_of(traces: Any) -> tuple[Invocation, ...]:
+    """Return the turns that traces of one conversation tell of, in order of time.
+
+    Args:
+        traces: one trace of MLflow or several of one session, as objects, as dicts or as the frame of ``mlflow.search_traces``.
+
+    Raises:
+        InputError: if a trace does not say what was said, as where ADK did not capture the content of messages.
+        UsageError: if these are no traces, or traces of several sessions.
+    """
+    conversation = _one(traces)
+    turns = conversation.turns()
+    if not turns:
+        error = conversation.played_from(turns).error or "no turn"
+        raise unreadable(conversation.traces[0].id, "outputs", error, "a conversation of at least one turn")
+    return tuple(turn.invocation for turn in turns)
+
+
+def played_of(traces: Any) -> Played:
+    """Return what an agent did in one conversation: as `invocations_of`, and why it failed if it did.
+
+    Raises:
+        InputError: if a trace does not say what was said.
+        UsageError: if these are no traces, or traces of several sessions.
+    """
+    return _one(traces).played()
+
+
+def _one(traces: Any) -> Conversation:
+    listed = traces_of(traces)
+    if not listed:
+        raise UsageError("traces: wanted at least one")
+    sessions = list(dict.fromkeys(trace.session for trace in listed if trace.session))
+    if len(sessions) > 1:
+        raise UsageError(f"traces of {len(sessions)} sessions, {_listed(sessions)}; wanted those of one")
+    runs = {conversation_key(trace) for trace in listed if CASE in trace.tags}
+    if len(runs) > 1:
+        raise UsageError(f"traces of {len(runs)} runs of cases, {_listed(sorted({key[1] for key in runs}))}; wanted those of one")
+    return Conversation(traces=tuple(sorted(listed, key=_place)))
+
+
+def _listed(names: Sequence[str], most: int = 3) -> str:
+    return ", ".join(names[:most]) + (", …" if len(names) > most else "")
+
+
+def conversation_key(trace: Trace) -> tuple[str, ...]:
+    """Return what all traces of one conversation have in common."""
+    if CASE in trace.tags:
+        return "case", trace.tags[CASE], trace.run, trace.tags.get(RUN_INDEX, "0")
+    return ("session", trace.session) if trace.session else ("trace", trace.id)
+
+
+def _place(trace: Trace) -> tuple[int, int, str]:
+    """Return where in its conversation a trace belongs."""
+    index = trace.tags.get(TURN_INDEX, "") if CASE in trace.tags else ""
+    start = min((root.start_ns for root in trace.roots), default=trace.time_ms * 1_000_000)
+    return int(index) if index.isdigit() else 0, start, trace.id
+
+
+def _turns(trace: Trace) -> list[Turn]:
+    if not trace.roots:
+        raise unreadable(trace.id, "$.data.spans", "no span", "the spans, which are missing where a search leaves them out")
+    spans = [span for root in trace.roots for span in adk_turns(root)]
+    if not spans or records(trace):
+        return list(written_turns(trace))
+    try:
+        return [adk_turn(trace, span) for span in spans]
+    except InputError:
+        # What a callback or code of an agent said, no span of ADK has; but one around it may.
+        if len(spans) == 1 and spans[0] not in trace.roots and not calls_tools(spans[0]):
+            return list(written_turns(trace))
+        raise
+
+
+def _final_state(trace: Trace) -> dict[str, Any] | None:
+    """Return the session's state, where the outputs hold it."""
+    states = (span.outputs.get("session_state") for span in records(trace))
+    return next((state for state in states if isinstance(state, dict)), None)
+
+
+def agent_name(turns: Iterable[Turn]) -> str:
+    """Return the name of the agent that had the first turn of which it is known; empty where it is of none."""
+    return next((turn.agent for turn in turns if turn.agent), "")

@@ -1,0 +1,188 @@
+"""What models were asked and answered, from the attributes of their spans: ADK's own spelling, and that of OpenTelemetry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mlflow_adk_eval.agents.traces.spans import Span, decoded
+from mlflow_adk_eval.evalset import AgentDetails, Content, FunctionCall, FunctionResponse, Part
+from mlflow_adk_eval.evalset.models import Json
+
+_REQUEST, _RESPONSE = "gcp.vertex.agent.llm_request", "gcp.vertex.agent.llm_response"
+_ASKED, _ANSWERED = "gen_ai.input.messages", "gen_ai.output.messages"
+_INSTRUCTIONS, _TOOLS = "gen_ai.system_instructions", "gen_ai.tool.definitions"
+_NOT_CAPTURED: tuple[Any, ...] = (None, {})
+_QUOTED = "For context:"
+"""How ADK begins the message that tells a model what other agents did."""
+_ROLES = {"assistant": "model"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCall:
+    """One call of a model."""
+
+    asked: tuple[Content, ...]
+    answer: Content | None
+    """``None`` where the model answered nothing."""
+    usage: Json | None = None
+    version: str | None = None
+    grounding: Json | None = None
+    instructions: str = ""
+    tools: tuple[Any, ...] = ()
+
+    @property
+    def user(self) -> Content | None:
+        """What the user said last, if the model was told."""
+        return next((content for content in reversed(self.asked) if content.role == "user" and not _is_quoted(content)), None)
+
+    def agent(self, name: str) -> AgentDetails:
+        """Return the agent `name` that made this call, as it was."""
+        return AgentDetails(name=name, instructions=self.instructions, tool_declarations=self.tools)
+
+
+def model_call(span: Span, inner: Sequence[Span]) -> ModelCall | None:
+    """Return what a span says of the call of a model; ``None`` where it does not hold the messages.
+
+    Args:
+        span: the span.
+        inner: the spans of the same call below it.
+    """
+    attributes = {name: value for one in (*reversed(inner), span) for name, value in one.attributes.items()}
+    request = decoded(attributes.get(_REQUEST))
+    if isinstance(request, Mapping) and request not in _NOT_CAPTURED:
+        return _in_adk_words(request, decoded(attributes.get(_RESPONSE)), attributes)
+    asked = decoded(attributes.get(_ASKED))
+    return _in_otel_words(asked, attributes) if isinstance(asked, list) else None
+
+
+def usage_of(attributes: Mapping[str, Any]) -> Json | None:
+    """Return the tokens that a span reports, in ADK's words; ``None`` where it reports none."""
+    usage = decoded(attributes.get("mlflow.chat.tokenUsage"))
+    chat = usage if isinstance(usage, Mapping) else {}
+    out = attributes.get("gen_ai.usage.output_tokens", chat.get("output_tokens"))
+    thoughts = attributes.get("gen_ai.usage.reasoning.output_tokens")
+    found = {
+        "prompt_token_count": attributes.get("gen_ai.usage.input_tokens", chat.get("input_tokens")),
+        "candidates_token_count": out - thoughts if out is not None and thoughts is not None else out,
+        "thoughts_token_count": thoughts,
+        "cached_content_token_count": attributes.get("gen_ai.usage.cache_read.input_tokens"),
+    }
+    return {name: count for name, count in found.items() if count is not None} or None
+
+
+def model_name(attributes: Mapping[str, Any]) -> str | None:
+    """Return which model answered, as far as a span says."""
+    names = ("gen_ai.response.model", "mlflow.llm.model", "gen_ai.request.model")
+    return next((str(attributes[name]) for name in names if attributes.get(name)), None)
+
+
+def _in_adk_words(request: Mapping[str, Any], response: Any, attributes: Mapping[str, Any]) -> ModelCall:
+    answered: Mapping[str, Any] = response if isinstance(response, Mapping) else {}
+    config = request.get("config") or {}
+    instruction = config.get("system_instruction") or ""
+    content = answered.get("content")
+    return ModelCall(
+        asked=tuple(Content.model_validate(one) for one in request.get("contents") or ()),
+        answer=Content.model_validate(content) if content else None,
+        usage=answered.get("usage_metadata") or usage_of(attributes),
+        version=answered.get("model_version"),
+        grounding=answered.get("grounding_metadata"),
+        instructions=instruction if isinstance(instruction, str) else Content.model_validate(instruction).text,
+        tools=tuple(config.get("tools") or ()),
+    )
+
+
+def _in_otel_words(asked: Sequence[Any], attributes: Mapping[str, Any]) -> ModelCall:
+    contents = _contents(asked)
+    answers = _contents(decoded(attributes.get(_ANSWERED)) or ())
+    return ModelCall(
+        asked=contents,
+        answer=_joined(answers),
+        usage=usage_of(attributes),
+        version=model_name(attributes),
+        instructions="\n".join(str(part.get("content", "")) for part in decoded(attributes.get(_INSTRUCTIONS)) or ()),
+        tools=tuple(_declarations(decoded(attributes.get(_TOOLS)) or ())),
+    )
+
+
+def _is_quoted(content: Content) -> bool:
+    parts = content.parts or ()
+    return bool(parts) and (parts[0].text or "").startswith(_QUOTED)
+
+
+def _contents(messages: Iterable[Mapping[str, Any]]) -> tuple[Content, ...]:
+    """Return messages in ADK's words. What a tool answered has only the id of its call there, which knows the tool's name."""
+    found: list[Content] = []
+    names: dict[str, str] = {}
+    for message in messages:
+        parts = tuple(part for raw in message.get("parts") or () if (part := _part(raw, names)))
+        names |= {call.id: call.name for part in parts if (call := part.function_call) and call.id and call.name}
+        role = message.get("role") or "model"
+        found.append(Content(role=_ROLES.get(role, role), parts=parts))
+    return tuple(found)
+
+
+def _part(raw: Mapping[str, Any], names: Mapping[str, str]) -> Part | None:
+    match raw.get("type"):
+        case "text" | "reasoning":
+            return Part(text=raw.get("content") or "") if raw["type"] == "text" else Part(text=raw.get("content") or "", thought=True)
+        case "tool_call":
+            return Part(function_call=FunctionCall(id=raw.get("id"), name=raw.get("name"), args=_object(raw.get("arguments")) or {}))
+        case "tool_call_response":
+            given = raw.get("response", raw.get("result"))
+            identity = raw.get("id") or ""
+            return Part(
+                function_response=FunctionResponse(
+                    id=identity, name=names.get(identity, identity.rpartition("_")[0]), response=_object(given)
+                )
+            )
+        case "blob":
+            return Part(inline_data={"mime_type": raw.get("mime_type") or "application/octet-stream"})
+        case "file_data" | "uri":
+            return Part(file_data={"mime_type": raw.get("mime_type") or "", "file_uri": raw.get("uri") or ""})
+        case _:
+            return None
+
+
+def _object(value: Any) -> Json | None:
+    plain = decoded(value)
+    return dict(plain) if isinstance(plain, Mapping) else None if plain is None else {"result": plain}
+
+
+def _joined(answers: Sequence[Content]) -> Content | None:
+    """Return an answer that came in pieces as one; if the last piece repeats what came before, it is all of it."""
+    if len(answers) <= 1:
+        return answers[0] if answers else None
+    *before, last = answers
+    pieces = ["".join(part.text or "" for part in content.parts or ()) for content in answers]
+    if pieces[-1] and "".join(pieces[:-1]) == pieces[-1]:
+        return last
+    parts: list[Part] = []
+    for part in (part for content in (*before, last) for part in content.parts or ()):
+        if parts and part.text is not None and parts[-1].text is not None and part.thought == parts[-1].thought:
+            parts[-1] = parts[-1].model_copy(update={"text": parts[-1].text + part.text})
+        else:
+            parts.append(part)
+    return Content(role="model", parts=tuple(parts))
+
+
+def _declarations(definitions: Iterable[Mapping[str, Any]]) -> Iterable[Json]:
+    """Yield the tools as ADK's requests declare them."""
+    functions = [
+        {
+            name: value
+            for name, value in (
+                ("description", tool.get("description")),
+                ("name", tool.get("name")),
+                ("parameters_json_schema", tool.get("parameters")),
+            )
+            if value is not None
+        }
+        for tool in definitions
+        if tool.get("type") == "function"
+    ]
+    if functions:
+        yield {"function_declarations": functions}
+    yield from ({str(tool.get("name")): {}} for tool in definitions if tool.get("type") != "function")

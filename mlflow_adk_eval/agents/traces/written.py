@@ -1,0 +1,197 @@
+"""Turns from spans that people write with MLflow, and from those that this package writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from mlflow_adk_eval.agents.traces.messages import model_name, usage_of
+from mlflow_adk_eval.agents.traces.spans import Span, Trace, unreadable
+from mlflow_adk_eval.agents.traces.turn import Turn, error_of, spent
+from mlflow_adk_eval.evalset import (
+    Content,
+    FunctionCall,
+    FunctionResponse,
+    IntermediateData,
+    Invocation,
+    InvocationEvent,
+    InvocationEvents,
+    Part,
+)
+from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.evalset.parse import parse
+from mlflow_adk_eval.redact import redacted, secrets_of
+
+_TURN = "user_content"
+"""The input by which spans of this package say that they are a turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """Where a span's inputs hold what the user said, or its outputs what the agent did."""
+
+    name: str
+    keys: tuple[str, ...]
+    roles: tuple[str | None, ...]
+
+
+_ASKED = _Side(
+    "inputs",
+    (_TURN, "messages", "message", "user_message", "input", "query", "question", "prompt", "request", "text", "content"),
+    (None, "user", "human"),
+)
+_SAID = _Side(
+    "outputs",
+    ("final_response", "response", "output", "answer", "text", "content", "result", "message", "messages"),
+    (None, "assistant", "model", "ai"),
+)
+_INVOCATIONS = TypeAdapter(tuple[Invocation, ...])
+_CONTENT = TypeAdapter(Content)
+_MODELS = {"LLM", "CHAT_MODEL"}
+_SHOWN = 200
+
+
+def is_record(span: Span) -> bool:
+    """Whether a span's outputs are a whole conversation, as those of `predict_fn` are."""
+    return isinstance(span.outputs, Mapping) and isinstance(span.outputs.get("conversation"), list)
+
+
+def records(trace: Trace) -> list[Span]:
+    """Return the spans whose outputs are a whole conversation."""
+    return [span for root in trace.roots for span in _outermost(root, is_record)]
+
+
+def record_error(span: Span) -> str:
+    """Return why a recorded conversation is not what was asked for; empty where it is."""
+    return redacted(str(span.outputs.get("error") or ""), secrets_of()) or error_of(span)
+
+
+def written_turns(trace: Trace) -> Iterator[Turn]:
+    """Yield the turns that a trace's inputs and outputs tell of.
+
+    Raises:
+        InputError: if they do not say what the user or the agent said.
+    """
+    recorded = records(trace)
+    for span in recorded:
+        yield from _recorded(trace, span)
+    for root in [] if recorded else trace.roots:
+        yield from (_turn(trace, span) for span in list(_outermost(root, _says_turn)) or [root])
+
+
+def _recorded(trace: Trace, span: Span) -> Iterator[Turn]:
+    """Yield the turns of a conversation whose invocations are the outputs themselves."""
+    turns = parse(_INVOCATIONS, span.outputs["conversation"], f"trace {trace.id}, outputs", at="$.conversation")
+    last = len(turns) - bool(span.outputs.get("unfinished"))
+    agent = span.name if span.kind == "AGENT" else ""
+    yield from (Turn(invocation=turn, error=record_error(span) if index >= last else "", agent=agent) for index, turn in enumerate(turns))
+
+
+def _says_turn(span: Span) -> bool:
+    """Whether a span says by the name of its input that it is a turn."""
+    return isinstance(span.inputs, Mapping) and _TURN in span.inputs
+
+
+def _outermost(span: Span, holds: Callable[[Span], bool]) -> Iterator[Span]:
+    if holds(span):
+        yield span
+    else:
+        for child in span.children:
+            yield from _outermost(child, holds)
+
+
+def _turn(trace: Trace, span: Span) -> Turn:
+    tools = [tool for child in span.children for tool in _outermost(child, lambda below: below.kind == "TOOL")]
+    models = [
+        found
+        for found in span.walk()
+        if found.kind in _MODELS and not any(below.kind in _MODELS for child in found.children for below in child.walk())
+    ]
+    final = _message_of(trace, span, span.outputs, _SAID) if span.outputs is not None else None
+    error = error_of(span)
+    times = spent(span, models, tools)
+    if not models:  # then nobody knows how long models took, or how often they were asked
+        del times["model_duration"], times["tool_duration"]
+    invocation = Invocation(
+        invocation_id=trace.id,
+        user_content=_content(_message_of(trace, span, span.inputs, _ASKED), "user"),
+        final_response=_content(final, "model") if final else None,
+        intermediate_data=_events(span, tools, models) if models else _calls(tools),
+        **times,
+    )
+    return Turn(invocation=invocation, error=error, agent=span.name if span.kind == "AGENT" and _TURN not in span.inputs else "")
+
+
+def _message_of(trace: Trace, span: Span, value: Any, side: _Side) -> Any:
+    """Return the message among a span's inputs or outputs."""
+    found = _message(value, side)
+    if found is None and side is _SAID and isinstance(value, Mapping) and set(side.keys) & set(value):
+        return ""  # there is a place for an answer, and nothing in it
+    if found is None:
+        given = json.dumps(value, ensure_ascii=False, default=str)[:_SHOWN]
+        wanted = f"a text, or an object with one of {', '.join(side.keys)}"
+        raise unreadable(trace.id, f"span {span.name!r}, {side.name}", given, wanted)
+    return found
+
+
+def _message(value: Any, side: _Side) -> Any:
+    """Return a text or a message in ADK's format; ``None`` where there is none, or more than one could be meant."""
+    match value:
+        case str() | {"parts": [*_]}:
+            return value
+        case {"choices": [{"message": message}, *_]}:
+            return _message(message, side)
+        case Mapping():
+            known = [value[key] for key in side.keys if value.get(key) is not None]
+            texts = [text for text in value.values() if isinstance(text, str)]
+            return _message((known or texts)[0], side) if known or len(texts) == 1 else None
+        case [*_]:
+            mine = [one for one in value if not isinstance(one, Mapping) or one.get("role") in side.roles]
+            return _message(mine[-1], side) if mine else None
+        case _:
+            return None
+
+
+def _content(message: Any, role: str) -> Content:
+    if isinstance(message, str):
+        return Content(role=role, parts=(Part(text=message),) if message else ())
+    return parse(_CONTENT, {"role": role, **message}, f"the {role}'s message")
+
+
+def _calls(tools: Sequence[Span]) -> IntermediateData:
+    pairs = [_call(span) for span in tools]
+    return IntermediateData(tool_uses=tuple(call for call, _ in pairs), tool_responses=tuple(response for _, response in pairs if response))
+
+
+def _call(span: Span) -> tuple[FunctionCall, FunctionResponse | None]:
+    given, returned = span.inputs, span.outputs
+    if returned is None and span.failed:
+        returned = {"error": error_of(span)}
+    args: Json = dict(given) if isinstance(given, Mapping) else {} if given is None else {"input": given}
+    name = span.text("gen_ai.tool.name") or span.name
+    response: Json = dict(returned) if isinstance(returned, Mapping) else {"result": returned}
+    answer = None if returned is None else FunctionResponse(id=span.id, name=name, response=response)
+    return FunctionCall(id=span.id, name=name, args=args), answer
+
+
+def _events(turn: Span, tools: Sequence[Span], models: Sequence[Span]) -> InvocationEvents:
+    """Return what models cost and what tools did, in order of time."""
+    timed = [(span.end_ns, _cost(span, turn.name)) for span in models]
+    for span in tools:
+        call, response = _call(span)
+        timed.append((span.start_ns, _event(turn.name, "model", Part(function_call=call))))
+        if response:
+            timed.append((span.end_ns, _event(turn.name, "user", Part(function_response=response))))
+    return InvocationEvents(invocation_events=tuple(event for _, event in sorted(timed, key=lambda pair: pair[0])))
+
+
+def _cost(span: Span, author: str) -> InvocationEvent:
+    return InvocationEvent(author=author, usage_metadata=usage_of(span.attributes), model_version=model_name(span.attributes) or span.name)
+
+
+def _event(author: str, role: str, part: Part) -> InvocationEvent:
+    return InvocationEvent(author=author, content=Content(role=role, parts=(part,)))
