@@ -30,6 +30,13 @@ from mlflow_adk_eval.evalset.models import Json
 _LOG = logging.getLogger(__name__)
 _USER_ID = "test_user_id"  # what ADK calls the user of a case without a session
 _CLOSING_S = 5.0
+_NEEDED = (
+    "runners",
+    "plugins.base_plugin",
+    "artifacts.in_memory_artifact_service",
+    "memory.in_memory_memory_service",
+    "sessions.in_memory_session_service",
+)
 _RETRIES = {"attempts": 7, "initial_delay": 5.0, "max_delay": 120.0, "exp_base": 2.0, "http_status_codes": [408, 429, 500, 502, 503, 504]}
 
 
@@ -47,6 +54,8 @@ def load_adk_agent(source: str | Path | Any, *, agent_name: str | None = None, t
     """
     _require_adk()
     _quieten()
+    for module in _NEEDED:  # now, as that takes seconds which are no case's own
+        importlib.import_module(f"google.adk.{module}")
     if isinstance(source, str | Path):
         found = import_agent(source)
         root, name, private = _root_of(found), found.name, found.env_names

@@ -16,6 +16,8 @@ from typing import Any
 from mlflow.entities import Assessment, TraceInfo
 from mlflow.entities.span import Span
 
+from mlflow_adk_eval.tracking.records import TOKENS
+
 Row = dict[str, Any]
 
 _TABLES: Mapping[str, str] = {
@@ -31,6 +33,9 @@ _TABLES: Mapping[str, str] = {
     "content input_cost output_cost total_cost model_name model_provider",
 }
 """MLflow's tables of traces with their columns, as of MLflow 3.17 and 3.18."""
+
+
+_USAGE = "mlflow.trace.tokenUsage"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,11 +118,14 @@ def _trace_row(experiment_id: int, info: TraceInfo) -> Row:
         "response_preview": info.response_preview,
         "db_payload_generation": 1,
         "trace_name": info.tags.get("mlflow.traceName"),
+        **dict.fromkeys(TOKENS),
+        **json.loads(info.trace_metadata.get(_USAGE, "{}")),
     }
 
 
 def _metadata_rows(info: TraceInfo) -> Iterator[Row]:
-    for key, value in {**info.trace_metadata, "mlflow.trace.infoFinalized": "true"}.items():
+    told = {key: value for key, value in info.trace_metadata.items() if key != _USAGE}  # which has columns of its own
+    for key, value in {**told, "mlflow.trace.infoFinalized": "true"}.items():
         yield {"request_id": info.trace_id, "key": key, "value": value}
 
 
@@ -133,6 +141,7 @@ def _span_row(experiment_id: int, span: Span) -> Row:
         "start_time_unix_nano": span.start_time_ns,
         "end_time_unix_nano": span.end_time_ns,
         "content": json.dumps(span.to_dict(), ensure_ascii=False),
+        "model_name": span.get_attribute("mlflow.llm.model"),
     }
 
 

@@ -60,8 +60,8 @@ def rows_of(store: str, run_id: str) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
     select = "select request_id from trace_request_metadata where key = 'mlflow.sourceRun' and value = ?"
     ids = [row["request_id"] for row in connection.execute(select, [run_id])]
-    for table in ("trace_info", "trace_tags", "trace_request_metadata", "assessments", "spans"):
-        key = "trace_id" if table in {"assessments", "spans"} else "request_id"
+    for table in ("trace_info", "trace_tags", "trace_request_metadata", "assessments", "spans", "span_metrics"):
+        key = "trace_id" if table in {"assessments", "spans", "span_metrics"} else "request_id"
         rows = [dict(row) for row in connection.execute(f"select * from {table}") if row[key] in ids]  # noqa: S608
         drawn = [{column: value for column, value in row.items() if column != "assessment_id"} for row in rows]
         found[table] = sorted(drawn, key=lambda row: sorted((column, repr(value)) for column, value in row.items()))
@@ -95,6 +95,7 @@ def test_both_ways_of_writing_leave_the_same_rows(store: str, monkeypatch: pytes
         "trace_request_metadata": 20,
         "assessments": 25,
         "spans": 6,
+        "span_metrics": 0,
     }
     client = MlflowClient(store)
     client.delete_traces(client.get_run(report.run_id).info.experiment_id, trace_ids=[row["request_id"] for row in plain["trace_info"]])
@@ -121,6 +122,82 @@ def test_both_ways_of_writing_leave_the_same_rows_of_what_judges_said(store: str
     assert rows_of(store, bundle.run.run_id)["assessments"] == []
     finish_run(client, bundle)
     assert rows_of(store, bundle.run.run_id) == plain
+
+
+def priced(user: str, *events: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "user_content": {"role": "user", "parts": [{"text": user}]},
+        "final_response": {"role": "model", "parts": [{"text": "done"}]},
+        "intermediate_data": {"invocation_events": list(events)},
+    }
+
+
+def thought(tool: str | None = None, **usage: int) -> dict[str, Any]:
+    parts = [{"function_call": {"name": tool, "args": {}}}] if tool else []
+    return {
+        "author": "agent",
+        "content": {"role": "model", "parts": parts},
+        "usage_metadata": usage or None,
+        "model_version": "gemini-x",
+    }
+
+
+COSTLY = {
+    "one": [
+        priced(
+            "go",
+            thought("first", prompt_token_count=10, candidates_token_count=3, thoughts_token_count=2),
+            thought("second", prompt_token_count=20, candidates_token_count=4),
+            thought(),
+        )
+    ],
+    "two": [priced("free")],
+}
+
+
+def test_a_trace_tells_the_models_that_were_asked_and_their_tokens(store: str) -> None:
+    from mlflow_adk_eval import evaluate
+
+    cases = eval_set(COSTLY)
+    report = evaluate(cases, expected_of(cases), {"criteria": {"tool_call_count_v1": 2}}, experiment="tokens", tracking_uri=store)
+    costly, free = traces_of(store, report)
+    assert [span.name for span in costly.data.spans[1:]] == ["gemini-x", "first", "gemini-x", "second", "gemini-x"]
+    assert costly.info.token_usage == {"input_tokens": 30, "output_tokens": 9, "total_tokens": 39}
+    assert free.info.token_usage is None
+    assert len(free.data.spans) == 1
+
+
+def test_the_tokens_of_a_trace_are_those_that_it_was_made_of(store: str) -> None:
+    from mlflow_adk_eval import evaluate
+
+    cases = eval_set(COSTLY)
+    asked = {"criteria": {"token_usage_v1": 100, "inference_call_count_v1": 5, "tool_trajectory_avg_score": 1.0}}
+    report = evaluate(cases, expected_of(cases), asked, experiment="tokens", tracking_uri=store)
+    again = evaluate(cases, traces_of(store, report), asked, experiment="tokens", tracking_uri=store)
+    first = [result.overall for result in report.cases[0].results]
+    assert [overall.score for overall in first[:3]] == [39.0, 3.0, 1.0]
+    assert [result.score for result in again.cases[0].results[:3]] == [39.0, 3.0, 1.0]
+
+
+def test_both_ways_of_writing_leave_the_same_rows_of_what_models_cost(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow import MlflowClient
+
+    from mlflow_adk_eval import evaluate
+    from mlflow_adk_eval.tracking import job, log, sqlite
+
+    kept: list[Any] = []
+    finish_run = log.finish_run
+    with monkeypatch.context() as patched:
+        patched.setattr(sqlite, "_TABLES", UNKNOWN_TABLES)
+        patched.setattr(job, "finish_run", lambda client, bundle, **more: (kept.append(bundle), finish_run(client, bundle, **more)))
+        cases = eval_set(COSTLY)
+        report = evaluate(cases, expected_of(cases), {"criteria": {"tool_call_count_v1": 2}}, experiment="ways", tracking_uri=store)
+    plain = rows_of(store, report.run_id)
+    assert len(plain["spans"]) == 7
+    client = MlflowClient(store)
+    client.delete_traces(kept[0].run.experiment_id, trace_ids=[row["request_id"] for row in plain["trace_info"]])
+    finish_run(client, kept[0])
+    assert rows_of(store, report.run_id) == plain
 
 
 def test_sqlite_is_written_to_in_the_fast_way(store: str) -> None:
