@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Lock
 
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.redact import secrets_of
+from mlflow_adk_eval.redact import secret_values
 
 DEFAULT = Path(".adk_eval") / "ledger.sqlite"
 """Where the ledger is, from the working directory."""
@@ -51,7 +51,9 @@ class Veil:
     def __init__(self) -> None:
         """Take the environment as it is."""
         forms = {
-            form: f"\x1a{name}{number}\x1a".encode() for value, name in secrets_of().items() for number, form in enumerate(_forms(value))
+            form: f"\x1a[{name}]{number}\x1a".encode()
+            for value, name in secret_values().items()
+            for number, form in enumerate(_forms(value))
         }
         self._marks = sorted(forms.items(), key=lambda item: -len(item[0]))
 

@@ -13,20 +13,31 @@ _SHORTEST = 8
 _USERINFO = re.compile(r"://[^/?#@\s\"'\\]+@")
 
 
-def secrets_of(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the values of variables whose names look secret, longest first, each with what may stand in its place.
-
-    A value that is written otherwise inside of JSON or of a quoted text is there in those forms as well.
+def secret_values(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the values of variables whose names look secret, each with the name.
 
     Args:
         environ: the variables; ``None``: those of this process.
 
-    >>> secrets_of({"GEMINI_API_KEY": "AIza-0123456789", "HOME": "/home/me", "USE_TOKENS": "true"})
-    {'AIza-0123456789': '[GEMINI_API_KEY]'}
+    >>> secret_values({"GEMINI_API_KEY": "AIza-0123456789", "HOME": "/home/me", "USE_TOKENS": "true"})
+    {'AIza-0123456789': 'GEMINI_API_KEY'}
     """
     found = os.environ if environ is None else environ
-    named = ((name, value) for name, value in found.items() if len(value) >= _SHORTEST and _SECRET_NAME.search(name))
-    secret = {form: f"[{name}]" for name, value in named for form in _forms(value)}
+    return {value: name for name, value in found.items() if len(value) >= _SHORTEST and _SECRET_NAME.search(name)}
+
+
+def secrets_of(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return what must not be written down, longest first, each with what may stand in its place.
+
+    That are the `secret_values`, also as they are written inside of JSON or of a quoted text.
+
+    Args:
+        environ: the variables; ``None``: those of this process.
+
+    >>> secrets_of({"GEMINI_API_KEY": "AIza-0123456789"})
+    {'AIza-0123456789': '[GEMINI_API_KEY]'}
+    """
+    secret = {form: f"[{name}]" for value, name in secret_values(environ).items() for form in _forms(value)}
     return dict(sorted(secret.items(), key=lambda item: -len(item[0])))
 
 

@@ -6,6 +6,7 @@ import importlib
 import json
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pandas as pd
 import pytest
 
 from mlflow_adk_eval.outcome import Report
+from tests.doors.genai import tracking
 from tests.tracking.conftest import copied
 
 
@@ -27,13 +29,9 @@ def tracked(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         importlib.import_module("mlflow.models.evaluation.evaluator_registry")
     folder = tmp_path_factory.mktemp("classic")
     store = copied(template, folder)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.chdir(folder)
-        before = mlflow.get_tracking_uri()
-        mlflow.set_tracking_uri(store)
+    with chdir(folder), tracking(store):
         mlflow.set_experiment("classic")
         yield store
-        mlflow.set_tracking_uri(before)
 
 
 @dataclass(frozen=True)

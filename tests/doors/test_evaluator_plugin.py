@@ -158,9 +158,7 @@ def test_a_failing_agent_is_no_score_and_no_pass() -> None:
 
 
 def test_a_judge_that_is_down_is_no_score_and_no_pass() -> None:
-    judge = ScriptedJudge(
-        lambda request: Unavailable("503 down", overloaded=False) if "21 degrees" in request.text else "valid"
-    )
+    judge = ScriptedJudge(lambda request: Unavailable("503 down", overloaded=False) if "21 degrees" in request.text else "valid")
     result = evaluated(config=JUDGED, actual=expected_of(rooms()), judge=judge, judge_options=_impatient())
     assert (result.metrics[f"{MATCH}/evaluated"], result.metrics[f"{MATCH}/errored"]) == (4.0, 1.0)
     assert result.metrics[f"{MATCH}/mean"] == 1.0

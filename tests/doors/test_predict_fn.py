@@ -65,6 +65,7 @@ def test_an_eval_set_goes_through_an_adk_agent_turn_by_turn_and_none_is_had_twic
         "[heat] 21 degrees please",
         "[light] light on",
     ]
+    assert heat.info.response_preview == "it is set to 21 degrees"
     assert values_of(light, result.run_id) == {"tool_trajectory_avg_score": 1.0, "response_match_score": 1.0}
     assert values_of(heat, result.run_id) == {"tool_trajectory_avg_score": 1.0, "response_match_score": 1.0}
     assert house.asked == 3 + 2 + 1  # MLflow tries the first row out before it evaluates

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Mapping
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.evalset import write_eval_set
 from tests.doors import thirty
+from tests.doors.genai import tracking
 
 Scores = Mapping[str, float | None]
 """By eval id, of one criterion."""
@@ -243,15 +245,12 @@ def house(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     folder = tmp_path_factory.mktemp("house")
     store = copied(template, folder)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.chdir(folder)
+    with pytest.MonkeyPatch.context() as patched, chdir(folder), tracking(store):
         patched.setenv("ADK_EVAL_LEDGER", "off")
-        patched.setenv("MLFLOW_GENAI_EVAL_MAX_WORKERS", "4")
-        before = mlflow.get_tracking_uri()
-        mlflow.set_tracking_uri(store)
+        patched.setenv("MLFLOW_GENAI_EVAL_PREDICT_RATE_LIMIT", "0")
+        patched.setenv("MLFLOW_GENAI_EVAL_SCORER_RATE_LIMIT", "0")
         mlflow.set_experiment("thirty")
         yield House(folder, store)
-        mlflow.set_tracking_uri(before)
 
 
 @pytest.mark.parametrize("criterion", thirty.CRITERIA)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import subprocess
 from pathlib import Path
 from typing import Any, Never
@@ -176,6 +177,7 @@ def registered(template: Path, tmp_path_factory: pytest.TempPathFactory) -> tupl
     report = dataclasses.replace(score(rooms(), expected_of(rooms()), CONFIG), run_id=run.info.run_id)
     assert register(report, "home", tracking_uri=store) == "1"
     assert register(report, "home", tracking_uri=store) == "1"
+    assert json.loads(client.get_logged_model(model_of(run)).tags["mlflow.modelVersions"]) == [{"name": "home", "version": "1"}]
     client.create_model_version("home", source="runs:/0123/model")
     client.set_registered_model_alias("home", "champion", "1")
     return store, model_of(run)

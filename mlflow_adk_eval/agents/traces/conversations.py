@@ -36,8 +36,8 @@ class Conversation:
 
     @property
     def began(self) -> int:
-        """When its first trace began, in milliseconds."""
-        return self.traces[0].time_ms
+        """When its first trace began, in nanoseconds."""
+        return _place(self.traces[0])[1]
 
     @property
     def label(self) -> str:
