@@ -120,6 +120,13 @@ def _judging(options: dict[str, Any]) -> dict[str, Any]:
 )
 @_judge_options
 @click.option("--resume", metavar="RUN_ID|latest", help="Go on with an evaluation that was interrupted; nothing is paid for twice.")
+@click.option(
+    "--register-prompts",
+    "--register_prompts",
+    "register_prompts",
+    is_flag=True,
+    help="Keep the judges' prompts in MLflow's prompt registry.",
+)
 @click.option("--log_level", type=click.Choice(["debug", "info", "warning", "error", "critical"], case_sensitive=False), default="warning")
 @_store_option
 @_json_option

@@ -92,3 +92,16 @@ def test_without_a_key_nothing_is_begun(recorded: Path, monkeypatch: pytest.Monk
     found = invoke("score", recorded, "--actual", recorded)
     assert "GOOGLE_API_KEY" in str(found.exception)
     assert getattr(found.exception, "exit_code", None) == 3
+
+
+def test_prompts_are_registered_where_that_is_asked_for(
+    server: Server, recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+
+    monkeypatch.chdir(tmp_path)
+    store = f"sqlite:///{tmp_path}/mlflow.db"
+    done = invoke("run", recorded, recorded, "--tracking_uri", store, "--register-prompts", "--json")
+    assert done.exit_code == 0, done.output
+    params = MlflowClient(store).get_run(json.loads(done.stdout)["run_id"]).data.params
+    assert params["adk_eval.prompt_uri.final_response_match_v2"] == "prompts:/adk_eval.final_response_match_v2/1"
