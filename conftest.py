@@ -24,6 +24,7 @@ def _enter_example(namespace: dict[str, Any]) -> None:
     os.chdir(folder)
     os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{folder}/mlflow.db"
     sys.path.insert(0, str(folder))
+    _forget_mlflow()
 
 
 def _leave_example(namespace: dict[str, Any]) -> None:
@@ -34,7 +35,21 @@ def _leave_example(namespace: dict[str, Any]) -> None:
         del os.environ["MLFLOW_TRACKING_URI"]
     else:
         os.environ["MLFLOW_TRACKING_URI"] = tracking_uri
+    _forget_mlflow()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _forget_mlflow() -> None:
+    """Make MLflow forget what the process told it: the store, the experiment and runs that are open."""
+    os.environ.pop("MLFLOW_EXPERIMENT_ID", None)
+    if "mlflow" in sys.modules:
+        import mlflow  # noqa: PLC0415 - takes seconds, and not every document needs it
+
+        mlflow.flush_trace_async_logging()
+        while mlflow.active_run():
+            mlflow.end_run()
+        mlflow.set_tracking_uri(None)
+        mlflow.tracking.fluent._active_experiment_id = None  # noqa: SLF001 - there is no other way
 
 
 _documents = Sybil(parsers=[PythonCodeBlockParser(), SkipParser()], patterns=["*.md"], setup=_enter_example, teardown=_leave_example)
