@@ -20,7 +20,7 @@ demo: $(VENV)/.demo ## Evaluate a good and a regressed agent, promote one, be re
 	@$(BIN)/mlflow-adk-eval demo
 
 test: $(VENV)/.dev ## Run the whole test suite
-	$(BIN)/pytest -n $(WORKERS) --cov --cov-report=term:skip-covered
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --cov --cov-report=term:skip-covered
 
 check: lint types imports docs test ## All that CI runs
 
@@ -40,6 +40,9 @@ docs: $(VENV)/.dev ## The code blocks of README, docs and docstrings
 
 bench: $(VENV)/.bench ## The benchmarks, beside google-adk and MLflow
 	$(BIN)/python benchmarks/run.py
+
+matrix: $(VENV)/.dev ## The tests on the oldest and newest versions of Python, MLflow and google-adk; needs Python 3.11 to 3.13
+	UV_SYSTEM_CERTS=1 UV_PYTHON_DOWNLOADS=never $(BIN)/nox -- -n $(WORKERS)
 
 screenshots: $(VENV)/.dev ## Take the pictures in docs/images with Debian's chromium
 	$(BIN)/python docs/screenshots.py
@@ -65,4 +68,4 @@ $(VENV)/.bench: pyproject.toml uv.lock | $(UV)
 	@touch $@
 
 clean: ## Remove what the other targets made
-	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* .import_linter_cache
+	rm -rf $(VENV) .nox demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* .import_linter_cache

@@ -28,7 +28,10 @@ from mlflow_adk_eval.evalset import load_eval_set
 from mlflow_adk_eval.testing import AgentEvaluator, ScriptedJudge, evaluate_agent
 from tests.agents.scripted import call, llm, ping, results, text, user_text
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*EXPERIMENTAL.*:UserWarning")  # said of ADK's own evaluation classes
+pytestmark = [
+    pytest.mark.needs("google-adk", "2.13"),
+    pytest.mark.filterwarnings("ignore:.*EXPERIMENTAL.*:UserWarning"),  # said of ADK's own evaluation classes
+]
 
 BOTH = pytest.mark.parametrize("evaluator", [AdkEvaluator, AgentEvaluator], ids=["adk", "ours"])
 STRICT = {"tool_trajectory_avg_score": 1.0, "response_match_score": 0.8}

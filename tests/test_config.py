@@ -135,6 +135,7 @@ def test_thresholds_are_read_as_adk_reads_them(given: Any, threshold: float) -> 
     assert only(given).threshold == only({"threshold": given}).threshold == threshold
 
 
+@pytest.mark.needs("google-adk", "1.39")
 @pytest.mark.parametrize(
     ("given", "match_type"),
     [
@@ -358,6 +359,7 @@ def test_the_digest_is_stable_across_versions() -> None:
     assert DEFAULT_CONFIG.digest() == "sha256:2839b7cb07366be67ea196ec2238a5bb6b8009ced3b4e9f70db7a933fdb8df71"
 
 
+@pytest.mark.needs("google-adk", "2.10")
 def test_adk_reads_the_json_of_a_config_with_the_same_meaning() -> None:
     eval_config = pytest.importorskip("google.adk.evaluation.eval_config", reason="the extra [adk] is not installed")
     from google.adk.evaluation import eval_metrics
@@ -385,6 +387,7 @@ def test_adk_reads_the_json_of_a_config_with_the_same_meaning() -> None:
         )
 
 
+@pytest.mark.needs("google-adk", "2.10")
 def test_our_defaults_are_adks() -> None:
     eval_config = pytest.importorskip("google.adk.evaluation.eval_config", reason="the extra [adk] is not installed")
     from google.adk.evaluation import eval_metrics

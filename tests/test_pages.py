@@ -6,10 +6,12 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import mlflow
 import pytest
+from mlflow import MlflowClient
 
 import mlflow_adk_eval as adk_eval
-from docs.screenshots import server
+from docs.screenshots import browser_page, open_page, server
 from mlflow_adk_eval.tracking.store import experiment_id, open_store
 
 CHROMIUM = shutil.which("chromium")
@@ -55,48 +57,63 @@ def broken(user_text: str, session: adk_eval.Session) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """A server with two runs of one eval set."""
+    """A server with two runs of one eval set, the eval set as a dataset, and a session of an agent."""
 
+    address: str
     base: str
     good: str
     broken: str
+    dataset: str
+    model_id: str
+    """Of the agent version that the broken run is about."""
 
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
     store = open_store(tmp_path_factory.mktemp("pages"), experiment=EXPERIMENT)
+    dataset = adk_eval.push_eval_set(EVAL_SET, experiment=EXPERIMENT, tracking_uri=store)
     runs = [
         adk_eval.evaluate(EVAL_SET, agent=agent, config=CONFIG, experiment=EXPERIMENT, tracking_uri=store, run_name=name).run_id or ""
         for agent, name in ((good, "the good one"), (broken, "the broken one"))
     ]
+    talk(store)
+    model_id = MlflowClient(store).get_run(runs[1]).data.params["adk_eval.model_id"]
     with server(store) as address:
-        yield Pages(f"{address}/#/experiments/{experiment_id(store, EXPERIMENT)}", *runs)
+        yield Pages(address, f"/experiments/{experiment_id(store, EXPERIMENT)}", *runs, dataset.dataset_id, model_id)
 
 
-def text_of(path: str, *, until: str) -> str:
-    """Return what a page shows once it shows `until`."""
-    from playwright.sync_api import sync_playwright
+def talk(store: str) -> None:
+    """Leave the traces of a session, and a scorer's feedback on it."""
+    before = mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri(store)
+    try:
+        mlflow.set_experiment(EXPERIMENT)
+        predict = adk_eval.predict_fn(good)
+        for record in adk_eval.records(EVAL_SET):
+            with mlflow.start_span("app"):
+                mlflow.update_current_trace(metadata={"mlflow.trace.session": "monday"})
+                predict(**record["inputs"])
+        mlflow.flush_trace_async_logging()
+    finally:
+        mlflow.set_tracking_uri(before)
 
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
-        )
-        page = browser.new_page(viewport={"width": 2400, "height": 1000})
-        page.goto(path, wait_until="load")
-        page.get_by_text(until).first.wait_for(timeout=60_000)
-        page.wait_for_timeout(1_500)
-        shown = page.locator("body").inner_text()
-        browser.close()
-    return str(shown)
+
+def text_of(pages: Pages, path: str, *, until: str) -> str:
+    """Return what a page, and the frames in it, show once it shows `until`."""
+    with browser_page(pages.address, width=2400) as page:
+        open_page(page, path, until)
+        return "\n".join(str(frame.locator("body").inner_text()) for frame in page.frames)
 
 
 def test_the_evaluation_runs_page_lists_both_runs_with_their_dataset_and_scores(pages: Pages) -> None:
-    shown = text_of(f"{pages.base}/evaluation-runs", until="the broken one")
+    shown = text_of(pages, f"{pages.base}/evaluation-runs", until="the broken one")
     assert {"the good one", "the broken one", "lights", "tool_trajectory_avg_score/mean"} <= set(shown.splitlines())
 
 
 def test_two_runs_are_compared_turn_by_turn_and_an_error_is_no_zero(pages: Pages) -> None:
-    shown = text_of(f"{pages.base}/evaluation-runs?selectedRunUuid={pages.broken}&compareToRunUuid={pages.good}", until="[on #1] turn on")
+    shown = text_of(
+        pages, f"{pages.base}/evaluation-runs?selectedRunUuid={pages.broken}&compareToRunUuid={pages.good}", until="[on #1] turn on"
+    )
     lines = shown.splitlines()
     assert [line for line in lines if "#1] turn" in line] == ["[on #1] turn on", "[off #1] turn off"]
     assert "adk_passed" in lines
@@ -104,5 +121,48 @@ def test_two_runs_are_compared_turn_by_turn_and_an_error_is_no_zero(pages: Pages
 
 
 def test_the_runs_page_shows_the_verdict_and_the_reason(pages: Pages) -> None:
-    shown = text_of(f"{pages.base}/runs/{pages.broken}", until="tool_trajectory_avg_score/pass_rate")
+    shown = text_of(pages, f"{pages.base}/runs/{pages.broken}", until="tool_trajectory_avg_score/pass_rate")
     assert "failed: 0 of 2 conversations passed (lights)" in shown
+
+
+def test_the_rows_of_a_run_show_scores_answers_and_errors(pages: Pages) -> None:
+    shown = text_of(pages, f"{pages.base}/runs/{pages.broken}/traces", until="[on #1] turn on").splitlines()
+    assert {"[on #1] turn on", "[off #1] turn off", "the light is on", "False", "response_match_score"} <= set(shown)
+    assert "Error" in shown
+
+
+def test_a_trace_of_a_run_shows_the_reason(pages: Pages) -> None:
+    with browser_page(pages.address) as page:
+        open_page(page, f"{pages.base}/runs/{pages.broken}/traces", "[on #1] turn on")
+        page.get_by_text("[on #1] turn on").first.click()
+        page.locator("[role=dialog] button:has-text('Assess')").click()
+        page.locator("[data-component-id$=toggle-assessment-expanded]").nth(1).click()
+        page.get_by_text("0 of 1 expected calls match (EXACT).").wait_for()
+
+
+def test_the_dataset_page_shows_its_records(pages: Pages) -> None:
+    shown = text_of(pages, f"{pages.base}/datasets/{pages.dataset}", until="expected_response")
+    assert "2 records" in shown
+    assert '{"expected_response":"the light is off"' in shown
+
+
+def test_a_session_shows_its_turns(pages: Pages) -> None:
+    shown = text_of(pages, f"{pages.base}/chat-sessions/monday", until="Turn 2")
+    assert "Turn 1" in shown
+    assert "Turn 3" not in shown
+
+
+def test_the_report_is_shown_among_the_artifacts(pages: Pages) -> None:
+    shown = text_of(pages, f"{pages.base}/runs/{pages.broken}/artifacts/adk_eval/report.html", until="adk_eval/report.html")
+    assert "0 of 2 cases passed" in shown
+    assert "the house does not answer" in shown
+
+
+def test_the_table_of_turns_is_shown_as_one(pages: Pages) -> None:
+    shown = text_of(pages, f"{pages.base}/runs/{pages.broken}/artifacts/adk_eval/invocations.json", until="off #1").splitlines()
+    assert {"View as table", "key", "verdict", "on #1", "off #1"} <= set(shown)
+
+
+def test_the_page_of_an_agent_version_shows_its_metrics_and_runs(pages: Pages) -> None:
+    shown = text_of(pages, f"{pages.base}/models/{pages.model_id}", until="tool_trajectory_avg_score/mean").splitlines()
+    assert {"tool_trajectory_avg_score/mean", "the broken one"} <= set(shown)

@@ -68,6 +68,7 @@ def test_q03_a_turn_that_was_not_evaluated_never_leaves_the_mean() -> None:
     assert found.verdict == "undecided"
 
 
+@pytest.mark.needs("google-adk", "2.10")
 @pytest.mark.parametrize(
     ("response", "reference", "expected", "shown"),
     [
@@ -86,6 +87,7 @@ def test_q13_surprising_rouge_scores_are_adks_and_explained(response: str, refer
     assert shown in cell.rationale
 
 
+@pytest.mark.needs("google-adk", "2.10")
 @pytest.mark.parametrize(
     ("actual", "expected", "ours", "theirs"),
     [
@@ -105,6 +107,7 @@ def test_q14_surprising_trajectory_scores_are_adks_but_for_no_arguments_and_bool
     assert scores(by_adk(TRAJECTORY, *sides)) == [theirs]
 
 
+@pytest.mark.needs("google-adk", "2.10")
 def test_q15_three_turns_of_exactly_the_threshold_reach_it() -> None:
     """ADK compares the rounded sum over the count with no tolerance: three turns of 0.7 fail 0.7."""
     actual, expected = (turn("a b c d e f g x y z"),) * 3, (turn("a b c d e f g h i j"),) * 3
@@ -131,6 +134,7 @@ def test_q18_a_silent_turn_fails_its_criteria_and_costs_no_other_case() -> None:
     assert [len(found.actual) for found in report.cases] == [2, 1]
 
 
+@pytest.mark.needs("google-adk", "2.10")
 def test_q20_a_custom_metrics_threshold_is_enforced() -> None:
     """ADK takes the function's own word: a score of 0.4 that calls itself passed passes 0.9."""
     eval_set = cases(case("a", turn()))
@@ -153,6 +157,7 @@ def test_q20_a_custom_metrics_wrong_answer_costs_no_other_case_and_changes_nothi
     )
 
 
+@pytest.mark.needs("google-adk", "2.10")
 def test_q24_an_id_that_occurs_twice_is_an_error() -> None:
     """ADK's file manager scores both against the first case's reference."""
     twice = json.dumps({"eval_set_id": "s", "eval_cases": [{"eval_id": "a", "conversation": []}] * 2})
@@ -163,6 +168,7 @@ def test_q24_an_id_that_occurs_twice_is_an_error() -> None:
     assert len(adk("evaluation.eval_set").EvalSet.model_validate_json(twice).eval_cases) == 2
 
 
+@pytest.mark.needs("google-adk", "2.10")
 @pytest.mark.parametrize(
     ("given", "path", "hint"),
     [
@@ -219,6 +225,7 @@ def test_q21_the_text_of_the_agents_error_is_kept() -> None:
     assert found.verdict == "undecided"
 
 
+@pytest.mark.needs("google-adk", "2.10")
 def test_q25_errors_are_not_hidden_behind_the_legacy_format_and_both_spellings_work_at_every_level() -> None:
     """ADK answers a misspelt key with "TypeError: string indices must be integers", and refuses evalSetId."""
     broken = conversation({"user_content": {}, "final_respons": {}})
@@ -268,6 +275,7 @@ def test_q34_the_final_session_state_is_judged() -> None:
         assert score(wanted, cases(case("a", turn(), final_session_state=state)), config("final_session_state")).verdict == verdict
 
 
+@pytest.mark.needs("google-adk", "2.10")
 def test_q36_selections_add_up_and_unknown_ids_are_errors(tmp_path: Path) -> None:
     """ADK: `f.json f.json:a` runs only a; an unknown id selects nothing, silently."""
     file = tmp_path / "f.json"
@@ -279,6 +287,7 @@ def test_q36_selections_add_up_and_unknown_ids_are_errors(tmp_path: Path) -> Non
     assert theirs == {str(file): ["a"]}
 
 
+@pytest.mark.needs("google-adk", "2.10")
 def test_q38_statuses_are_words_and_a_score_is_a_number_or_nothing() -> None:
     """ADK writes statuses as bare integers, and NaN scores as null that no reader can tell from "not evaluated"."""
     eval_set = cases(case("a", turn()), case("b", turn()))
@@ -292,6 +301,7 @@ def test_q38_statuses_are_words_and_a_score_is_a_number_or_nothing() -> None:
     assert '"eval_status":1' in written
 
 
+@pytest.mark.needs("google-adk", "2.10")
 def test_q39_empty_events_stay_events() -> None:
     """ADK dumps them as {} and reads that as the other shape."""
     eval_set = cases(case("a", recorded("x")))
@@ -325,6 +335,7 @@ def modules_after(code: str) -> set[str]:
     return set(printed.stdout.split())
 
 
+@pytest.mark.needs("google-adk", "2.10")
 def test_q42_what_a_turn_costs_can_decide() -> None:
     """ADK refuses an efficiency metric with a threshold, so that it is never evaluated."""
     eval_set = cases(case("a", turn("x", call("f"), call("g"))))
@@ -336,6 +347,7 @@ def test_q42_what_a_turn_costs_can_decide() -> None:
         evaluator(metric)
 
 
+@pytest.mark.needs("google-adk", "2.10")
 def test_q43_a_turn_that_was_not_measured_makes_no_mean() -> None:
     """ADK divides tokens by all turns, counting the unmeasured as 0, but seconds by the measured ones only."""
     measured = recorded("x", event(usage_metadata={"prompt_token_count": 46}), duration=4.0)
@@ -372,6 +384,7 @@ def test_q47_the_reasons_are_those_that_were_given() -> None:
     assert frame[frame.criterion == "mine"]["rationale"].tolist() == ["- polite: The answer says please.\n- short: Nine words."]
 
 
+@pytest.mark.needs("google-adk", "2.10")
 def test_q49_a_byte_order_mark_is_skipped_and_an_unknown_persona_is_one_readable_error(tmp_path: Path) -> None:
     """ADK cannot decode the file; an unknown persona raises NotFoundError and ends the loading of the whole set."""
     (tmp_path / "bom.json").write_bytes(b"\xef\xbb\xbf" + conversation({"user_content": {}}).encode())

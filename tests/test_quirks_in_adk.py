@@ -15,6 +15,7 @@ from mlflow_adk_eval.runner import score
 from tests.criteria.builders import RESPONSE, case, cases, turn
 
 pytestmark = [
+    pytest.mark.needs("google-adk", "2.10"),
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore"),  # the imports of ADK's evaluation warn of many things that are not ours
 ]

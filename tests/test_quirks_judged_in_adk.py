@@ -32,7 +32,10 @@ from tests.judge.servers import gemini_answer, replies, serving
 from tests.test_quirks_in_adk import echo, evaluate, said
 from tests.test_quirks_judged import rubrics
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # ADK's evaluation package is experimental
+pytestmark = [
+    pytest.mark.needs("google-adk", "2.10"),
+    pytest.mark.filterwarnings("ignore"),  # ADK's evaluation package is experimental
+]
 SCENARIO = ConversationScenario(starting_prompt="hi", conversation_plan="Ask.")
 
 

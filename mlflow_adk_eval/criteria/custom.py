@@ -60,11 +60,18 @@ class CustomMetric:
         """Return ADK's own arguments."""
         case, metrics = (importlib.import_module(f"{_ADK}.evaluation.{name}") for name in ("eval_case", "eval_metrics"))
         return (
-            metrics.EvalMetric(metric_name=self.name, criterion=metrics.BaseCriterion.model_validate(self.settings.model_dump())),
+            self._adk_metric(metrics),
             [case.Invocation.model_validate(dump(turn)) for turn in run.actual],
             None if run.expected is None else [case.Invocation.model_validate(dump(turn)) for turn in run.expected],
             case.ConversationScenario.model_validate(dump(run.scenario)) if run.scenario else None,
         )
+
+    def _adk_metric(self, metrics: Any) -> Any:
+        """Return ADK's metric. The threshold is in its criterion, and beside it only for the first releases of ADK, which insist."""
+        insists = metrics.EvalMetric.model_fields["threshold"].is_required()
+        beside = {"threshold": self.settings.threshold} if insists else {}
+        criterion = metrics.BaseCriterion.model_validate(self.settings.model_dump())
+        return metrics.EvalMetric(metric_name=self.name, criterion=criterion, **beside)
 
 
 def knows_adk(function: MetricFunction) -> bool:

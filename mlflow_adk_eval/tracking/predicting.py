@@ -92,7 +92,7 @@ def _predicted(agent: Agent, inputs: Json, tried: _Tried) -> dict[str, Any]:
         if isinstance(root, NoOpSpan):  # nothing is traced while MLflow tries the function out
             tried.keep(key, played)
         else:
-            mlflow.update_current_trace(request_preview=_preview(inputs, played, secrets))
+            mlflow.update_current_trace(request_preview=_preview(inputs, played, secrets), response_preview=_answer(played, secrets))
             _record(root, played, secrets)
         outputs = outputs_of(played)
         root.set_outputs(storable(outputs, secrets))
@@ -119,6 +119,12 @@ def _preview(inputs: Json, played: Played, secrets: Secrets) -> str:
     said = played.actual[0].user_text if played.actual else ""
     name = inputs.get("eval_id")
     return storable_text(f"[{name}] {said}" if name else said or str(inputs), secrets)[:_PREVIEW]
+
+
+def _answer(played: Played, secrets: Secrets) -> str:
+    """Return what MLflow shows as the response: the last answer, or why there is none."""
+    said = played.actual[-1].final_text if played.actual else ""
+    return storable_text(said or played.error or "", secrets)[:_PREVIEW]
 
 
 def _record(root: LiveSpan, played: Played, secrets: Secrets) -> None:

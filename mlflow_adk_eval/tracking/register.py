@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -14,6 +15,9 @@ from mlflow.tracking._tracking_service.utils import _use_tracking_uri  # pyright
 from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.outcome import Report
 from mlflow_adk_eval.tracking.client import connect, existing, is_absent, reaching_mlflow
+
+_VERSIONS = "mlflow.modelVersions"
+"""MLflow's tag of a LoggedModel with the versions that it is registered as."""
 
 
 def register(report: Report, name: str, *, tracking_uri: str | None = None) -> str:
@@ -31,7 +35,9 @@ def register(report: Report, name: str, *, tracking_uri: str | None = None) -> s
             model_id = client.get_run(report.run_id).data.params.get("adk_eval.model_id")
         if model_id is None:
             raise TrackingError(f"run {report.run_id} does not say which agent version it evaluated")
-        return _version(client, name, f"models:/{model_id}", model_id)
+        version = _version(client, name, f"models:/{model_id}", model_id)
+        _link(client, model_id, name, version)
+        return version
 
 
 def _version(client: MlflowClient, name: str, source: str, model_id: str) -> str:
@@ -46,6 +52,14 @@ def _version(client: MlflowClient, name: str, source: str, model_id: str) -> str
         return str(known[0].version)
     with _default_store(client.tracking_uri):
         return str(client.create_model_version(name, source, model_id=model_id).version)
+
+
+def _link(client: MlflowClient, model_id: str, name: str, version: str) -> None:
+    """Have the LoggedModel's pages name the version, which only MLflow's server sees to by itself."""
+    linked = json.loads(client.get_logged_model(model_id).tags.get(_VERSIONS, "[]"))
+    ours = {"name": name, "version": version}
+    if not any({**one, "version": str(one.get("version"))} == ours for one in linked):
+        client.set_logged_model_tags(model_id, {_VERSIONS: json.dumps([*linked, ours])})
 
 
 @contextmanager

@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,8 @@ from mlflow_adk_eval.errors import AgentError
 from mlflow_adk_eval.evalset import Content, ConversationScenario, EvalCase, Invocation, InvocationEvents, Part
 from tests.agents.scripted import Scripted, call, calls, case_of, echo, finals, llm, ping, play, results, team, text, user_text
 
-current_adk = pytest.mark.skipif(int(version("google-adk").partition(".")[0]) < 2, reason="ADK 1 keeps less of a turn than ADK 2")
+composite_agents = pytest.mark.filterwarnings("ignore:(Sequential|Parallel)Agent is deprecated:DeprecationWarning")
+"""As ADK 2.0 says of classes that ADK 1 has too."""
 
 
 def weather(city: str) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def test_events_are_kept_in_adks_way() -> None:
     assert final.usage_metadata == asked.usage_metadata
 
 
-@current_adk
+@pytest.mark.needs("google-adk", "2.13")
 def test_adk_reads_what_we_make_of_a_turn() -> None:
     from google.adk.evaluation.eval_case import Invocation as AdkInvocation
 
@@ -73,7 +73,7 @@ def test_adk_reads_what_we_make_of_a_turn() -> None:
     assert read.app_details.agent_details["agent"].instructions.startswith("Be brief.")
 
 
-@current_adk
+@pytest.mark.needs("google-adk", "2.10")
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of ADK's evaluation package, which is experimental
 def test_the_turn_is_the_one_that_adk_itself_makes() -> None:
     from google.adk.evaluation.evaluation_generator import EvaluationGenerator
@@ -205,6 +205,7 @@ def test_thoughts_images_and_grounding_are_carried_along() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.* is deprecated in favor of Workflow:DeprecationWarning")
+@composite_agents
 def test_of_several_final_answers_the_last_one_counts_and_the_others_are_kept() -> None:
     first = llm(lambda request: text("draft"), name="writer")
     second = llm(lambda request: text("final"), name="editor")
@@ -219,6 +220,7 @@ def test_of_several_final_answers_the_last_one_counts_and_the_others_are_kept() 
 
 
 @pytest.mark.filterwarnings("ignore:.* is deprecated in favor of Workflow:DeprecationWarning")
+@composite_agents
 def test_agents_that_run_at_the_same_time_are_timed_once() -> None:
     class Slow(Scripted):
         async def generate_content_async(self, llm_request: LlmRequest, stream: bool = False) -> AsyncGenerator[LlmResponse, None]:

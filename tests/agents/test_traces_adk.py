@@ -79,6 +79,7 @@ def test_a_failed_turn_ends_the_conversation_with_its_error(both: Traced) -> Non
     assert (len(down.actual), down.error, down.unfinished) == (2, "turn 2: RuntimeError: model is down", True)
 
 
+@pytest.mark.needs("google-adk", "2.10")
 def test_what_a_callback_answers_for_the_model_is_in_the_legacy_spans_only(content: Traced, legacy: Traced) -> None:
     assert known(invocations_of(legacy.of("guarded"))) == known(legacy.own["guarded"].actual)
     with pytest.raises(InputError, match=r"no call of a model.*A span of your own around the agent"):
@@ -91,12 +92,14 @@ def test_what_code_answers_without_a_model_is_not_silence(mode: str, request: py
         invocations_of(request.getfixturevalue(mode).of("code"))
 
 
+@pytest.mark.needs("google-adk", "2.10")
 @pytest.mark.parametrize("scenario", ["single", "team", "nested", "chain", "both", "boom", "wrapped"])
 def test_without_content_there_is_an_error_that_names_the_switch_and_no_empty_answer(scenario: str, bare: Traced) -> None:
     with pytest.raises(InputError, match="OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=SPAN_ONLY"):
         invocations_of(bare.of(scenario))
 
 
+@pytest.mark.needs("google-adk", "2.10")
 def test_without_content_the_error_names_the_tools_and_each_trace_and_gives_its_advice_once(bare: Traced) -> None:
     with pytest.raises(InputError) as raised:
         invocations_of(bare.of("single"))
@@ -118,6 +121,7 @@ def test_legacy_spans_without_content_are_an_error_too(legacy: Traced) -> None:
         invocations_of(traces)
 
 
+@pytest.mark.needs("google-adk", "2.10")
 def test_an_attribute_that_was_cut_off_is_an_error(content: Traced) -> None:
     traces = json.loads(json.dumps(content.of("chain")))
     for span in traces[0]["data"]["spans"]:

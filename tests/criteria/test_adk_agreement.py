@@ -25,7 +25,6 @@ from tests.strategies import QUICK
 eval_case = pytest.importorskip("google.adk.evaluation.eval_case", reason="the extra [adk] is not installed")
 final_response_match = pytest.importorskip("google.adk.evaluation.final_response_match_v1", reason="google-adk[eval] is not installed")
 trajectory = pytest.importorskip("google.adk.evaluation.trajectory_evaluator", reason="the extra [adk] is not installed")
-efficiency = pytest.importorskip("google.adk.evaluation._efficiency_evaluators", reason="this google-adk has no efficiency metrics")
 
 TURNS: TypeAdapter[tuple[Invocation, ...]] = TypeAdapter(tuple[Invocation, ...])
 MANY = settings(QUICK, max_examples=200)
@@ -35,7 +34,14 @@ EFFICIENT = {
     "token_usage_v1": "_TokenUsageV1Evaluator",
     "invocation_duration_v1": "_InvocationDurationV1Evaluator",
 }
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # ADK's evaluation package is experimental
+pytestmark = [
+    pytest.mark.needs("google-adk", "2.13"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),  # ADK's evaluation package is experimental
+]
+
+
+def efficiency() -> Any:
+    return pytest.importorskip("google.adk.evaluation._efficiency_evaluators", reason="this google-adk has no efficiency metrics")
 
 
 @st.composite
@@ -59,7 +65,7 @@ def by_adk(name: str, actual: tuple[Invocation, ...], expected: tuple[Invocation
 
     theirs = [[eval_case.Invocation.model_validate(dump(found)) for found in side] for side in (actual, expected or ())]
     if name in EFFICIENT:
-        return getattr(efficiency, EFFICIENT[name])().evaluate_invocations(theirs[0])
+        return getattr(efficiency(), EFFICIENT[name])().evaluate_invocations(theirs[0])
     kind, evaluator = {
         TRAJECTORY: (ToolTrajectoryCriterion, trajectory.TrajectoryEvaluator),
         RESPONSE: (BaseCriterion, final_response_match.RougeEvaluator),
@@ -193,7 +199,7 @@ def test_an_efficiency_metric_may_have_a_threshold_here_and_not_in_adk() -> None
     from google.adk.evaluation.eval_metrics import EvalMetric
 
     with pytest.raises(ValueError, match="does not support a threshold"):
-        efficiency._TokenUsageV1Evaluator(EvalMetric(metric_name="token_usage_v1", threshold=100))
+        efficiency()._TokenUsageV1Evaluator(EvalMetric(metric_name="token_usage_v1", threshold=100))
     actual = (_measured("token_usage_v1", 120),)
     for threshold, passed in ((100, False), (120, True)):
         assert replace(by_us("token_usage_v1", actual), threshold=threshold, greater_is_better=False).passed is passed

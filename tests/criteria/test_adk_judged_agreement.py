@@ -41,7 +41,10 @@ from tests.criteria.adk_judge import (
 from tests.criteria.builders import call, case, event, recorded, turn
 from tests.strategies import QUICK
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # ADK's evaluation package is experimental
+pytestmark = [
+    pytest.mark.needs("google-adk", "2.10"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),  # ADK's evaluation package is experimental
+]
 
 Vote = Mapping[str, str] | Exception | None
 """The label of each item; or nothing that can be read; or an error. An item that is left out has no label."""

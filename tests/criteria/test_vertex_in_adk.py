@@ -29,7 +29,10 @@ EVALUATORS = {
     "multi_turn_tool_use_quality_v1": ("multi_turn_tool_use_quality_evaluator", "MultiTurnToolUseQualityV1Evaluator"),
 }
 WHOLE = tuple(name for name in EVALUATORS if name.startswith("multi_turn"))
-pytestmark = pytest.mark.filterwarnings("ignore")  # the SDK that ADK uses is experimental in many places
+pytestmark = [
+    pytest.mark.needs("google-adk", "2.13"),
+    pytest.mark.filterwarnings("ignore"),  # the SDK that ADK uses is experimental in many places
+]
 
 ByAdk = Callable[..., Any]
 

@@ -97,7 +97,7 @@ def test_adks_own_eval_sets_come_back_as_they_are(shared: str) -> None:
     for file in files[::8]:
         dataset = push_eval_set(file, "adk's own", tracking_uri=shared)
         assert pull_eval_set(dataset, tracking_uri=shared) == load_eval_set(file)
-        assert eval_set_digest(pull_eval_set(dataset)) == eval_set_digest(load_eval_set(file))
+        assert eval_set_digest(pull_eval_set(dataset, tracking_uri=shared)) == eval_set_digest(load_eval_set(file))
 
 
 def test_an_update_adds_changes_deletes_and_reorders(uri: str) -> None:

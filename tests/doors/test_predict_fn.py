@@ -109,6 +109,7 @@ def test_adks_own_telemetry_costs_no_row_its_trace(store: str, provider: str) ->
     assert found["asked"] == 8
 
 
+@pytest.mark.needs("google-adk", "1.39")
 @pytest.mark.slow
 def test_a_function_as_people_write_it_loses_every_trace(store: str) -> None:
     """MLflow takes ADK's spans for the function's own and does not trace it (mlflow issue 18962)."""

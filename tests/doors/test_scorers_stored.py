@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.genai.scorers import Scorer, get_scorer, list_scorers
-from mlflow.genai.scorers.scorer_utils import get_scorer_definition_digest
 
 from mlflow_adk_eval import scorers
 from mlflow_adk_eval.errors import UsageError
@@ -92,7 +91,10 @@ def test_a_session_scorer_is_stored_as_one(allowed: None) -> None:
     assert Scorer.model_validate(made.model_dump()).is_session_level_scorer
 
 
+@pytest.mark.needs("mlflow", "3.17.2")
 def test_the_digest_tells_settings_apart(store: str) -> None:
+    from mlflow.genai.scorers.scorer_utils import get_scorer_definition_digest
+
     digests = [get_scorer_definition_digest(trajectory(threshold=threshold)) for threshold in (1.0, 1.0, 0.5)]
     assert digests[0] == digests[1] != digests[2]
     judged = [scorers.final_response_match_v2(threshold=threshold, judge=ScriptedJudge("valid")) for threshold in (0.5, 0.6)]

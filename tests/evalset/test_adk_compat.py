@@ -54,6 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("adk")
 
 
+@pytest.mark.needs("google-adk", "2.13")
 @QUICK
 @given(eval_sets())
 def test_adk_sees_the_same_in_what_we_wrote_as_in_what_we_read(folder: Path, value: Any) -> None:
@@ -64,6 +65,7 @@ def test_adk_sees_the_same_in_what_we_wrote_as_in_what_we_read(folder: Path, val
     assert manager.load_eval_set_from_file(str(file), "s") == adk_load(text, folder)
 
 
+@pytest.mark.needs("google-adk", "2.13")
 @QUICK
 @given(eval_sets())
 def test_we_see_the_same_in_what_adk_wrote_as_in_what_it_read(folder: Path, value: Any) -> None:
@@ -121,6 +123,7 @@ def test_a_legacy_list_of_turns_migrates_as_adk_converts_it(folder: Path, value:
     assert demands(manager.load_eval_set_from_file(str(folder / "new.test.json"), "s"), ids=False) == demands(theirs, ids=False)
 
 
+@pytest.mark.needs("google-adk", "2.13")
 @QUICK
 @given(invocations())
 def test_adk_reads_the_results_that_we_write(turn: Any) -> None:
@@ -131,6 +134,7 @@ def test_adk_reads_the_results_that_we_write(turn: Any) -> None:
     assert EvalSetResult.model_validate_json(written) == EvalSetResult.model_validate_json(json.dumps(value))
 
 
+@pytest.mark.needs("google-adk", "2.13")
 def test_we_read_the_results_that_adk_writes() -> None:
     from google.adk.evaluation.eval_result import EvalSetResult
 
@@ -143,6 +147,7 @@ def test_we_read_the_results_that_adk_writes() -> None:
         assert case.session_details["state"] == {"room": None}
 
 
+@pytest.mark.needs("google-adk", "1.39")
 def test_the_persona_that_adk_expands_is_read_as_an_object(tmp_path: Path) -> None:
     scenario = {"starting_prompt": "hi", "conversation_plan": "p", "user_persona": "NOVICE"}
     theirs = adk_load(json.dumps({"eval_set_id": "s", "eval_cases": [{"eval_id": "c", "conversation_scenario": scenario}]}), tmp_path)
@@ -150,6 +155,7 @@ def test_the_persona_that_adk_expands_is_read_as_an_object(tmp_path: Path) -> No
     assert adk_load(dumps(ours), tmp_path) == theirs
 
 
+@pytest.mark.needs("google-adk", "1.39")
 def test_what_adk_does_where_we_differ(tmp_path: Path) -> None:
     """The other side of four differences: a byte order mark, camelCase at the top, the empty list of events, an unknown persona."""
     turn = {"user_content": {}, "intermediate_data": {"invocation_events": []}}

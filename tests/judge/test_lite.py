@@ -19,6 +19,7 @@ from tests.judge.servers import CUT, RESET, Handler, Reply, Server, judging, ope
 
 KEY = "sk-never-to-be-seen-0123456789"
 MODEL = "openai/gpt-test"
+pytestmark = pytest.mark.filterwarnings("ignore:Items? .* using the `ReadOnly` qualifier:UserWarning")  # of LiteLLM's own types
 
 Serve = Callable[[Handler], Server]
 
@@ -77,9 +78,9 @@ class TestWhatIsSent:
 
     def test_the_schema_in_words_where_the_provider_takes_none(self, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
         server = serve(replies(openai_answer('{"verdict": "valid"}')))
-        monkeypatch.setenv("TOGETHERAI_API_KEY", KEY)
-        monkeypatch.setenv("TOGETHER_AI_API_BASE", f"{server.url}/v1")
-        assert answered(model="together_ai/some-model").text == '{"verdict": "valid"}'
+        monkeypatch.setenv("MARITALK_API_KEY", KEY)
+        monkeypatch.setenv("MARITALK_API_BASE", f"{server.url}/v1")
+        assert answered(model="maritalk/some-model").text == '{"verdict": "valid"}'
         (call,) = server.calls
         assert "response_format" not in call.body
         assert call.instructions == f"the instructions\n\nThe JSON schema of the answer:\n{json.dumps(SCHEMA)}"

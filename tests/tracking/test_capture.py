@@ -232,6 +232,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Traced:
     return traced("content", tmp_path_factory)
 
 
+@pytest.mark.needs("google-adk", "2.10")
 @pytest.mark.slow
 def test_traces_of_adk_are_captured_with_all_turns_though_mlflow_mistakes_their_session(exported: Traced, tmp_path: Path) -> None:
     store = copy_of(exported.store, tmp_path)
@@ -243,6 +244,7 @@ def test_traces_of_adk_are_captured_with_all_turns_though_mlflow_mistakes_their_
         captured(store, experiment="traced")
 
 
+@pytest.mark.needs("google-adk", "2.10")
 @pytest.mark.slow
 def test_agents_that_were_traced_are_evaluated_against_what_was_captured(exported: Traced, tmp_path: Path) -> None:
     import mlflow

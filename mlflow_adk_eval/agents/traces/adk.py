@@ -143,23 +143,26 @@ def _steps(span: Span, author: str) -> Iterator[_Model | _Tool]:
             yield replace(step, ended_ns=min([step.span.end_ns, *tools]))
 
 
-def _found(span: Span, author: str) -> Iterator[_Model | _Tool]:
+def _found(span: Span, author: str, *, in_model: bool = False) -> Iterator[_Model | _Tool]:
+    """Yield models and tools below a span; below a model's span its tools, and in google-adk 1.x the agent that took over from its own."""
     for child in span.children:
         if _is_tool(child):
             if child.text(_TOOL) != _MERGED:
                 yield _Tool(child, child.text(_AGENT) or author)
-        elif _is_model(child):
+        elif _is_model(child) and not in_model:
             inner = tuple(_inner_models(child))
             name = next((found for one in (child, *inner) if (found := one.text(_AGENT))), author)
             yield _Model(child, inner, name, child.end_ns)
-            yield from (step for step in _found(child, name) if isinstance(step, _Tool))
+            yield from _found(child, name, in_model=True)
+        elif _is_agent(child):
+            yield from _found(child, _agent_of(child))
         else:
-            yield from _found(child, _agent_of(child) if _is_agent(child) else author)
+            yield from _found(child, author, in_model=in_model)
 
 
 def _inner_models(span: Span) -> Iterator[Span]:
     for child in span.children:
-        if not _is_tool(child):
+        if not _is_tool(child) and not _is_agent(child):
             yield from (child,) if _is_model(child) else ()
             yield from _inner_models(child)
 
