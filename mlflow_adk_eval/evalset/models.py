@@ -200,6 +200,18 @@ class Invocation(Model):
             case None:
                 return []
 
+    def answered_calls(self) -> list[tuple[FunctionCall, FunctionResponse | None]]:
+        """Return each tool call with its answer: the one with its id, else the next one of its name."""
+        waiting = self.tool_responses
+        found: list[tuple[FunctionCall, FunctionResponse | None]] = []
+        for call in self.tool_calls:
+            answer = next((one for one in waiting if call.id and one.id == call.id), None)
+            answer = answer or next((one for one in waiting if one.name == call.name and not (one.id and call.id)), None)
+            if answer is not None:
+                waiting.remove(answer)
+            found.append((call, answer))
+        return found
+
 
 class SessionInput(Model):
     """The session that a case starts in."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from mlflow_adk_eval.agents.turns import described
 from mlflow_adk_eval.concurrency import BACKGROUND
 from mlflow_adk_eval.doors.records import case_of, outputs_of, record_of
 from mlflow_adk_eval.errors import EvalSetError
-from mlflow_adk_eval.evalset import EvalCase, FunctionCall, FunctionResponse, Invocation
+from mlflow_adk_eval.evalset import EvalCase
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.inputs import EvalSetSource, load_inputs
 from mlflow_adk_eval.redact import secrets_of
@@ -135,7 +135,7 @@ def _record(root: LiveSpan, played: Played, secrets: Secrets) -> None:
         ended_ns = began_ns + round((turn.duration or 0) * 1e9)
         start = partial(mlflow.start_span_no_context, parent_span=root, start_time_ns=began_ns)
         span = start(f"turn {number}", span_type=SpanType.AGENT, inputs=storable({"user_content": turn.user_text}, secrets))
-        for call, answer in _calls(turn):
+        for call, answer in turn.answered_calls():
             args = storable(dict(call.args or {}), secrets)
             tool = mlflow.start_span_no_context(
                 call.name or "tool", span_type=SpanType.TOOL, parent_span=span, inputs=args, start_time_ns=began_ns
@@ -153,14 +153,3 @@ def _record(root: LiveSpan, played: Played, secrets: Secrets) -> None:
 
 def _failed(error: str, secrets: Secrets) -> SpanStatus:
     return SpanStatus(SpanStatusCode.ERROR, storable_text(error, secrets))
-
-
-def _calls(turn: Invocation) -> Iterator[tuple[FunctionCall, FunctionResponse | None]]:
-    """Yield each tool call with its answer: the one with its id, else the next one to a tool of its name."""
-    waiting = list(turn.tool_responses)
-    for call in turn.tool_calls:
-        answer = next((one for one in waiting if call.id and one.id == call.id), None)
-        answer = answer or next((one for one in waiting if one.name == call.name and not (one.id and call.id)), None)
-        if answer is not None:
-            waiting.remove(answer)
-        yield call, answer

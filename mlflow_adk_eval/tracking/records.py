@@ -152,14 +152,7 @@ def _short(key: str) -> str:
 
 
 def _calls(actual: Invocation | None, calls: Sequence[Mapping[str, Any]], secrets: Secrets) -> Iterator[ToolCall]:
-    """Yield each call with its answer: the one with its id, else the next one of its name."""
-    waiting = list(actual.tool_responses) if actual else []
-    made = actual.tool_calls if actual else []
-    for call, row in zip(made, calls, strict=True):
-        answer = next((found for found in waiting if found.id == call.id), None) if call.id else None
-        answer = answer or next((found for found in waiting if found.name == call.name and not (found.id and call.id)), None)
-        if answer is not None:
-            waiting.remove(answer)
+    for (call, answer), row in zip(actual.answered_calls() if actual else (), calls, strict=True):
         yield ToolCall(name=call.name or "tool", args=row["args"], response=storable(answer.response, secrets) if answer else None)
 
 
