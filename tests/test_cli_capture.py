@@ -38,8 +38,8 @@ def ids(store: str) -> list[str]:
     from mlflow import MlflowClient
 
     client = MlflowClient(store)
-    found = client.search_traces(locations=[client.get_experiment_by_name("bot").experiment_id], order_by=["timestamp_ms ASC"])
-    return [trace.info.trace_id for trace in found]
+    found = client.search_traces(locations=[client.get_experiment_by_name("bot").experiment_id])
+    return [trace.info.trace_id for trace in sorted(found, key=lambda trace: trace.data.spans[0].start_time_ns)]
 
 
 def test_traces_by_id_become_a_file(store: str, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import mlflow
 import pytest
@@ -13,6 +14,9 @@ from mlflow import MlflowClient
 import mlflow_adk_eval as adk_eval
 from docs.screenshots import browser_page, open_page, server
 from mlflow_adk_eval.tracking.store import experiment_id, open_store
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = [
@@ -55,14 +59,15 @@ def broken(user_text: str, session: adk_eval.Session) -> dict[str, object]:
     return good(user_text, session) | {"intermediate_data": {"tool_uses": [{"name": "switch", "args": {"to": "off"}}]}}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pages:
-    """A server with two runs of one eval set, the eval set as a dataset, and a session of an agent."""
+    """A browser on a server with two runs of one eval set, the eval set as a dataset, and a session of an agent."""
 
-    address: str
+    page: Page
     base: str
-    good: str
     broken: str
+    """The id of the run of the broken agent."""
+    good: str
     dataset: str
     model_id: str
     """Of the agent version that the broken run is about."""
@@ -72,14 +77,20 @@ class Pages:
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
     store = open_store(tmp_path_factory.mktemp("pages"), experiment=EXPERIMENT)
     dataset = adk_eval.push_eval_set(EVAL_SET, experiment=EXPERIMENT, tracking_uri=store)
-    runs = [
-        adk_eval.evaluate(EVAL_SET, agent=agent, config=CONFIG, experiment=EXPERIMENT, tracking_uri=store, run_name=name).run_id or ""
+    runs = {
+        name: adk_eval.evaluate(EVAL_SET, agent=agent, config=CONFIG, experiment=EXPERIMENT, tracking_uri=store, run_name=name).run_id or ""
         for agent, name in ((good, "the good one"), (broken, "the broken one"))
-    ]
+    }
     talk(store)
-    model_id = MlflowClient(store).get_run(runs[1]).data.params["adk_eval.model_id"]
-    with server(store) as address:
-        yield Pages(address, f"/experiments/{experiment_id(store, EXPERIMENT)}", *runs, dataset.dataset_id, model_id)
+    with server(store) as address, browser_page(address, width=2400) as page:
+        yield Pages(
+            page=page,
+            base=f"/experiments/{experiment_id(store, EXPERIMENT)}",
+            broken=runs["the broken one"],
+            good=runs["the good one"],
+            dataset=dataset.dataset_id,
+            model_id=MlflowClient(store).get_run(runs["the broken one"]).data.params["adk_eval.model_id"],
+        )
 
 
 def talk(store: str) -> None:
@@ -100,9 +111,8 @@ def talk(store: str) -> None:
 
 def text_of(pages: Pages, path: str, *, until: str) -> str:
     """Return what a page, and the frames in it, show once it shows `until`."""
-    with browser_page(pages.address, width=2400) as page:
-        open_page(page, path, until)
-        return "\n".join(str(frame.locator("body").inner_text()) for frame in page.frames)
+    open_page(pages.page, path, until)
+    return "\n".join(str(frame.locator("body").inner_text()) for frame in pages.page.frames)
 
 
 def test_the_evaluation_runs_page_lists_both_runs_with_their_dataset_and_scores(pages: Pages) -> None:
@@ -132,12 +142,11 @@ def test_the_rows_of_a_run_show_scores_answers_and_errors(pages: Pages) -> None:
 
 
 def test_a_trace_of_a_run_shows_the_reason(pages: Pages) -> None:
-    with browser_page(pages.address) as page:
-        open_page(page, f"{pages.base}/runs/{pages.broken}/traces", "[on #1] turn on")
-        page.get_by_text("[on #1] turn on").first.click()
-        page.locator("[role=dialog] button:has-text('Assess')").click()
-        page.locator("[data-component-id$=toggle-assessment-expanded]").nth(1).click()
-        page.get_by_text("0 of 1 expected calls match (EXACT).").wait_for()
+    open_page(pages.page, f"{pages.base}/runs/{pages.broken}/traces", "[on #1] turn on")
+    pages.page.get_by_text("[on #1] turn on").first.click()
+    pages.page.locator("[role=dialog] button:has-text('Assess')").click()
+    pages.page.locator("[data-component-id$=toggle-assessment-expanded]").nth(1).click()
+    pages.page.get_by_text("0 of 1 expected calls match (EXACT).").wait_for()
 
 
 def test_the_dataset_page_shows_its_records(pages: Pages) -> None:

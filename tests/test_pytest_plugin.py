@@ -279,6 +279,10 @@ def most_at_once(lines: list[list[str]]) -> int:
     return max(counts)
 
 
+ATTENDED = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+"""Does a command as one that somebody watches: in the background of a shell ctrl-C is ignored, and so it is by what starts there."""
+
+
 class TestSpeed:
     def test_selected_cases_are_had_side_by_side_and_no_other(self, slow: Path) -> None:
         (slow / "conftest.py").write_text(
@@ -304,9 +308,8 @@ class TestSpeed:
     @pytest.mark.parametrize("args", [[], ["--maxfail=9"]])
     def test_ctrl_c_ends_everything(self, slow: Path, args: list[str]) -> None:
         (slow / "a.test.json").write_text(eval_set({f"c{number}": [turn(f"c{number} 30", "ok")] for number in range(6)}, "a"))
-        process = subprocess.Popen(
-            command("--adk-agent", "slow_agent", *args), cwd=slow, stdout=subprocess.PIPE, text=True, env=surroundings()
-        )
+        attended = [sys.executable, "-c", ATTENDED, *command("--adk-agent", "slow_agent", *args)]
+        process = subprocess.Popen(attended, cwd=slow, stdout=subprocess.PIPE, text=True, env=surroundings())
         deadline = time.monotonic() + 30
         while not log(slow) and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -90,7 +90,9 @@ def test_a_session_or_ids_or_traces(production: str) -> None:
     frame = mlflow.search_traces(locations=[experiment], filter_string="metadata.`mlflow.trace.session` = 's-one'")
     assert texts_of(captured(production, trace_ids=list(frame["trace_id"]))) == {"s-one": list(SESSIONS["s-one"])}
     assert texts_of(captured(production, traces=frame)) == {"s-one": list(SESSIONS["s-one"])}
-    alone = captured(production, trace_ids=list(frame["trace_id"])[:1])
+    listed = mlflow.search_traces(locations=[experiment], return_type="list", filter_string="metadata.`mlflow.trace.session` = 's-one'")
+    last = max(listed, key=lambda trace: trace.data.spans[0].start_time_ns)
+    alone = captured(production, trace_ids=[last.info.trace_id])
     assert list(texts_of(alone).values()) == [["thanks"]]
 
 
