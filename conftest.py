@@ -46,6 +46,7 @@ def _forget_mlflow() -> None:
         import mlflow  # noqa: PLC0415 - takes seconds, and not every document needs it
 
         mlflow.flush_trace_async_logging()
+        mlflow.tracing.reset()  # what writes traces keeps the store
         while mlflow.active_run():
             mlflow.end_run()
         mlflow.set_tracking_uri(None)

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -128,9 +128,8 @@ async def chat(agent: Any, session: str, texts: tuple[str, ...]) -> None:
         message = types.Content(role="user", parts=[types.Part(text=text)])
         with mlflow.start_span(DEMO, span_type="AGENT") as span:
             span.set_inputs({"question": text})
-            said = (
-                [event async for event in runner.run_async(user_id=user, session_id=session, new_message=message)][-1].content.parts[0].text
-            )
+            events = [event async for event in runner.run_async(user_id=user, session_id=session, new_message=message)]
+            said = "".join(part.text or "" for part in (events[-1].content or message).parts or ())
             span.set_outputs({"answer": said})
             about = {"mlflow.trace.session": session, "mlflow.trace.user": user}
             mlflow.update_current_trace(metadata=about, request_preview=text, response_preview=said)
@@ -227,7 +226,7 @@ def production_shots(pages: Pages) -> list[Shot]:
 
 
 @contextlib.contextmanager
-def server(store: str) -> Iterator[str]:
+def server(store: str) -> Generator[str, None, None]:
     """Run an MLflow server on `store`; yield its address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -258,7 +257,7 @@ def wait_for(address: str, seconds: float = 90) -> None:
 
 
 @contextlib.contextmanager
-def browser_page(address: str, width: int = 1800) -> Iterator[Page]:
+def browser_page(address: str, width: int = 1800) -> Generator[Page, None, None]:
     """Open a page of Debian's chromium on MLflow, with its assistant closed and no telemetry."""
     chromium = shutil.which("chromium") or os.environ.get("CHROMIUM", "")
     if not chromium:

@@ -17,14 +17,14 @@ from mlflow_adk_eval.config import EFFICIENCY, EvalConfig, load_config, parse_co
 from mlflow_adk_eval.criteria import plan
 from mlflow_adk_eval.doors.rows import CALLS, MADE, RESPONSE, Row
 from mlflow_adk_eval.errors import AdkEvalError, UsageError, did_you_mean
-from mlflow_adk_eval.evalset import EvalSet
+from mlflow_adk_eval.evalset import EvalCase, EvalSet
 from mlflow_adk_eval.inputs import ConfigSource
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.judge.judging import BudgetSource, JudgeSetup, JudgeSource, Judging, judge_setup
 from mlflow_adk_eval.ledger import LedgerSource, opened
 from mlflow_adk_eval.outcome import CriterionResult, Errored
 from mlflow_adk_eval.runner import judged_by, run_of
-from mlflow_adk_eval.settings import CriterionSettings, CustomSettings, JudgedSettings, VertexSettings
+from mlflow_adk_eval.settings import CriterionSettings, CustomSettings, FinalStateSettings, JudgedSettings, VertexSettings
 from mlflow_adk_eval.usage import JudgeUsage
 
 T = TypeVar("T")
@@ -77,6 +77,12 @@ class Scoring:
     def criteria(self) -> tuple[str, ...]:
         """The names of the criteria, in the order of the config."""
         return tuple(dict.fromkeys(name for criteria in (self.config.criteria, *self.config.case_criteria.values()) for name in criteria))
+
+    def concerns(self, case: EvalCase, criterion: str) -> bool:
+        """Whether the config asks for a criterion in a case; else `evaluate` has no result of it either."""
+        settings = self.config.criteria_of(case.eval_id).get(criterion)
+        stateless = isinstance(settings, FinalStateSettings) and settings.only_where_expected and not case.final_session_state
+        return settings is not None and not stateless
 
     @property
     def usage(self) -> JudgeUsage | None:

@@ -59,6 +59,8 @@ class _Judged:
     score: float | None
     passed: bool
     reason: str
+    asked: bool = True
+    """Whether the config asks for the criterion in this row's case."""
 
 
 class ColumnMetric:
@@ -92,7 +94,8 @@ class ColumnMetric:
     def _judged(self, rows: Sequence[Row | str]) -> list[_Judged]:
         """Return what the criterion makes of each row; a text is why there is no row."""
         read = [row for row in rows if isinstance(row, Row)]
-        judged = iter(map(_judged, read, self._results(read)))
+        asked = (self._scoring.concerns(row.case, self._criterion) for row in read)
+        judged = iter(map(_judged, read, self._results(read), asked))
         return [_Judged(None, passed=False, reason=f"{NOT_EVALUATED}: {row}") if isinstance(row, str) else next(judged) for row in rows]
 
     def _results(self, rows: Sequence[Row]) -> list[CriterionResult]:
@@ -134,20 +137,23 @@ def _read(cells: Mapping[str, Any], source: str) -> Row | str:
         return str(error)
 
 
-def _judged(row: Row, result: CriterionResult) -> _Judged:
+def _judged(row: Row, result: CriterionResult, asked: bool) -> _Judged:
     """Return what a criterion made of a row. What an agent did before it failed may have a score, but no row passes by that."""
     error, reason = row.played.error, explained(result)
     told = f"the agent did not finish: {error}\n\n{reason}" if error and result.score is not None else reason
-    return _Judged(None if result.score is None else float(result.score), passed=result.passed is True and not error, reason=told)
+    return _Judged(
+        None if result.score is None else float(result.score), passed=result.passed is True and not error, reason=told, asked=asked
+    )
 
 
 def _aggregates(judged: Sequence[_Judged]) -> dict[str, float]:
-    """Return the mean of the scores that there are, and how many rows passed among all: a row without a score did not."""
+    """Return the mean of the scores that there are, and how many rows passed among all that should: one without a score did not."""
     scores = [one.score for one in judged if one.score is not None]
+    asked = sum(one.asked for one in judged)
     passed = sum(one.passed for one in judged)
     return {
         **({"mean": mean(scores)} if scores else {}),
-        **({"pass_rate": passed / len(judged)} if judged else {}),
+        **({"pass_rate": passed / asked} if asked else {}),
         "evaluated": len(scores),
     }
 

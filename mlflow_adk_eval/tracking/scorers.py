@@ -14,11 +14,10 @@ from mlflow.entities import Feedback, Trace
 from mlflow.genai.scorers.base import Scorer, ScorerKind, SerializedScorer
 from pydantic import Field, PrivateAttr
 
-from mlflow_adk_eval.config import EvalConfig, FinalStateSettings, parse_config
+from mlflow_adk_eval.config import EvalConfig, parse_config
 from mlflow_adk_eval.doors.factories import JudgeArgs
 from mlflow_adk_eval.doors.records import EXPECTATIONS
 from mlflow_adk_eval.errors import AdkEvalError, UsageError
-from mlflow_adk_eval.evalset import EvalCase
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.outcome import reaches
@@ -53,7 +52,7 @@ class CriterionScorer(Scorer):  # type: ignore[misc]  # MLflow is not typed
             row = read()
         except AdkEvalError as error:
             return unreadable(self.criterion, error)
-        if not _concerns(shared.config, self.criterion, row.case):
+        if not shared.scoring.concerns(row.case, self.criterion):
             return None
         return feedback_of(shared.scoring.result(row, self.criterion))
 
@@ -169,13 +168,6 @@ class ExpectationScorer(Scorer):  # type: ignore[misc]  # MLflow is not typed
     def pass_if(self) -> Callable[[Any], bool]:
         """Accept any value."""
         return _anything
-
-
-def _concerns(config: EvalConfig, criterion: str, case: EvalCase) -> bool:
-    """Whether a config asks for a criterion in a case; else `evaluate` has no result of it either."""
-    settings = config.criteria_of(case.eval_id).get(criterion)
-    stateless = isinstance(settings, FinalStateSettings) and settings.only_where_expected and not case.final_session_state
-    return settings is not None and not stateless
 
 
 def _anything(_: Any) -> bool:

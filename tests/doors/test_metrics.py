@@ -432,3 +432,11 @@ def test_the_old_spelling_warns_once() -> None:
     (warning,) = [one for one in caught if one.category is FutureWarning]
     assert "mlflow.models.evaluate" in str(warning.message)
     assert found.metrics == {"response_match_score/mean": 1.0, "response_match_score/pass_rate": 1.0, "response_match_score/evaluated": 1}
+
+
+def test_a_case_that_the_criterion_is_left_out_of_counts_for_nothing_as_in_evaluate() -> None:
+    config = {"criteria": {"final_session_state": {"threshold": 1.0, "only_where_expected": True}}}
+    table = frame(answer=["a", "b", "c"], session_state=[{"x": 1}, {"x": 2}, {}], expected_session_state=[{"x": 1}, {"x": 1}, None])
+    found = evaluated(table, metrics.from_config(config), predictions="answer")
+    assert found.scores("final_session_state") == [1.0, 0.0, None]
+    assert found.aggregates("final_session_state") == {"mean": 0.5, "pass_rate": 0.5, "evaluated": 2.0}
