@@ -29,6 +29,7 @@ from mlflow_adk_eval.settings import (
     CustomMetricConfig,
     CustomSettings,
     EfficiencySettings,
+    EnvironmentSimulationConfig,
     FinalStateSettings,
     HallucinationsSettings,
     Interval,
@@ -57,6 +58,7 @@ __all__ = [
     "CustomMetricConfig",
     "CustomSettings",
     "EfficiencySettings",
+    "EnvironmentSimulationConfig",
     "EvalConfig",
     "FinalStateSettings",
     "HallucinationsSettings",
@@ -93,6 +95,8 @@ class EvalConfig(Settings):
     custom_metrics: dict[str, CustomMetricConfig] | None = None
     user_simulator_config: UserSimulatorConfig | None = None
     live_model_config: LiveModelConfig | None = None
+    environment_simulation_config: EnvironmentSimulationConfig | None = None
+    """What answers tool calls in the place of tools. ADK has the class but no place for it here, and ignores it."""
     case_criteria: dict[str, Criteria] = Field(default_factory=dict)
     """Criteria of single cases, by eval id, instead of `criteria`. Our addition; ADK ignores it."""
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from mlflow_adk_eval.config import EvalConfig
+    from mlflow_adk_eval.course import Ending, Injection
     from mlflow_adk_eval.evalset import EvalSet, Invocation
     from mlflow_adk_eval.usage import JudgeUsage
 
@@ -209,6 +210,10 @@ class CaseResult:
     """Why the agent did not finish this case; empty where it did."""
     session_state: Mapping[str, Any] | None = None
     """The state of the session after the last turn, where the agent reports one."""
+    ending: Ending | None = None
+    """Why the simulated user ended the conversation; ``None`` where its turns were written."""
+    injections: tuple[Injection, ...] = ()
+    """The tool calls that the tool environment answered or delayed."""
 
     @property
     def turns(self) -> int:
@@ -277,6 +282,8 @@ class Report:
     """What the reader should know besides, such as "3 recorded cases are not in the eval set"."""
     judging: JudgeUsage | None = None
     """What the judges took; ``None`` where no criterion asked one."""
+    simulating: JudgeUsage | None = None
+    """What the models that played users took; ``None`` where none did."""
 
     def __repr__(self) -> str:
         """Return the verdict and the scores; the whole report may be a gigabyte."""

@@ -23,6 +23,11 @@ _HELP = {
     "judge": ("MODEL", "The model that judges, or a judge of your own as module:name. Default: those that the config names."),
     "concurrency": ("N", "Conversations at the same time. Default: 4."),
     "case_timeout": ("S", "Seconds that one case may take. Default: as long as it takes."),
+    "turn_timeout": ("S", "Seconds that the agent may take to answer one message. Default: as long as it takes."),
+    "user_simulator": (
+        "MODEL",
+        "The model that plays the user of scenarios, or a function as module:name. Default: the one that the config names.",
+    ),
     "experiment": ("NAME", "Log the results as a run in this MLflow experiment."),
 }
 
@@ -37,6 +42,8 @@ class AdkOptions:
     judge: str | None
     concurrency: int
     case_timeout_s: float | None
+    turn_timeout_s: float | None
+    user_simulator: str | None
     experiment: str | None
 
 
@@ -75,6 +82,8 @@ def _options(config: pytest.Config) -> AdkOptions | None:
         judge=_given(config, "judge"),
         concurrency=_number(config, "concurrency", int) or 4,
         case_timeout_s=_number(config, "case_timeout", float),
+        turn_timeout_s=_number(config, "turn_timeout", float),
+        user_simulator=_given(config, "user_simulator"),
         experiment=_given(config, "experiment"),
     )
 

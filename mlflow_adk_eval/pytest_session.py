@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.agents import Agent
+from mlflow_adk_eval.agents import Agent, Limits
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.errors import AdkEvalError, JudgeError
 from mlflow_adk_eval.judge.judging import JudgeSource, judge_setup
@@ -112,10 +112,10 @@ class AdkSession:
 
     def _made(self) -> _Ready:
         options = self.options
-        agent = resolve_agent(options.agent, timeout_s=options.case_timeout_s)
+        agent = resolve_agent(options.agent, limits=Limits(case_s=options.case_timeout_s, turn_s=options.turn_timeout_s))
         with ExitStack() as resources:
             setup = replace(judge_setup(_judge(options.judge), None, None), answers=resources.enter_context(opened(None)))
-            cases = Cases(agent, setup, concurrency=options.concurrency)
+            cases = Cases(agent, setup, concurrency=options.concurrency, user_simulator=_judge(options.user_simulator))
             return _Ready(agent, cases, Waiting(cases), resources.pop_all())
 
     def _will_run(self, item: EvalCaseItem) -> bool:

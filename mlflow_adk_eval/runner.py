@@ -11,8 +11,11 @@ from typing import Protocol, TypeVar
 
 import anyio
 
-from mlflow_adk_eval.agents import Agent, Played, Recording, load_recording
+from mlflow_adk_eval.agents import Agent, LiveAgent, Played, Recording, load_recording
+from mlflow_adk_eval.agents.base import Staging
+from mlflow_adk_eval.agents.conversing import converse
 from mlflow_adk_eval.agents.recording import Recorded
+from mlflow_adk_eval.agents.staging import UserSource, stage
 from mlflow_adk_eval.agents.turns import described
 from mlflow_adk_eval.concurrency import each, gathered
 from mlflow_adk_eval.config import EvalConfig
@@ -60,6 +63,8 @@ class Options:
     judges: JudgeSetup = field(default_factory=JudgeSetup)
     plays: Plays | None = None
     """Where conversations are kept; ``None``: nowhere."""
+    user_simulator: UserSource = None
+    """Who plays the user of scenarios; ``None``: the model that the config names."""
 
     def __post_init__(self) -> None:
         """Refuse numbers below one."""
@@ -80,11 +85,12 @@ async def arun(eval_set: EvalSet, agent: Agent, config: EvalConfig, options: Opt
     chosen = options or Options()
     judging = Judging(chosen.judges)
     planned = plan(config, eval_set, judging)
+    staging = stage(config, eval_set, agent, judging, chosen.user_simulator)
     recording = agent if isinstance(agent, Recording) else None
     num_runs = max(chosen.num_runs, recording.num_runs(eval_set.eval_ids) if recording else 1)
     jobs = [(case, run_index) for case in eval_set.eval_cases for run_index in range(num_runs)]
     try:
-        cases = await _results(jobs, agent, planned, chosen)
+        cases = await _results(jobs, Player(agent, staging, chosen.plays), planned, chosen)
     finally:
         await judging.aclose()
     return Report(
@@ -94,10 +100,11 @@ async def arun(eval_set: EvalSet, agent: Agent, config: EvalConfig, options: Opt
         num_runs=num_runs,
         notes=(*_notes(recording, eval_set), *_on_rubrics(config, eval_set)),
         judging=judging.usage(),
+        simulating=judging.simulating(),
     )
 
 
-async def _results(jobs: Sequence[tuple[EvalCase, int]], agent: Agent, planned: Plan, options: Options) -> tuple[CaseResult, ...]:
+async def _results(jobs: Sequence[tuple[EvalCase, int]], player: Player, planned: Plan, options: Options) -> tuple[CaseResult, ...]:
     """Return the result of each job, in the order of the jobs."""
     results: dict[int, CaseResult] = {}
     speakers = anyio.CapacityLimiter(options.concurrency)
@@ -105,7 +112,7 @@ async def _results(jobs: Sequence[tuple[EvalCase, int]], agent: Agent, planned: 
     async def work(index: int) -> None:
         case, run_index = jobs[index]
         async with speakers:
-            played = await _remembered(agent, case, run_index, options.plays)
+            played = await player.remembered(case, run_index)
         results[index] = await judge_case(case, run_index, played, planned)
         if options.progress:
             options.progress(len(results), len(jobs))
@@ -113,33 +120,46 @@ async def _results(jobs: Sequence[tuple[EvalCase, int]], agent: Agent, planned: 
     # While the judges of one case think, the agent goes on with others.
     limit = max(options.concurrency, options.judges.options.max_concurrency) if planned.judged else options.concurrency
     # A live agent or a judge's client may leave cyclic garbage for hours; computing scores of recordings leaves next to none.
-    with no_collection() if isinstance(agent, Recording) and not planned.judged else no_rescanning():
+    with no_collection() if isinstance(player.agent, Recording) and not planned.judged else no_rescanning():
         await each(work, len(jobs), limit=limit)
     return tuple(results[index] for index in range(len(jobs)))
 
 
-async def _remembered(agent: Agent, case: EvalCase, run_index: int, plays: Plays | None) -> Played:
-    """Return the conversation that is known from before, or have it and keep it. What failed is not kept."""
-    known = plays.get(case, run_index) if plays else None
-    if known is not None:
-        return known
-    played = await play_case(agent, case, run_index)
-    if plays and not played.error:
-        plays.keep(case, run_index, played)
-    return played
+@dataclass(frozen=True, slots=True)
+class Player:
+    """Has conversations with an agent."""
 
+    agent: Agent
+    staging: Staging | None = None
+    """How those of a live agent are set up; ``None``: their turns are written."""
+    plays: Plays | None = None
 
-async def play_case(agent: Agent, case: EvalCase, run_index: int) -> Played:
-    """Return what came of the conversation; if it has another number of turns than the case, that is its error."""
-    try:
-        played = await agent.play(case, run_index)
-    except Exception as error:  # noqa: BLE001 - an agent may be anybody's object, and must not cost the other cases
-        return Played(actual=(), error=described(error))
-    wanted = None if case.conversation is None else len(case.conversation)
-    if played.error or wanted is None or len(played.actual) == wanted:
+    async def remembered(self, case: EvalCase, run_index: int) -> Played:
+        """Return the conversation that is known from before, or have it and keep it. What failed is not kept."""
+        known = self.plays.get(case, run_index) if self.plays else None
+        if known is not None:
+            return known
+        played = await self.play(case, run_index)
+        if self.plays and not played.error:
+            self.plays.keep(case, run_index, played)
         return played
-    took_place = "1 turn" if len(played.actual) == 1 else f"{len(played.actual)} turns"
-    return replace(played, error=f"{took_place} took place, and the case asks for {wanted}")
+
+    async def play(self, case: EvalCase, run_index: int) -> Played:
+        """Return what came of the conversation; if it has another number of turns than the case, that is its error."""
+        try:
+            played = await self._had(case, run_index)
+        except Exception as error:  # noqa: BLE001 - an agent may be anybody's object, and must not cost the other cases
+            return Played(actual=(), error=described(error))
+        wanted = None if case.conversation is None else len(case.conversation)
+        if played.error or wanted is None or len(played.actual) == wanted:
+            return played
+        took_place = "1 turn" if len(played.actual) == 1 else f"{len(played.actual)} turns"
+        return replace(played, error=f"{took_place} took place, and the case asks for {wanted}")
+
+    async def _had(self, case: EvalCase, run_index: int) -> Played:
+        if self.staging and isinstance(self.agent, LiveAgent):
+            return await converse(self.agent, case, run_index, self.staging.scene(case, run_index))
+        return await self.agent.play(case, run_index)
 
 
 def _notes(recording: Recording | None, eval_set: EvalSet) -> tuple[str, ...]:
@@ -172,6 +192,8 @@ async def judge_case(case: EvalCase, run_index: int, played: Played, planned: Pl
         results=tuple(results),
         error=run.error,
         session_state=run.session_state,
+        ending=played.ending,
+        injections=played.injections,
     )
 
 

@@ -216,3 +216,35 @@ class LiveModelConfig(Settings):
     """How to run bidirectional streaming models."""
 
     timeout_seconds: int = Field(default=300, gt=0)
+
+
+class InjectedError(Settings):
+    """The failure that a tool call is answered with."""
+
+    injected_http_error_code: int
+    error_message: str
+
+
+class InjectionConfig(Settings):
+    """What happens to some calls of a tool instead of the call."""
+
+    injection_probability: float = Field(default=1.0, ge=0, le=1)
+    match_args: Json | None = None
+    """Only calls with these arguments, among others."""
+    injected_latency_seconds: float = Field(default=0.0, ge=0, le=120)
+    random_seed: int | None = None
+    injected_error: InjectedError | None = None
+    injected_response: Json | None = None
+
+
+class ToolSimulationConfig(Settings):
+    """What happens to the calls of one tool."""
+
+    tool_name: str
+    injection_configs: tuple[InjectionConfig, ...]
+
+
+class EnvironmentSimulationConfig(Settings):
+    """The tools that are not to be the real ones, in ADK's shape."""
+
+    tool_simulation_configs: tuple[ToolSimulationConfig, ...] = Field(min_length=1)

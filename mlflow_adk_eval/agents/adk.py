@@ -11,7 +11,7 @@ import inspect
 import logging
 import uuid
 import warnings
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,10 +19,11 @@ from typing import Any
 
 import anyio
 
-from mlflow_adk_eval.agents.base import Played
+from mlflow_adk_eval.agents.base import NO_LIMITS, Limits, Played, Tools, Turn
+from mlflow_adk_eval.agents.conversing import converse
 from mlflow_adk_eval.agents.events import TurnRecord, plain, turn_invocation
 from mlflow_adk_eval.agents.modules import AgentModule, import_agent
-from mlflow_adk_eval.agents.turns import described, failure, no_simulated_user, within
+from mlflow_adk_eval.agents.turns import failure
 from mlflow_adk_eval.errors import AgentError, did_you_mean
 from mlflow_adk_eval.evalset import Content, EvalCase, Invocation, SessionInput
 from mlflow_adk_eval.evalset.models import Json
@@ -40,14 +41,14 @@ _NEEDED = (
 _RETRIES = {"attempts": 7, "initial_delay": 5.0, "max_delay": 120.0, "exp_base": 2.0, "http_status_codes": [408, 429, 500, 502, 503, 504]}
 
 
-def load_adk_agent(source: str | Path | Any, *, agent_name: str | None = None, timeout_s: float | None = None) -> AdkAgent:
+def load_adk_agent(source: str | Path | Any, *, agent_name: str | None = None, limits: Limits | None = None) -> AdkAgent:
     """Return the ADK agent that `source` names.
 
     Args:
         source: an importable module, a folder as ``adk eval`` takes it, an agent or an app. A module has a ``root_agent``, an async
             ``get_agent_async()`` or an ``app``, itself or in its submodule ``agent``.
         agent_name: the sub-agent to use instead of the root agent.
-        timeout_s: how long one case may take, in seconds; ``None``: as long as it takes.
+        limits: how long its conversations may take; ``None``: as long as they take.
 
     Raises:
         AgentError: if there is no such agent, saying where it was looked for.
@@ -63,7 +64,7 @@ def load_adk_agent(source: str | Path | Any, *, agent_name: str | None = None, t
         root, name, private = source, getattr(source, "name", ""), frozenset[str]()
     if not _is_factory(root):
         root = _app(root, name, agent_name)
-    return AdkAgent(name=agent_name or name, root=root, app_name=name, agent_name=agent_name, private=private, timeout_s=timeout_s)
+    return AdkAgent(name=agent_name or name, root=root, app_name=name, agent_name=agent_name, private=private, limits=limits or NO_LIMITS)
 
 
 @dataclass(slots=True)
@@ -87,44 +88,29 @@ class AdkAgent:
     agent_name: str | None = None
     private: frozenset[str] = frozenset()
     """The environment variables whose values no error may show, because they came from a ``.env`` file."""
-    timeout_s: float | None = None
-    """How long one case may take, in seconds; ``None``: as long as it takes."""
+    limits: Limits = NO_LIMITS
     users: _Users = field(default_factory=_Users, repr=False, compare=False)
 
-    async def play(self, case: EvalCase, run_index: int) -> Played:  # noqa: ARG002 - all runs of an agent are alike
-        """Have the conversation of `case` from a fresh session. Whatever goes wrong ends it and is returned."""
-        if case.conversation is None:
-            return no_simulated_user("ADK agents")
-        written = [turn.user_content for turn in case.conversation]
-
-        async def talk(turns: list[Invocation]) -> Played:
-            played = None
-            try:
-                async with self._opened(case.session_input) as conversation:
-                    played = await conversation.talk(written, turns, self.private)
-            except Exception as error:  # noqa: BLE001 - the agent is the user's own code: anything can go wrong
-                if played is None:
-                    return Played(actual=(), error=f"the agent could not be started: {described(error, self.private)}")
-                _LOG.warning("the tools of agent %s could not be closed: %s", self.name, described(error, self.private))
-            return played
-
-        return await within(self.timeout_s, talk)
+    async def play(self, case: EvalCase, run_index: int) -> Played:
+        """Have the written conversation of `case` from a fresh session. Whatever goes wrong ends it and is returned."""
+        return await converse(self, case, run_index)
 
     @asynccontextmanager
-    async def _opened(self, given: SessionInput | None) -> AsyncGenerator[_Conversation]:
+    async def open(self, case: EvalCase, run_index: int, tools: Tools | None, /) -> AsyncGenerator[_Session]:  # noqa: ARG002 - all runs of an agent are alike
+        """Begin a session in services of its own."""
         async with self._app() as (app, users):
-            conversation = await _Conversation.start(app, given, self.app_name)
+            session = await _Session.start(app, case.session_input, self, tools)
             async with users.lock:
                 users.count += 1
             try:
-                yield conversation
+                yield session
             finally:
                 users.count -= 1
                 with anyio.move_on_after(_CLOSING_S, shield=True):
                     async with users.lock:
                         # Closing a runner closes the tools of the agent, which other conversations may be using.
                         if not users.count:
-                            await conversation.runner.close()
+                            await session.runner.close()
 
     @asynccontextmanager
     async def _app(self) -> AsyncGenerator[tuple[Any, _Users]]:
@@ -143,22 +129,27 @@ class AdkAgent:
 
 
 @dataclass(slots=True)
-class _Conversation:
+class _Session:
     """A session with the runner that serves it."""
 
     runner: Any
     session: Any
-    record: TurnRecord
+    private: frozenset[str]
+    user: Content = field(default_factory=Content)
+    events: list[Any] = field(default_factory=list[Any])
+    """Those of the turn that is under way, or was the last one."""
+    record: TurnRecord = field(default_factory=TurnRecord)
+    turns: int = 0
 
     @classmethod
-    async def start(cls, app: Any, given: SessionInput | None, default_app_name: str) -> _Conversation:
+    async def start(cls, app: Any, given: SessionInput | None, agent: AdkAgent, tools: Tools | None) -> _Session:
         """Begin a session in services that nobody else uses."""
         from google.adk.artifacts.in_memory_artifact_service import InMemoryArtifactService  # noqa: PLC0415
         from google.adk.memory.in_memory_memory_service import InMemoryMemoryService  # noqa: PLC0415
         from google.adk.runners import Runner  # noqa: PLC0415
         from google.adk.sessions.in_memory_session_service import InMemorySessionService  # noqa: PLC0415
 
-        app_name = (given.app_name if given else "") or default_app_name
+        app_name = (given.app_name if given else "") or agent.app_name
         sessions = InMemorySessionService()
         session = await sessions.create_session(
             app_name=app_name,
@@ -166,29 +157,31 @@ class _Conversation:
             session_id=(given.session_id if given else None) or f"adk-eval-session-{uuid.uuid4()}",
             state=copy.deepcopy(given.state) if given else {},
         )
-        conversation = cls(None, session, TurnRecord())
+        started = cls(None, session, agent.private)
         # First, so that it sees every call, also those that a plugin of the app answers in the model's place.
-        plugins = [_watcher(conversation), *app.plugins]
-        conversation.runner = Runner(
+        plugins = [_watcher(started, tools), *app.plugins]
+        started.runner = Runner(
             app=app.model_copy(update={"name": app_name, "plugins": plugins}),
             session_service=sessions,
             memory_service=InMemoryMemoryService(),
             artifact_service=InMemoryArtifactService(),
         )
-        return conversation
+        return started
 
-    async def talk(self, written: Sequence[Content], turns: list[Invocation], private: frozenset[str]) -> Played:
-        """Have the turns of a written conversation; the turn that fails is kept with the events it had."""
-        for number, user in enumerate(written, start=1):
-            events: list[Any] = []
-            self.record = TurnRecord()
-            try:
-                await self._turn(user, events)
-            except Exception as error:  # noqa: BLE001 - tools and models are the user's own code: anything can go wrong
-                failed = turn_invocation(events, user, self.record)
-                return Played(actual=(*turns, failed), error=failure(number, error, private), unfinished=True)
-            turns.append(turn_invocation(events, user, self.record))
-        return Played(actual=tuple(turns), session_state=await self._state())
+    async def turn(self, user: Content, /) -> Turn:
+        """Say something to the agent; a turn that fails is kept with the events it had."""
+        self.user, self.events, self.record = user, [], TurnRecord()
+        self.turns += 1
+        error = ""
+        try:
+            await self._turn(user, self.events)
+        except Exception as raised:  # noqa: BLE001 - tools and models are the user's own code: anything can go wrong
+            error = failure(self.turns, raised, self.private)
+        return Turn(invocation=self.interrupted(), error=error)
+
+    def interrupted(self) -> Invocation:
+        """Return what happened in the turn so far."""
+        return turn_invocation(self.events, self.user, self.record)
 
     async def _turn(self, user: Content, events: list[Any]) -> None:
         from google.genai import types  # noqa: PLC0415
@@ -199,33 +192,40 @@ class _Conversation:
             async for event in stream:
                 events.append(event)  # noqa: PERF401 - one by one, since those before a failure are kept
 
-    async def _state(self) -> Json:
+    async def state(self) -> Json:
         """Return the state without what is the framework's own or lives only through a turn."""
         asked = {"app_name": self.session.app_name, "user_id": self.session.user_id, "session_id": self.session.id}
         session = await self.runner.session_service.get_session(**asked)
         return {key: plain(value) for key, value in session.state.items() if not key.startswith(("__", "temp:"))}
 
 
-def _watcher(conversation: _Conversation) -> Any:
-    """Return a plugin that keeps what events do not tell: the requests to the models, and how long models and tools took."""
+def _watcher(session: _Session, tools: Tools | None) -> Any:
+    """Return a plugin that keeps what events do not tell: the requests to the models, and how long models and tools took.
+
+    Where tool calls are to be answered by something else than their tools, it is what asks for that.
+    """
     from google.adk.plugins.base_plugin import BasePlugin  # noqa: PLC0415
     from google.genai import types  # noqa: PLC0415
 
     async def before_model(*, callback_context: Any, llm_request: Any) -> None:
-        conversation.record.requests.setdefault(callback_context.agent_name, llm_request)
-        conversation.record.begin(callback_context.agent_name)
+        session.record.requests.setdefault(callback_context.agent_name, llm_request)
+        session.record.begin(callback_context.agent_name)
         # As ADK's own evaluation does: a busy provider is no fault of the agent.
         options = llm_request.config.http_options = llm_request.config.http_options or types.HttpOptions()
         options.retry_options = options.retry_options or types.HttpRetryOptions.model_validate(_RETRIES)
 
     async def after_model(*, callback_context: Any, **_: Any) -> None:
-        conversation.record.end(callback_context.agent_name, conversation.record.model)
+        session.record.end(callback_context.agent_name, session.record.model)
 
-    async def before_tool(*, tool_context: Any, **_: Any) -> None:
-        conversation.record.begin(tool_context.function_call_id)
+    async def before_tool(*, tool: Any, tool_args: Json, tool_context: Any) -> Json | None:
+        session.record.begin(tool_context.function_call_id)
+        answer = await tools.answer(tool.name, tool_args) if tools else None
+        if answer is not None:  # ADK calls nobody after a tool that was answered for
+            session.record.end(tool_context.function_call_id, session.record.tool)
+        return answer
 
     async def after_tool(*, tool_context: Any, **_: Any) -> None:
-        conversation.record.end(tool_context.function_call_id, conversation.record.tool)
+        session.record.end(tool_context.function_call_id, session.record.tool)
 
     watcher: Any = BasePlugin(name="mlflow_adk_eval")
     watcher.before_model_callback, watcher.after_model_callback = before_model, after_model

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from mlflow_adk_eval.agents.base import Agent
+from mlflow_adk_eval.agents.base import NO_LIMITS, Agent, Limits
 from mlflow_adk_eval.agents.calls import CallableAgent
 from mlflow_adk_eval.agents.recording import load_recording
 from mlflow_adk_eval.agents.traces import is_traces, recording_of_traces
@@ -14,7 +14,7 @@ from mlflow_adk_eval.errors import UsageError, shown
 from mlflow_adk_eval.evalset import EvalSet, EvalSetResult
 
 
-def resolve_agent(source: Any, *, agent_name: str | None = None, timeout_s: float | None = None, eval_set: EvalSet | None = None) -> Agent:
+def resolve_agent(source: Any, *, agent_name: str | None = None, limits: Limits | None = None, eval_set: EvalSet | None = None) -> Agent:
     """Return the agent that `source` stands for.
 
     Args:
@@ -22,7 +22,7 @@ def resolve_agent(source: Any, *, agent_name: str | None = None, timeout_s: floa
             of a JSON file, an eval set, a result of ADK, or a dict of invocations by eval id), traces of MLflow, or an agent
             of our own protocol.
         agent_name: the sub-agent to use instead of the root agent.
-        timeout_s: how long one case may take, in seconds; ``None``: as long as it takes.
+        limits: how long its conversations may take; ``None``: as long as they take.
         eval_set: the cases that traces are matched with.
 
     Raises:
@@ -34,7 +34,7 @@ def resolve_agent(source: Any, *, agent_name: str | None = None, timeout_s: floa
     if not recorded and (isinstance(source, str | Path) or _is_adk(source)):
         from mlflow_adk_eval.agents.adk import load_adk_agent  # noqa: PLC0415 - google-adk is an extra
 
-        return load_adk_agent(source, agent_name=agent_name, timeout_s=timeout_s)
+        return load_adk_agent(source, agent_name=agent_name, limits=limits)
     if agent_name is not None:
         raise UsageError(f"agent_name={agent_name!r}: only an ADK agent has sub-agents, and {shown(source)} is none")
     if is_traces(source):
@@ -44,7 +44,7 @@ def resolve_agent(source: Any, *, agent_name: str | None = None, timeout_s: floa
     if hasattr(source, "play"):
         return cast("Agent", source)
     if callable(source):
-        return CallableAgent(function=source, name=getattr(source, "__name__", type(source).__name__), timeout_s=timeout_s)
+        return CallableAgent(function=source, name=getattr(source, "__name__", type(source).__name__), limits=limits or NO_LIMITS)
     raise UsageError(f"an agent is a module name, an ADK agent, a callable, a recording or traces of MLflow, not {shown(source)}")
 
 

@@ -18,8 +18,9 @@ from mlflow_adk_eval.judge.resolve import check_settings, resolve_judge
 from mlflow_adk_eval.usage import JudgeUsage
 
 if TYPE_CHECKING:
+    from mlflow_adk_eval.judge.speaking import Speaker
     from mlflow_adk_eval.judge.vertex import VertexService
-    from mlflow_adk_eval.settings import JudgedSettings
+    from mlflow_adk_eval.settings import JudgedSettings, UserSimulatorConfig
 
 
 JudgeSource = str | Judge | Callable[..., Any] | None
@@ -127,6 +128,18 @@ class Judging:
                 vertex_client(timeout_s=self._setup.options.timeout_s), self._calls(), rejudge_failed=self._setup.rejudge_failed
             )
         return self._vertex
+
+    def speaker(self, settings: UserSimulatorConfig, source: str | Judge | None) -> Speaker:
+        """Return the model that plays the user of scenarios: `source`, else the one that the config names.
+
+        Raises:
+            JudgeError: if it cannot be had.
+        """
+        raise NotImplementedError
+
+    def simulating(self) -> JudgeUsage | None:
+        """Return what the models that play users took so far; ``None`` where none does."""
+        return None
 
     @property
     def asked(self) -> bool:

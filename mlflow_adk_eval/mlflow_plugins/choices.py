@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mlflow_adk_eval.agents.recording import Recorded
+from mlflow_adk_eval.agents.staging import UserSource
 from mlflow_adk_eval.errors import UsageError, did_you_mean
 from mlflow_adk_eval.inputs import ConfigSource, EvalSetSource
 from mlflow_adk_eval.judge import JudgeOptions
@@ -38,6 +39,8 @@ class Choices:
     concurrency: int | None = None
     """``None``: 4; one at a time with a model, which need not stand more."""
     case_timeout_s: float | None = None
+    turn_timeout_s: float | None = None
+    user_simulator: UserSource = None
     judge: JudgeSource = None
     judge_options: JudgeOptions | None = None
     budget: BudgetSource = None
@@ -62,6 +65,7 @@ class Choices:
             concurrency=concurrency if self.concurrency is None else self.concurrency,
             progress=self.progress,
             judges=judges,
+            user_simulator=self.user_simulator,
         )
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import anyio.to_thread
 
 from mlflow_adk_eval.agents import Played
-from mlflow_adk_eval.agents.turns import described, no_simulated_user
+from mlflow_adk_eval.agents.conversing import NO_USER
+from mlflow_adk_eval.agents.turns import described
 from mlflow_adk_eval.doors import row_of
 from mlflow_adk_eval.doors.records import cells_of
 from mlflow_adk_eval.errors import UsageError, shown
@@ -28,7 +29,7 @@ class ModelAgent:
     async def play(self, case: EvalCase, run_index: int) -> Played:  # noqa: ARG002 - the protocol's
         """Have the whole conversation in one call. Whatever the model raises is returned."""
         if case.conversation is None:
-            return no_simulated_user("models of MLflow")
+            return Played(actual=(), error=NO_USER)
         try:
             output = await anyio.to_thread.run_sync(self._output, case)
             return row_of(cells_of(None, output) | {"targets": case}, f"output for case {case.eval_id!r}").played

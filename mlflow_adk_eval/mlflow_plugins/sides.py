@@ -8,7 +8,7 @@ from typing import Any
 
 from mlflow.entities import Dataset
 
-from mlflow_adk_eval.agents import Agent, load_recording
+from mlflow_adk_eval.agents import Agent, Limits, load_recording
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.config import EvalConfig, load_config
 from mlflow_adk_eval.errors import UsageError
@@ -102,4 +102,6 @@ def _agent(asked: Asked, choices: Choices) -> Agent:
         return ModelAgent(model=asked.model, column=asked.predictions)
     if choices.actual is not None:
         return load_recording(choices.actual)
-    return resolve_agent(choices.agent, agent_name=choices.agent_name, timeout_s=choices.case_timeout_s)
+    return resolve_agent(
+        choices.agent, agent_name=choices.agent_name, limits=Limits(case_s=choices.case_timeout_s, turn_s=choices.turn_timeout_s)
+    )

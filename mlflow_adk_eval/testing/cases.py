@@ -10,12 +10,13 @@ from pathlib import Path
 import anyio
 
 from mlflow_adk_eval.agents import Agent
+from mlflow_adk_eval.agents.staging import UserSource, stage
 from mlflow_adk_eval.criteria import Plan, plan
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalCase
 from mlflow_adk_eval.judge.judging import JudgeSetup, Judging
 from mlflow_adk_eval.outcome import CaseResult
-from mlflow_adk_eval.runner import judge_case, play_case
+from mlflow_adk_eval.runner import Player, judge_case
 from mlflow_adk_eval.testing.sources import EvalFile
 from mlflow_adk_eval.usage import JudgeUsage
 
@@ -53,13 +54,14 @@ def jobs_of(files: Iterable[EvalFile], num_runs: int) -> list[Job]:
 class Cases:
     """Has and judges conversations of several eval sets, with one agent and one set of judges. It lives inside one event loop."""
 
-    def __init__(self, agent: Agent, setup: JudgeSetup, *, concurrency: int = 4) -> None:
+    def __init__(self, agent: Agent, setup: JudgeSetup, *, concurrency: int = 4, user_simulator: UserSource = None) -> None:
         """Begin with nothing planned.
 
         Args:
             agent: who has the conversations.
             setup: who judges them.
             concurrency: how many conversations are had at the same time.
+            user_simulator: who plays the user of scenarios; ``None``: the model that the config names.
 
         Raises:
             UsageError: if `concurrency` is no number above zero.
@@ -71,7 +73,9 @@ class Cases:
         self._judging = Judging(setup)
         self._concurrency = concurrency
         self._speakers: anyio.CapacityLimiter | None = None
+        self._user_simulator = user_simulator
         self._plans: dict[Path, Plan] = {}
+        self._players: dict[Path, Player] = {}
 
     def plan(self, file: EvalFile) -> Plan:
         """Return the criteria of a file's cases.
@@ -82,6 +86,8 @@ class Cases:
         """
         if file.path not in self._plans:
             self._plans[file.path] = plan(file.config, file.eval_set, self._judging)
+            staging = stage(file.config, file.eval_set, self._agent, self._judging, self._user_simulator)
+            self._players[file.path] = Player(self._agent, staging)
         return self._plans[file.path]
 
     @property
@@ -101,7 +107,7 @@ class Cases:
             self._speakers = anyio.CapacityLimiter(self._concurrency)
         async with self._speakers:
             started = time.perf_counter()
-            played = await play_case(self._agent, job.case, job.run_index)
+            played = await self._players[job.file.path].play(job.case, job.run_index)
         result = await judge_case(job.case, job.run_index, played, planned)
         return Finished(result, time.perf_counter() - started)
 

@@ -10,7 +10,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from mlflow_adk_eval.agents.base import NO_LIMITS, Limits
 from mlflow_adk_eval.agents.resolve import resolve_agent
+from mlflow_adk_eval.agents.staging import UserSource
 from mlflow_adk_eval.concurrency import each
 from mlflow_adk_eval.config import EvalConfig, load_config
 from mlflow_adk_eval.errors import UsageError
@@ -49,6 +51,8 @@ async def evaluate_agent(  # noqa: PLR0913, PLR0917 - the first ten are ADK's, i
     ledger: LedgerSource = None,
     concurrency: int = 4,
     case_timeout_s: float | None = None,
+    turn_timeout_s: float | None = None,
+    user_simulator: UserSource = None,
 ) -> tuple[Report, ...]:
     """Hold an agent to the eval set in a file, or to those of all ``*.test.json`` files of a folder.
 
@@ -70,6 +74,8 @@ async def evaluate_agent(  # noqa: PLR0913, PLR0917 - the first ten are ADK's, i
         ledger: the file that keeps what judges answered, as for `mlflow_adk_eval.evaluate`.
         concurrency: how many conversations are had at the same time.
         case_timeout_s: how long one case may take, in seconds; ``None``: as long as it takes.
+        turn_timeout_s: how long the agent may take to answer one message, in seconds; ``None``: as long as it takes.
+        user_simulator: who plays the user of conversation scenarios, as for `mlflow_adk_eval.evaluate`.
 
     Returns:
         A report for each file, in the order of their paths.
@@ -83,7 +89,7 @@ async def evaluate_agent(  # noqa: PLR0913, PLR0917 - the first ten are ADK's, i
     __tracebackhide__ = True
     _refuse(artifact_service=artifact_service, eval_set_results_manager=eval_set_results_manager)
     files = read_files(eval_dataset_file_path_or_dir, config, initial_session=initial_session_file)
-    agent = _Agent(agent_module, agent_name, case_timeout_s)
+    agent = _Agent(agent_module, agent_name, Limits(case_s=case_timeout_s, turn_s=turn_timeout_s), user_simulator)
     setup = judge_setup(judge, judge_options, budget)
     reports = await _reports(files, agent, num_runs, setup, ledger, concurrency)
     _conclude(files, reports, output_file=output_file, detailed=print_detailed_results)
@@ -181,7 +187,8 @@ class _Agent:
 
     source: Any
     name: str | None = None
-    timeout_s: float | None = None
+    limits: Limits = NO_LIMITS
+    user_simulator: UserSource = None
 
 
 _NO_CHOICE = {
@@ -222,11 +229,13 @@ async def _reports(
     """Return the report on each file. The conversations of all files are had side by side, within the same limits."""
     if num_runs < 1:
         raise UsageError(f"num_runs={num_runs!r}: wanted a whole number of at least 1")
-    resolved = resolve_agent(agent.source, agent_name=agent.name, timeout_s=agent.timeout_s)
+    resolved = resolve_agent(agent.source, agent_name=agent.name, limits=agent.limits)
     jobs = jobs_of(files, num_runs)
     found: dict[int, CaseResult] = {}
     with opened(ledger) as answers:
-        cases = Cases(resolved, replace(setup or JudgeSetup(), answers=answers), concurrency=concurrency)
+        cases = Cases(
+            resolved, replace(setup or JudgeSetup(), answers=answers), concurrency=concurrency, user_simulator=agent.user_simulator
+        )
 
         async def work(index: int) -> None:
             found[index] = (await cases.finish(jobs[index])).result

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mlflow.entities import Dataset
 
+from mlflow_adk_eval.agents import Limits
 from mlflow_adk_eval.agents.resolve import resolve_agent
+from mlflow_adk_eval.agents.staging import UserSource
 from mlflow_adk_eval.config import EvalConfig
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalSet
@@ -49,6 +51,8 @@ def evaluate(  # noqa: PLR0913, PLR0917 - one function is the whole of it
     agent_name: str | None = None,
     concurrency: int = 4,
     case_timeout_s: float | None = None,
+    turn_timeout_s: float | None = None,
+    user_simulator: UserSource = None,
     traces: int | bool = 2000,
     tracking_uri: str | None = None,
     progress: Progress | None = None,
@@ -82,6 +86,9 @@ def evaluate(  # noqa: PLR0913, PLR0917 - one function is the whole of it
         agent_name: the sub-agent to evaluate instead of the root agent.
         concurrency: how many conversations are had at the same time.
         case_timeout_s: how long one case may take, in seconds; ``None``: as long as it takes.
+        turn_timeout_s: how long the agent may take to answer one message, in seconds; ``None``: as long as it takes.
+        user_simulator: who plays the user of conversation scenarios: a model's name, a judge object, or a function of the scenario and
+            the turns so far that returns the next message, or ``None`` to end the conversation; ``None``: the model that the config names.
         traces: above how many turns only those that did not pass get a trace; ``True``: never; ``False``: none gets one.
         tracking_uri: the MLflow server or store; ``None``: as MLflow is configured.
         progress: called with the number of finished case runs and of all.
@@ -103,6 +110,7 @@ def evaluate(  # noqa: PLR0913, PLR0917 - one function is the whole of it
         concurrency=concurrency,
         progress=progress,
         judges=judge_setup(judge, judge_options, budget, rejudge_failed=rejudge_failed),
+        user_simulator=user_simulator,
     )
     where = Where(
         experiment=experiment,
@@ -114,7 +122,7 @@ def evaluate(  # noqa: PLR0913, PLR0917 - one function is the whole of it
         parent=users_run(tracking_uri),
         register_prompts=register_prompts,
     )
-    job = _job(eval_set, agent, config, options, where, agent_name=agent_name, case_timeout_s=case_timeout_s)
+    job = _job(eval_set, agent, config, options, where, agent_name=agent_name, limits=Limits(case_s=case_timeout_s, turn_s=turn_timeout_s))
     with opened(ledger) as kept:
         return carry_out(job, kept, resume).report
 
@@ -137,6 +145,8 @@ async def aevaluate(  # noqa: PLR0913, PLR0917 - as evaluate
     agent_name: str | None = None,
     concurrency: int = 4,
     case_timeout_s: float | None = None,
+    turn_timeout_s: float | None = None,
+    user_simulator: UserSource = None,
     traces: int | bool = 2000,
     tracking_uri: str | None = None,
     progress: Progress | None = None,
@@ -149,6 +159,7 @@ async def aevaluate(  # noqa: PLR0913, PLR0917 - as evaluate
         concurrency=concurrency,
         progress=progress,
         judges=judge_setup(judge, judge_options, budget, rejudge_failed=rejudge_failed),
+        user_simulator=user_simulator,
     )
     where = Where(
         experiment=experiment,
@@ -160,7 +171,7 @@ async def aevaluate(  # noqa: PLR0913, PLR0917 - as evaluate
         parent=users_run(tracking_uri),
         register_prompts=register_prompts,
     )
-    job = _job(eval_set, agent, config, options, where, agent_name=agent_name, case_timeout_s=case_timeout_s)
+    job = _job(eval_set, agent, config, options, where, agent_name=agent_name, limits=Limits(case_s=case_timeout_s, turn_s=turn_timeout_s))
     with opened(ledger) as kept:
         return (await acarry_out(job, kept, resume)).report
 
@@ -173,12 +184,12 @@ def _job(
     where: Where,
     *,
     agent_name: str | None,
-    case_timeout_s: float | None,
+    limits: Limits,
 ) -> Job:
     if agent is None:
         raise UsageError("agent: wanted a module with a root_agent, an ADK agent, a callable, a recording or traces of MLflow")
     loaded, chosen, dataset = inputs_of(eval_set, config, tracking_uri=where.tracking_uri)
-    resolved = resolve_agent(agent, agent_name=agent_name, timeout_s=case_timeout_s, eval_set=loaded)
+    resolved = resolve_agent(agent, agent_name=agent_name, limits=limits, eval_set=loaded)
     return job_of(loaded, resolved, chosen, options, replace(where, dataset=dataset))
 
 

@@ -17,6 +17,7 @@ from mlflow.entities import Dataset
 
 from mlflow_adk_eval.agents import Agent, Recording
 from mlflow_adk_eval.agents.kept import KeptPlays
+from mlflow_adk_eval.agents.staging import stage
 from mlflow_adk_eval.config import EvalConfig
 from mlflow_adk_eval.criteria import plan
 from mlflow_adk_eval.errors import AdkEvalError, TrackingError, UsageError
@@ -208,9 +209,11 @@ def job_of(eval_set: EvalSet, agent: Agent, config: EvalConfig, options: Options
 
     Raises:
         ConfigError: if a criterion cannot be applied.
-        JudgeError: if a judge cannot be had.
+        JudgeError: if a judge, or the model that is to play the user, cannot be had.
     """
-    judged = plan(config, eval_set, Judging(options.judges)).judged
+    judging = Judging(options.judges)
+    judged = plan(config, eval_set, judging).judged
+    stage(config, eval_set, agent, judging, options.user_simulator)
     return Job(
         target=Target(eval_set=eval_set, config=config, agent_name=agent.name, where=where), agent=agent, options=options, judged=judged
     )

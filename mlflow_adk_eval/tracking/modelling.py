@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from mlflow_adk_eval.agents import Agent, Played
+from mlflow_adk_eval.agents import Agent, Limits, Played
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.concurrency import BACKGROUND, each
 from mlflow_adk_eval.doors.cells import is_missing, object_of, plain
@@ -17,7 +17,7 @@ from mlflow_adk_eval.evalset import EvalCase
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.evalset.parse import parse
 from mlflow_adk_eval.redact import secrets_of
-from mlflow_adk_eval.runner import play_case
+from mlflow_adk_eval.runner import Player
 from mlflow_adk_eval.tracking.storable import storable
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def model_fn(
     """
     if not isinstance(concurrency, int) or isinstance(concurrency, bool) or concurrency < 1:
         raise UsageError(f"concurrency={shown(concurrency)}: wanted a whole number of at least 1")
-    player = resolve_agent(agent, agent_name=agent_name, timeout_s=timeout_s)
+    player = resolve_agent(agent, agent_name=agent_name, limits=Limits(case_s=timeout_s))
 
     def model(table: pd.DataFrame) -> pd.Series[Any]:
         """Return what the agent did in each row."""
@@ -87,7 +87,7 @@ async def _played(agent: Agent, cells: Json, source: str) -> Played:
         case = _case(cells, source)
     except EvalSetError as error:
         return Played(actual=(), error=str(error))
-    return await play_case(agent, case, 0)
+    return await Player(agent).play(case, 0)
 
 
 def _case(cells: Json, source: str) -> EvalCase:

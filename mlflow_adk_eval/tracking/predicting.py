@@ -11,7 +11,7 @@ from typing import Any
 import mlflow
 from mlflow.entities import LiveSpan, NoOpSpan, SpanStatus, SpanStatusCode, SpanType
 
-from mlflow_adk_eval.agents import Agent, Played
+from mlflow_adk_eval.agents import Agent, Limits, Played
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.agents.turns import described
 from mlflow_adk_eval.concurrency import BACKGROUND
@@ -53,7 +53,7 @@ def predict_fn(agent: Any, *, agent_name: str | None = None, timeout_s: float | 
         AgentError: if the agent cannot be loaded.
         UsageError: if it is none.
     """
-    player = resolve_agent(agent, agent_name=agent_name, timeout_s=timeout_s)
+    player = resolve_agent(agent, agent_name=agent_name, limits=Limits(case_s=timeout_s))
     tried = _Tried()
 
     def predict(**inputs: Any) -> dict[str, Any]:

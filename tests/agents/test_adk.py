@@ -14,6 +14,7 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
+from mlflow_adk_eval.agents import Limits
 from mlflow_adk_eval.agents.adk import load_adk_agent
 from mlflow_adk_eval.agents.events import TurnRecord
 from mlflow_adk_eval.errors import AgentError
@@ -312,11 +313,11 @@ def test_a_user_message_that_adk_refuses_is_an_error_of_its_turn() -> None:
     assert play(llm(echo), case).error.startswith("turn 1: ValidationError: 1 validation error for Content")
 
 
-def test_scenarios_are_refused_in_words_for_users() -> None:
+def test_a_scenario_that_nobody_plays_is_an_error_in_words_for_users() -> None:
     case = EvalCase(eval_id="s", conversation_scenario=ConversationScenario(starting_prompt="hi", conversation_plan="chat"))
     played = play(llm(echo), case)
     assert played.actual == ()
-    assert played.error.startswith("a simulated user is not supported for ADK agents yet")
+    assert played.error.startswith("this case has a conversation_scenario, and nobody plays its user here")
 
 
 def test_a_case_that_takes_too_long_keeps_its_finished_turns() -> None:
@@ -329,7 +330,8 @@ def test_a_case_that_takes_too_long_keeps_its_finished_turns() -> None:
 
     began = time.monotonic()
     agent = LlmAgent(name="agent", model=Hangs(script=echo))
-    played = play(agent, case_of("quick", "hang", "never"), timeout_s=1.0)
-    assert finals(played) == ["echo quick"]
+    played = play(agent, case_of("quick", "hang", "never"), limits=Limits(case_s=1.0))
+    assert finals(played) == ["echo quick", ""]
+    assert (played.actual[1].user_text, played.unfinished) == ("hang", True)
     assert played.error == "the case took longer than its limit of 1 s"
     assert time.monotonic() - began < 15

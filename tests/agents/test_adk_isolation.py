@@ -187,7 +187,7 @@ def test_tools_that_do_not_close_spoil_no_conversation(caplog: pytest.LogCapture
     played = play(App(name="shop", root_agent=llm(echo), plugins=[Stubborn(name="stubborn")]), case_of("hi"))
     assert finals(played) == ["echo hi"]
     assert played.error == ""
-    assert "the tools of agent shop could not be closed" in caplog.text
+    assert "the session of agent shop could not be closed" in caplog.text
 
 
 class Shout(BasePlugin):

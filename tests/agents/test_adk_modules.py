@@ -16,6 +16,7 @@ import pytest
 from google.adk.agents import BaseAgent
 from google.adk.events.event import Event
 
+from mlflow_adk_eval.agents import Limits
 from mlflow_adk_eval.agents.adk import AdkAgent, load_adk_agent
 from mlflow_adk_eval.agents.base import Played
 from mlflow_adk_eval.errors import AgentError
@@ -158,7 +159,7 @@ def test_the_exit_stack_is_closed_when_a_case_takes_too_long() -> None:
         stack.push_async_callback(close)
         return Slow(name="slow"), stack
 
-    agent = AdkAgent(name="slow", root=make, app_name="slow", timeout_s=0.2)
+    agent = AdkAgent(name="slow", root=make, app_name="slow", limits=Limits(case_s=0.2))
     assert play(agent, case_of("hi")).error == "the case took longer than its limit of 0.2 s"
     assert closed == [True]
 

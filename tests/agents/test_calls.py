@@ -10,8 +10,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from mlflow_adk_eval.agents.base import Played, Session
+from mlflow_adk_eval.agents.base import Limits, Played
 from mlflow_adk_eval.agents.calls import CallableAgent
+from mlflow_adk_eval.agents.session import Session
 from mlflow_adk_eval.agents.turns import described
 from mlflow_adk_eval.evalset import Content, ConversationScenario, EvalCase, Invocation, Part, SessionInput
 
@@ -29,7 +30,7 @@ def case_of(*texts: str, state: dict[str, Any] | None = None) -> EvalCase:
 
 
 def play(function: Callable[..., Any], case: EvalCase, *, run_index: int = 0, timeout_s: float | None = None) -> Played:
-    agent = CallableAgent(function=function, name="fn", timeout_s=timeout_s)
+    agent = CallableAgent(function=function, name="fn", limits=Limits(case_s=timeout_s))
     return anyio.run(agent.play, case, run_index)
 
 
@@ -183,11 +184,11 @@ def test_an_answer_that_means_nothing_is_an_error_of_its_turn() -> None:
     assert "found 42; wanted a text, an Invocation or a dict of one" in played.error
 
 
-def test_scenarios_are_refused_in_words_for_users() -> None:
+def test_a_scenario_that_nobody_plays_is_an_error_in_words_for_users() -> None:
     case = EvalCase(eval_id="s", conversation_scenario=ConversationScenario(starting_prompt="hi", conversation_plan="chat"))
     played = play(lambda text, session: text, case)
     assert played.actual == ()
-    assert played.error.startswith("a simulated user is not supported for callables yet")
+    assert played.error.startswith("this case has a conversation_scenario, and nobody plays its user here")
 
 
 @pytest.mark.parametrize("is_async", [False, True])

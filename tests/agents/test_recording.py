@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mlflow_adk_eval.agents import Played, Recording, load_recording
+from mlflow_adk_eval.agents import Limits, Played, Recording, load_recording
 from mlflow_adk_eval.agents.calls import CallableAgent
 from mlflow_adk_eval.agents.recording import invocation_of
 from mlflow_adk_eval.agents.resolve import resolve_agent
@@ -156,9 +156,9 @@ def test_a_function_is_an_agent_of_its_name() -> None:
     def my_bot(text: str, session: Any) -> str:
         return text
 
-    agent = resolve_agent(my_bot, timeout_s=3)
+    agent = resolve_agent(my_bot, limits=Limits(case_s=3))
     assert isinstance(agent, CallableAgent)
-    assert (agent.name, agent.timeout_s) == ("my_bot", 3)
+    assert (agent.name, agent.limits) == ("my_bot", Limits(case_s=3))
 
 
 def test_a_callable_object_is_an_agent_named_by_its_class() -> None:
