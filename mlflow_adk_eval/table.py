@@ -17,10 +17,14 @@ from mlflow_adk_eval.errors import InputError, Problem, shown
 from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.outcome import CaseResult, CriterionResult, Outcome, Report, Scored, Verdict, case_outcome, reason_of, status_of
 
-KEY = ("key", "verdict", "eval_id", "run_index", "invocation_index")
-"""Which invocation a row is about, and what its deciding cells come to."""
-CONTENT = ("user", "actual_response", "expected_response", "actual_tool_calls", "expected_tool_calls", "agent_error")
-"""What was said and done; the error stands in the row of the turn that the agent did not finish, or else in the last."""
+LEAD = ("key", "verdict")
+"""Which invocation a row is about, in one text, and what its deciding cells come to. MLflow pairs rows by the first column."""
+CONTENT = ("actual_response", "expected_response", "actual_tool_calls", "expected_tool_calls", "user")
+"""What was done and said, ahead of the criteria."""
+TAIL = ("agent_error", "eval_id", "run_index", "invocation_index")
+"""The error stands in the row of the turn that the agent did not finish, or else in the last."""
+KEY = (*LEAD, *TAIL[1:])
+"""The columns that say what a row is about, without which a table is none of ours."""
 
 
 def columns_of(criterion: str) -> tuple[str, str, str]:
@@ -75,10 +79,11 @@ def table_of(report: Report) -> Table:
     """Return every cell of a report, one row per invocation; a case without turns has one row."""
     criteria = report.criteria
     special = {result.criterion for case in report.cases for result in case.results if _has_own_score(result)}
-    columns = [*KEY, *CONTENT]
+    columns = [*LEAD, *CONTENT]
     for name in criteria:
         columns += columns_of(name)
         columns += [case_column(name)] if name in special else []
+    columns += TAIL
     rows = [row for case in report.cases for row in _rows(case, criteria, special)]
     return Table(tuple(columns), tuple(rows))
 
@@ -105,17 +110,13 @@ def _rows(case: CaseResult, criteria: Sequence[str], special: set[str]) -> Itera
         row: list[Any] = [
             key_of(case.eval_id, index, case.run_index),
             "undecided" if error and verdict == "passed" else verdict,
-            case.eval_id,
-            case.run_index,
-            index,
             *_content(case, index),
-            error,
         ]
         for name in criteria:
             row += _cell(results.get(name), index)
             if name in special:
                 row.append(results[name].score if name in results and index == turns - 1 else None)
-        yield tuple(row)
+        yield (*row, error, case.eval_id, case.run_index, index)
 
 
 def row_verdict(results: Iterable[CriterionResult], index: int) -> Verdict | None:
@@ -149,11 +150,11 @@ def _content(case: CaseResult, index: int) -> tuple[Any, ...]:
     expected = case.expected[index] if case.expected and index < len(case.expected) else None
     spoken = actual if actual and actual.user_text else expected
     return (
-        spoken.user_text if spoken else "",
         actual.final_text if actual else None,
         expected.final_text if expected else None,
         _calls(actual),
         _calls(expected),
+        spoken.user_text if spoken else "",
     )
 
 

@@ -12,7 +12,7 @@ from mlflow_adk_eval.config import parse_config
 from mlflow_adk_eval.errors import InputError
 from mlflow_adk_eval.outcome import CaseResult, CriterionResult, Errored, Report, Scored, Skipped
 from mlflow_adk_eval.runner import Options, run, score
-from mlflow_adk_eval.table import CONTENT, KEY, case_column, columns_of, key_of, parse_table, row_verdict, table_of
+from mlflow_adk_eval.table import CONTENT, LEAD, TAIL, case_column, columns_of, key_of, parse_table, row_verdict, table_of
 from tests.criteria.builders import RESPONSE, TRAJECTORY, call, case, cases, config, scenario, turn
 from tests.strategies import texts
 
@@ -37,7 +37,7 @@ def report() -> Report:
 
 def test_each_invocation_has_a_row_with_what_was_said_and_done(report: Report) -> None:
     first, second, third = records(report)
-    assert {name: first[name] for name in (*KEY, *CONTENT)} == {
+    assert {name: first[name] for name in (*LEAD, *CONTENT, *TAIL)} == {
         "key": "a #1",
         "verdict": "failed",
         "eval_id": "a",
@@ -69,8 +69,9 @@ def test_each_criterion_has_its_score_status_and_reason(report: Report) -> None:
 
 def test_columns_follow_the_config(report: Report) -> None:
     columns = table_of(report).columns
-    assert columns[: len(KEY) + len(CONTENT)] == (*KEY, *CONTENT)
-    assert columns[len(KEY) + len(CONTENT) :][:6] == (*columns_of(TRAJECTORY), *columns_of(RESPONSE))
+    assert columns[:4] == ("key", "verdict", "actual_response", "expected_response")
+    assert columns[len(LEAD) + len(CONTENT) :][:6] == (*columns_of(TRAJECTORY), *columns_of(RESPONSE))
+    assert columns[-len(TAIL) :] == TAIL
     assert len(set(columns)) == len(columns)
     assert not [column for column in columns if column.endswith("/case_score")]
 

@@ -70,8 +70,9 @@ def clean_table(table: Table, secrets: Secrets) -> tuple[Table, str]:
         text = ""
     if text and _is_clean(text, secrets):
         return table, text
-    fixed = len(KEY)
-    cleaned = Table(table.columns, tuple((*row[:fixed], *storable(row[fixed:], secrets)) for row in table.rows))
+    cells = (zip(table.columns, row, strict=True) for row in table.rows)
+    rows = (tuple(cell if name in KEY else storable(cell, secrets) for name, cell in row) for row in cells)
+    cleaned = Table(table.columns, tuple(rows))
     return cleaned, cleaned.dumps()
 
 
