@@ -63,10 +63,15 @@ def capture(  # noqa: PLR0913 - one function is the whole of it
         raise UsageError(f"sample={sample!r}: wanted a whole number of at least 1")
     where = {"session": session, "run_id": run_id, "filter_string": filter_string, "experiment": experiment}
     found = _conversations(traces, trace_ids, where, tracking_uri, sample, seed)
-    cases = cases_of(sorted(found, key=lambda conversation: conversation.began), redact)
+    cases = cases_of(sorted(found, key=_order), redact)
     if not cases:
         raise UsageError("there is no such trace, so that nothing can be captured")
     return EvalSet(eval_set_id=eval_set_id, name=eval_set_id, eval_cases=cases, creation_timestamp=cases[-1].creation_timestamp)
+
+
+def _order(conversation: Conversation) -> int:
+    """Return what sorts conversations. An evaluation dates its first case last, so that MLflow, which lists the newest first, keeps its order."""
+    return -conversation.began if conversation.case else conversation.began
 
 
 def _conversations(

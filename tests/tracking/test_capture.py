@@ -211,6 +211,9 @@ def test_the_traces_of_a_run_of_ours_are_its_cases_and_score_as_it_did(productio
     assert scores[0] == scores[1]
     assert [bool(case.error) for case in again.cases] == [bool(case.error) for case in report.cases]
     runs = captured(production, run_id=report.run_id, experiment="evaluated", filter_string="trace.status = 'OK'")
+    assert [eval_id.removesuffix("_2") for eval_id in runs.eval_ids] == [
+        name for name in rooms().eval_ids if name != "both" for _ in range(2)
+    ]
     assert sorted(runs.eval_ids) == ["heat", "heat_2", "light", "light_2"]
 
 
