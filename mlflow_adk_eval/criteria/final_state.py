@@ -9,9 +9,9 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from mlflow_adk_eval.config import FinalStateSettings
-from mlflow_adk_eval.criteria.alignment import Difference, differences
 from mlflow_adk_eval.criteria.base import CaseRun, whole_case
 from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.kernels.alignment import Difference, differences
 from mlflow_adk_eval.outcome import Errored, Judged, Outcome, Scored, Skipped
 
 _MAX_SHOWN = 20

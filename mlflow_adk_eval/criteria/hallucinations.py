@@ -10,7 +10,6 @@ from typing import Any
 from mlflow_adk_eval.concurrency import gathered
 from mlflow_adk_eval.criteria.base import CaseRun
 from mlflow_adk_eval.criteria.judged import TRIVIAL, Cell, judged_turns, place, tally, trivial
-from mlflow_adk_eval.criteria.sentences import sentences
 from mlflow_adk_eval.criteria.steps import Step, steps
 from mlflow_adk_eval.criteria.transcript import (
     conversation_text,
@@ -25,6 +24,7 @@ from mlflow_adk_eval.evalset import AppDetails, IntermediateData, Invocation
 from mlflow_adk_eval.judge.jury import Finding, Jury
 from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
 from mlflow_adk_eval.judge.question import Item, Question
+from mlflow_adk_eval.kernels.sentences import sentences
 from mlflow_adk_eval.outcome import Errored, Judged, Outcome, Scored, mean
 from mlflow_adk_eval.settings import HallucinationsSettings
 

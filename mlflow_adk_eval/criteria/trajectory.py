@@ -9,9 +9,9 @@ from functools import cache
 from itertools import islice
 
 from mlflow_adk_eval.config import ToolTrajectorySettings
-from mlflow_adk_eval.criteria.alignment import Step, align, differences, trajectory_matches
 from mlflow_adk_eval.criteria.base import CaseRun, judge_pairs
 from mlflow_adk_eval.evalset import FunctionCall, Invocation
+from mlflow_adk_eval.kernels.alignment import Step, align, differences, trajectory_matches
 from mlflow_adk_eval.outcome import Judged, Scored
 from mlflow_adk_eval.redact import cut
 

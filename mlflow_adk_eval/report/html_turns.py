@@ -9,9 +9,9 @@ from typing import Literal
 from markupsafe import Markup, escape
 
 from mlflow_adk_eval.config import ToolTrajectorySettings
-from mlflow_adk_eval.criteria.alignment import Step, align
 from mlflow_adk_eval.evalset import FunctionCall, Invocation
 from mlflow_adk_eval.findings import Finding, findings_of
+from mlflow_adk_eval.kernels.alignment import Step, align
 from mlflow_adk_eval.outcome import CaseResult, CriterionResult, Outcome, Scored, Verdict, Vote, reason_of
 from mlflow_adk_eval.report.html_diff import Pieces, differing
 from mlflow_adk_eval.report.html_text import Words, json_text

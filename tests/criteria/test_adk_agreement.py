@@ -14,8 +14,8 @@ from pydantic import TypeAdapter
 
 from mlflow_adk_eval.criteria import REGISTRY, CaseRun
 from mlflow_adk_eval.criteria.base import Planned, result_of
-from mlflow_adk_eval.criteria.response_match import tokens
 from mlflow_adk_eval.evalset import Invocation, dump
+from mlflow_adk_eval.kernels.words import tokens
 from mlflow_adk_eval.outcome import CriterionResult, Errored, Scored, Skipped
 from mlflow_adk_eval.settings import SETTINGS
 from tests.criteria.builders import RESPONSE, TRAJECTORY, call, case, event, recorded, turn

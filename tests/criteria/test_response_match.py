@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.criteria import response_match
-from mlflow_adk_eval.criteria.response_match import ResponseMatch, rouge_1, tokens
-from mlflow_adk_eval.criteria.stemmer import stem
+from mlflow_adk_eval.criteria.response_match import ResponseMatch
 from mlflow_adk_eval.evalset import Content, Invocation, Part
+from mlflow_adk_eval.kernels import words
+from mlflow_adk_eval.kernels.stemmer import stem
+from mlflow_adk_eval.kernels.words import rouge_1, tokens
 from mlflow_adk_eval.outcome import Scored
 from mlflow_adk_eval.settings import CriterionSettings
 from tests.criteria.builders import message, run_of, turn
@@ -127,7 +128,7 @@ def _nltk() -> Any:
 
 
 def test_the_memory_for_stems_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(response_match, "_MOST_STEMS", 3)
-    monkeypatch.setattr(response_match, "_STEMS", response_match._Stems())
+    monkeypatch.setattr(words, "_MOST_STEMS", 3)
+    monkeypatch.setattr(words, "_STEMS", words._Stems())
     assert tokens("one running two runs three flies four booked") == ["one", "run", "two", "run", "three", "fli", "four", "book"]
-    assert len(response_match._STEMS) <= 3
+    assert len(words._STEMS) <= 3

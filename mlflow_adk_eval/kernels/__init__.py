@@ -1,0 +1,1 @@
+"""Pure functions on texts and tool calls, which criteria and metrics are made of."""
