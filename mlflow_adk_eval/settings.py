@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NoReturn
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
 
+from mlflow_adk_eval.errors import did_you_mean
 from mlflow_adk_eval.evalset.models import Json, Rubric
+from mlflow_adk_eval.template import placeholders
 
 EFFICIENCY = ("tool_call_count_v1", "inference_call_count_v1", "token_usage_v1", "invocation_duration_v1")
 """Measured on every run, as information; given a threshold, they decide, and then lower is better."""
@@ -200,6 +203,29 @@ def _simulator_type(value: Any) -> Any:
     return "llm_backed" if value is None else value
 
 
+_FILLED_IN = ("stop_signal", "conversation_plan", "conversation_history")
+"""What the instructions of a simulated user cannot do without."""
+
+
+def _instructions(template: str) -> str:
+    """Refuse instructions that would leave the model without what it needs to know, or that name what nobody fills in."""
+    try:
+        named = placeholders(template)
+    except ValueError as error:
+        _refuse(f"a template that is not valid: {error}", "a template of Jinja")
+    if missing := [name for name in _FILLED_IN if name not in named]:
+        found = " and no ".join(f"{{{{ {name} }}}}" for name in missing)
+        _refuse(f"no {found}", "a template of Jinja with " + ", ".join(f"{{{{ {name} }}}}" for name in _FILLED_IN))
+    if unknown := sorted(named.difference(_FILLED_IN, ("persona",))):
+        known = (*_FILLED_IN, "persona")
+        _refuse(f"{{{{ {unknown[0]} }}}}, which nobody fills in", f"only {', '.join(known)}", did_you_mean(unknown[0], known))
+    return template
+
+
+def _refuse(found: str, wanted: str, near: str = "") -> NoReturn:
+    raise PydanticCustomError("unwanted", "{wanted}", {"found": found, "wanted": wanted, "near": near})
+
+
 class UserSimulatorConfig(Settings):
     """Who plays the user in scenario cases. Settings of other simulators are kept."""
 
@@ -208,43 +234,14 @@ class UserSimulatorConfig(Settings):
     model: str = "gemini-2.5-flash"
     model_configuration: Json | None = None
     max_allowed_invocations: int = Field(default=20, ge=-1)
-    custom_instructions: str | None = None
+    """How often the user may speak, the starting prompt included; ``-1``: without limit."""
+    custom_instructions: Annotated[str, AfterValidator(_instructions)] | None = None
+    """What the model is told instead of our own words: a template of Jinja."""
     include_function_calls: bool = False
+    """Whether the model is shown the agent's tool calls and what they returned."""
 
 
 class LiveModelConfig(Settings):
     """How to run bidirectional streaming models."""
 
     timeout_seconds: int = Field(default=300, gt=0)
-
-
-class InjectedError(Settings):
-    """The failure that a tool call is answered with."""
-
-    injected_http_error_code: int
-    error_message: str
-
-
-class InjectionConfig(Settings):
-    """What happens to some calls of a tool instead of the call."""
-
-    injection_probability: float = Field(default=1.0, ge=0, le=1)
-    match_args: Json | None = None
-    """Only calls with these arguments, among others."""
-    injected_latency_seconds: float = Field(default=0.0, ge=0, le=120)
-    random_seed: int | None = None
-    injected_error: InjectedError | None = None
-    injected_response: Json | None = None
-
-
-class ToolSimulationConfig(Settings):
-    """What happens to the calls of one tool."""
-
-    tool_name: str
-    injection_configs: tuple[InjectionConfig, ...]
-
-
-class EnvironmentSimulationConfig(Settings):
-    """The tools that are not to be the real ones, in ADK's shape."""
-
-    tool_simulation_configs: tuple[ToolSimulationConfig, ...] = Field(min_length=1)

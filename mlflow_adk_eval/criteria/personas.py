@@ -1,10 +1,10 @@
-"""Who a simulated user is: the personas that ADK knows by id, described in our own words, and how a judge reads any of them."""
+"""Who a simulated user is: the personas that ADK knows by id, in our own words, and how their players and their judges read any of them."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 
@@ -22,7 +22,7 @@ def prebuilt_personas() -> Mapping[str, UserPersona]:
         key: UserBehavior(
             name=found["name"],
             description=found["description"],
-            behavior_instructions=(),
+            behavior_instructions=tuple(found["instructions"]),
             violation_rubrics=tuple(found["violations"]),
         )
         for key, found in data["behaviors"].items()
@@ -33,13 +33,40 @@ def prebuilt_personas() -> Mapping[str, UserPersona]:
     }
 
 
-def persona_text(persona: UserPersona | str, stop_signal: str) -> str:
-    """Return a persona, or the one of an id, with what it does and what would violate it."""
+def persona_of(persona: UserPersona | str, stop_signal: str) -> UserPersona:
+    """Return a persona, or the one of an id, with the signal wherever its texts mention it."""
     found = prebuilt_personas()[persona] if isinstance(persona, str) else persona
-    text = "\n\n".join([found.description, *map(_behavior_text, found.behaviors)])
-    return _STOP_SIGNAL.sub(lambda _match: stop_signal, text)
+
+    def told(text: str) -> str:
+        return _STOP_SIGNAL.sub(lambda _match: stop_signal, text)
+
+    behaviors = tuple(
+        behavior.model_copy(
+            update={
+                "name": told(behavior.name),
+                "description": told(behavior.description),
+                "behavior_instructions": tuple(map(told, behavior.behavior_instructions)),
+                "violation_rubrics": tuple(map(told, behavior.violation_rubrics)),
+            }
+        )
+        for behavior in found.behaviors
+    )
+    return found.model_copy(update={"description": told(found.description), "behaviors": behaviors})
 
 
-def _behavior_text(behavior: UserBehavior) -> str:
-    violations = [f"- {rubric}" for rubric in behavior.violation_rubrics]
-    return "\n".join([f"{behavior.name}: {behavior.description}", *(["Violations:", *violations] if violations else [])])
+def persona_text(persona: UserPersona | str, stop_signal: str) -> str:
+    """Return a persona as its judges read it: what it does, and what would violate it."""
+    found = persona_of(persona, stop_signal)
+    return "\n\n".join([found.description, *(_text(behavior, "Violations", behavior.violation_rubrics) for behavior in found.behaviors)])
+
+
+def role_text(persona: UserPersona | str, stop_signal: str) -> str:
+    """Return a persona as who plays it reads it: what it does, and how."""
+    found = persona_of(persona, stop_signal)
+    return "\n\n".join(
+        [found.description, *(_text(behavior, "Instructions", behavior.behavior_instructions) for behavior in found.behaviors)]
+    )
+
+
+def _text(behavior: UserBehavior, title: str, lines: Sequence[str]) -> str:
+    return "\n".join([f"{behavior.name}: {behavior.description}", *([f"{title}:", *(f"- {line}" for line in lines)] if lines else [])])

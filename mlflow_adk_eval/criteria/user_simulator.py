@@ -30,7 +30,7 @@ class UserSimulatorQuality:
     """1 for each turn whose user message follows from the scenario, else 0; the case score is the mean.
 
     The first message must be the starting prompt; a judge decides on the others. The last turn also scores 0 if the
-    conversation ended elsewhere than it should have.
+    user ended the conversation elsewhere than it should have.
 
     Source: ADK's evaluation criteria. All questions are asked at the same time, and a vote that failed is no failed turn.
     """
@@ -45,9 +45,9 @@ class UserSimulatorQuality:
         return await judged_turns(run, partial(self._turn, run, run.scenario))
 
     async def _turn(self, run: CaseRun, scenario: ConversationScenario, index: int) -> Cell:
-        """Judge a turn; whether it was the right one to end with can only be asked of a conversation that did not break off."""
+        """Judge a turn; whether it was the right one to end with is only asked where the user ended the conversation."""
         questions = [partial(self._message, run, scenario, index)]
-        if index == len(run.actual) - 1 and not run.error:
+        if index == len(run.actual) - 1 and not run.error and not _cut_off(run):
             questions.append(partial(self._end, run, scenario, index))
         return _joined(*await gathered(questions))
 
@@ -71,6 +71,11 @@ class UserSimulatorQuality:
 
     async def _decide(self, run: CaseRun, index: int, question: Question) -> Cell:
         return await asked(self.jury, question, place(run, index, _NAME))
+
+
+def _cut_off(run: CaseRun) -> bool:
+    """Whether the user was not allowed to speak again, so that it ended nothing."""
+    return run.ending is not None and run.ending.reason == "limit"
 
 
 def _first(said: str, wanted: str) -> Outcome:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from mlflow_adk_eval.judge.base import Answer
 from mlflow_adk_eval.judge.jury import Tally
@@ -12,27 +12,33 @@ from mlflow_adk_eval.usage import JudgeUsage
 
 
 class Accounts:
-    """The counts of all judges of an evaluation, and its budget."""
+    """The counts of all judges of an evaluation, or of all models that play its users; and the budget."""
 
     def __init__(self, budget: Budget | None = None) -> None:
         """Begin at zero."""
-        self._budget = budget or Budget()
+        self._purse = _Purse(budget or Budget(), [self])
         self._usage = JudgeUsage()
-        self._wake: list[Callable[[], None]] = []
+
+    def beside(self) -> Accounts:
+        """Return further accounts, at zero, that share the budget of these: those of simulated users."""
+        others = Accounts()
+        others._purse = self._purse
+        self._purse.accounts.append(others)
+        return others
 
     @property
     def spent(self) -> str:
         """Why nothing more may be asked; empty as long as it may."""
-        budget, usage = self._budget, self._usage
-        if budget.max_calls is not None and usage.calls >= budget.max_calls:
-            return f"the budget of {_counted(budget.max_calls, 'judge call')} is spent"
-        if budget.max_tokens is not None and usage.tokens >= budget.max_tokens:
-            return f"the budget of {_counted(budget.max_tokens, 'token')} for judges is spent: {usage.tokens} were used"
-        return ""
+        return self._purse.spent
+
+    @property
+    def so_far(self) -> JudgeUsage:
+        """The counts, without names."""
+        return self._usage
 
     def when_spent(self, wake: Callable[[], None]) -> None:
         """Have `wake` called when the budget is spent, so that nobody waits in vain."""
-        self._wake.append(wake)
+        self._purse.wake.append(wake)
 
     def sent(self) -> None:
         """Count a request before it is sent."""
@@ -78,8 +84,33 @@ class Accounts:
     def _enter(self, usage: JudgeUsage) -> None:
         self._usage = usage
         if self.spent:
-            for wake in self._wake:
+            for wake in self._purse.wake:
                 wake()
+
+
+@dataclass(slots=True)
+class _Purse:
+    """A budget, and the accounts that live on it."""
+
+    budget: Budget
+    accounts: list[Accounts]
+    wake: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
+
+    @property
+    def spent(self) -> str:
+        """Why nothing more may be asked; empty as long as it may."""
+        budget, usages = self.budget, [accounts.so_far for accounts in self.accounts]
+        if budget.max_calls is not None and sum(usage.calls for usage in usages) >= budget.max_calls:
+            return f"the budget of {_counted(budget.max_calls, self._whose[0])} is spent"
+        if budget.max_tokens is not None and (tokens := sum(usage.tokens for usage in usages)) >= budget.max_tokens:
+            return f"the budget of {_counted(budget.max_tokens, 'token')} for {self._whose[1]} is spent: {tokens} were used"
+        return ""
+
+    @property
+    def _whose(self) -> tuple[str, str]:
+        """What a call is to be called, and who made them."""
+        alone = not any(accounts.so_far.calls for accounts in self.accounts[1:])
+        return ("judge call", "judges") if alone else ("model call", "judges and simulated users")
 
 
 def _counted(number: int, noun: str) -> str:

@@ -57,14 +57,16 @@ class _Flight:
 class Calls:
     """The calls to one judge, inside one event loop."""
 
-    def __init__(self, options: JudgeOptions, accounts: Accounts, answers: Answers | None = None) -> None:
+    def __init__(self, options: JudgeOptions, accounts: Accounts, answers: Answers | None = None, *, who: str = "the judge") -> None:
         """Begin with a judge of which nothing is known.
 
         Args:
             options: how requests are made.
             accounts: where they are counted, with those to other judges.
             answers: the ledger; ``None``: answers are not kept.
+            who: what messages call it.
         """
+        self._who = who
         self._options = options
         self._accounts = accounts
         self._answers = answers
@@ -180,7 +182,7 @@ class Calls:
         except NoAnswer:
             raise
         except Exception as error:  # a judge may be anybody's code: its bug costs one vote, not the cell
-            raise _Broken(f"the judge failed with {type(error).__name__}: {error}") from error
+            raise _Broken(f"{self._who} failed with {type(error).__name__}: {error}") from error
         raise TimedOut(self._options.timeout_s)
 
     def _signal(self, error: NoAnswer) -> tuple[Came, float | None]:
@@ -197,7 +199,7 @@ class Calls:
             case Unavailable():
                 self._failing.failed(passage.sent_at)
                 if self._failing.total(now, oldest=self._limiter.oldest):
-                    self._give_up(_out_of_order(error, self._failing.failures, self._options.outage_s))
+                    self._give_up(_out_of_order(self._who, error, self._failing.failures, self._options.outage_s))
             case Refused():
                 self._failing.answered(now)
                 if error.every_request:
@@ -252,5 +254,5 @@ class Calls:
             scope.cancel()
 
 
-def _out_of_order(error: Unavailable, failures: int, seconds: float) -> str:
-    return f"the judge was given up: nothing but failures came back for {seconds:g} s ({failures} requests), the last one: {error}"
+def _out_of_order(who: str, error: Unavailable, failures: int, seconds: float) -> str:
+    return f"{who} was given up: nothing but failures came back for {seconds:g} s ({failures} requests), the last one: {error}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mlflow_adk_eval.errors import UsageError, did_you_mean
+from mlflow_adk_eval.errors import ConfigError, JudgeError, UsageError, did_you_mean
 from mlflow_adk_eval.judge.asking import Asker
 from mlflow_adk_eval.judge.base import Answers, Judge
 from mlflow_adk_eval.judge.calls import Accounts, Calls
@@ -15,10 +15,10 @@ from mlflow_adk_eval.judge.jury import Jury, Paper
 from mlflow_adk_eval.judge.options import Budget, JudgeOptions
 from mlflow_adk_eval.judge.question import Question
 from mlflow_adk_eval.judge.resolve import check_settings, resolve_judge
+from mlflow_adk_eval.judge.speaking import Speaker
 from mlflow_adk_eval.usage import JudgeUsage
 
 if TYPE_CHECKING:
-    from mlflow_adk_eval.judge.speaking import Speaker
     from mlflow_adk_eval.judge.vertex import VertexService
     from mlflow_adk_eval.settings import JudgedSettings, UserSimulatorConfig
 
@@ -63,7 +63,7 @@ def _budget(budget: BudgetSource) -> Budget:
 
 
 class Judging:
-    """The judges of one evaluation, each made when a criterion first needs it. It lives inside one event loop."""
+    """The judges of one evaluation, each made when a criterion first needs it, and who plays its users. It lives inside one event loop."""
 
     def __init__(self, setup: JudgeSetup | None = None) -> None:
         """Begin with the caller's settings."""
@@ -72,6 +72,9 @@ class Judging:
         self._judges: dict[str, tuple[Judge, Calls]] = {}
         self._vertex: VertexService | None = None
         self._prompts: dict[str, str] = {}
+        self._speakers: list[Speaker] = []
+        self._spoken = self._accounts.beside()
+        self._owned: list[Judge] = []
 
     def jury(self, settings: JudgedSettings) -> Jury:
         """Return the jury that decides a criterion with these settings.
@@ -134,12 +137,24 @@ class Judging:
 
         Raises:
             JudgeError: if it cannot be had.
+            ConfigError: if it has no such settings.
         """
-        raise NotImplementedError
+        model = _player(settings, source, self._setup.options)
+        if model is not source:
+            self._owned.append(model)
+        calls = Calls(self._setup.options, self._spoken, self._setup.answers, who="the simulated user's model")
+        speaker = Speaker(judge=model, calls=calls, settings=settings.model_configuration or {}, scope=self._setup.scope)
+        self._speakers.append(speaker)
+        return speaker
 
     def simulating(self) -> JudgeUsage | None:
-        """Return what the models that play users took so far; ``None`` where none does."""
-        return None
+        """Return what the model that plays users took so far; ``None`` where none does."""
+        if not self._speakers:
+            return None
+        models = dict.fromkeys(speaker.model for speaker in self._speakers)
+        prompts = {name: sha256 for speaker in self._speakers for name, sha256 in speaker.prompts.items()}
+        usage = self._spoken.usage(tuple(models), dict(sorted(prompts.items())))
+        return replace(usage, outage="; ".join(filter(None, (speaker.calls.outage for speaker in self._speakers))))
 
     @property
     def asked(self) -> bool:
@@ -156,8 +171,8 @@ class Judging:
         return replace(usage, outage="; ".join(filter(None, (calls.outage for calls in services))))
 
     def recover(self) -> None:
-        """Give judges that were given up another chance."""
-        for calls in self._services():
+        """Give models that were given up another chance."""
+        for calls in (*self._services(), *(speaker.calls for speaker in self._speakers)):
             if calls.outage:
                 calls.recover()
 
@@ -165,9 +180,22 @@ class Judging:
         return [calls for _, calls in self._judges.values()] + ([self._vertex.calls] if self._vertex else [])
 
     async def aclose(self) -> None:
-        """Give back the connections of the judges that were made here."""
-        for judge, _ in self._judges.values():
-            if judge is not self._setup.judge:
-                await judge.aclose()
+        """Give back the connections of the models that were made here."""
+        ours = [judge for judge, _ in self._judges.values() if judge is not self._setup.judge]
+        for model in (*ours, *self._owned):
+            await model.aclose()
         if self._vertex:
             await self._vertex.aclose()
+
+
+def _player(settings: UserSimulatorConfig, source: str | Judge | None, options: JudgeOptions) -> Judge:
+    """Return the model that plays users."""
+    try:
+        model = resolve_judge(source, settings.model, options)
+    except JudgeError as error:
+        raise JudgeError(f"the simulated user: {error}") from None
+    try:
+        check_settings(model, settings.model_configuration or {})
+    except ConfigError as error:
+        raise ConfigError("user_simulator_config.model_configuration", error.problems) from None
+    return model

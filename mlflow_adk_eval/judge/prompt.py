@@ -16,7 +16,7 @@ _NONCE_BYTES = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """What a judge is told to do."""
+    """What a model is told to do."""
 
     name: str
     """The file's name, without its suffix."""
@@ -36,18 +36,19 @@ class Prompt:
 
 @cache
 def load_prompt(name: str) -> Prompt:
-    """Return the prompt in the file ``<name>.md``, ahead of which go the rules that all prompts share.
+    """Return the prompt in the file ``<name>.md``, ahead of which go the rules that it shares with others.
 
-    The first line of a file is ``version: <version>``.
+    The first line of a file is ``version: <version>``, and where its rules are not those of judges, ``; rules: <name>``.
     """
-    version, text = _read(name)
-    shared_version, shared = _read("shared")
-    return Prompt(name=name, version=f"{version}+{shared_version}", text=f"{shared}\n\n{text}")
+    head, text = _read(name)
+    rules_head, rules = _read(head.get("rules", "shared"))
+    return Prompt(name=name, version=f"{head['version']}+{rules_head['version']}", text=f"{rules}\n\n{text}")
 
 
-def _read(name: str) -> tuple[str, str]:
+def _read(name: str) -> tuple[Mapping[str, str], str]:
+    """Return what the first line of a file says, and the rest."""
     first, _, text = (_FOLDER / f"{name}.md").read_text("utf-8").partition("\n")
-    return first.removeprefix("version:").strip(), text.strip()
+    return dict(item.split(": ", 1) for item in first.strip().split("; ")), text.strip()
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,11 +51,11 @@ class Question:
     def schema(self) -> Json:
         """The JSON schema of the answer: the verdict on the one item, or an object with a verdict on each."""
         texts = {"rationale": "what decided the verdict", **self.remarks}
-        verdict = _object(
+        verdict = object_of(
             {**{name: {"type": "string", "description": about} for name, about in texts.items()}}
             | {"verdict": {"type": "string", "enum": list(self.worth)}}
         )
-        return verdict if self.keys == ("",) else _object(dict.fromkeys(self.keys, verdict))
+        return verdict if self.keys == ("",) else object_of(dict.fromkeys(self.keys, verdict))
 
     @cached_property
     def material(self) -> tuple[Block, ...]:
@@ -85,10 +85,9 @@ class Question:
     def read(self, text: str) -> tuple[Reading, ...]:
         """Return what an answer says of each item: a label that was asked for, or what is wrong instead. Nothing is guessed."""
         try:
-            value = json.loads(_unfenced(text), object_pairs_hook=_unambiguous)
+            value = decoded(text)
         except ValueError as error:
-            why = f"the answer is no JSON: {error}" if text.strip() else "the answer is empty"
-            return (Reading(error=why),) * len(self.items)
+            return (Reading(error=str(error)),) * len(self.items)
         found = [value] if self.keys == ("",) else [value.get(key) if isinstance(value, dict) else value for key in self.keys]
         return tuple(self._verdict(one) for one in found)
 
@@ -115,7 +114,20 @@ class Reading:
     error: str = ""
 
 
-def _object(properties: Json) -> Json:
+def decoded(text: str) -> Any:
+    """Return the JSON that a model answered with.
+
+    Raises:
+        ValueError: saying why it is none that could be relied on.
+    """
+    try:
+        return json.loads(_unfenced(text), object_pairs_hook=_unambiguous)
+    except ValueError as error:
+        raise ValueError(f"the answer is no JSON: {error}" if text.strip() else "the answer is empty") from None
+
+
+def object_of(properties: Json) -> Json:
+    """Return the JSON schema of an object that has exactly these properties."""
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 
+from mlflow_adk_eval.agents.users.called import limit_reached, message
+from mlflow_adk_eval.agents.users.cues import cue_of
 from mlflow_adk_eval.course import Ending
-from mlflow_adk_eval.evalset import Content, EvalCase, Invocation
-from mlflow_adk_eval.judge.speaking import Speaker
+from mlflow_adk_eval.evalset import Content, ConversationScenario, EvalCase, Invocation
+from mlflow_adk_eval.judge.speaking import Line, Speaker, line_of
 from mlflow_adk_eval.settings import UserSimulatorConfig
+
+_ATTEMPTS = 3
+"""How often a model is asked for one message before the conversation is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,18 +26,62 @@ class SimulatedUsers:
 
     def of(self, case: EvalCase, run_index: int) -> SimulatedUser:
         """Return the user of one conversation."""
-        return SimulatedUser(self.settings, self.speaker, case, run_index)
+        assert case.conversation_scenario is not None  # noqa: S101 - scenes are asked for a user only where there is one
+        return SimulatedUser(self.settings, self.speaker, case.conversation_scenario, (case.eval_id, run_index))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SimulatedUser:
     """The user of one conversation."""
 
     settings: UserSimulatorConfig
     speaker: Speaker
-    case: EvalCase
-    run_index: int
+    scenario: ConversationScenario
+    place: tuple[str, int]
+    """The case and the run, counted from 0. Each run gets answers of its own."""
+    over: Ending | None = None
+    """Why the conversation is over, though its last message still has to be heard."""
 
     async def say(self, turns: Sequence[Invocation], /) -> Content | Ending:
         """Return the next message, or why the conversation is over."""
-        raise NotImplementedError
+        limit = self.settings.max_allowed_invocations
+        if self.over:
+            return self.over
+        if 0 <= limit <= len(turns):
+            return limit_reached(limit)
+        if not turns:
+            return message(self.scenario.starting_prompt)
+        line = await self._line(turns)
+        if isinstance(line, Ending):
+            return line
+        ending = Ending(reason="goal", detail=line.reason)
+        if not line.message:
+            return ending
+        self.over = ending if line.finished else None
+        return message(line.message)
+
+    async def _line(self, turns: Sequence[Invocation]) -> Line | Ending:
+        """Return what the model says. An answer that cannot be used is asked for again; those that earlier runs paid for do not count."""
+        cue = cue_of(self.settings, self.scenario, turns)
+        problems: list[str] = []
+        paid = 0
+        for attempt in count():
+            made = await self.speaker.ask(cue, (*self.place, len(turns), attempt))
+            read = line_of(made.answer) if made.answer else made.error
+            if isinstance(read, Line):
+                return read
+            problems.append(read)
+            paid += not made.reused
+            if made.answer is None or paid == _ATTEMPTS:
+                break
+        return Ending(reason="error", detail=f"the simulated user said nothing before turn {len(turns) + 1}: {_told(problems)}")
+
+
+def _told(problems: Sequence[str]) -> str:
+    """Return what was wrong, each thing once.
+
+    >>> _told(["the answer is empty"] * 2 + ["the message is empty"])
+    'the answer is empty; the message is empty (3 attempts)'
+    """
+    attempts = f" ({len(problems)} attempts)" if len(problems) > 1 else ""
+    return "; ".join(dict.fromkeys(problems)) + attempts
