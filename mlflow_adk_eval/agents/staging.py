@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mlflow_adk_eval.agents.base import Agent, LiveAgent, Scene, User
-from mlflow_adk_eval.agents.environment import ToolEnvironment
+from mlflow_adk_eval.agents.environment import ToolEnvironment, tool_environment
+from mlflow_adk_eval.agents.recording import Recording
 from mlflow_adk_eval.agents.users.called import CalledUser
+from mlflow_adk_eval.agents.users.cues import check_scenarios
 from mlflow_adk_eval.agents.users.simulated import SimulatedUsers
 from mlflow_adk_eval.agents.users.written import WrittenUser
 from mlflow_adk_eval.config import EvalConfig
-from mlflow_adk_eval.errors import UsageError, shown
+from mlflow_adk_eval.errors import ConfigError, Problem, UsageError, shown
 from mlflow_adk_eval.evalset import EvalCase, EvalSet
 from mlflow_adk_eval.judge import Judge
 from mlflow_adk_eval.judge.judging import Judging
@@ -39,16 +41,23 @@ def stage(config: EvalConfig, eval_set: EvalSet, agent: Agent, judging: Judging,
     """Return how `agent` gets its conversations; ``None`` for one that is not spoken with turn by turn, such as a recording.
 
     Raises:
-        UsageError: if `user_simulator` is nobody who could play a user.
+        UsageError: if `user_simulator` is nobody who could play a user, or if the config's tool environment cannot reach the agent's tools.
+        ConfigError: if the config asks for a live connection, has a tool environment for a case that is not in the eval set, or settings by
+            which no model could play a user.
         JudgeError: if the model that is to play the user cannot be had.
     """
+    environment = tool_environment(config, eval_set)
     if not isinstance(agent, LiveAgent):
+        if environment and not isinstance(agent, Recording):
+            raise UsageError(f"agent {agent.name!r} cannot be given the config's tool environment: it is not spoken with turn by turn")
         return None
-    simulated = any(case.conversation is None for case in eval_set.eval_cases)
+    if config.live_model_config is not None:
+        found = "settings of conversations over a live connection, in both directions at once"
+        raise ConfigError("config", [Problem("$.live_model_config", found, "none: an agent is spoken with turn by turn")])
+    scenarios = [case for case in eval_set.eval_cases if case.conversation is None]
     settings = config.user_simulator_config or UserSimulatorConfig()
-    users = _users(settings, judging, user_simulator) if simulated else _nobody
-    environment = config.environment_simulation_config
-    return Stage(users, ToolEnvironment(environment) if environment else None)
+    users = _users(settings, scenarios, judging, user_simulator) if scenarios else _nobody
+    return Stage(users, environment)
 
 
 def _nobody(case: EvalCase, run_index: int) -> User:
@@ -56,9 +65,12 @@ def _nobody(case: EvalCase, run_index: int) -> User:
     raise AssertionError(msg)
 
 
-def _users(settings: UserSimulatorConfig, judging: Judging, source: UserSource) -> Callable[[EvalCase, int], User]:
+def _users(
+    settings: UserSimulatorConfig, scenarios: Sequence[EvalCase], judging: Judging, source: UserSource
+) -> Callable[[EvalCase, int], User]:
     is_model = source is None or isinstance(source, str) or hasattr(source, "ask")
     if is_model:
+        check_scenarios(settings, scenarios)
         return SimulatedUsers(settings, judging.speaker(settings, source)).of  # type: ignore[arg-type] # narrowed above
     if not callable(source) or isinstance(source, type):
         raise UsageError(f"user_simulator={shown(source)}: wanted a model's name, a judge or a function of scenario and turns")
