@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 from mlflow_adk_eval.agents.base import NO_LIMITS, Agent, Limits
 from mlflow_adk_eval.agents.calls import CallableAgent
+from mlflow_adk_eval.agents.http.addresses import agent_at
+from mlflow_adk_eval.agents.http.base import HttpAgent
 from mlflow_adk_eval.agents.recording import load_recording
 from mlflow_adk_eval.agents.traces import is_traces, recording_of_traces
+from mlflow_adk_eval.agents.watching import name_of
 from mlflow_adk_eval.errors import UsageError, shown
 from mlflow_adk_eval.evalset import EvalSet, EvalSetResult
+
+_HTTP = ("http://", "https://")
 
 
 def resolve_agent(source: Any, *, agent_name: str | None = None, limits: Limits | None = None, eval_set: EvalSet | None = None) -> Agent:
@@ -19,8 +25,8 @@ def resolve_agent(source: Any, *, agent_name: str | None = None, limits: Limits 
 
     Args:
         source: an importable module or a folder with a ``root_agent``, an ADK agent or app, a callable, a recording (the path
-            of a JSON file, an eval set, a result of ADK, or a dict of invocations by eval id), traces of MLflow, or an agent
-            of our own protocol.
+            of a JSON file, an eval set, a result of ADK, or a dict of invocations by eval id), traces of MLflow, the address of
+            an agent behind HTTP, or an agent of our own protocol.
         agent_name: the sub-agent to use instead of the root agent.
         limits: how long its conversations may take; ``None``: as long as they take.
         eval_set: the cases that traces are matched with.
@@ -30,22 +36,49 @@ def resolve_agent(source: Any, *, agent_name: str | None = None, limits: Limits 
         AgentError: if the agent cannot be loaded.
         InputError: if the recording or the traces cannot be read.
     """
+    if isinstance(source, str) and source.strip().lower().startswith(_HTTP):
+        return _at(source, agent_name, limits)
     recorded = isinstance(source, str | Path) and Path(source).suffix == ".json" and Path(source).is_file()
     if not recorded and (isinstance(source, str | Path) or _is_adk(source)):
         from mlflow_adk_eval.agents.adk import load_adk_agent  # noqa: PLC0415 - google-adk is an extra
 
         return load_adk_agent(source, agent_name=agent_name, limits=limits)
     if agent_name is not None:
-        raise UsageError(f"agent_name={agent_name!r}: only an ADK agent has sub-agents, and {shown(source)} is none")
+        raise _no_sub_agents(agent_name, shown(source))
     if is_traces(source):
         return recording_of_traces(source, eval_set)
     if recorded or isinstance(source, EvalSet | EvalSetResult | Mapping):
         return load_recording(source)
     if hasattr(source, "play"):
-        return cast("Agent", source)
+        return _limited(cast("Agent", source), limits)
     if callable(source):
-        return CallableAgent(function=source, name=getattr(source, "__name__", type(source).__name__), limits=limits or NO_LIMITS)
-    raise UsageError(f"an agent is a module name, an ADK agent, a callable, a recording or traces of MLflow, not {shown(source)}")
+        return CallableAgent(function=source, name=name_of(source), limits=limits or NO_LIMITS)
+    raise UsageError(
+        f"an agent is a module name, an ADK agent, a callable, an address, a recording or traces of MLflow, not {shown(source)}"
+    )
+
+
+def _at(address: str, agent_name: str | None, limits: Limits | None) -> Agent:
+    found = agent_at(address, limits)
+    if agent_name is not None:
+        raise _no_sub_agents(agent_name, found.name)
+    return found
+
+
+def _no_sub_agents(agent_name: str, source: str) -> UsageError:
+    return UsageError(f"agent_name={agent_name!r}: only an ADK agent has sub-agents, and {source} is none")
+
+
+def _limited(agent: Agent, limits: Limits | None) -> Agent:
+    """Return an agent of ours with the limits that are given instead of its own; anybody else's is as it is."""
+    if limits is None or not isinstance(agent, CallableAgent | HttpAgent):
+        return agent
+    own = agent.limits
+    both = Limits(
+        case_s=own.case_s if limits.case_s is None else limits.case_s,
+        turn_s=own.turn_s if limits.turn_s is None else limits.turn_s,
+    )
+    return cast("Agent", replace(agent, limits=both))
 
 
 def _is_adk(source: Any) -> bool:

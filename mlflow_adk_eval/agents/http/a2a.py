@@ -1,0 +1,198 @@
+"""Agents that speak the A2A protocol, by JSON-RPC."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import KW_ONLY, dataclass, field
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+import anyio
+
+from mlflow_adk_eval.agents.base import Tools, Turn
+from mlflow_adk_eval.agents.http.a2a_told import WORKING, error_of, pieces_of
+from mlflow_adk_eval.agents.http.a2a_wire import Action, Card, Interface, Message, Task, answer_of, call, card_of, headers, message
+from mlflow_adk_eval.agents.http.asking import Line, Request, checked_url, origin, shown_url
+from mlflow_adk_eval.agents.http.base import HttpAgent, require_real_tools
+from mlflow_adk_eval.agents.http.refusals import HttpError, excerpt
+from mlflow_adk_eval.agents.pieces import TurnLog
+from mlflow_adk_eval.errors import AgentError
+from mlflow_adk_eval.evalset import Content, EvalCase, Invocation
+from mlflow_adk_eval.evalset.digest import canonical_json
+from mlflow_adk_eval.evalset.models import Json
+
+_CARDS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
+"""Where an agent's card is, below its address; the second is the older place."""
+_FIRST_POLL_S = 0.1
+_LONGEST_POLL_S = 2.0
+_CANCELLING_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class A2AAgent(HttpAgent):
+    """An agent that speaks A2A. Its card, below `url` or at it, says where; the agent itself keeps what was said before."""
+
+    _: KW_ONLY
+    endpoint: str = field(default="", repr=False)
+    """Where it is spoken with; empty: where its card says."""
+    task_s: float = 600.0
+    """How long it may work on one message that it does not answer at once, in seconds."""
+    cards: list[tuple[Card, Interface]] = field(default_factory=list[tuple[Card, Interface]], repr=False, compare=False)
+    """Its card once it is known."""
+
+    @asynccontextmanager
+    async def open(self, case: EvalCase, run_index: int, tools: Tools | None, /) -> AsyncGenerator[A2ASession]:  # noqa: ARG002 - each conversation is new to the agent
+        """Begin a conversation.
+
+        Raises:
+            AgentError: if the agent's card cannot be had, or it cannot be spoken with as that says.
+        """
+        require_real_tools(tools)
+        line = self.line()
+        card, interface = await self._card(line)
+        session = A2ASession(self, line, card.name or self.name, interface)
+        try:
+            yield session
+        finally:
+            with anyio.move_on_after(_CANCELLING_S, shield=True):
+                await session.cancel()
+
+    async def _card(self, line: Line) -> tuple[Card, Interface]:
+        async with (await self.pool.connections()).lock:
+            if not self.cards:
+                url, said = await _found_card(line, self.address)
+                self.cards.append(self._read(line, url, said))
+        return self.cards[0]
+
+    def _read(self, line: Line, url: str, said: Any) -> tuple[Card, Interface]:
+        card = card_of(said)
+        if card is None:
+            raise line.misfit(Request(url=url), said, "an agent card")
+        interface = card.interface()
+        if interface is None:
+            spoken = ", ".join(f"{one.protocol_binding} {one.protocol_version}" for one in card.interfaces)
+            raise AgentError(f"the agent card at {shown_url(url)} offers {spoken}; wanted JSONRPC of version 0.3 or 1")
+        endpoint = self.endpoint or urljoin(url, interface.url)
+        checked_url(endpoint)
+        if line.headers and not self.endpoint and origin(endpoint) != origin(url):
+            where = shown_url(endpoint)
+            raise AgentError(f"the agent card at {shown_url(url)} leads to {where}: for headers to be sent there, pass endpoint={where!r}")
+        return card, interface.model_copy(update={"url": endpoint})
+
+
+async def _found_card(line: Line, address: str) -> tuple[str, Any]:
+    """Return where the card is and what it says."""
+    split = urlsplit(address)
+    path = split.path.rstrip("/")
+    places = [split._replace(path=one).geturl() for one in ([path] if path.endswith(".json") else [path + card for card in _CARDS])]
+    for number, place in enumerate(places, start=1):
+        try:
+            return place, await line.ask(Request(url=place, method="GET"))
+        except HttpError as error:
+            if error.status != HTTPStatus.NOT_FOUND or number == len(places):
+                raise
+    raise AssertionError
+
+
+@dataclass(slots=True)
+class A2ASession:
+    """One conversation, which the agent knows by a context id of its own."""
+
+    agent: A2AAgent
+    line: Line
+    name: str
+    interface: Interface
+    log: TurnLog = field(init=False)
+    turns: int = 0
+    context_id: str | None = None
+    waiting: str | None = None
+    """The task that asks the user for something."""
+    working: Task | None = None
+    """The task that is under way."""
+    seen: set[str] = field(default_factory=set[str])
+    """What the task that was last heard of has told."""
+
+    def __post_init__(self) -> None:
+        """Begin before the first turn."""
+        self.log = TurnLog(author=self.name, user=Content())
+
+    async def turn(self, user: Content, /) -> Turn:
+        """Say something, and wait until the agent is done with it."""
+        self.log = TurnLog(author=self.name, user=user)
+        self.turns += 1
+        try:
+            answer = await self._answer(user)
+        except AgentError as error:
+            return Turn(invocation=self.interrupted(), error=f"turn {self.turns}: {error}")
+        self._keep(answer)
+        reason = error_of(answer)
+        if reason:
+            return Turn(invocation=self.log.unfinished(), error=f"turn {self.turns}: {reason}")
+        return Turn(invocation=self.log.finished())
+
+    def interrupted(self) -> Invocation | None:
+        """Return what the task that is under way had told."""
+        if self.working is not None:
+            self._keep(self.working)
+        return self.log.unfinished()
+
+    async def state(self) -> Json | None:
+        """Return nothing: it is the agent's own."""
+        return None
+
+    async def cancel(self) -> None:
+        """Ask the agent to stop working for a conversation that is over."""
+        if self.working is not None:
+            with suppress(AgentError):
+                await self._call("cancel", {"id": self.working.id})
+
+    async def _answer(self, user: Content) -> Message | Task:
+        said = message(user, self.interface, context_id=self.context_id, task_id=self.waiting)
+        # A message that begins a conversation may be heard twice: the other one is then nobody's.
+        answer = await self._call("send", said, harmless=self.context_id is None)
+        self.context_id = answer.context_id or self.context_id
+        if self.waiting is None or not isinstance(answer, Task) or answer.id != self.waiting:
+            self.seen = set()
+        self.waiting = None
+        if isinstance(answer, Task):
+            answer = await self._done(answer)
+            self.waiting = answer.id if answer.state == "input-required" else None
+        return answer
+
+    async def _done(self, task: Task) -> Task:
+        """Return the task once the agent does not work on it any longer."""
+        pause_s = _FIRST_POLL_S
+        with anyio.move_on_after(self.agent.task_s):
+            while task.state in WORKING:
+                self.working = task
+                await anyio.sleep(pause_s)
+                pause_s = min(pause_s * 1.5, _LONGEST_POLL_S)
+                asked = await self._call("get", {"id": task.id})
+                task = asked if isinstance(asked, Task) else task
+        if task.state in WORKING:
+            raise AgentError(f"the agent's task was still {task.state} after {self.agent.task_s:g} s")
+        self.working = None
+        return task
+
+    def _keep(self, answer: Message | Task) -> None:
+        for piece in pieces_of(answer, self.name, self.seen):
+            self.log.add(piece)
+
+    async def _call(self, action: Action, params: Json, *, harmless: bool = True) -> Message | Task:
+        request = Request(
+            url=self.interface.url,
+            body=call(action, self.interface, params),
+            headers=headers(self.interface),
+            harmless=harmless,
+        )
+        said = await self.line.ask(request)
+        if isinstance(said, dict) and said.get("error"):
+            raise HttpError(
+                f"{shown_url(request.url)} answered with an error: {excerpt(canonical_json(said['error']), self.line.hidden(request))}"
+            )
+        answer = answer_of(said.get("result")) if isinstance(said, dict) else None
+        if answer is None:
+            raise self.line.misfit(request, said, "a message or a task of A2A")
+        return answer
