@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.outcome import CriterionResult, Outcome, Report, Scored, reason_of, status_of
+from mlflow_adk_eval.repeats import table_of_repeats
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,24 +31,29 @@ VOTE_COLUMNS: Mapping[str, str] = {
 }
 """What is told of each vote, with pandas' type for it in a file; those with a capital letter, and texts, may be missing."""
 _CELL = ("score", "status", "threshold", "passed", "rationale", "error")
+_REPEATS = "repeats"
+"""Has its columns from the report: the number of runs and the criteria."""
 
 Row = tuple[Any, ...]
 
 
 def frame_of(report: Report, rows: str) -> pd.DataFrame:
-    """Return a frame with one row per case, invocation or vote, and criterion.
+    """Return a frame with one row per case, invocation or vote, and criterion, or per case with all of its runs.
 
     Args:
         report: the report.
-        rows: ``cases``, ``invocations`` or ``votes``.
+        rows: ``cases``, ``invocations``, ``votes`` or ``repeats``.
 
     Raises:
         UsageError: for any other word.
     """
     import pandas as pd  # noqa: PLC0415 - a second that only users of frames should pay
 
+    if rows == _REPEATS:
+        columns, found = table_of_repeats(report.repeats)
+        return pd.DataFrame(found, columns=list(columns))
     if rows not in _SHAPES:
-        raise UsageError(f"to_frame({rows!r}): wanted one of {', '.join(_SHAPES)}")
+        raise UsageError(f"to_frame({rows!r}): wanted one of {', '.join((*_SHAPES, _REPEATS))}")
     columns, rows_of = _SHAPES[rows]
     frame = pd.DataFrame(list(rows_of(report)), columns=list(columns))
     return frame.astype({"score": "float64"}) if "score" in columns else frame

@@ -75,6 +75,12 @@ class EvalCaseItem(pytest.Item):
         # Said of most of ADK's own classes; where warnings are errors it would end every conversation.
         self.add_marker(pytest.mark.filterwarnings(r"ignore:\[EXPERIMENTAL\]:UserWarning"))
 
+    @property
+    def case_nodeid(self) -> str:
+        """The node id that all runs of the case have in common; empty where it has one."""
+        run = f"[run{self.job.run_index + 1}]"
+        return self.nodeid.removesuffix(run) if self._adk.options.num_runs > 1 else ""
+
     def setup(self) -> None:
         """Make the agent and the judges ready."""
         self._adk.prepare(self.job.file)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from mlflow_adk_eval.errors import TrackingError
 from mlflow_adk_eval.outcome import CaseResult, Report
-from mlflow_adk_eval.report.judging import accounts, outage_of
+from mlflow_adk_eval.report.course import told_of
+from mlflow_adk_eval.report.judging import outages_of
 from mlflow_adk_eval.report.markdown import step_summary
-from mlflow_adk_eval.report.tally import CaseLine, CriterionTotals, totals
+from mlflow_adk_eval.report.tally import CaseLine, CriterionTotals, flaky_of, totals
 from mlflow_adk_eval.testing.cases import Finished, Job, renamed
 from mlflow_adk_eval.testing.sources import EvalFile, merged
 from mlflow_adk_eval.usage import JudgeUsage
 
 Markup = dict[str, bool]
+
+_MAX_FLAKY = 10
 
 
 @dataclass(slots=True)
@@ -28,6 +31,8 @@ class Results:
     """The results, by node id."""
     usages: list[JudgeUsage] = field(default_factory=list[JudgeUsage])
     """What the judges of each process took."""
+    simulations: list[JudgeUsage] = field(default_factory=list[JudgeUsage])
+    """What the models of each process that played users took."""
     notes: list[tuple[str, bool]] = field(default_factory=list[tuple[str, bool]])
     """Sentences, each with whether it is bad news."""
 
@@ -41,13 +46,24 @@ class Results:
         """What all judges took; ``None`` where none was asked."""
         return added(self.usages) if self.usages else None
 
+    @property
+    def simulating(self) -> JudgeUsage | None:
+        """What all models that played users took; ``None`` where none did."""
+        return added(self.simulations) if self.simulations else None
+
     def note(self, text: str, *, bad: bool = False) -> None:
         """Add a sentence."""
         self.notes.append((text, bad))
 
     def markdown(self) -> str:
         """Return the page for GitHub."""
-        return step_summary(list(self.lines.values()), missing=self.missing, judging=self.judging, notes=[text for text, _ in self.notes])
+        return step_summary(
+            list(self.lines.values()),
+            missing=self.missing,
+            judging=self.judging,
+            simulating=self.simulating,
+            notes=[text for text, _ in self.notes],
+        )
 
     def terminal(self) -> Iterator[tuple[str, Markup]]:
         """Yield the lines for the terminal."""
@@ -57,12 +73,13 @@ class Results:
         ]
         for one in found:
             yield _total(one, *widths), {"green" if one.passed == one.planned else "red": True}
+        yield from _flaky(self.lines.values())
         if self.missing:
             yield f"{self.missing} of {len(self.planned)} selected cases did not run to their end", {"yellow": True}
-        if outage := outage_of(self.judging):
+        if outage := outages_of(self.judging, self.simulating):
             yield outage, {"red": True}
-        if self.judging:
-            yield accounts(self.judging), {}
+        for told in told_of(list(self.lines.values()), self.judging, self.simulating):
+            yield told, {}
         for text, bad in self.notes:
             yield text, {"red": True} if bad else {}
 
@@ -71,6 +88,14 @@ def _total(one: CriterionTotals, width: int, threshold_width: int) -> str:
     shown = "–" if one.mean is None else f"{one.mean:.4g}"
     missing = f", {one.planned - one.evaluated} NOT EVALUATED" if one.evaluated < one.planned else ""
     return f"{one.criterion:<{width}}  {one.threshold:<{threshold_width}}  mean {shown}  passed {one.passed} of {one.planned}{missing}"
+
+
+def _flaky(lines: Iterable[CaseLine]) -> Iterator[tuple[str, Markup]]:
+    flaky = flaky_of(lines)
+    for case in flaky[:_MAX_FLAKY]:
+        yield f"flaky: {case.eval_id}: {case.told}", {"yellow": True}
+    if len(flaky) > _MAX_FLAKY:
+        yield f"and {len(flaky) - _MAX_FLAKY} more flaky cases", {"yellow": True}
 
 
 def added(usages: Sequence[JudgeUsage]) -> JudgeUsage:
@@ -100,7 +125,7 @@ def log_results(results: Results, done: Sequence[tuple[Job, Finished]], *, agent
     """
     if results.missing:
         raise TrackingError(f"{results.missing} of {len(results.planned)} selected cases did not run to their end")
-    report = replace(report_of(done), judging=results.judging)
+    report = replace(report_of(done), judging=results.judging, simulating=results.simulating)
     from mlflow_adk_eval.tracking.evaluation import log_report  # noqa: PLC0415 - imports MLflow
 
     logged = log_report(report, agent_name=agent_name, experiment=experiment)

@@ -227,7 +227,7 @@ class TestWhereAdkIsWrong:
         file = write(tmp_path, {"eval_id": "c", "conversation": [turn("hi", "yes")]}, config={"criteria": {"response_match_score": 0.5}})
         run(AdkEvaluator.evaluate(every_other(itertools.cycle(["yes", "no"])), file, 2, print_detailed_results=False))
         said = failure(AgentEvaluator.evaluate(every_other(itertools.cycle(["yes", "no"])), file, 2, print_detailed_results=False))
-        assert said.startswith("1 of 2 case runs did not pass\n\nfailed: c (run ")
+        assert said.startswith("1 of 2 case runs did not pass\nflaky: c: 1 of 2 runs passed, 1 failed\n\nfailed: c (run ")
 
     def test_q28_a_folder_stops_at_the_first_failing_file(self, module: Any, tmp_path: Path) -> None:
         for name in ("one", "two"):

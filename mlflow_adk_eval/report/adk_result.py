@@ -6,9 +6,11 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from mlflow_adk_eval.agents.played import course_given
 from mlflow_adk_eval.config import JudgedSettings
 from mlflow_adk_eval.evalset import EvalSetResult
 from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.evalset.recording import RecordedCourse
 from mlflow_adk_eval.evalset.result import FAILED, INFORMATIONAL, NOT_EVALUATED, PASSED, EvalCaseResult, InvocationResult, MetricResult
 from mlflow_adk_eval.findings import findings_of, votes_by_turn
 from mlflow_adk_eval.outcome import CaseResult, CriterionResult, Outcome, Report, Scored, Verdict, Vote
@@ -45,6 +47,7 @@ def _case(report: Report, case: CaseResult, app_name: str) -> EvalCaseResult:
     if case.session_state is not None:
         details = {"id": session_id, "app_name": app_name, "user_id": "user", "state": dict(case.session_state), "events": []}
         given = {"session_details": details}
+    course = course_given(case.error, case.ending, case.injections, unfinished=case.unfinished)
     return EvalCaseResult(
         eval_set_id=report.eval_set.eval_set_id,
         eval_id=case.eval_id,
@@ -53,6 +56,7 @@ def _case(report: Report, case: CaseResult, app_name: str) -> EvalCaseResult:
         eval_metric_result_per_invocation=tuple(_invocations(report, case)),
         session_id=session_id,
         user_id="user",
+        adk_eval=RecordedCourse(**course),
         **given,
     )
 

@@ -24,7 +24,9 @@ from mlflow_adk_eval.outcome import (
     Vote,
     reason_of,
 )
-from mlflow_adk_eval.report.judging import accounts, outage_of
+from mlflow_adk_eval.report.console_repeats import repeats_view
+from mlflow_adk_eval.report.course import told
+from mlflow_adk_eval.report.judging import outages_of
 from mlflow_adk_eval.table import cell_at
 
 _COLOURS = {"passed": "green", "failed": "red", "undecided": "yellow"}
@@ -41,17 +43,18 @@ def report_view(report: Report, *, detailed: bool = False) -> RenderableType:
     """Return a report as a table of criteria, the verdict and its reasons; `detailed`: and every cell."""
     parts: list[RenderableType] = [_cases_view(report)] if detailed else []
     parts.append(_criteria_view(report))
+    parts += [repeats_view(report.repeats)] if report.num_runs > 1 and report.cases else []
     parts.append(_headline(report.verdict, f"{_share(report)} of {report.eval_set.eval_set_id}"))
     parts += _bullets(report.reasons)
-    parts += _judging_view(report)
+    parts += _circumstances(report)
     parts += [Text(f"note: {note}", style="dim") for note in report.notes]
     return Group(*parts)
 
 
-def _judging_view(report: Report) -> list[RenderableType]:
-    outage = outage_of(report.judging)
+def _circumstances(report: Report) -> list[RenderableType]:
+    outage = outages_of(report.judging, report.simulating)
     said = [Text(outage, style="bold red")] if outage else []
-    return [*said, Text(accounts(report.judging), style="dim")] if report.judging else []
+    return [*said, *(Text(line, style="dim") for line in told(report))]
 
 
 def decision_view(decision: Decision) -> RenderableType:
@@ -125,11 +128,16 @@ def _case_view(report: Report, case: CaseResult) -> Iterator[RenderableType]:
         yield Text(f"     answered  {actual.final_text if actual else '(nothing)'}")
         if expected and (actual is None or expected.final_text != actual.final_text):
             yield Text(f"     expected  {expected.final_text}", style="dim")
+        for injection in case.injections:
+            if injection.invocation_index == index:
+                yield Text(f"     tool      {injection.tool}: {injection}", style="yellow")
         for result in case.results:
             cell = cell_at(result, index)
             if cell is not None and result.decides:
                 yield _cell_view(result, cell)
                 yield from _votes_view(cell, votes[result.criterion].get(index, ()))
+    if case.ending:
+        yield Text(f"     ended     {case.ending}", style="dim" if case.ending.reason == "goal" else "yellow")
     yield Text("")
 
 

@@ -15,11 +15,13 @@ from markupsafe import Markup
 
 from mlflow_adk_eval.config import EFFICIENCY
 from mlflow_adk_eval.outcome import CaseResult, CriterionSummary, Report, Verdict
+from mlflow_adk_eval.report.course import course_facts
 from mlflow_adk_eval.report.html_cases import CaseView, case_view, shown_cases
 from mlflow_adk_eval.report.html_chart import HEIGHT, WIDTH, Chart, chart_of
+from mlflow_adk_eval.report.html_repeats import repeats_view
 from mlflow_adk_eval.report.html_text import Words, on_one_line, rationale_html, words_for
 from mlflow_adk_eval.report.html_turns import Tools, threshold_text
-from mlflow_adk_eval.report.judging import accounts, outage_of
+from mlflow_adk_eval.report.judging import accounts, outages_of
 from mlflow_adk_eval.stats import mean_interval
 
 _FIRST_REASONS, _MOST_REASONS = 5, 200
@@ -48,6 +50,7 @@ def html_of(report: Report, *, title: str, facts: Mapping[str, str], secrets: Ma
         facts=[(words(name), words(value)) for name, value in _facts(report, facts).items()],
         criteria=[_criterion(summary, words) for summary in report.summaries().values() if _known(summary)],
         chart_size=(WIDTH, HEIGHT),
+        repeats=repeats_view(report, words),
         cases=_cases(report, selection.cases, words),
         counts=Counter(case.verdict for case in selection.cases),
         notice=selection.notice,
@@ -95,7 +98,7 @@ def _head(report: Report, words: Words) -> _Head:
     return _Head(
         verdict=report.verdict,
         counts=_counts(report),
-        outage=words(outage_of(report.judging)),
+        outage=words(outages_of(report.judging, report.simulating)),
         reasons=tuple(shown[:_FIRST_REASONS]),
         further=tuple(shown[_FIRST_REASONS:]),
         untold=max(len(reasons) - _MOST_REASONS, 0),
@@ -114,7 +117,7 @@ def _facts(report: Report, given: Mapping[str, str]) -> dict[str, str]:
     """Return what was given, between what the report itself knows."""
     runs = {"Runs of each case": str(report.num_runs)} if report.num_runs > 1 else {}
     judges = {"Judges": accounts(report.judging)} if report.judging else {}
-    return {"Eval set": report.eval_set.eval_set_id, **given, **runs, **judges}
+    return {"Eval set": report.eval_set.eval_set_id, **given, **runs, **course_facts(report), **judges}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mlflow_adk_eval.config import ToolTrajectorySettings
+from mlflow_adk_eval.course import EndReason
 from mlflow_adk_eval.evalset import EvalCase
 from mlflow_adk_eval.findings import votes_by_turn
 from mlflow_adk_eval.outcome import CaseResult, CriterionResult, Report, Verdict, reason_of
@@ -34,6 +35,23 @@ class ScoreView:
 
 
 @dataclass(frozen=True, slots=True)
+class EndingView:
+    """How the simulated user ended the conversation."""
+
+    badge: str
+    look: str
+    """The verdict whose colour the badge has; empty: none, since reaching the goal says nothing of the agent."""
+    detail: str
+
+
+_ENDINGS: dict[EndReason, tuple[str, str]] = {
+    "goal": ("ended at the goal", ""),
+    "limit": ("ended at the limit", "undecided"),
+    "error": ("broke off", "failed"),
+}
+
+
+@dataclass(frozen=True, slots=True)
 class CaseView:
     """One case in one run."""
 
@@ -47,6 +65,7 @@ class CaseView:
     scenario: tuple[str, str] | None
     """What a simulated user began with, and its plan."""
     turns: tuple[TurnView, ...]
+    ending: EndingView | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +117,7 @@ def case_view(report: Report, case: CaseResult, plan: EvalCase | None, tools: To
         reasons=tuple(map(tools.words, case.reasons())),
         scenario=(tools.words(scenario.starting_prompt), tools.words(scenario.conversation_plan)) if scenario else None,
         turns=turns,
+        ending=EndingView(*_ENDINGS[case.ending.reason], tools.words(case.ending.detail)) if case.ending else None,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 from markupsafe import Markup, escape
 
 from mlflow_adk_eval.config import ToolTrajectorySettings
+from mlflow_adk_eval.course import Injection, by_call
 from mlflow_adk_eval.evalset import FunctionCall, Invocation
 from mlflow_adk_eval.findings import Finding, findings_of
 from mlflow_adk_eval.kernels.alignment import Step, align
@@ -41,6 +42,8 @@ class CallView:
     name: str
     args: str
     """As JSON; empty where there are none."""
+    injected: str = ""
+    """What the tool environment did to it; empty where nothing is known of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,8 @@ class TurnView:
     calls_left_out: int
     cells: tuple[CellView, ...]
     information: str
+    injections: tuple[str, ...]
+    """What the tool environment did to calls of which it cannot be told which they were."""
 
 
 def turn_view(case: CaseResult, index: int, trajectory: ToolTrajectorySettings, cast: Cast, tools: Tools) -> TurnView:
@@ -116,6 +121,8 @@ def turn_view(case: CaseResult, index: int, trajectory: ToolTrajectorySettings, 
     both = _marked(wanted, said) if wanted and said else (wanted, said)
     spoken = actual if actual and actual.user_text else expected
     made, due = (side.tool_calls if side else [] for side in (actual, expected))
+    injected = by_call(case.injections, index, [call.name or "" for call in made]) if case.injections else []
+    marks = {id(call): str(injection) for call, injection in zip(made, injected, strict=False) if injection}
     return TurnView(
         number=index + 1,
         verdict=row_verdict(case.results, index),
@@ -124,10 +131,11 @@ def turn_view(case: CaseResult, index: int, trajectory: ToolTrajectorySettings, 
         compared=expected is not None,
         wanted=both[0],
         answer=both[1],
-        steps=tuple(_steps(made[:_MOST_CALLS], due[:_MOST_CALLS], trajectory, tools.words, compared=expected is not None)),
+        steps=tuple(_steps(made[:_MOST_CALLS], due[:_MOST_CALLS], trajectory, _Calls(tools.words, marks), compared=expected is not None)),
         calls_left_out=max(len(made), len(due), _MOST_CALLS) - _MOST_CALLS,
         cells=tuple(_cells(case.results, index, cast, tools)),
         information=_information(case.results, index, tools.words),
+        injections=tuple(_unplaced(case.injections, index, injected, tools.words)),
     )
 
 
@@ -136,27 +144,45 @@ def _at(turns: Sequence[Invocation], index: int) -> Invocation | None:
 
 
 def _steps(
-    made: Sequence[FunctionCall], due: Sequence[FunctionCall], settings: ToolTrajectorySettings, words: Words, *, compared: bool
+    made: Sequence[FunctionCall], due: Sequence[FunctionCall], settings: ToolTrajectorySettings, calls: _Calls, *, compared: bool
 ) -> Iterator[StepView]:
     if not compared:
-        yield from (StepView("", True, None, _call(call, words)) for call in made)  # noqa: FBT003 - nothing says that it is wrong
+        yield from (StepView("", True, None, calls.view(call)) for call in made)  # noqa: FBT003 - nothing says that it is wrong
         return
     extra = ("unexpected", False) if settings.match_type == "EXACT" else ("besides, allowed", True)
     labels = {"same": ("as expected", True), "changed": ("other arguments", False), "missing": ("missing", False), "unexpected": extra}
     for step in align(made, due, ordered=settings.match_type != "ANY_ORDER", ignore_args=settings.ignore_args):
-        yield StepView(*labels[step.kind], *_sides(step, words))
+        yield StepView(*labels[step.kind], *_sides(step, calls))
 
 
-def _sides(step: Step, words: Words) -> tuple[CallView | None, CallView | None]:
+def _sides(step: Step, calls: _Calls) -> tuple[CallView | None, CallView | None]:
     want, got = step.expected, step.actual
     if step.kind != "changed" or want is None or got is None:
-        return (_call(want, words) if want else None), (_call(got, words) if got else None)
-    left, right = _marked(*(words(json_text(call.args or {})) for call in (want, got)))
-    return CallView(words(want.name or ""), left), CallView(words(got.name or ""), right)
+        return (calls.view(want) if want else None), (calls.view(got) if got else None)
+    left, right = _marked(*(calls.words(json_text(call.args or {})) for call in (want, got)))
+    return calls.view(want, left), calls.view(got, right)
 
 
-def _call(call: FunctionCall, words: Words) -> CallView:
-    return CallView(words(call.name or ""), words(json_text(call.args)) if call.args else "")
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """What makes views of a turn's calls."""
+
+    words: Words
+    marks: Mapping[int, str]
+    """What the tool environment did to a call, by the identity of the call."""
+
+    def view(self, call: FunctionCall, args: str | None = None) -> CallView:
+        """Return what is shown of a call; `args` is what is shown of its arguments, where that is known already."""
+        given = self.words(json_text(call.args)) if call.args and args is None else args or ""
+        return CallView(self.words(call.name or ""), given, self.marks.get(id(call), ""))
+
+
+def _unplaced(injections: Sequence[Injection], turn: int, placed: Sequence[Injection | None], words: Words) -> Iterator[str]:
+    """Yield what was done to calls of a turn of which it is not known which they were."""
+    known = [id(injection) for injection in placed]
+    for injection in injections:
+        if injection.invocation_index == turn and id(injection) not in known:
+            yield words(f"{injection.tool}: {injection}")
 
 
 def _marked(wanted: str, said: str) -> tuple[str, str]:

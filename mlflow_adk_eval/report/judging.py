@@ -18,6 +18,15 @@ def accounts(usage: JudgeUsage) -> str:
     return f"Judged{by}: {', '.join(_taken(usage))}{agreed}"
 
 
+def accounts_of_users(usage: JudgeUsage) -> str:
+    """Return what the models that played users took.
+
+    >>> accounts_of_users(JudgeUsage(calls=7, input_tokens=2000, reused=1, models=("m",)))
+    'Users played by m: 7 calls, 2,000 tokens, 1 answer reused from the ledger'
+    """
+    return f"Users played by {', '.join(usage.models)}: {', '.join(_taken(usage))}"
+
+
 def _taken(usage: JudgeUsage) -> Iterator[str]:
     yield _count(usage.calls, "call") + (f" ({usage.failed_calls:,} failed)" if usage.failed_calls else "")
     yield _count(usage.tokens, "token")
@@ -34,3 +43,9 @@ def _count(number: int, noun: str) -> str:
 def outage_of(usage: JudgeUsage | None) -> str:
     """Return a sentence on a judge that was given up; empty where none was."""
     return f"a judge was out of order and was given up: {usage.outage}" if usage and usage.outage else ""
+
+
+def outages_of(judging: JudgeUsage | None, simulating: JudgeUsage | None) -> str:
+    """Return a sentence on the judges and the models that play users that were given up; empty where none was."""
+    users = f"a model that plays users was out of order and was given up: {simulating.outage}" if simulating and simulating.outage else ""
+    return "; ".join(filter(None, (outage_of(judging), users)))

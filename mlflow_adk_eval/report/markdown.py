@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.report.judging import accounts, outage_of
-from mlflow_adk_eval.report.tally import CaseLine, CriterionTotals, totals, verdict_of
+from mlflow_adk_eval.report.course import told_of
+from mlflow_adk_eval.report.judging import outages_of
+from mlflow_adk_eval.report.tally import CaseLine, CriterionTotals, flaky_of, totals, verdict_of
 from mlflow_adk_eval.usage import JudgeUsage
 
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -22,22 +23,31 @@ _SPECIAL = frozenset("\\`*_{}[]<>()#|~$&!@:")
 """What Markdown, a table of it, HTML or GitHub's formulas, links and mentions could begin or end with."""
 
 
-def step_summary(cases: Sequence[CaseLine], *, missing: int = 0, judging: JudgeUsage | None = None, notes: Sequence[str] = ()) -> str:
-    """Return the verdict, a table of the criteria and the cases that did not pass, each with its reasons.
+def step_summary(
+    cases: Sequence[CaseLine],
+    *,
+    missing: int = 0,
+    judging: JudgeUsage | None = None,
+    simulating: JudgeUsage | None = None,
+    notes: Sequence[str] = (),
+) -> str:
+    """Return the verdict, a table of the criteria, of repeated runs the flaky cases, and the cases that did not pass, each with its reasons.
 
     Args:
         cases: the case runs that have a result.
         missing: how many more there should be.
         judging: what the judges took.
+        simulating: what the models that played users took.
         notes: further sentences.
     """
+    outage = outages_of(judging, simulating)
     parts = [
         _headline(cases, missing),
-        f"**Attention:** {plain(outage_of(judging))}" if outage_of(judging) else "",
+        f"**Attention:** {plain(outage)}" if outage else "",
         _criteria(totals(cases)),
+        _flaky(cases),
         _cases([case for case in cases if case.verdict != "passed"]),
-        plain(accounts(judging)) if judging else "",
-        *map(plain, notes),
+        *map(plain, (*told_of(cases, judging, simulating), *notes)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -85,6 +95,15 @@ def _criteria(found: Sequence[CriterionTotals]) -> str:
         shown = "not evaluated" if one.mean is None else f"{one.mean:.4g}"
         rows.append(_row(plain(one.criterion), plain(one.threshold), shown, str(one.passed), f"{one.evaluated} of {one.planned}"))
     return "\n".join(rows)
+
+
+def _flaky(cases: Sequence[CaseLine]) -> str:
+    flaky = flaky_of(cases)
+    if not flaky:
+        return ""
+    rows = [_row("flaky case", "runs"), _row("---", "---")]
+    rows += [_row(plain(case.eval_id, _MAX_LABEL), case.told) for case in flaky[:_MAX_CASES]]
+    return "\n".join(rows) + (f"\n\nand {len(flaky) - _MAX_CASES} more flaky cases" if len(flaky) > _MAX_CASES else "")
 
 
 def _cases(unpassed: Sequence[CaseLine]) -> str:

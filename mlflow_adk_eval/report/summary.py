@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mlflow_adk_eval.outcome import CaseResult, CriterionSummary, Report, Verdict
-from mlflow_adk_eval.report.judging import accounts, outage_of
+from mlflow_adk_eval.report.course import told
+from mlflow_adk_eval.report.judging import outages_of
+from mlflow_adk_eval.report.repeats import flaky_told, pass_hat_lines, ranges_told, rates_told
 
 _MAX_CASES = 10
+_MAX_FLAKY = 10
 _MAX_REASON = 300
 _MAX_CRITERIA = 40
 
@@ -19,18 +22,19 @@ _RUN_FAILED = 3
 def exit_code(report: Report) -> int:
     """Return what the command line returns for a report: by its verdict, or 3 if agent or judge could not be reached."""
     without_agent = bool(report.cases) and all(case.error for case in report.cases)
-    without_judge = report.verdict == "undecided" and bool(outage_of(report.judging))
-    return _RUN_FAILED if without_agent or without_judge else EXIT_CODES[report.verdict]
+    without_model = report.verdict == "undecided" and bool(outages_of(report.judging, report.simulating))
+    return _RUN_FAILED if without_agent or without_model else EXIT_CODES[report.verdict]
 
 
 def note_of(report: Report) -> str:
-    """Return the verdict, a table of the criteria and the cases that did not pass, each with its reasons."""
+    """Return the verdict, a table of the criteria, of repeated runs the flaky cases, and the cases that did not pass, each with its reasons."""
     parts = [
         _headline(report),
         _outage(report),
         _criteria(report.summaries().values()),
+        _repeats(report),
         _cases(report),
-        _plain(accounts(report.judging)) if report.judging else "",
+        *map(_plain, told(report)),
         "\n".join(f"Note: {_plain(note)}" for note in report.notes),
     ]
     return "\n\n".join(part for part in parts if part)
@@ -43,7 +47,7 @@ def _headline(report: Report) -> str:
 
 
 def _outage(report: Report) -> str:
-    outage = outage_of(report.judging)
+    outage = outages_of(report.judging, report.simulating)
     return f"**Attention**: {_plain(outage)}" if outage else ""
 
 
@@ -68,6 +72,22 @@ def _cells(summary: CriterionSummary) -> tuple[str, ...]:
     )
 
 
+def _repeats(report: Report) -> str:
+    """Return how reliable the agent is, and a table of the flaky cases; nothing with one run of each case."""
+    if report.num_runs == 1 or not report.cases:
+        return ""
+    repeats = report.repeats
+    flaky = repeats.flaky
+    chances = ", ".join(f"pass^{line.k} {line.mean:.1%}" for line in pass_hat_lines(repeats))
+    lines = [f"{chances}; cases passed by run: {rates_told(repeats)}. {flaky_told(repeats)}."]
+    if flaky:
+        lines += ["", _row("flaky case", "runs", "scores"), _row(*["---"] * 3)]
+        lines += [_row(_cut(case.eval_id), case.told, _cut(ranges_told(repeats, case))) for case in flaky[:_MAX_FLAKY]]
+    if len(flaky) > _MAX_FLAKY:
+        lines += ["", f"and {len(flaky) - _MAX_FLAKY} more flaky cases"]
+    return "\n".join(lines)
+
+
 def _row(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
@@ -88,7 +108,10 @@ def _badness(case: CaseResult) -> tuple[bool, float]:
 
 
 def _reasons(reasons: Sequence[str]) -> str:
-    text = "; ".join(reasons) or "no criterion decides"
+    return _cut("; ".join(reasons) or "no criterion decides")
+
+
+def _cut(text: str) -> str:
     return _plain(text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}…")
 
 

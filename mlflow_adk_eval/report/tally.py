@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from mlflow_adk_eval.course import Ending, Injection
 from mlflow_adk_eval.outcome import CaseResult, Verdict, mean
+from mlflow_adk_eval.repeats import CaseRepeats, most_flaky_first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,10 @@ class CaseLine:
     verdict: Verdict
     reasons: tuple[str, ...]
     scores: tuple[ScoreLine, ...]
+    case: str = ""
+    """What all runs of the case are called; empty where it has one."""
+    ending: Ending | None = None
+    injections: tuple[Injection, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -39,22 +45,40 @@ class CaseLine:
     def from_json(cls, value: Mapping[str, Any]) -> CaseLine:
         """Return what `to_json` was made of."""
         scores = tuple(ScoreLine(**score) for score in value["scores"])
-        return cls(label=value["label"], verdict=value["verdict"], reasons=tuple(value["reasons"]), scores=scores)
+        ending = Ending(**value["ending"]) if value["ending"] else None
+        injections = tuple(Injection(**injection) for injection in value["injections"])
+        return cls(
+            label=value["label"],
+            verdict=value["verdict"],
+            reasons=tuple(value["reasons"]),
+            scores=scores,
+            case=value["case"],
+            ending=ending,
+            injections=injections,
+        )
 
 
-def case_line(case: CaseResult, label: str) -> CaseLine:
-    """Return what a summary needs of a case run."""
+def case_line(result: CaseResult, label: str, *, case: str = "") -> CaseLine:
+    """Return what a summary needs of a case run; `case` is what all runs of the case are called, where it has several."""
     scores = tuple(
         ScoreLine(
-            criterion=result.criterion,
-            threshold=result.threshold,
-            greater_is_better=result.greater_is_better,
-            score=result.score,
-            passed=result.passed,
+            criterion=found.criterion,
+            threshold=found.threshold,
+            greater_is_better=found.greater_is_better,
+            score=found.score,
+            passed=found.passed,
         )
-        for result in case.results
+        for found in result.results
     )
-    return CaseLine(label=label, verdict=case.verdict, reasons=case.reasons(), scores=scores)
+    return CaseLine(
+        label=label,
+        verdict=result.verdict,
+        reasons=result.reasons(),
+        scores=scores,
+        case=case,
+        ending=result.ending,
+        injections=result.injections,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +126,15 @@ def _totals(name: str, lines: Sequence[ScoreLine]) -> CriterionTotals:
         evaluated=len(scores),
         planned=len(lines),
     )
+
+
+def flaky_of(cases: Iterable[CaseLine]) -> tuple[CaseRepeats, ...]:
+    """Return the cases whose runs came to different verdicts, the one that disagrees most first."""
+    verdicts: dict[str, list[Verdict]] = {}
+    for line in cases:
+        if line.case:
+            verdicts.setdefault(line.case, []).append(line.verdict)
+    return most_flaky_first(CaseRepeats(eval_id=case, verdicts=tuple(found), scores={}) for case, found in verdicts.items())
 
 
 def verdict_of(cases: Sequence[CaseLine], *, missing: int = 0) -> Verdict:

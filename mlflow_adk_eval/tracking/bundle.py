@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,9 +24,10 @@ from mlflow_adk_eval.report.html import html_of
 from mlflow_adk_eval.report.summary import note_of
 from mlflow_adk_eval.stats import mean_interval
 from mlflow_adk_eval.table import table_of
-from mlflow_adk_eval.tracking.judging import judge_params, metrics_of_judging, outage_tag, votes_artifact
+from mlflow_adk_eval.tracking.judging import judge_params, metrics_of_judging, metrics_of_simulating, outage_tag, votes_artifact
 from mlflow_adk_eval.tracking.names import LONGEST_TAG, fitted
 from mlflow_adk_eval.tracking.records import TraceRecord, records_of
+from mlflow_adk_eval.tracking.repeating import REPEATS, metrics_of_repeats, repeats_artifact, series_of_repeats
 from mlflow_adk_eval.tracking.storable import Secrets, clean_table, model_json, storable_text
 
 FOLDER = "adk_eval"
@@ -72,6 +73,8 @@ class Bundle:
     traces: tuple[TraceRecord, ...]
     status: str = "complete"
     """What the run is once MLflow has taken everything."""
+    series: Mapping[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
+    """Metrics with a value for each run of the cases."""
 
     def save(self, folder: Path) -> None:
         """Write everything into `folder`, which is a bundle only once all of it is there."""
@@ -135,6 +138,7 @@ def bundle_of(report: Report, run: Run, *, traces: int | bool, secrets: Secrets)
         "config.json": dumps_config(report.config).encode(),
         TABLE: text.encode(),
         **votes_artifact(report, secrets),
+        **repeats_artifact(report, secrets),
         "result.evalset_result.json": result.encode(),
         "report.html": _page(report, run, secrets),
         **({"agent.diff": run.agent_diff.encode()} if run.agent_diff else {}),
@@ -146,11 +150,13 @@ def bundle_of(report: Report, run: Run, *, traces: int | bool, secrets: Secrets)
         params={
             "adk_eval.num_runs": str(report.num_runs),
             **judge_params(report, secrets),
+            **({"adk_eval.baseline": storable_text(report.baseline, secrets)} if report.baseline else {}),
             "adk_eval.manifest_sha256": _sha256(manifest),
         },
         metrics=dict(metrics_of(report)),
         tags=_tags(report, extent, len(records), len(table.rows), secrets),
         traces=records,
+        series=series_of_repeats(report),
     )
 
 
@@ -188,6 +194,8 @@ def metrics_of(report: Report) -> Iterator[tuple[str, float]]:
         if summary.threshold is not None or summary.evaluated or summary.errored:
             yield from ((f"{key_of_criterion(name)}/{metric}", value) for metric, value in _of_criterion(summary))
     yield from metrics_of_judging(report.judging)
+    yield from metrics_of_simulating(report.simulating)
+    yield from metrics_of_repeats(report)
     verdicts = _verdicts(report)
     yield "cases", float(len(verdicts))
     if verdicts:
@@ -231,5 +239,9 @@ def _tags(report: Report, extent: str, count: int, rows: int, secrets: Secrets) 
         "adk_eval.trace_count": str(count),
         **outage_tag(report, secrets),
         NOTE: fitted(storable_text(note, secrets), LONGEST_TAG),
-        TABLES: json.dumps([{"path": f"{FOLDER}/{TABLE}", "type": "table"}]),
+        TABLES: json.dumps([{"path": f"{FOLDER}/{name}", "type": "table"} for name in _tables(report)]),
     }
+
+
+def _tables(report: Report) -> tuple[str, ...]:
+    return (TABLE,) if report.num_runs == 1 else (TABLE, REPEATS)

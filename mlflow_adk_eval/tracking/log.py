@@ -225,12 +225,13 @@ def _beside(said: Mapping[str, str], tags: Mapping[str, str]) -> dict[str, str]:
 
 def _metrics(bundle: Bundle) -> Iterator[Metric]:
     run = bundle.run
-    for name, value in bundle.metrics.items():
+    steps = ((name, value, step) for name, values in bundle.series.items() for step, value in enumerate(values, 1))
+    for name, value, step in (*((name, value, 0) for name, value in bundle.metrics.items()), *steps):
         yield Metric(
             name,
             value,
             run.started_ms,  # the same at each attempt, so that MLflow recognises what it has
-            0,
+            step,
             model_id=run.model_id,
             dataset_name=run.dataset_name,
             dataset_digest=run.dataset_digest,
