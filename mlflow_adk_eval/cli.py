@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections import Counter
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -13,10 +14,27 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from mlflow_adk_eval.cli_capture import capture
+from mlflow_adk_eval.cli_options import (
+    agent_path,
+    config_option,
+    conversation_options,
+    detailed_option,
+    eval_set_path,
+    json_option,
+    judge_options,
+    judging,
+    one_or_several,
+    refuse_overwriting,
+    simulated,
+    store_option,
+)
+from mlflow_adk_eval.cli_rapid import rapid_eval
+from mlflow_adk_eval.cli_record import record
 from mlflow_adk_eval.cli_report import report_command
 from mlflow_adk_eval.errors import AdkEvalError, GateFailed, InputError, UsageError
 
 if TYPE_CHECKING:
+    from mlflow_adk_eval.agents import Recording
     from mlflow_adk_eval.outcome import Decision, Report
 
 _EXIT_CODES = """\b
@@ -40,85 +58,20 @@ def cli() -> None:
 cli.add_command(report_command)
 
 
-def _json_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")(command)
-
-
-def _config_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--config_file_path",
-        "--config",
-        "config",
-        type=click.Path(path_type=Path),
-        help="The eval config. Default: test_config.json beside the eval set, else ADK's defaults.",
-    )(command)
-
-
-def _detailed_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--print_detailed_results", "--detailed", "detailed", is_flag=True, help="Print every turn with its scores and reasons."
-    )(command)
-
-
-def _store_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--tracking_uri", help="The MLflow server or store. Default: MLFLOW_TRACKING_URI.")(command)
-
-
-def _judge_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what can be said of judges."""
-    for option in reversed(
-        (
-            click.option("--judge", metavar="MODEL", help="The model that judges. Default: those that the config names."),
-            click.option("--max_calls", type=click.IntRange(min=1), help="The most requests to judges; what is undecided then stays so."),
-            click.option("--max_tokens", type=click.IntRange(min=1), help="The most tokens for judges, input and output together."),
-            click.option("--judge_concurrency", type=click.IntRange(min=1), help="The most requests in flight to one judge. Default: 64."),
-            click.option("--judge_timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds per request. Default: 120."),
-            click.option(
-                "--judge_outage",
-                type=click.FloatRange(min=0, min_open=True),
-                help="Seconds of nothing but failures after which a judge is given up. Default: 60.",
-            ),
-            click.option(
-                "--rejudge-failed", "--rejudge_failed", "rejudge_failed", is_flag=True, help="Ask again where a kept answer cannot be read."
-            ),
-            click.option("--ledger", metavar="FILE|off", help="What keeps the judges' answers. Default: .adk_eval/ledger.sqlite."),
-        )
-    ):
-        command = option(command)
-    return command
-
-
-def _judging(options: dict[str, Any]) -> dict[str, Any]:
-    """Turn the options of `_judge_options` into the arguments of `evaluate` and `score`."""
-    from mlflow_adk_eval.judge import Budget, JudgeOptions  # noqa: PLC0415 - `--help` stays fast
-
-    budget = Budget(max_calls=options.pop("max_calls"), max_tokens=options.pop("max_tokens"))
-    given = {
-        "max_concurrency": options.pop("judge_concurrency"),
-        "timeout_s": options.pop("judge_timeout"),
-        "outage_s": options.pop("judge_outage"),
-    }
-    judge_options = JudgeOptions(**{name: value for name, value in given.items() if value is not None})
-    return options | {"budget": budget, "judge_options": judge_options}
-
-
 @cli.command(epilog=_EXIT_CODES)
 @click.argument("agent")
 @click.argument("eval_sets", metavar="EVAL_SET[:CASE,CASE]...", nargs=-1, required=True)
-@_config_option
-@_detailed_option
-@click.option("--num_runs", type=click.IntRange(min=1), default=1, show_default=True, help="How often to have each conversation.")
+@config_option
+@detailed_option
+@conversation_options
 @click.option("--agent_version", help="models:/NAME/VERSION or a LoggedModel's id. Default: taken from git.")
-@click.option("--agent_name", help="The sub-agent to evaluate instead of the root agent.")
 @click.option("--experiment", help="The MLflow experiment, by name or id.")
 @click.option("--run_name", help="The name of the MLflow run.")
 @click.option("--register", "register_as", metavar="NAME", help="Register the evaluated agent as a new version of this model.")
-@click.option("--concurrency", type=click.IntRange(min=1), default=4, show_default=True, help="Conversations at the same time.")
-@click.option("--case_timeout", "case_timeout_s", type=click.FloatRange(min=0, min_open=True), help="Seconds that one case may take.")
 @click.option(
     "--traces", type=click.IntRange(min=0), default=2000, show_default=True, help="Above so many turns, only failed ones get traces."
 )
-@_judge_options
+@judge_options
 @click.option("--resume", metavar="RUN_ID|latest", help="Go on with an evaluation that was interrupted; nothing is paid for twice.")
 @click.option(
     "--register-prompts",
@@ -127,25 +80,40 @@ def _judging(options: dict[str, Any]) -> dict[str, Any]:
     is_flag=True,
     help="Keep the judges' prompts in MLflow's prompt registry.",
 )
+@click.option("--save_recording", type=click.Path(path_type=Path), help="A new file for what the agent did, to be scored again.")
 @click.option("--log_level", type=click.Choice(["debug", "info", "warning", "error", "critical"], case_sensitive=False), default="warning")
-@_store_option
-@_json_option
+@store_option
+@json_option
 def run(
-    agent: str, eval_sets: tuple[str, ...], *, register_as: str | None, detailed: bool, log_level: str, as_json: bool, **options: Any
+    agent: str,
+    eval_sets: tuple[str, ...],
+    *,
+    register_as: str | None,
+    save_recording: Path | None,
+    detailed: bool,
+    log_level: str,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Run AGENT on eval sets, score it and log the run in MLflow.
 
-    AGENT is a module or folder with a root_agent, as for `adk eval`, or a JSON file that records what an agent did. An EVAL_SET
-    is a file, a folder of *.test.json files, or the id of a set in the agent's folder.
+    AGENT is a module or folder with a root_agent, as for `adk eval`, a JSON file that records what an agent did, or runs:/ID for
+    what it did in an earlier run. An EVAL_SET is a file, a folder of *.test.json files, or the id of a set in the agent's folder.
     """
     from mlflow_adk_eval.report.console import progress_bar  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.tracking import evaluate  # noqa: PLC0415
 
     logging.getLogger().setLevel(log_level.upper())
-    paths = [_eval_set_path(agent, name) for name in eval_sets]
+    refuse_overwriting(save_recording, way_out="name another file for the recording")
+    paths = one_or_several([eval_set_path(agent, name) for name in eval_sets])
     with progress_bar("evaluating", shown=not as_json) as progress:
-        report = evaluate(paths if len(paths) > 1 else paths[0], agent=_agent_path(agent), progress=progress, **_judging(options))
+        report = evaluate(paths, agent=agent_path(agent), progress=progress, **simulated(judging(options)))
     extra = {"run_id": report.run_id}
+    if save_recording:
+        from mlflow_adk_eval.agents.saving import save_recording as save  # noqa: PLC0415
+
+        save(report, save_recording)
+        extra["recording"] = str(save_recording)
     if register_as:
         from mlflow_adk_eval.tracking import register  # noqa: PLC0415
 
@@ -155,43 +123,38 @@ def run(
     _show_report(report, detailed=detailed, as_json=as_json, extra=extra, hint=hint)
 
 
-def _agent_path(agent: str) -> str:
-    """Let a folder's contents be imported from where the command was called, as Python itself would."""
-    sys.path[:0] = [str(Path.cwd())] if str(Path.cwd()) not in sys.path else []
-    return agent
-
-
-def _eval_set_path(agent: str, name: str) -> str:
-    """Return the file of an eval set named by its id, which ADK keeps in the agent's folder; else the name as it is."""
-    eval_set_id, colon, cases = name.partition(":")
-    stored = Path(agent) / f"{eval_set_id}.evalset.json"
-    return f"{stored}{colon}{cases}" if not Path(eval_set_id).exists() and stored.is_file() else name
-
-
 @cli.command(epilog=_EXIT_CODES)
 @click.argument("eval_set", metavar="EVAL_SET[:CASE,CASE]")
-@click.option(
-    "--actual", required=True, type=click.Path(path_type=Path), help="What the agent did: an eval set, ADK's result file or recorded cases."
-)
-@_config_option
-@_judge_options
-@_detailed_option
-@_json_option
-def score(eval_set: str, *, actual: Path, config: Path | None, detailed: bool, as_json: bool, **options: Any) -> None:
-    """Score recorded conversations, without an agent and without MLflow."""
+@click.option("--actual", required=True, help="What the agent did: a recording, an eval set, ADK's result file, or runs:/ID.")
+@config_option
+@judge_options
+@detailed_option
+@store_option
+@json_option
+def score(
+    eval_set: str, *, actual: str, config: Path | None, detailed: bool, tracking_uri: str | None, as_json: bool, **options: Any
+) -> None:
+    """Score recorded conversations, without an agent, and without logging a run in MLflow."""
     from mlflow_adk_eval.report.console import progress_bar  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.runner import score as score_recorded  # noqa: PLC0415
 
+    recorded = _of_run(actual.removeprefix("runs:/"), tracking_uri) if actual.startswith("runs:/") else actual
     with progress_bar("scoring", shown=not as_json) as progress:
-        report = score_recorded(eval_set, actual, config, progress=progress, **_judging(options))
+        report = score_recorded(eval_set, recorded, config, progress=progress, **judging(options))
     _show_report(report, detailed=detailed, as_json=as_json)
+
+
+def _of_run(run_id: str, tracking_uri: str | None) -> Recording:
+    from mlflow_adk_eval.tracking import recording_of_run  # noqa: PLC0415 - files can be scored without MLflow
+
+    return recording_of_run(run_id, tracking_uri)
 
 
 @cli.command(epilog=_EXIT_CODES)
 @click.argument("run_id")
 @click.option("--policy", type=click.Path(path_type=Path), help="The policy. Default: the run's own thresholds, on every case.")
-@_store_option
-@_json_option
+@store_option
+@json_option
 def gate(run_id: str, *, policy: Path | None, tracking_uri: str | None, as_json: bool) -> None:
     """Decide from a run's evidence whether the agent is good enough."""
     from mlflow_adk_eval.gate.promotion import gate as decide  # noqa: PLC0415
@@ -206,8 +169,8 @@ def gate(run_id: str, *, policy: Path | None, tracking_uri: str | None, as_json:
 @click.option("--run-id", "--run_id", "run_id", required=True, help="The evaluation run of this version.")
 @click.option("--policy", type=click.Path(path_type=Path), help="The policy. Default: the run's own thresholds, on every case.")
 @click.option("--dry-run", "--dry_run", "dry_run", is_flag=True, help="Decide, but change nothing.")
-@_store_option
-@_json_option
+@store_option
+@json_option
 def promote(
     model: str, *, version: str, alias: str, run_id: str, policy: Path | None, dry_run: bool, tracking_uri: str | None, as_json: bool
 ) -> None:
@@ -225,8 +188,8 @@ def promote(
 @click.argument("model")
 @click.option("--version", help="The version to verify. Default: the one that holds the alias.")
 @click.option("--alias", default="champion", show_default=True)
-@_store_option
-@_json_option
+@store_option
+@json_option
 def verify(model: str, *, version: str | None, alias: str, tracking_uri: str | None, as_json: bool) -> None:
     """Check again that a promoted version of MODEL was promoted on evidence that still holds."""
     from mlflow_adk_eval.gate.promotion import verify as check  # noqa: PLC0415
@@ -236,7 +199,7 @@ def verify(model: str, *, version: str | None, alias: str, tracking_uri: str | N
 
 @cli.command(epilog=_EXIT_CODES)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@_json_option
+@json_option
 def validate(files: tuple[Path, ...], *, as_json: bool) -> None:
     """Check eval sets, configs, recordings and result files, and name everything that is wrong with them."""
     from mlflow_adk_eval.validation import validate_file  # noqa: PLC0415
@@ -279,7 +242,7 @@ def migrate(old: Path, new: Path, *, initial_session_file: Path | None, force: b
 
 @cli.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@_store_option
+@store_option
 def upload(folder: Path, *, tracking_uri: str | None) -> None:
     """Finish logging a run that MLflow could not take when it ended."""
     from mlflow_adk_eval.tracking import upload as finish  # noqa: PLC0415
@@ -297,6 +260,8 @@ def demo(*, folder: Path) -> None:
 
 
 cli.add_command(capture)
+cli.add_command(rapid_eval)
+cli.add_command(record)
 
 
 def _show_report(report: Report, *, detailed: bool, as_json: bool, extra: dict[str, Any] | None = None, hint: str = "") -> NoReturn:
@@ -335,6 +300,9 @@ def _report_json(report: Report) -> dict[str, Any]:
             for name, summary in report.summaries().items()
         },
         "judging": asdict(report.judging) | {"flip_rate": report.judging.flip_rate} if report.judging else None,
+        "simulating": asdict(report.simulating) if report.simulating else None,
+        "endings": dict(Counter(case.ending.reason for case in report.cases if case.ending)),
+        "injections": dict(Counter(injection.kind for case in report.cases for injection in case.injections)),
         "notes": list(report.notes),
     }
 

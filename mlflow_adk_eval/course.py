@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -34,3 +35,33 @@ class Injection:
     """*latency*: the call was delayed only, and the tool itself answered."""
     latency_s: float = 0.0
     """How long it was delayed, in seconds."""
+    call_index: int | None = None
+    """Which call of this tool in the turn it was, counted from 0; ``None``: not known."""
+
+    def __str__(self) -> str:
+        """Return it in a few words: ``injected error after 2 s``."""
+        if self.kind == "latency":
+            return f"delayed by {self.latency_s:g} s"
+        return f"injected {self.kind}" + (f" after {self.latency_s:g} s" if self.latency_s else "")
+
+
+def by_call(injections: Iterable[Injection], turn: int, tools: Sequence[str]) -> list[Injection | None]:
+    """Return for each call of a turn what was done to it, as far as that can be told.
+
+    Args:
+        injections: all of the conversation.
+        turn: the turn, counted from 0.
+        tools: the names of the tools that were called, in order.
+
+    >>> first = Injection(invocation_index=0, tool="book", kind="error", call_index=0)
+    >>> [found is first for found in by_call([first], 0, ["find", "book", "book"])]
+    [False, True, False]
+    """
+    here = [injection for injection in injections if injection.invocation_index == turn]
+    known = {(found.tool, found.call_index): found for found in here if found.call_index is not None}
+    for tool in dict.fromkeys(found.tool for found in here if found.call_index is None):
+        silent = [found for found in here if found.tool == tool and found.call_index is None]
+        if len(silent) == tools.count(tool):  # only then each call is one of them
+            known |= {(tool, index): found for index, found in enumerate(silent)}
+    numbered = ((tool, tools[:place].count(tool)) for place, tool in enumerate(tools))
+    return [known.get(call) for call in numbered]

@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     import pandas as pd
 
+    from mlflow_adk_eval.agents import Recording
     from mlflow_adk_eval.config import EvalConfig
     from mlflow_adk_eval.course import Ending, Injection
     from mlflow_adk_eval.evalset import EvalSet, Invocation
+    from mlflow_adk_eval.origin import Origin
+    from mlflow_adk_eval.repeats import Repeats
     from mlflow_adk_eval.usage import JudgeUsage
 
 Status = Literal["scored", "skipped", "errored"]
@@ -208,6 +211,8 @@ class CaseResult:
     results: tuple[CriterionResult, ...]
     error: str = ""
     """Why the agent did not finish this case; empty where it did."""
+    unfinished: bool = False
+    """Whether the last actual turn is the one in which the agent failed."""
     session_state: Mapping[str, Any] | None = None
     """The state of the session after the last turn, where the agent reports one."""
     ending: Ending | None = None
@@ -282,8 +287,12 @@ class Report:
     """What the reader should know besides, such as "3 recorded cases are not in the eval set"."""
     judging: JudgeUsage | None = None
     """What the judges took; ``None`` where no criterion asked one."""
+    baseline: str = ""
+    """What pairwise criteria compared with, by its run, file or name; empty where none did."""
     simulating: JudgeUsage | None = None
     """What the models that played users took; ``None`` where none did."""
+    origin: Origin | None = field(default=None, compare=False)
+    """Who had the conversations, and when; ``None`` where it is not known."""
 
     def __repr__(self) -> str:
         """Return the verdict and the scores; the whole report may be a gigabyte."""
@@ -334,8 +343,21 @@ class Report:
                 found[result.criterion].append((case.eval_id, result))
         return {name: _summary(results) for name, results in found.items()}
 
-    def to_frame(self, rows: Literal["cases", "invocations", "votes"] = "cases") -> pd.DataFrame:
-        """Return a tidy frame with one row per case, per invocation or per vote, and criterion.
+    @property
+    def repeats(self) -> Repeats:
+        """What the runs of each case come to: pass^k, which cases are flaky, how far scores vary."""
+        from mlflow_adk_eval.repeats import repeats_of  # noqa: PLC0415 - they are made of reports
+
+        return repeats_of(self)
+
+    def recording(self) -> Recording:
+        """Return what the agent did, to be scored again without it, or to be saved with `save_recording`."""
+        from mlflow_adk_eval.agents.saving import recording_of_report  # noqa: PLC0415 - recordings are made of reports, and seldom
+
+        return recording_of_report(self)
+
+    def to_frame(self, rows: Literal["cases", "invocations", "votes", "repeats"] = "cases") -> pd.DataFrame:
+        """Return a tidy frame with one row per case, per invocation or per vote, and criterion; ``repeats``: per case, of all its runs.
 
         Raises:
             UsageError: for any other word.

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import re
-import sys
 import warnings
 from collections.abc import Generator
 from contextlib import ExitStack
@@ -17,8 +14,9 @@ import pytest
 from mlflow_adk_eval.agents import Agent, Limits
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.errors import AdkEvalError, JudgeError
-from mlflow_adk_eval.judge.judging import JudgeSource, judge_setup
+from mlflow_adk_eval.judge.judging import judge_setup
 from mlflow_adk_eval.ledger import opened
+from mlflow_adk_eval.named import model_or_object
 from mlflow_adk_eval.pytest_background import Waiting
 from mlflow_adk_eval.pytest_items import SUFFIXES, EvalCaseItem, EvalSetFile
 from mlflow_adk_eval.pytest_plugin import AdkOptions
@@ -31,8 +29,7 @@ from mlflow_adk_eval.usage import JudgeUsage
 
 _LINE = "adk_case"
 """The attribute of a test report that carries the result, also from a worker of xdist."""
-_JUDGING = "adk_judging"
-_OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_JUDGING, _SIMULATING = "adk_judging", "adk_simulating"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +40,6 @@ class _Ready:
     cases: Cases
     waiting: Waiting
     resources: ExitStack
-
-
-def _judge(named: str | None) -> JudgeSource:
-    """Return the judge that an option names: a model, or a callable or judge as ``module:name``.
-
-    Raises:
-        JudgeError: if there is no such object.
-    """
-    if named is None or not _OBJECT.fullmatch(named):
-        return named
-    module, _, name = named.partition(":")
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found: JudgeSource = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise JudgeError(f"--adk-judge={named}: {error}") from error
-    return found
 
 
 class AdkSession:
@@ -113,9 +92,11 @@ class AdkSession:
     def _made(self) -> _Ready:
         options = self.options
         agent = resolve_agent(options.agent, limits=Limits(case_s=options.case_timeout_s, turn_s=options.turn_timeout_s))
+        judge = model_or_object(options.judge, "--adk-judge", error=JudgeError)
+        user_simulator = model_or_object(options.user_simulator, "--adk-user-simulator", error=JudgeError)
         with ExitStack() as resources:
-            setup = replace(judge_setup(_judge(options.judge), None, None), answers=resources.enter_context(opened(None)))
-            cases = Cases(agent, setup, concurrency=options.concurrency, user_simulator=_judge(options.user_simulator))
+            setup = replace(judge_setup(judge, None, None), answers=resources.enter_context(opened(None)))
+            cases = Cases(agent, setup, concurrency=options.concurrency, user_simulator=user_simulator)
             return _Ready(agent, cases, Waiting(cases), resources.pop_all())
 
     def _will_run(self, item: EvalCaseItem) -> bool:
@@ -157,7 +138,7 @@ class AdkSession:
         if call.excinfo and isinstance(call.excinfo.value, AdkEvalError):
             report.longrepr = item.repr_failure(call.excinfo)  # which pytest asks for only where the test itself fails, not its setup
         if call.when == "call" and item.result is not None:
-            setattr(report, _LINE, case_line(item.result, item.nodeid).to_json())
+            setattr(report, _LINE, case_line(item.result, item.nodeid, case=item.case_nodeid).to_json())
             report.duration = item.seconds or 0.0
             if report.failed:
                 report.sections += item.sections()
@@ -180,10 +161,11 @@ class AdkSession:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take the accounts of a worker's judges."""
-        found: dict[str, Any] | None = getattr(node, "workeroutput", {}).get(_JUDGING)
-        if found:
-            self._results.usages.append(JudgeUsage(**found))
+        """Take the accounts of a worker's judges, and of the models that played users."""
+        output: dict[str, dict[str, Any] | None] = getattr(node, "workeroutput", {})
+        for key, usages in ((_JUDGING, self._results.usages), (_SIMULATING, self._results.simulations)):
+            if found := output.get(key):
+                usages.append(JudgeUsage(**found))
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """End everything, and hand over what there is."""
@@ -191,12 +173,14 @@ class AdkSession:
         if ready:
             ready.waiting.close()
             ready.resources.close()
-        usage = ready.cases.usage if ready else None
+        usage, simulating = (ready.cases.usage, ready.cases.simulating) if ready else (None, None)
         to_controller: dict[str, Any] | None = getattr(self._config, "workeroutput", None)
         if to_controller is not None:
             to_controller[_JUDGING] = asdict(usage) if usage else None
+            to_controller[_SIMULATING] = asdict(simulating) if simulating else None
             return
         self._results.usages += [usage] if usage else []
+        self._results.simulations += [simulating] if simulating else []
         if ready and self.options.experiment:
             self._log(session, ready, self.options.experiment)
         if self._results.planned and not self._config.option.collectonly:

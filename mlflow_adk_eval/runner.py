@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -14,7 +15,9 @@ import anyio
 from mlflow_adk_eval.agents import Agent, LiveAgent, Played, Recording, load_recording
 from mlflow_adk_eval.agents.base import Staging
 from mlflow_adk_eval.agents.conversing import converse
+from mlflow_adk_eval.agents.environment_notes import notes
 from mlflow_adk_eval.agents.recording import Recorded
+from mlflow_adk_eval.agents.saving import changed_cases
 from mlflow_adk_eval.agents.staging import UserSource, stage
 from mlflow_adk_eval.agents.turns import described
 from mlflow_adk_eval.concurrency import each, gathered
@@ -29,6 +32,7 @@ from mlflow_adk_eval.inputs import ConfigSource, EvalSetSource, load_inputs
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.judge.judging import BudgetSource, JudgeSetup, JudgeSource, Judging, judge_setup
 from mlflow_adk_eval.ledger import LedgerSource, opened
+from mlflow_adk_eval.origin import Origin
 from mlflow_adk_eval.outcome import CaseResult, CriterionResult, Report
 
 T = TypeVar("T")
@@ -65,6 +69,8 @@ class Options:
     """Where conversations are kept; ``None``: nowhere."""
     user_simulator: UserSource = None
     """Who plays the user of scenarios; ``None``: the model that the config names."""
+    baseline: Recording | None = None
+    """What pairwise criteria compare with."""
 
     def __post_init__(self) -> None:
         """Refuse numbers below one."""
@@ -83,8 +89,10 @@ async def arun(eval_set: EvalSet, agent: Agent, config: EvalConfig, options: Opt
         ConfigError: before the agent is called, if a criterion cannot be applied.
     """
     chosen = options or Options()
+    began = datetime.now(UTC).isoformat(timespec="seconds")
     judging = Judging(chosen.judges)
     planned = plan(config, eval_set, judging)
+    require_baseline(planned, chosen.baseline)
     staging = stage(config, eval_set, agent, judging, chosen.user_simulator)
     recording = agent if isinstance(agent, Recording) else None
     num_runs = max(chosen.num_runs, recording.num_runs(eval_set.eval_ids) if recording else 1)
@@ -98,9 +106,11 @@ async def arun(eval_set: EvalSet, agent: Agent, config: EvalConfig, options: Opt
         config=config,
         cases=cases,
         num_runs=num_runs,
-        notes=(*_notes(recording, eval_set), *_on_rubrics(config, eval_set)),
+        notes=(*_notes(recording, eval_set), *_on_rubrics(config, eval_set), *(notes(config, cases) if staging else ())),
         judging=judging.usage(),
         simulating=judging.simulating(),
+        baseline=chosen.baseline.name if chosen.baseline and planned.pairwise else "",
+        origin=recording.origin if recording else Origin(agent=agent.name, recorded_at=began),
     )
 
 
@@ -113,7 +123,7 @@ async def _results(jobs: Sequence[tuple[EvalCase, int]], player: Player, planned
         case, run_index = jobs[index]
         async with speakers:
             played = await player.remembered(case, run_index)
-        results[index] = await judge_case(case, run_index, played, planned)
+        results[index] = await judge_case(case, run_index, played, planned, options.baseline)
         if options.progress:
             options.progress(len(results), len(jobs))
 
@@ -162,12 +172,20 @@ class Player:
         return await self.agent.play(case, run_index)
 
 
-def _notes(recording: Recording | None, eval_set: EvalSet) -> tuple[str, ...]:
-    extra = sorted(set(recording.runs) - set(eval_set.eval_ids)) if recording else []
-    if not extra:
-        return ()
-    named = ", ".join(extra[:_MAX_NAMED]) + (", …" if len(extra) > _MAX_NAMED else "")
-    return (f"{len(extra)} recorded {'case is' if len(extra) == 1 else 'cases are'} not in the eval set: {named}",)
+def _notes(recording: Recording | None, eval_set: EvalSet) -> Iterator[str]:
+    """Say where a recording is not of these cases."""
+    if recording is None:
+        return
+    extra = sorted(set(recording.runs) - set(eval_set.eval_ids))
+    if extra:
+        yield f"{len(extra)} recorded {'case is' if len(extra) == 1 else 'cases are'} not in the eval set: {_few(extra)}"
+    changed = changed_cases(recording.origin, eval_set.eval_cases) if recording.origin else []
+    if changed:
+        yield f"{len(changed)} {'case has' if len(changed) == 1 else 'cases have'} been changed since the recording: {_few(changed)}"
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MAX_NAMED]) + (", …" if len(names) > _MAX_NAMED else "")
 
 
 def _on_rubrics(config: EvalConfig, eval_set: EvalSet) -> tuple[str, ...]:
@@ -176,9 +194,19 @@ def _on_rubrics(config: EvalConfig, eval_set: EvalSet) -> tuple[str, ...]:
     return (*unused[:_MAX_NAMED], f"and {len(unused) - _MAX_NAMED} more rubrics") if len(unused) > _MAX_NAMED else tuple(unused)
 
 
-async def judge_case(case: EvalCase, run_index: int, played: Played, planned: Plan) -> CaseResult:
+def require_baseline(planned: Plan, baseline: Recording | None) -> None:
+    """Refuse a plan with criteria that compare with a baseline where there is none.
+
+    Raises:
+        UsageError: naming them.
+    """
+    if planned.pairwise and baseline is None:
+        raise UsageError(f"{', '.join(planned.pairwise)}: wanted a baseline to compare with, given as baseline=")
+
+
+async def judge_case(case: EvalCase, run_index: int, played: Played, planned: Plan, baseline: Recording | None = None) -> CaseResult:
     """Return what the criteria of a case make of what the agent did."""
-    run = run_of(case, run_index, played)
+    run = run_of(case, run_index, played, baseline)
     criteria = planned.of(case.eval_id)
     if any(criterion.judged for criterion in criteria):
         results = await gathered(partial(judged_by, criterion, run) for criterion in criteria)
@@ -191,14 +219,16 @@ async def judge_case(case: EvalCase, run_index: int, played: Played, planned: Pl
         expected=run.expected,
         results=tuple(results),
         error=run.error,
+        unfinished=run.unfinished,
         session_state=run.session_state,
         ending=played.ending,
         injections=played.injections,
     )
 
 
-def run_of(case: EvalCase, run_index: int, played: Played) -> CaseRun:
-    """Return a case after the agent ran, as criteria look at it."""
+def run_of(case: EvalCase, run_index: int, played: Played, baseline: Recording | None = None) -> CaseRun:
+    """Return a case after the agent ran, as criteria look at it; a baseline of fewer runs is compared with again and again."""
+    runs = baseline.runs.get(case.eval_id, ()) if baseline else ()
     return CaseRun(
         case=case,
         run_index=run_index,
@@ -206,6 +236,8 @@ def run_of(case: EvalCase, run_index: int, played: Played) -> CaseRun:
         session_state=played.session_state,
         error=played.error,
         unfinished=played.unfinished,
+        ending=played.ending,
+        baseline=runs[run_index % len(runs)].actual if runs else None,
     )
 
 
@@ -232,6 +264,7 @@ def score(  # noqa: PLR0913 - one function is the whole of it
     ledger: LedgerSource = None,
     rejudge_failed: bool = False,
     progress: Progress | None = None,
+    baseline: Recorded | None = None,
 ) -> Report:
     """Return the report on recorded conversations, without an agent and without MLflow.
 
@@ -247,6 +280,7 @@ def score(  # noqa: PLR0913 - one function is the whole of it
             ``ADK_EVAL_LEDGER`` says, else ``.adk_eval/ledger.sqlite``; ``False``: none.
         rejudge_failed: whether to ask again where a judge's kept answer cannot be read.
         progress: called with the number of finished case runs and of all.
+        baseline: what pairwise criteria compare with: a recording, as `actual`.
 
     Raises:
         InputError: with every problem of a file.
@@ -255,8 +289,9 @@ def score(  # noqa: PLR0913 - one function is the whole of it
     loaded, chosen = load_inputs(eval_set, config)
     recording = load_recording(actual)
     setup = judge_setup(judge, judge_options, budget, rejudge_failed=rejudge_failed)
+    beside = None if baseline is None else load_recording(baseline)
     with opened(ledger) as kept:
-        report = run(loaded, recording, chosen, Options(judges=replace(setup, answers=kept), progress=progress))
+        report = run(loaded, recording, chosen, Options(judges=replace(setup, answers=kept), progress=progress, baseline=beside))
         return replace(report, notes=(*report.notes, kept.trouble)) if kept and kept.trouble else report
 
 

@@ -23,6 +23,9 @@ CONTENT = ("actual_response", "expected_response", "actual_tool_calls", "expecte
 """What was done and said, ahead of the criteria."""
 TAIL = ("agent_error", "eval_id", "run_index", "invocation_index")
 """The error stands in the row of the turn that the agent did not finish, or else in the last."""
+COURSE = ("injected", "ending")
+"""After everything else, where there is such a thing: the tool calls of the turn that were answered or delayed by the tool environment,
+and, in the last row of a conversation with a simulated user, why that ended it."""
 KEY = (*LEAD, *TAIL[1:])
 """The columns that say what a row is about, without which a table is none of ours."""
 
@@ -84,8 +87,25 @@ def table_of(report: Report) -> Table:
         columns += columns_of(name)
         columns += [case_column(name)] if name in special else []
     columns += TAIL
-    rows = [row for case in report.cases for row in _rows(case, criteria, special)]
-    return Table(tuple(columns), tuple(rows))
+    course = [name for name, told in zip(COURSE, _told(report.cases), strict=True) if told]
+    rows = [(*row, *_course(case, row[-1], course)) for case in report.cases for row in _rows(case, criteria, special)]
+    return Table((*columns, *course), tuple(rows))
+
+
+def _told(cases: Iterable[CaseResult]) -> tuple[bool, bool]:
+    """Return whether there are injections, and endings."""
+    return any(case.injections for case in cases), any(case.ending for case in cases)
+
+
+def _course(case: CaseResult, index: int, columns: Iterable[str]) -> Iterable[str | None]:
+    here = "; ".join(f"{injection.tool}: {injection}" for injection in case.injections if injection.invocation_index == index)
+    found = {"injected": here or None, "ending": str(case.ending) if case.ending and index == _turns(case) - 1 else None}
+    return (found[name] for name in columns)
+
+
+def _turns(case: CaseResult) -> int:
+    """Return how many rows a case has."""
+    return max(1, case.turns, *(len(result.per_invocation) for result in case.results))
 
 
 def key_of(eval_id: str, invocation_index: int, run_index: int) -> str:
@@ -103,7 +123,7 @@ def _has_own_score(result: CriterionResult) -> bool:
 
 def _rows(case: CaseResult, criteria: Sequence[str], special: set[str]) -> Iterable[tuple[Any, ...]]:
     results = {result.criterion: result for result in case.results}
-    turns = max(1, case.turns, *(len(result.per_invocation) for result in case.results))
+    turns = _turns(case)
     for index in range(turns):
         error = case.error if index >= min(len(case.actual), turns - 1) else ""
         verdict = row_verdict(case.results, index)

@@ -8,6 +8,7 @@ from mlflow_adk_eval.config import parse_config
 from mlflow_adk_eval.errors import ConfigError, EvalSetError
 from mlflow_adk_eval.evalset import parse_eval_set, stem_of
 from mlflow_adk_eval.evalset.parse import decode, read_text
+from mlflow_adk_eval.evalset.recording import is_recording, parse_recorded
 from mlflow_adk_eval.evalset.result import parse_result
 
 _CONFIG_KEYS = {
@@ -34,6 +35,12 @@ def validate_file(file: Path) -> dict[str, str]:
     if named_config or (isinstance(head, dict) and _CONFIG_KEYS & set(head)):
         config = parse_config(head, str(file))
         return {"kind": "eval config", "summary": ", ".join(f"{name} {threshold}" for name, threshold in config.thresholds().items())}
+    if is_recording(text):
+        recorded = parse_recorded(text, str(file))
+        runs = [run for case in recorded.cases for run in case.runs]
+        failed = sum(bool(run.error) for run in runs)
+        told = f"{len(runs)} conversations on {len(recorded.cases)} cases of {recorded.eval_set_id or 'an unnamed eval set'}"
+        return {"kind": "recording", "summary": f"{told}, {failed} of them failed" if failed else told}
     if isinstance(head, str) or (isinstance(head, dict) and {"eval_case_results", "evalCaseResults"} & set(head)):
         result = parse_result(text, str(file))
         return {"kind": "eval set result", "summary": f"{len(result.eval_case_results)} cases of {result.eval_set_id}"}

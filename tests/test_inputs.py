@@ -12,7 +12,8 @@ from mlflow_adk_eval.errors import ConfigError, EvalSetError, UsageError
 from mlflow_adk_eval.evalset import write_eval_set
 from mlflow_adk_eval.inputs import load_inputs
 from mlflow_adk_eval.runner import score
-from tests.criteria.builders import RESPONSE, TRAJECTORY, case, cases, turn
+from tests.agents.environments import ERROR, injecting
+from tests.criteria.builders import RESPONSE, TRAJECTORY, case, cases, scenario, turn
 
 LENGTH = {"my_metric": {"code_config": {"name": "tests.criteria.user_metrics.answer_length"}}}
 
@@ -182,6 +183,29 @@ def test_criteria_of_single_cases_follow_the_cases_new_names(tmp_path: Path) -> 
     assert list(config.criteria_of("b/x.test.json:same")) == [TRAJECTORY]
 
 
+def test_what_the_config_says_of_cases_that_are_not_selected_is_no_mistake(tmp_path: Path) -> None:
+    write_set(tmp_path / "x.test.json", "one", "two")
+    write_config(tmp_path, case_criteria={"two": {RESPONSE: 0.1}}, case_environments={"two": injecting(book=ERROR)})
+    config = load_inputs(f"{tmp_path / 'x.test.json'}:one")[1]
+    assert (config.case_criteria, config.case_environments) == ({}, {})
+    assert list(load_inputs(f"{tmp_path / 'x.test.json'}:two")[1].case_criteria) == ["two"]
+
+
+def test_tools_of_each_file_and_of_single_cases_follow_the_cases_new_names(tmp_path: Path) -> None:
+    tools = {name: injecting(**{name: ERROR}) for name in ("book", "find")}
+    for folder in "abc":
+        write_set(tmp_path / folder / "x.test.json", "same", "other")
+    write_config(tmp_path / "a", environment_simulation_config=tools["book"])
+    write_config(tmp_path / "b", case_environments={"same": tools["find"]})
+    config = load_inputs(tmp_path)[1]
+    found = {eval_id: config.environment_of(eval_id) for eval_id in load_inputs(tmp_path)[0].eval_ids}
+    named = {eval_id: environment and environment.tool_simulation_configs[0].tool_name for eval_id, environment in found.items()}
+    assert named == {
+        "a/x.test.json:same": "book", "a/x.test.json:other": "book", "b/x.test.json:same": "find",
+        "b/x.test.json:other": None, "c/x.test.json:same": None, "c/x.test.json:other": None,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("first", "second", "field"),
     [
@@ -204,8 +228,19 @@ def test_criteria_of_single_cases_follow_the_cases_new_names(tmp_path: Path) -> 
 def test_configs_that_contradict_each_other_are_an_error(tmp_path: Path, first: Any, second: Any, field: str) -> None:
     for name, value in (("a", first), ("b", second)):
         write_set(tmp_path / name / f"{name}.test.json", name)
+        if "user_simulator_config" in value:
+            write_eval_set(cases(scenario(name), eval_set_id="set"), tmp_path / name / f"{name}.test.json")
         (tmp_path / name / "test_config.json").write_text(json.dumps(value))
     with pytest.raises(ConfigError) as caught:
         load_inputs(tmp_path)
     assert caught.value.source == str(tmp_path / "b")
     assert [problem.path for problem in caught.value.problems] == [field]
+
+
+def test_who_plays_users_is_said_by_the_files_that_have_scenarios(tmp_path: Path) -> None:
+    write_set(tmp_path / "a" / "written.test.json", "one")
+    write_config(tmp_path / "a", user_simulator_config={"model": "never asked"})
+    write_eval_set(cases(scenario("two")), write_config(tmp_path / "b", user_simulator_config={"model": "asked"}).with_name("s.test.json"))
+    simulator = load_inputs(tmp_path)[1].user_simulator_config
+    assert simulator is not None
+    assert simulator.model == "asked"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import anyio
 
 from mlflow_adk_eval.agents.base import AgentSession, LiveAgent, Played, Scene, Turn, User
+from mlflow_adk_eval.agents.played import plain_state
 from mlflow_adk_eval.agents.turns import described
 from mlflow_adk_eval.agents.users.written import WrittenUser
 from mlflow_adk_eval.course import Ending
@@ -116,7 +117,8 @@ async def _talk(session: AgentSession, scene: Scene, course: _Course, turn_s: fl
             scene.tools.next_turn()
         await _answered(session, said, course, turn_s)
     if not course.error:
-        course.state = await session.state()
+        state = await session.state()
+        course.state = None if state is None else plain_state(state)
 
 
 async def _next(user: User, turns: Sequence[Invocation]) -> Content | Ending | None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
 
-from pydantic import TypeAdapter
-from pydantic_core import from_json, to_json
+from pydantic import ValidationError
 
 from mlflow_adk_eval.agents.base import Played
+from mlflow_adk_eval.agents.played import played_of, recorded_run
+from mlflow_adk_eval.config import EvalConfig
 from mlflow_adk_eval.evalset import EvalCase
 from mlflow_adk_eval.evalset.digest import canonical, canonical_json
+from mlflow_adk_eval.evalset.recording import RecordedRun, dumps_recorded
 from mlflow_adk_eval.ledger import Ledger
-
-_PLAYED = TypeAdapter(Played)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,27 +24,24 @@ class KeptPlays:
     run_id: str
     agent: str
     """The name of the agent that has them."""
+    config: EvalConfig
+    """What its tools are to be, and who plays its users."""
 
     def get(self, case: EvalCase, run_index: int, /) -> Played | None:
-        """Return what came of a conversation, if it is known."""
+        """Return what came of a conversation, if it is known. What another version of this package kept may have to be had again."""
         kept = self.ledger.play(self.run_id, self._key(case, run_index))
-        return None if kept is None else _PLAYED.validate_python(from_json(kept))
+        try:
+            return None if kept is None else played_of(RecordedRun.model_validate_json(kept))
+        except ValidationError:
+            return None
 
     def keep(self, case: EvalCase, run_index: int, played: Played, /) -> None:
         """Keep a conversation."""
-        self.ledger.keep_play(self.run_id, self._key(case, run_index), _dumped(played))
+        self.ledger.keep_play(self.run_id, self._key(case, run_index), dumps_recorded(recorded_run(played), indent=None).encode())
 
     def _key(self, case: EvalCase, run_index: int) -> str:
         """Return the hash, in hex, of all that a conversation depends on but the agent's version and chance."""
-        return hashlib.sha256(canonical_json([canonical(case), run_index, self.agent])).hexdigest()
-
-
-def _dumped(played: Played) -> bytes:
-    """Return a conversation as JSON. An agent's state may hold anything; what JSON has no word for is kept as its text."""
-    value: dict[str, Any] = {
-        "actual": [turn.model_dump(mode="json", exclude_unset=True) for turn in played.actual],
-        "session_state": played.session_state,
-        "error": played.error,
-        "unfinished": played.unfinished,
-    }
-    return to_json(value, fallback=repr)
+        environment = self.config.environment_of(case.eval_id)
+        user = self.config.user_simulator_config if case.conversation is None else None
+        surroundings = [canonical(settings) for settings in (environment, user) if settings is not None]
+        return hashlib.sha256(canonical_json([canonical(case), run_index, self.agent, *surroundings])).hexdigest()

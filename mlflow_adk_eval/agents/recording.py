@@ -1,20 +1,24 @@
-"""What an agent did, as somebody recorded it: an eval set, ADK's result file or a dict."""
+"""What an agent did, as somebody recorded it: a recording of this package, an eval set, ADK's result file or a dict."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from mlflow_adk_eval.agents.base import Played
+from mlflow_adk_eval.agents.played import plain_invocation, played_course, played_of
 from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError, shown
 from mlflow_adk_eval.evalset import Content, EvalCase, EvalSet, EvalSetResult, Invocation, Part, parse_eval_set, stem_of
 from mlflow_adk_eval.evalset.models import Json, Model
 from mlflow_adk_eval.evalset.parse import parse, read_text
+from mlflow_adk_eval.evalset.recording import RecordedSet, is_recording, parse_recorded
 from mlflow_adk_eval.evalset.result import EvalCaseResult, parse_result
+from mlflow_adk_eval.origin import Origin
+from mlflow_adk_eval.usage import JudgeUsage
 
 
 class _RecordedCase(Model):
@@ -41,10 +45,15 @@ class Recording:
 
     runs: Mapping[str, tuple[Played, ...]]
     name: str = "recording"
+    origin: Origin | None = None
+    """Where it comes from; ``None``: it does not say."""
+    simulating: JudgeUsage | None = field(default=None, compare=False)
+    """What a model that played users took; ``None`` where none did, or nobody knows."""
 
     def num_runs(self, eval_ids: Iterable[str]) -> int:
-        """Return how often the named cases were recorded, at the most; at least once."""
-        return max((len(self.runs.get(eval_id, ())) for eval_id in eval_ids), default=1) or 1
+        """Return how often the named cases were recorded, or were to be; at least once."""
+        recorded = max((len(self.runs.get(eval_id, ())) for eval_id in eval_ids), default=1) or 1
+        return max(recorded, self.origin.num_runs) if self.origin else recorded
 
     async def play(self, case: EvalCase, run_index: int) -> Played:
         """Return the recorded conversation, or the error that there is none."""
@@ -60,7 +69,7 @@ Recorded = str | Path | EvalSet | EvalSetResult | Recording | Mapping[str, Seque
 
 
 def load_recording(recorded: Recorded) -> Recording:
-    """Return what was recorded in an eval set, a result file of ADK, or a dict of invocations by eval id.
+    """Return what was recorded by this package, in an eval set, in a result file of ADK or in a dict of invocations by eval id.
 
     Several entries for one id are its runs.
 
@@ -79,17 +88,32 @@ def load_recording(recorded: Recorded) -> Recording:
         return _from_result(given)
     if isinstance(given, Mapping):
         return Recording({eval_id: (Played(actual=_invocations(eval_id, turns)),) for eval_id, turns in given.items()})
-    kinds = "an eval set, a result of ADK, a path of either or a dict of invocations by eval id"
+    kinds = "an eval set, a result of ADK, a Recording, a path of any of these or a dict of invocations by eval id"
     raise UsageError(f"a recording is {kinds}, not {shown(given)}")
 
 
 def _from_text(text: bytes, source: str, stem: str) -> Recording:
+    if is_recording(text):
+        return _from_recorded(parse_recorded(text, source))
     start = text.lstrip()[:1]
     if start == b'"' or (start == b"{" and any(key in text for key in _RESULT_KEYS) and not any(key in text for key in _EVAL_SET_KEYS)):
         return _from_result(parse_result(text, source))
     if start == b"[" and b'"invocations"' in text[:_BEGINNING]:
         return _by_id((case.eval_id, Played(actual=case.invocations)) for case in parse(_RECORDED_CASES, text, source))
     return _from_eval_set(parse_eval_set(text, source, stem=stem))
+
+
+def _from_recorded(recorded: RecordedSet) -> Recording:
+    origin = Origin(
+        agent=recorded.agent,
+        agent_version=recorded.agent_version,
+        recorded_at=recorded.recorded_at,
+        eval_set_id=recorded.eval_set_id,
+        eval_set_digest=recorded.eval_set_digest,
+        case_digests={case.eval_id: case.digest for case in recorded.cases if case.digest},
+        num_runs=recorded.num_runs,
+    )
+    return Recording({case.eval_id: tuple(map(played_of, case.runs)) for case in recorded.cases}, origin=origin)
 
 
 def _from_eval_set(eval_set: EvalSet) -> Recording:
@@ -106,6 +130,8 @@ def _from_result(result: EvalSetResult) -> Recording:
 def _played(case: EvalCaseResult) -> Played:
     """Return what a case of a result did; its state without what is ADK's own or lives only through a turn."""
     state = (case.session_details or {}).get("state")
+    if case.adk_eval is not None:  # this package wrote it
+        return Played(actual=case.actual, session_state=state, **played_course(case.adk_eval))
     if isinstance(state, dict):
         state = {key: value for key, value in state.items() if not key.startswith(("__", "temp:"))}
     return Played(actual=case.actual, session_state=state, error="" if case.actual else _NO_INFERENCE)
@@ -139,14 +165,15 @@ def invocation_of(answer: Any, source: str, *, user: Content | None = None) -> I
     said = user or Content(role="user", parts=())
     match answer:
         case Invocation():
-            return answer
+            return plain_invocation(answer)
         case str():
             return Invocation(user_content=said, final_response=_message("model", answer))
         case None:
             return Invocation(user_content=said)
         case Mapping():
             given = {key: _message(role, value) if (role := _TEXT_FIELDS.get(key)) else value for key, value in answer.items()}
-            return parse(_INVOCATION, given if {"user_content", "userContent"} & set(given) else {"user_content": said} | given, source)
+            spoken = {"user_content", "userContent"} & set(given)
+            return plain_invocation(parse(_INVOCATION, given if spoken else {"user_content": said} | given, source))
         case _:
             raise EvalSetError(source, [Problem("$", shown(answer), "a text, an Invocation or a dict of one")])
 

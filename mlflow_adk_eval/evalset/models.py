@@ -114,6 +114,10 @@ class InvocationEvent(Model):
     grounding_metadata: Json | None = None
     usage_metadata: Json | None = None
     model_version: str | None = None
+    error_code: str | None = None
+    """Why a model said nothing, such as ``SAFETY``; ADK ignores it."""
+    error_message: str | None = None
+    """The same in words; ADK ignores it."""
     invocation_index: Any = None
     """Of ADK's web editor; ADK ignores it."""
     tool_use_index: Any = None
@@ -171,6 +175,12 @@ class Invocation(Model):
     def events(self) -> tuple[InvocationEvent, ...]:
         """The recorded events; none for data written by hand."""
         return self.intermediate_data.invocation_events if isinstance(self.intermediate_data, InvocationEvents) else ()
+
+    @property
+    def errors(self) -> list[str]:
+        """Why models said nothing in this turn, in order."""
+        told = [(event.error_code, event.error_message) for event in self.events]
+        return [": ".join(dict.fromkeys(filter(None, pair))) for pair in told if any(pair)]
 
     @property
     def tool_calls(self) -> list[FunctionCall]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import re
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import VERSION, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, from_json
 
 from mlflow_adk_eval.errors import EvalSetError, InputError, Problem, json_path, shown
@@ -17,6 +18,8 @@ from mlflow_adk_eval.evalset.schema import Kind, Steps, UnknownKey, place, unkno
 T = TypeVar("T")
 
 _MAX_NAMED = 8
+_HEEDS_SPELLINGS = tuple(map(int, re.findall(r"\d+", VERSION)[:3])) >= (2, 14, 2)
+"""Before, pydantic took two spellings of one key for one where it read the JSON itself."""
 
 _UTF8_MARK = b"\xef\xbb\xbf"
 _OTHER_MARKS = (b"\xff\xfe", b"\xfe\xff")
@@ -123,6 +126,8 @@ def parse(adapter: TypeAdapter[T], text: bytes | Any, source: str, *, error: typ
     Raises:
         InputError: of the given kind, with every problem of the input.
     """
+    if isinstance(text, bytes) and not _HEEDS_SPELLINGS:
+        text = decode(text, source, error=error)
     with no_collection():
         try:
             return _validate(adapter, text, extra="forbid")

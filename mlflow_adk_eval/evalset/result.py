@@ -11,6 +11,7 @@ from pydantic import Field, TypeAdapter
 
 from mlflow_adk_eval.evalset.models import Invocation, Json, Model
 from mlflow_adk_eval.evalset.parse import decode, parse, read_text
+from mlflow_adk_eval.evalset.recording import RecordedCourse
 
 PASSED, FAILED, NOT_EVALUATED, INFORMATIONAL = 1, 2, 3, 4
 """ADK's statuses, which are bare integers in its files."""
@@ -50,6 +51,8 @@ class EvalCaseResult(Model):
     session_id: str = ""
     session_details: Json | None = None
     user_id: str | None = None
+    adk_eval: RecordedCourse | None = None
+    """What ADK's format has no place for, in results of this package; ADK ignores it."""
 
     @property
     def actual(self) -> tuple[Invocation, ...]:

@@ -100,6 +100,11 @@ class Cases:
         """What the judges took so far; ``None`` where no criterion asks one."""
         return self._judging.usage()
 
+    @property
+    def simulating(self) -> JudgeUsage | None:
+        """What the model that plays users took so far; ``None`` where none does."""
+        return self._judging.simulating()
+
     async def finish(self, job: Job) -> Finished:
         """Have a conversation, once there is room for it, and judge it."""
         planned = self.plan(job.file)

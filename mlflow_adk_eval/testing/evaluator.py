@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -270,8 +270,15 @@ def _conclude(files: Sequence[EvalFile], reports: Sequence[Report], *, output_fi
     empty = [str(file.path) for file, report in zip(files, reports, strict=True) if not report.cases]
     if failures or empty:
         total = sum(len(report.cases) for report in reports)
-        head = [f"{len(failures)} of {total} case runs did not pass"] if total else []
+        head = ["\n".join((f"{len(failures)} of {total} case runs did not pass", *_flaky(reports)))] if total else []
         raise AssertionError("\n\n".join([*head, *(f"{path}: no cases, so there is no evidence" for path in empty), *failures]))
+
+
+def _flaky(reports: Sequence[Report]) -> Iterator[str]:
+    """Yield a line for each case whose runs came to different verdicts."""
+    for report in reports:
+        for case in report.repeats.flaky:
+            yield f"flaky: {case.eval_id}: {case.told}"
 
 
 def _failure(file: EvalFile, report: Report, case: CaseResult) -> str:

@@ -83,7 +83,9 @@ def _turns(case: CaseResult) -> int:
 def _heads(case: CaseResult, open_results: Sequence[CriterionResult]) -> Iterator[Line]:
     if case.error:
         yield from indented([(seen(case.error), "unknown")], 0, "the agent did not finish: ")
-    elif kind_of(case) == "not enough evidence":
+    elif case.ending and case.ending.reason != "goal":
+        yield from indented([(seen(str(case.ending)), "unknown")], 0, "the simulated conversation ended: ")
+    if not case.error and kind_of(case) == "not enough evidence":
         yield line("not enough evidence: no threshold was missed, but not everything was evaluated", "unknown")
     if not any(result.decides for result in case.results):
         yield line("no criterion decides this case", "unknown")
@@ -117,6 +119,9 @@ def _turn(case: CaseResult, index: int, config: EvalConfig) -> Iterator[Line]:
     expected = case.expected[index] if case.expected and index < len(case.expected) else None
     spoken = actual if actual and actual.user_text else expected
     yield from indented([(f"turn {index + 1}", "head"), ("  user: ", "dim"), (seen(spoken.user_text if spoken else ""), "")], 0)
+    for injection in case.injections:
+        if injection.invocation_index == index:
+            yield line(f"  tool environment: {seen(injection.tool)}: {injection}", "unknown")
     if actual is None:
         yield line("  the agent did not have this turn", "missed")
     elif expected is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mlflow_adk_eval.config import EvalConfig, load_config
 from mlflow_adk_eval.evalset import EvalSet, load_eval_set, merge, select, split_selection, test_files
-from mlflow_adk_eval.inputs import ConfigSource, Source, merge_configs
+from mlflow_adk_eval.inputs import ConfigSource, merge_configs, source_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class EvalFile:
         """Return it with only the named cases; of all its cases, itself."""
         if set(eval_ids) == set(self.eval_set.eval_ids):
             return self
-        case_criteria = {eval_id: criteria for eval_id, criteria in self.config.case_criteria.items() if eval_id in eval_ids}
-        return EvalFile(self.path, select(self.eval_set, eval_ids), self.config.model_copy(update={"case_criteria": case_criteria}))
+        left_out = set(self.eval_set.eval_ids).difference(eval_ids)
+        return EvalFile(self.path, select(self.eval_set, eval_ids), self.config.without(left_out))
 
 
 def read_file(path: str | Path, config: ConfigSource = None, *, initial_session: str | Path | None = None) -> EvalFile:
@@ -39,9 +39,9 @@ def read_file(path: str | Path, config: ConfigSource = None, *, initial_session:
     Raises:
         InputError: with every problem of the file or of the config.
     """
-    file, _ = split_selection(path)
-    eval_set = load_eval_set(path, initial_session=initial_session)
-    return EvalFile(file, eval_set, load_config(config, beside=file.parent))
+    file, selected = split_selection(path)
+    whole = EvalFile(file, load_eval_set(file, initial_session=initial_session), load_config(config, beside=file.parent))
+    return whole.selected(selected) if selected else whole
 
 
 def read_files(source: str | Path, config: ConfigSource = None, *, initial_session: str | Path | None = None) -> list[EvalFile]:
@@ -79,8 +79,6 @@ def merged(files: Sequence[EvalFile]) -> Merged:
     names = {file.path: file.path.name if namesakes[file.path.name] == 1 else file.path.as_posix() for file in files}
     set_id = "+".join(file.eval_set.eval_set_id for file in files)
     eval_set, ids = merge(set_id, ((names[file.path], file.eval_set) for file in files))
-    sources = [
-        Source(file.config, dict(zip(ids[names[file.path]], file.eval_set.eval_ids, strict=True)), str(file.path.parent)) for file in files
-    ]
+    sources = [source_of(file.eval_set, file.config, ids[names[file.path]], file.path.parent) for file in files]
     new_ids = {(file.path, old): new for file, source in zip(files, sources, strict=True) for new, old in source.eval_ids.items()}
     return Merged(eval_set, merge_configs(sources), new_ids)

@@ -2,6 +2,7 @@
 
 from mlflow_adk_eval.tracking.evaluation import aevaluate, evaluate, log_report
 from mlflow_adk_eval.tracking.register import register
+from mlflow_adk_eval.tracking.replay import recording_of_run
 from mlflow_adk_eval.tracking.upload import upload
 
-__all__ = ["aevaluate", "evaluate", "log_report", "register", "upload"]
+__all__ = ["aevaluate", "evaluate", "log_report", "recording_of_run", "register", "upload"]

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mlflow.entities import Dataset
 
-from mlflow_adk_eval.agents import Limits
+from mlflow_adk_eval.agents import Limits, Recording, load_recording
+from mlflow_adk_eval.agents.recording import Recorded
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.agents.staging import UserSource
 from mlflow_adk_eval.config import EvalConfig
@@ -23,6 +24,7 @@ from mlflow_adk_eval.outcome import Report
 from mlflow_adk_eval.runner import Options, Progress
 from mlflow_adk_eval.tracking.job import PENDING, Job, Target, Where, acarry_out, carry_out, job_of, users_run
 from mlflow_adk_eval.tracking.log import dataset_of
+from mlflow_adk_eval.tracking.replay import recording_of_run, run_named
 
 if TYPE_CHECKING:
     from mlflow.data.dataset import Dataset as MlflowDataset
@@ -58,6 +60,7 @@ def evaluate(  # noqa: PLR0913, PLR0917 - one function is the whole of it
     progress: Progress | None = None,
     pending_folder: str | Path | None = None,
     register_prompts: bool = False,
+    baseline: Recorded | None = None,
 ) -> Report:
     """Run an agent on an eval set, score what it does and log all of it as a run in MLflow.
 
@@ -66,7 +69,8 @@ def evaluate(  # noqa: PLR0913, PLR0917 - one function is the whole of it
     Args:
         eval_set: an eval set, its path, a selection ``path:eval_1,eval_2``, a folder of ``*.test.json`` files, several paths, or a
             dataset of MLflow.
-        agent: a module with a ``root_agent``, an ADK agent, a callable, or a recording of what an agent did.
+        agent: a module with a ``root_agent``, an ADK agent, a callable, or a recording of what an agent did: its file, or ``runs:/<id>``
+            for what it did in an earlier run, which is then about the same version of the agent.
         config: the criteria; ``None``: the ``test_config.json`` beside the eval set, else ADK's defaults.
         agent_version: ``models:/<name>/<version>``, ``models:/<name>@<alias>`` or the id of a LoggedModel; ``None``: the git
             state of the working directory.
@@ -95,6 +99,9 @@ def evaluate(  # noqa: PLR0913, PLR0917 - one function is the whole of it
         pending_folder: where the evaluation is kept if MLflow cannot take it; ``None``: ``adk_eval_pending``.
         register_prompts: whether to keep the judges' prompts in MLflow's prompt registry; the run then names their versions.
 
+        baseline: what pairwise criteria compare with: a recording of another agent, its file, or ``runs:/<id>`` for what an agent did
+            in an earlier run.
+
     Returns:
         The report, with the id of its run.
 
@@ -122,6 +129,7 @@ def evaluate(  # noqa: PLR0913, PLR0917 - one function is the whole of it
         parent=users_run(tracking_uri),
         register_prompts=register_prompts,
     )
+    options = replace(options, baseline=_baseline(baseline, tracking_uri))
     job = _job(eval_set, agent, config, options, where, agent_name=agent_name, limits=Limits(case_s=case_timeout_s, turn_s=turn_timeout_s))
     with opened(ledger) as kept:
         return carry_out(job, kept, resume).report
@@ -152,6 +160,7 @@ async def aevaluate(  # noqa: PLR0913, PLR0917 - as evaluate
     progress: Progress | None = None,
     pending_folder: str | Path | None = None,
     register_prompts: bool = False,
+    baseline: Recorded | None = None,
 ) -> Report:
     """Do what `evaluate` does, from asynchronous code. MLflow is written to outside the event loop."""
     options = Options(
@@ -171,9 +180,21 @@ async def aevaluate(  # noqa: PLR0913, PLR0917 - as evaluate
         parent=users_run(tracking_uri),
         register_prompts=register_prompts,
     )
+    options = replace(options, baseline=_baseline(baseline, tracking_uri))
     job = _job(eval_set, agent, config, options, where, agent_name=agent_name, limits=Limits(case_s=case_timeout_s, turn_s=turn_timeout_s))
     with opened(ledger) as kept:
         return (await acarry_out(job, kept, resume)).report
+
+
+def _baseline(source: Recorded | None, tracking_uri: str | None) -> Recording | None:
+    """Return what pairwise criteria compare with."""
+    earlier = run_named(source)
+    if earlier is not None:
+        return replace(recording_of_run(earlier, tracking_uri), name=f"runs:/{earlier}")
+    if source is None:
+        return None
+    found = load_recording(source)
+    return replace(found, name=str(source)) if isinstance(source, str | Path) else found
 
 
 def _job(
@@ -187,7 +208,10 @@ def _job(
     limits: Limits,
 ) -> Job:
     if agent is None:
-        raise UsageError("agent: wanted a module with a root_agent, an ADK agent, a callable, a recording or traces of MLflow")
+        raise UsageError("agent: wanted a module with a root_agent, an ADK agent, a callable, the address of an agent, a recording or traces of MLflow")
+    if (earlier := run_named(agent)) is not None:
+        agent = recording_of_run(earlier, where.tracking_uri)
+        where = replace(where, agent_version=where.agent_version or agent.origin.agent_version)
     loaded, chosen, dataset = inputs_of(eval_set, config, tracking_uri=where.tracking_uri)
     resolved = resolve_agent(agent, agent_name=agent_name, limits=limits, eval_set=loaded)
     return job_of(loaded, resolved, chosen, options, replace(where, dataset=dataset))

@@ -28,7 +28,7 @@ from mlflow_adk_eval.judge.judging import Judging
 from mlflow_adk_eval.ledger import Ledger
 from mlflow_adk_eval.outcome import Report
 from mlflow_adk_eval.redact import secrets_of
-from mlflow_adk_eval.runner import Options, arun, wait
+from mlflow_adk_eval.runner import Options, arun, require_baseline, wait
 from mlflow_adk_eval.tracking.bundle import Bundle, Run, bundle_of
 from mlflow_adk_eval.tracking.client import HASTY, connect, experiment_of, reaching_mlflow
 from mlflow_adk_eval.tracking.log import Start, abandon_run, finish_run, join_run, reopen_run, start_run
@@ -212,10 +212,11 @@ def job_of(eval_set: EvalSet, agent: Agent, config: EvalConfig, options: Options
         JudgeError: if a judge, or the model that is to play the user, cannot be had.
     """
     judging = Judging(options.judges)
-    judged = plan(config, eval_set, judging).judged
+    planned = plan(config, eval_set, judging)
+    require_baseline(planned, options.baseline)
     stage(config, eval_set, agent, judging, options.user_simulator)
     return Job(
-        target=Target(eval_set=eval_set, config=config, agent_name=agent.name, where=where), agent=agent, options=options, judged=judged
+        target=Target(eval_set=eval_set, config=config, agent_name=agent.name, where=where), agent=agent, options=options, judged=planned.judged
     )
 
 
@@ -231,7 +232,8 @@ class Started:
         """Have the conversations and judge them; what the ledger knows of this run is not paid for again."""
         job, run_id = self.job, self.place.run.run_id
         judges = replace(job.options.judges, answers=self.ledger, scope=self.ledger.scope(run_id) if self.ledger else None)
-        plays = KeptPlays(self.ledger, run_id, job.agent.name) if self.ledger and not isinstance(job.agent, Recording) else None
+        live = self.ledger and not isinstance(job.agent, Recording)
+        plays = KeptPlays(self.ledger, run_id, job.agent.name, job.target.config) if self.ledger and live else None
         return arun(job.target.eval_set, job.agent, job.target.config, replace(job.options, judges=judges, plays=plays))
 
     def abandon(self, error: BaseException) -> None:
@@ -242,6 +244,8 @@ class Started:
 
     def finish(self, report: Report) -> Logged:
         """Log the report, or keep it in a folder if that does not succeed; return it with the id of its run."""
+        if report.origin and not isinstance(self.job.agent, Recording):
+            report = replace(report, origin=replace(report.origin, agent_version=self.place.run.model_id))
         if self.ledger and self.ledger.trouble:
             report = replace(report, notes=(*report.notes, self.ledger.trouble))
         logged = self.place.finish(report)

@@ -41,6 +41,15 @@ def metrics_of_judging(usage: JudgeUsage | None) -> Iterator[tuple[str, float]]:
         yield "judge/flip_rate", usage.flip_rate
 
 
+def metrics_of_simulating(usage: JudgeUsage | None) -> Iterator[tuple[str, float]]:
+    """Yield what the models took that played users, where there were any."""
+    if usage is None:
+        return
+    yield "user_simulator/calls", float(usage.calls)
+    yield "user_simulator/tokens", float(usage.tokens)
+    yield "user_simulator/reused", float(usage.reused)
+
+
 def settings_params(config: EvalConfig) -> dict[str, str]:
     """Return how often a config has judges asked; several numbers, smallest first, where cases differ. Vertex is asked once."""
     found: dict[str, set[int]] = {}
@@ -51,21 +60,27 @@ def settings_params(config: EvalConfig) -> dict[str, str]:
 
 
 def judge_params(report: Report, secrets: Secrets) -> dict[str, str]:
-    """Return who judged, in all and by criterion, and the hash of each prompt. The config names only who was to judge."""
-    usage = report.judging
-    if usage is None:
-        return {}
-    params = {"adk_eval.judge_model": _joined(usage.models)}
-    params |= {f"adk_eval.judge.{key_of_criterion(name)}": _joined(sorted(models)) for name, models in _models(report).items()}
-    params |= {f"adk_eval.prompt.{key_of_criterion(name)}": text for name, text in _prompts(usage).items()}
+    """Return who judged, in all and by criterion, who played users, and the hash of each prompt. The config names only who was to do it."""
+    usage, users = report.judging, report.simulating
+    params: dict[str, str] = {}
+    if usage is not None:
+        params["adk_eval.judge_model"] = _joined(usage.models)
+        params |= {f"adk_eval.judge.{key_of_criterion(name)}": _joined(sorted(models)) for name, models in _models(report).items()}
+        params |= _prompts(usage)
+    if users is not None:
+        params["adk_eval.user_simulator.model"] = _joined(users.models)
+        params |= _prompts(users)
     return {name: storable_text(text, secrets) for name, text in params.items() if text}
 
 
 def outage_tag(report: Report, secrets: Secrets) -> dict[str, str]:
-    """Return a tag with the reason why a judge was given up, where one was."""
-    if report.judging is None or not report.judging.outage:
-        return {}
-    return {"adk_eval.judge_outage": fitted(storable_text(report.judging.outage, secrets), LONGEST_TAG)}
+    """Return a tag with the reason why a judge was given up, and one for a model that played users, where that was so."""
+    usages = {"adk_eval.judge_outage": report.judging, "adk_eval.user_simulator_outage": report.simulating}
+    return {
+        name: fitted(storable_text(usage.outage, secrets), LONGEST_TAG)
+        for name, usage in usages.items()
+        if usage is not None and usage.outage
+    }
 
 
 def judge_of(votes: Sequence[Vote], secrets: Secrets) -> str:
@@ -111,12 +126,12 @@ def _models(report: Report) -> Mapping[str, set[str]]:
 
 
 def _prompts(usage: JudgeUsage) -> Mapping[str, str]:
-    """Return version and hash by a prompt's name. A key has no room for the version, whose characters MLflow refuses there."""
+    """Return version and hash by a prompt's parameter. A key has no room for the version, whose characters MLflow refuses there."""
     found: dict[str, list[str]] = {}
     for named, sha256 in usage.prompts.items():
         name, _, version = named.partition("@")
         found.setdefault(name, []).append(f"{version} {sha256}".strip())
-    return {name: _joined(sorted(texts)) for name, texts in found.items()}
+    return {f"adk_eval.prompt.{key_of_criterion(name)}": _joined(sorted(texts)) for name, texts in found.items()}
 
 
 def _joined(values: Iterable[object]) -> str:

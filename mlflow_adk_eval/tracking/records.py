@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mlflow_adk_eval.course import by_call
 from mlflow_adk_eval.criteria.efficiency import tokens_of
 from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.findings import findings_of, votes_by_turn
@@ -14,7 +15,7 @@ from mlflow_adk_eval.outcome import CaseResult, CriterionResult, Report, Vote
 from mlflow_adk_eval.table import Table, cell_at, columns_of
 from mlflow_adk_eval.tracking.judging import judge_of, voting_metadata
 from mlflow_adk_eval.tracking.names import assessment_name
-from mlflow_adk_eval.tracking.storable import Secrets, storable
+from mlflow_adk_eval.tracking.storable import Secrets, storable, storable_text
 
 PASSED = "adk_passed"
 """The assessment that sums up a row. MLflow shows the first three by the alphabet, so this one comes first."""
@@ -52,6 +53,8 @@ class ToolCall:
     name: str
     args: Any
     response: Any = None
+    injected: str = ""
+    """What the tool environment did to it; empty where nothing is known of that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +88,11 @@ class TraceRecord:
     feedback: tuple[Assessed, ...]
     expectations: Mapping[str, Any]
     models: tuple[ModelCall, ...] = ()
+    ending: str = ""
+    """Why the simulated user ended the conversation with this turn; empty in all others."""
+    ending_detail: str = ""
+    injected: tuple[str, ...] = ()
+    """The tool calls that the tool environment answered or delayed, and how."""
 
     @property
     def response_preview(self) -> str:
@@ -125,6 +133,7 @@ def _record(eval_set_id: str, case: CaseResult, row: Mapping[str, Any], feedback
     expected = _at(case.expected or (), index)
     # What the eval set says is the same in every run; what a recording says may differ.
     asked = storable(expected.user_text, secrets) if expected and expected.user_text else row["user"]
+    ending = case.ending if index == max(len(case.actual), 1) - 1 else None
     return TraceRecord(
         request_id=request_id(eval_set_id, case.eval_id, index, case.run_index),
         eval_id=case.eval_id,
@@ -135,10 +144,13 @@ def _record(eval_set_id: str, case: CaseResult, row: Mapping[str, Any], feedback
         response=row["actual_response"] or "",
         error=row["agent_error"] or "",
         duration_ms=round(1000 * (actual.duration or 0)) if actual else 0,
-        calls=tuple(_calls(actual, row["actual_tool_calls"] or (), secrets)),
+        calls=tuple(_calls(actual, row["actual_tool_calls"] or (), case, index, secrets)),
         feedback=feedback,
         expectations=_expectations(expected, row),
         models=tuple(_models(actual)) if actual else (),
+        ending=ending.reason if ending else "",
+        ending_detail=storable_text(ending.detail, secrets) if ending else "",
+        injected=tuple(storable_text(f"{one.tool}: {one}", secrets) for one in case.injections if one.invocation_index == index),
     )
 
 
@@ -151,9 +163,14 @@ def _short(key: str) -> str:
     return key if len(key) <= _LONGEST_KEY else f"{key[:_LONGEST_KEY]}… {hashlib.sha256(key.encode('utf-8', 'replace')).hexdigest()[:8]}"
 
 
-def _calls(actual: Invocation | None, calls: Sequence[Mapping[str, Any]], secrets: Secrets) -> Iterator[ToolCall]:
-    for (call, answer), row in zip(actual.answered_calls() if actual else (), calls, strict=True):
-        yield ToolCall(name=call.name or "tool", args=row["args"], response=storable(answer.response, secrets) if answer else None)
+def _calls(
+    actual: Invocation | None, calls: Sequence[Mapping[str, Any]], case: CaseResult, index: int, secrets: Secrets
+) -> Iterator[ToolCall]:
+    answered = actual.answered_calls() if actual else []
+    done = by_call(case.injections, index, [call.name or "" for call, _ in answered]) if case.injections else [None] * len(answered)
+    for (call, answer), row, injection in zip(answered, calls, done, strict=True):
+        response = storable(answer.response, secrets) if answer else None
+        yield ToolCall(name=call.name or "tool", args=row["args"], response=response, injected=str(injection) if injection else "")
 
 
 def _models(actual: Invocation) -> Iterator[ModelCall]:

@@ -151,10 +151,17 @@ def _trace(run: Run, record: TraceRecord, after_ms: int) -> Trace:
             "adk.eval_case_id": fitted(record.eval_id, _LONGEST_NAME),
             "adk.run_index": str(record.run_index),
             "adk.invocation_index": str(record.invocation_index),
+            **_ending(record),
         },
         assessments=list(_assessments(run, record, trace_id, spans[0].span_id, began_ms)),
     )
     return info, spans
+
+
+def _ending(record: TraceRecord) -> dict[str, str]:
+    """Return the tags by which the last turns of simulated conversations can be found."""
+    told = {"adk_eval.ending": record.ending, "adk_eval.ending_detail": fitted(record.ending_detail, _LONGEST_NAME)}
+    return {name: text for name, text in told.items() if text}
 
 
 def _assessments(run: Run, record: TraceRecord, trace_id: str, span_id: str, when_ms: int) -> Iterator[Assessment]:
@@ -184,12 +191,14 @@ def _spans(record: TraceRecord, trace_number: int, began_ns: int) -> Iterator[Sp
     status = Status(StatusCode.ERROR, record.error) if record.error else _OK
     ended_ns = began_ns + record.duration_ms * 1_000_000
     told = _told(SpanType.AGENT, {"user_content": record.user}, {"final_response": record.response or None})
+    told |= {"adk_eval.injected": list(record.injected)} if record.injected else {}
     yield _span("invocation", root, None, (began_ns, ended_ns), status, told)
     for number, step in enumerate(_steps(record), start=1):
         when_ns = began_ns + number
         here = (_context(trace_number, number), root, (when_ns, when_ns), _OK)
         if isinstance(step, ToolCall):
-            yield _span(step.name, *here, _told(SpanType.TOOL, step.args, step.response))
+            injected = {"adk_eval.injected": step.injected} if step.injected else {}
+            yield _span(step.name, *here, _told(SpanType.TOOL, step.args, step.response) | injected)
         else:
             yield _span(step.model, *here, _told(SpanType.LLM, None, None) | _of_model(step))
 

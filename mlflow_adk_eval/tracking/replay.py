@@ -1,0 +1,66 @@
+"""What the agent did in a run, to be judged again: without the agent, by other criteria, or by another judge."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from mlflow_adk_eval.agents import Recording, load_recording
+from mlflow_adk_eval.agents.saving import on
+from mlflow_adk_eval.errors import TrackingError, UsageError
+from mlflow_adk_eval.evalset import EvalSet
+from mlflow_adk_eval.evalset.parse import parse
+from mlflow_adk_eval.evalset.result import parse_result
+from mlflow_adk_eval.gate.evidence import EVAL_SET, FOLDER, Evidence, integrity_problems
+from mlflow_adk_eval.gate.promotion import MlflowStore, reaching_mlflow
+from mlflow_adk_eval.origin import Origin
+
+RESULT = "result.evalset_result.json"
+_SCHEME = "runs:/"
+_EVAL_SET = TypeAdapter(EvalSet)
+
+
+def run_named(source: Any) -> str | None:
+    """Return the id of the run that ``runs:/<id>`` names; ``None`` for anything else.
+
+    >>> run_named("runs:/0123abcd"), run_named("my_agent")
+    ('0123abcd', None)
+    """
+    return source.removeprefix(_SCHEME).strip("/") if isinstance(source, str) and source.startswith(_SCHEME) else None
+
+
+def recording_of_run(run_id: str, tracking_uri: str | None = None) -> Recording:
+    """Return what the agent did in a run, if that is as it was when the evaluation ended.
+
+    Args:
+        run_id: the run.
+        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
+
+    Raises:
+        UsageError: if there is no such run, or it holds no evaluation.
+        TrackingError: if MLflow cannot be reached, or the run's artifacts are not those that its parameter vouches for.
+    """
+    with reaching_mlflow():
+        evidence = MlflowStore(tracking_uri).evidence(run_id)
+    if evidence.manifest is None or RESULT not in evidence.artifacts:
+        raise UsageError(f"run {run_id} holds no finished evaluation, so that there is nothing to judge again")
+    problems = integrity_problems(evidence)
+    if problems:
+        raise TrackingError(f"run {run_id}: {problems[0]}, so what the agent did in it cannot be believed")
+    return _recording(evidence)
+
+
+def _recording(evidence: Evidence) -> Recording:
+    eval_set = parse(_EVAL_SET, evidence.artifacts[EVAL_SET], f"run {evidence.run_id}, {FOLDER}/{EVAL_SET}")
+    result = parse_result(evidence.artifacts[RESULT], f"run {evidence.run_id}, {FOLDER}/{RESULT}")
+    recording = load_recording(result)
+    origin = Origin(
+        agent=evidence.tags.get("adk_eval.agent_version", ""),
+        agent_version=evidence.params.get("adk_eval.model_id", ""),
+        recorded_at=datetime.fromtimestamp(result.creation_timestamp, tz=UTC).isoformat(timespec="seconds"),
+        num_runs=recording.num_runs(eval_set.eval_ids),
+    )
+    return replace(recording, origin=on(eval_set, origin))
