@@ -6,9 +6,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mlflow_adk_eval import metrics, scorers, testing
-    from mlflow_adk_eval.agents import Session
+    from mlflow_adk_eval import metrics, rapid_eval, scorers, testing
+    from mlflow_adk_eval.agents import A2AAgent, OpenAIChatAgent, Recording, Session, load_recording
+    from mlflow_adk_eval.agents.saving import save_recording
     from mlflow_adk_eval.config import EvalConfig, load_config
+    from mlflow_adk_eval.course import Ending
     from mlflow_adk_eval.errors import (
         AdkEvalError,
         AgentError,
@@ -25,16 +27,19 @@ if TYPE_CHECKING:
     from mlflow_adk_eval.gate import gate, promote, verify
     from mlflow_adk_eval.judge import Budget, JudgeOptions
     from mlflow_adk_eval.outcome import CaseResult, CriterionResult, Decision, Errored, Report, Scored, Skipped, Vote
+    from mlflow_adk_eval.recorder import record
     from mlflow_adk_eval.runner import score
-    from mlflow_adk_eval.tracking import aevaluate, evaluate, upload
+    from mlflow_adk_eval.tracking import aevaluate, evaluate, register, upload
     from mlflow_adk_eval.tracking.capturing import capture
     from mlflow_adk_eval.tracking.datasets import pull_eval_set, push_eval_set
     from mlflow_adk_eval.tracking.modelling import model_fn
     from mlflow_adk_eval.tracking.predicting import predict_fn, records
 
 _HOMES = {
-    "agents": ("Session",),
+    "agents": ("A2AAgent", "OpenAIChatAgent", "Recording", "Session", "load_recording"),
+    "agents.saving": ("save_recording",),
     "config": ("EvalConfig", "load_config"),
+    "course": ("Ending",),
     "errors": (
         "AdkEvalError",
         "AgentError",
@@ -51,18 +56,20 @@ _HOMES = {
     "evalset": ("EvalCase", "EvalSet", "Invocation", "load_eval_set", "migrate"),
     "gate": ("gate", "promote", "verify"),
     "outcome": ("CaseResult", "CriterionResult", "Decision", "Errored", "Report", "Scored", "Skipped", "Vote"),
+    "recorder": ("record",),
     "runner": ("score",),
-    "tracking": ("aevaluate", "evaluate", "upload"),
+    "tracking": ("aevaluate", "evaluate", "register", "upload"),
     "tracking.capturing": ("capture",),
     "tracking.datasets": ("pull_eval_set", "push_eval_set"),
     "tracking.modelling": ("model_fn",),
     "tracking.predicting": ("predict_fn", "records"),
 }
-_MODULES = ("metrics", "scorers", "testing")
+_MODULES = ("metrics", "rapid_eval", "scorers", "testing")
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __version__ = "0.1.0"
 __all__ = [
+    "A2AAgent",
     "AdkEvalError",
     "AgentError",
     "Budget",
@@ -70,6 +77,7 @@ __all__ = [
     "ConfigError",
     "CriterionResult",
     "Decision",
+    "Ending",
     "Errored",
     "EvalCase",
     "EvalConfig",
@@ -80,6 +88,8 @@ __all__ = [
     "Invocation",
     "JudgeError",
     "JudgeOptions",
+    "OpenAIChatAgent",
+    "Recording",
     "Report",
     "RunError",
     "Scored",
@@ -94,6 +104,7 @@ __all__ = [
     "gate",
     "load_config",
     "load_eval_set",
+    "load_recording",
     "metrics",
     "migrate",
     "model_fn",
@@ -101,7 +112,11 @@ __all__ = [
     "promote",
     "pull_eval_set",
     "push_eval_set",
+    "rapid_eval",
+    "record",
     "records",
+    "register",
+    "save_recording",
     "score",
     "scorers",
     "testing",

@@ -23,13 +23,11 @@ from mlflow_adk_eval.evalset.parse import decode, problems_of, read_text
 from mlflow_adk_eval.evalset.schema import unknown_keys
 from mlflow_adk_eval.settings import (
     EFFICIENCY,
-    SETTINGS,
     CodeConfig,
     CriterionSettings,
     CustomMetricConfig,
     CustomSettings,
     EfficiencySettings,
-    EnvironmentSimulationConfig,
     FinalStateSettings,
     HallucinationsSettings,
     Interval,
@@ -46,6 +44,9 @@ from mlflow_adk_eval.settings import (
     UserSimulatorSettings,
     VertexSettings,
 )
+from mlflow_adk_eval.settings import SETTINGS as _OF_ADK
+from mlflow_adk_eval.settings_environment import EnvironmentSimulationConfig
+from mlflow_adk_eval.settings_rapid import RAPID_SETTINGS, PairwiseSettings
 
 __all__ = [
     "CONFIG_FILE",
@@ -69,6 +70,7 @@ __all__ = [
     "MatchType",
     "MetricInfo",
     "MetricValueInfo",
+    "PairwiseSettings",
     "RubricSettings",
     "ToolTrajectorySettings",
     "UserSimulatorConfig",
@@ -84,8 +86,13 @@ CONFIG_FILE = "test_config.json"
 
 S = TypeVar("S", bound=Settings)
 
+SETTINGS: Mapping[str, type[CriterionSettings]] = {**_OF_ADK, **RAPID_SETTINGS}
+"""Every criterion by name, with the class of its settings: ADK's, ours, and the metrics of the Rapid Eval API."""
+
 
 Criteria = dict[str, SerializeAsAny[CriterionSettings]]
+
+_BY_CASE = ("case_criteria", "case_environments")
 
 
 class EvalConfig(Settings):
@@ -97,12 +104,24 @@ class EvalConfig(Settings):
     live_model_config: LiveModelConfig | None = None
     environment_simulation_config: EnvironmentSimulationConfig | None = None
     """What answers tool calls in the place of tools. ADK has the class but no place for it here, and ignores it."""
+    case_environments: dict[str, EnvironmentSimulationConfig | None] = Field(default_factory=dict)
+    """What does so in single cases, by eval id, instead of that; ``None``: nothing. Our addition; ADK ignores it."""
     case_criteria: dict[str, Criteria] = Field(default_factory=dict)
     """Criteria of single cases, by eval id, instead of `criteria`. Our addition; ADK ignores it."""
 
     def criteria_of(self, eval_id: str) -> Criteria:
         """Return the criteria that decide one case."""
         return self.case_criteria.get(eval_id, self.criteria)
+
+    def without(self, eval_ids: Iterable[str]) -> EvalConfig:
+        """Return the config without what it says of single cases, such as those that were left out of a selection."""
+        left_out = set(eval_ids)
+        kept = {name: {key: found for key, found in getattr(self, name).items() if key not in left_out} for name in _BY_CASE}
+        return self.model_copy(update=kept)
+
+    def environment_of(self, eval_id: str) -> EnvironmentSimulationConfig | None:
+        """Return what answers tool calls in one case; ``None``: the tools."""
+        return self.case_environments.get(eval_id, self.environment_simulation_config)
 
     def greater_is_better(self, criterion: str) -> bool:
         """Whether a higher score of `criterion` is better."""
@@ -121,9 +140,7 @@ class EvalConfig(Settings):
     def to_json(self) -> Json:
         """Return the config with every default spelt out, as ADK reads it."""
         dumped: Json = self.model_dump(mode="json", exclude_none=True)
-        if not self.case_criteria:
-            del dumped["case_criteria"]
-        return dumped
+        return {name: value for name, value in dumped.items() if value or name not in _BY_CASE}
 
     def digest(self) -> str:
         """Return ``sha256:<hex>`` of the config with every default spelt out."""

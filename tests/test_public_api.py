@@ -15,11 +15,11 @@ HEAVY = {"mlflow", "google.adk", "google.genai", "pandas", "numpy", "nltk", "sci
 
 def test_the_public_names_are_exactly_these() -> None:
     assert sorted(adk_eval.__all__) == [
-        "AdkEvalError", "AgentError", "Budget", "CaseResult", "ConfigError", "CriterionResult", "Decision", "Errored", "EvalCase",
-        "EvalConfig", "EvalSet", "EvalSetError", "GateFailed", "InputError", "Invocation", "JudgeError", "JudgeOptions", "Report",
-        "RunError", "Scored", "Session", "Skipped", "TrackingError", "UsageError", "Vote", "aevaluate", "capture", "evaluate", "gate",
-        "load_config", "load_eval_set", "metrics", "migrate", "model_fn", "predict_fn", "promote", "pull_eval_set", "push_eval_set",
-        "records", "score", "scorers", "testing", "upload", "verify",
+        "A2AAgent", "AdkEvalError", "AgentError", "Budget", "CaseResult", "ConfigError", "CriterionResult", "Decision", "Ending", "Errored", "EvalCase",
+        "EvalConfig", "EvalSet", "EvalSetError", "GateFailed", "InputError", "Invocation", "JudgeError", "JudgeOptions", "OpenAIChatAgent", "Recording",
+        "Report", "RunError", "Scored", "Session", "Skipped", "TrackingError", "UsageError", "Vote", "aevaluate", "capture", "evaluate", "gate",
+        "load_config", "load_eval_set", "load_recording", "metrics", "migrate", "model_fn", "predict_fn", "promote", "pull_eval_set", "push_eval_set",
+        "rapid_eval", "record", "records", "register", "save_recording", "score", "scorers", "testing", "upload", "verify",
     ]  # fmt: skip
 
 

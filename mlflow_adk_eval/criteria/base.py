@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from mlflow_adk_eval.course import Ending
 from mlflow_adk_eval.evalset import ConversationScenario, EvalCase, Invocation
 from mlflow_adk_eval.outcome import CriterionResult, Errored, Judged, Outcome, Scored, Skipped, Vote, case_outcome
 from mlflow_adk_eval.redact import redacted, secrets_of
@@ -27,6 +28,10 @@ class CaseRun:
     """Why the conversation is not what the case asks for; empty where it is."""
     unfinished: bool = False
     """Whether the last actual turn is the one in which the agent failed."""
+    baseline: tuple[Invocation, ...] | None = None
+    """What the baseline did in the same case, for criteria that choose between the two; ``None`` where there is none."""
+    ending: Ending | None = None
+    """Why a simulated user ended the conversation; ``None`` where that is not known."""
 
     @property
     def eval_id(self) -> str:

@@ -10,17 +10,13 @@ from typing import Any
 from mlflow_adk_eval.concurrency import gathered
 from mlflow_adk_eval.criteria.base import CaseRun
 from mlflow_adk_eval.criteria.judged import TRIVIAL, Cell, judged_turns, place, tally, trivial
+from mlflow_adk_eval.criteria.knowledge import knowledge
 from mlflow_adk_eval.criteria.steps import Step, steps
 from mlflow_adk_eval.criteria.transcript import (
-    conversation_text,
     final_text,
-    grounding_text,
-    instructions_text,
     steps_text,
-    tools_text,
-    user_text,
 )
-from mlflow_adk_eval.evalset import AppDetails, IntermediateData, Invocation
+from mlflow_adk_eval.evalset import IntermediateData, Invocation
 from mlflow_adk_eval.judge.jury import Finding, Jury
 from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
 from mlflow_adk_eval.judge.question import Item, Question
@@ -61,7 +57,7 @@ class Hallucinations:
         if trivial(final_text(run.actual[index])):
             return Cell(Scored(0.0, TRIVIAL))
         statements = _statements(run.actual[index], intermediate=self.settings.evaluate_intermediate_nl_responses)
-        context = _context(run.actual[: index + 1])
+        context = knowledge(run.actual[: index + 1])
         asked = [(statement, question) for statement in statements for question in _questions(statement, context)]
         ballots = await gathered(partial(self.jury.decide, question, place(run, index, _NAME)) for _, question in asked)
         found: dict[str, list[Finding]] = {}
@@ -94,23 +90,6 @@ def _statements(turn: Invocation, *, intermediate: bool) -> list[_Statement]:
 
 def _calls(found: Sequence[Step]) -> str:
     return steps_text(step for step in found if step.kind in ("call", "response"))
-
-
-def _context(turns: Sequence[Invocation]) -> Mapping[str, str]:
-    """Return what the agent knew in the last of some turns, whatever it did in it."""
-    app = _latest_app(turns)
-    return {
-        "developer_instructions": instructions_text(app),
-        "tools": tools_text(app),
-        "grounding_metadata": "\n".join(filter(None, map(grounding_text, turns))),
-        "earlier_turns": conversation_text(turns[:-1]),
-        "user_message": user_text(turns[-1]),
-    }
-
-
-def _latest_app(turns: Sequence[Invocation]) -> AppDetails | None:
-    """Return the agents as they were last recorded; not as they were before, since instructions may hold the state of a session."""
-    return next((turn.app_details for turn in reversed(turns) if turn.app_details), None)
 
 
 def _questions(statement: _Statement, context: Mapping[str, str]) -> Iterator[Question]:

@@ -13,18 +13,20 @@ from mlflow_adk_eval.config import (
     EvalConfig,
     FinalStateSettings,
     JudgedSettings,
+    PairwiseSettings,
     RubricSettings,
     VertexSettings,
 )
 from mlflow_adk_eval.criteria.base import Criterion, Planned
 from mlflow_adk_eval.criteria.custom import CustomMetric, load_function
+from mlflow_adk_eval.criteria.rapid import RAPID_COMPUTED
 from mlflow_adk_eval.criteria.registry import JUDGED, REGISTRY, VERTEX
 from mlflow_adk_eval.criteria.rubrics import rubric_problem
 from mlflow_adk_eval.errors import ConfigError, Problem, UsageError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet
 from mlflow_adk_eval.judge.judging import Judging
 
-_NEED_REFERENCE = {"tool_trajectory_avg_score", "response_match_score", "final_response_match_v2"}
+_NEED_REFERENCE = {"tool_trajectory_avg_score", "response_match_score", "final_response_match_v2", *RAPID_COMPUTED}
 _NEED_SCENARIO = {"per_turn_user_simulator_quality_v1"}
 _MAX_NAMED = 5
 
@@ -40,6 +42,8 @@ class Plan:
     by_case: Mapping[str, tuple[Planned, ...]]
     judged: bool = False
     """Whether any criterion asks a judge."""
+    pairwise: tuple[str, ...] = ()
+    """The criteria that need a baseline."""
 
     def of(self, eval_id: str) -> tuple[Planned, ...]:
         """Return the criteria of one case."""
@@ -59,7 +63,7 @@ def plan(config: EvalConfig, eval_set: EvalSet, judging: Judging | None = None) 
         ConfigError: naming each criterion that cannot be applied to a case.
         JudgeError: if a judge cannot be had.
     """
-    _refuse_duplicates(eval_set)
+    refuse_duplicates(eval_set)
     judges = judging or Judging()
     places = _places(config, eval_set)
     problems = [*_inapplicable(config, places), *_without_rubrics(places), *_without_case(config, eval_set)]
@@ -74,7 +78,7 @@ def plan(config: EvalConfig, eval_set: EvalSet, judging: Judging | None = None) 
             chosen = planned if case.final_session_state else stateless
             if chosen is not default:
                 by_case[case.eval_id] = chosen
-    return Plan(default, by_case, judged=judges.asked)
+    return Plan(default, by_case, judged=judges.asked, pairwise=_pairwise(places))
 
 
 def _places(config: EvalConfig, eval_set: EvalSet) -> list[Place]:
@@ -87,7 +91,8 @@ def _places(config: EvalConfig, eval_set: EvalSet) -> list[Place]:
     return list(places.values())
 
 
-def _refuse_duplicates(eval_set: EvalSet) -> None:
+def refuse_duplicates(eval_set: EvalSet) -> None:
+    """Raise an error that names the ids that several cases of `eval_set` have."""
     twice = [eval_id for eval_id, count in Counter(eval_set.eval_ids).items() if count > 1]
     if twice:
         named = ", ".join(map(repr, twice[:_MAX_NAMED]))
@@ -149,6 +154,11 @@ def _without_rubrics(places: list[Place]) -> Iterator[Problem]:
                 for problem in dict.fromkeys(found.values()):
                     affected = _few([eval_id for eval_id, said in found.items() if said == problem])
                     yield Problem(f"{at}.{name}", f"{problem} in these cases: {affected}", "rubrics, here or in the eval set")
+
+
+def _pairwise(places: list[Place]) -> tuple[str, ...]:
+    found = (name for _, criteria, _ in places for name, settings in criteria.items() if isinstance(settings, PairwiseSettings))
+    return tuple(dict.fromkeys(found))
 
 
 def _few(named: list[str]) -> str:

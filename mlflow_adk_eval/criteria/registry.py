@@ -11,6 +11,7 @@ from mlflow_adk_eval.criteria.efficiency import MEASURES, per_turn
 from mlflow_adk_eval.criteria.final_response import FinalResponseMatch
 from mlflow_adk_eval.criteria.final_state import FinalSessionState
 from mlflow_adk_eval.criteria.hallucinations import Hallucinations
+from mlflow_adk_eval.criteria.rapid import RAPID_COMPUTED, RAPID_JUDGED
 from mlflow_adk_eval.criteria.response_match import ResponseMatch
 from mlflow_adk_eval.criteria.rubric_quality import FinalResponseQuality, ToolUseQuality, TrajectoryQuality
 from mlflow_adk_eval.criteria.trajectory import ToolTrajectory
@@ -25,6 +26,7 @@ REGISTRY: Mapping[str, Factory] = {
     "response_match_score": ResponseMatch,
     "final_session_state": FinalSessionState,
     **{name: per_turn(measure) for name, measure in MEASURES.items()},
+    **RAPID_COMPUTED,
 }
 """Those that are computed: from a name to what makes the criterion of its settings."""
 
@@ -40,5 +42,6 @@ JUDGED: Mapping[str, Callable[[Any, Jury], Criterion]] = {
     "multi_turn_task_success_v1": judge_backed.task_success,
     "multi_turn_trajectory_quality_v1": judge_backed.trajectory_quality,
     "multi_turn_tool_use_quality_v1": judge_backed.tool_use_quality,
+    **RAPID_JUDGED,
 }
 """Those that a jury decides, or may decide."""

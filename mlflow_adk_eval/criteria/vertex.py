@@ -9,6 +9,7 @@ from typing import Any
 
 from mlflow_adk_eval.criteria.base import CaseRun, Criterion, whole_case
 from mlflow_adk_eval.criteria.judged import TRIVIAL, Cell, foregone, judged_turns, place, trivial
+from mlflow_adk_eval.criteria.rapid import RapidRating
 from mlflow_adk_eval.criteria.transcript import final_text, user_text
 from mlflow_adk_eval.criteria.vertex_instance import conversation, exchange
 from mlflow_adk_eval.evalset import Invocation
@@ -17,7 +18,11 @@ from mlflow_adk_eval.judge.jury import Place
 from mlflow_adk_eval.judge.vertex import COHERENCE, VertexService
 from mlflow_adk_eval.judge.vertex_reply import Result, RubricVerdict
 from mlflow_adk_eval.outcome import Errored, Judged, Outcome, Scored, Vote
+from mlflow_adk_eval.rapid_eval.judged import Judgement
+from mlflow_adk_eval.rapid_eval.messages import Rated
+from mlflow_adk_eval.rapid_metrics import RAPID_METRICS, RapidMetric
 from mlflow_adk_eval.settings import VertexSettings
+from mlflow_adk_eval.settings_rapid import RatingSettings, TextRatingSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,19 @@ def coherence(settings: VertexSettings, service: VertexService) -> VertexTurns:
     return VertexTurns("response_evaluation_score", COHERENCE, lambda _user, agent: {"prediction": agent}, settings, service)
 
 
+def rapid_rating(metric: RapidMetric, settings: RatingSettings, service: VertexService) -> RapidRating:
+    """Return the service's rating of each turn by a metric of the Rapid Eval API."""
+    shown = isinstance(settings, TextRatingSettings) and settings.use_reference
+    spec = {"use_reference": True} if shown and "use_reference" in metric.spec else {}
+
+    async def rate(instance: Mapping[str, str], at: Place) -> Judgement:
+        result = await service.evaluate(metric.name, dict(instance), metric.bounds, spec)
+        rated = Rated(score=result.score, explanation=result.explanation, confidence=result.confidence)
+        return Judgement(rated=rated, error=result.error, votes=tuple(_votes(result, metric.name, at)))
+
+    return RapidRating(metric, settings, rate)
+
+
 @dataclass(frozen=True, slots=True)
 class VertexCase:
     """The service's score of a conversation as a whole: the share of the properties it looks for. One score per case.
@@ -85,6 +103,7 @@ VERTEX: Mapping[str, Callable[[Any, VertexService], Criterion]] = {
         name: partial(VertexCase, name)
         for name in ("multi_turn_task_success_v1", "multi_turn_trajectory_quality_v1", "multi_turn_tool_use_quality_v1")
     },
+    **{metric.criterion: partial(rapid_rating, metric) for metric in RAPID_METRICS.values() if metric.kind == "judged"},
 }
 """From a name to what makes the criterion of its settings and the service."""
 

@@ -17,6 +17,7 @@ from mlflow_adk_eval.inputs import ConfigSource
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.judge.judging import BudgetSource, JudgeSource
 from mlflow_adk_eval.ledger import LedgerSource
+from mlflow_adk_eval.rapid_metrics import RAPID_METRICS
 from mlflow_adk_eval.settings import Settings
 
 T = TypeVar("T")
@@ -56,6 +57,7 @@ ABOUT: Mapping[str, str] = {
     "token_usage_v1": "the tokens of a turn, input and output together; lower is better",
     "invocation_duration_v1": "the seconds that a turn took; lower is better",
     "final_session_state": "1 if the session ended in the expected state, else 0",
+    **{metric.criterion: metric.about for metric in RAPID_METRICS.values()},
 }
 """What each criterion's score is."""
 
@@ -70,6 +72,13 @@ _ARGUMENTS: Mapping[str, str] = {
     "evaluate_intermediate_nl_responses": "whether what the agent said on the way is judged, too.",
     "stop_signal": "how the simulated user says that it is done.",
     "backend": "who decides: Vertex's service, or the judge.",
+    "use_effective_order": "whether n-grams that a short answer cannot have are left out.",
+    "rouge_type": "``rouge1`` to ``rouge9``, ``rougeL`` or ``rougeLsum``.",
+    "use_stemmer": "whether English words are stemmed.",
+    "split_summaries": "whether ``rougeLsum`` takes each sentence for a line.",
+    "use_strict_string_match": "whether values must be written alike; else they are compared as JSON.",
+    "instruction": "what counts as the instruction: what the user said, or what the agent is told to do.",
+    "use_reference": "whether the judge sees the expected answer.",
     "only_where_expected": "whether rows that expect no state are left without a score on purpose.",
     "judge": "who judges, instead of the model that the settings name: a model's name or a callable.",
     "judge_options": "how judges are asked.",

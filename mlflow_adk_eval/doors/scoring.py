@@ -40,6 +40,9 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
     "tool_call_count_v1": (MADE,),
     "response_match_score": (RESPONSE,),
     "final_response_match_v2": (RESPONSE,),
+    **{f"rapid_eval_{name}": (CALLS, MADE) for name in ("tool_name_match", "tool_parameter_key_match", "tool_parameter_kv_match")},
+    "rapid_eval_tool_call_valid": (MADE,),
+    **{f"rapid_eval_{name}": (RESPONSE,) for name in ("exact_match", "bleu", "rouge")},
 }
 """The cells without which a criterion would judge by what nobody said."""
 

@@ -1,8 +1,8 @@
 """Vertex AI's evaluation service, which judges by metrics of its own, through google-cloud-aiplatform.
 
 The service is reached through that package's client of the v1beta1 API: the only one of its clients that knows both the
-predefined metrics and coherence, without a download from Cloud Storage. Importing it takes seconds, so it is done when the
-first criterion needs it.
+predefined metrics and those of the Rapid Eval API, without a download from Cloud Storage. Importing it takes seconds, so it is
+done when somebody first needs it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import hashlib
 import importlib
 import os
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -28,21 +29,27 @@ from mlflow_adk_eval.judge.adc import application_default
 from mlflow_adk_eval.judge.base import Answer, Refused
 from mlflow_adk_eval.judge.failures import one_line
 from mlflow_adk_eval.judge.vertex_reply import UNSENDABLE, Result, answer_of, failures_told, read_result
+from mlflow_adk_eval.rapid_metrics import RAPID_METRICS
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
 
-    from mlflow_adk_eval.judge.calls import Calls
+    from mlflow_adk_eval.judge.calls import Calls, Made, Send
 
 COHERENCE = "coherence"
-"""What the service calls its rating of an answer in itself, which is an input of its own and not one of the predefined metrics."""
+"""What the service calls its rating of an answer in itself: like all metrics of the Rapid Eval API, an input of its own."""
+
+Material = Json | Sequence[Mapping[str, str]]
+"""What is judged: an instance, or, for a metric of the Rapid Eval API that is computed, several."""
 
 _API = "google.cloud.aiplatform_v1beta1"
 _INSTALL = 'pip install "mlflow-adk-eval[vertex]"'
 _PACKAGE = f"the package google-cloud-aiplatform is not installed: {_INSTALL}"
 _PROJECT = "GOOGLE_CLOUD_PROJECT is not set: wanted the id of a Google Cloud project in which the Vertex AI API is enabled"
 _LOCATION = "GOOGLE_CLOUD_LOCATION is not set: wanted where the service is to work, such as us-central1"
-_WAY_OUT = 'Or let a judge of your own decide: "backend": "judge" in the settings of the criterion.'
+_WAY_OUT = (
+    'Or let a judge of your own decide: "backend": "judge" in the settings of the criterion, or backend="local" in evaluate_instances.'
+)
 _ATTEMPTS = 2
 """An answer without a score is asked for once more."""
 
@@ -62,48 +69,54 @@ class VertexClient:
     """Clients of the package that no request uses. Each has a connection of its own, since they are not made for threads."""
     _refreshing: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
-    def address(self, metric: str, instance: Json, attempt: int = 0) -> str:
+    def address(self, metric: str, instance: Material, attempt: int = 0, spec: Json | None = None) -> str:
         """Return what tells an answer from all others.
 
         Args:
             metric: the metric, as the service calls it.
             instance: what is judged.
             attempt: the number of the answer, from 0, where an earlier one had no score.
+            spec: the settings of the metric.
         """
-        asked = [self.endpoint, self.project, self.location, metric, instance, *([attempt] if attempt else [])]
+        asked = [self.endpoint, self.project, self.location, metric, instance, *([spec] if spec else []), *([attempt] if attempt else [])]
         return hashlib.sha256(canonical_json(asked)).hexdigest()
 
-    async def evaluate(self, metric: str, instance: Json) -> Answer:
+    async def evaluate(self, metric: str, instance: Material, spec: Json | None = None) -> Answer:
         """Send one request, once; the answer's text is the JSON of the service's result.
 
         A worker thread waits for the service: the package's async clients speak gRPC, or REST in its newest versions only.
+
+        Args:
+            metric: the metric, as the service calls it: a predefined one, or one of the Rapid Eval API.
+            instance: what is judged.
+            spec: the settings of the metric, for one of the Rapid Eval API.
 
         Raises:
             Unavailable: if the same request may succeed later.
             Refused: if it never will.
         """
         limiter = anyio.CapacityLimiter(1)  # of its own: how many requests there are is decided elsewhere
-        return await anyio.to_thread.run_sync(self._evaluate, metric, instance, abandon_on_cancel=True, limiter=limiter)
+        return await anyio.to_thread.run_sync(self._evaluate, metric, instance, spec or {}, abandon_on_cancel=True, limiter=limiter)
 
     async def aclose(self) -> None:
         """Give back connections."""
         while self._idle:
             self._idle.pop().transport.close()
 
-    def _evaluate(self, metric: str, instance: Json) -> Answer:
-        request = self._request(metric, instance)
+    def _evaluate(self, metric: str, instance: Material, spec: Json) -> Answer:
+        request = self._request(_asked(metric, instance, spec))
         with failures_told(), self._client() as client:
             self._refresh()
             response = client.evaluate_instances(request, retry=None, timeout=self.timeout_s)
-        return answer_of(type(response).pb(response), f"vertex:{metric}")
+        return answer_of(type(response).pb(response), metric)
 
-    def _request(self, metric: str, instance: Json) -> Any:
+    def _request(self, asked: Json) -> Any:
         from google.protobuf import json_format  # noqa: PLC0415
 
         request = importlib.import_module(_API).EvaluateInstancesRequest()
         parent = {"location": f"projects/{self.project}/locations/{self.location}"}
         try:
-            json_format.ParseDict(parent | _asked(metric, instance), type(request).pb(request), ignore_unknown_fields=True)
+            json_format.ParseDict(parent | asked, type(request).pb(request), ignore_unknown_fields=True)
         except json_format.ParseError as error:
             raise Refused(f"{UNSENDABLE}: {one_line(str(error))}") from None
         return request
@@ -204,11 +217,12 @@ def _refuse_old() -> None:
         raise JudgeError(f"google-cloud-aiplatform {version('google-cloud-aiplatform')} is too old: {_INSTALL}. {_WAY_OUT}")
 
 
-def _asked(metric: str, instance: Json) -> Json:
+def _asked(metric: str, instance: Material, spec: Json) -> Json:
     """Return what a request asks for."""
-    if metric == COHERENCE:
-        return {"coherence_input": {"metric_spec": {}, "instance": instance}}
-    return {"metrics": [{"predefined_metric_spec": {"metric_spec_name": metric}}], "instance": instance}
+    rapid = RAPID_METRICS.get(metric)
+    if rapid is None:
+        return {"metrics": [{"predefined_metric_spec": {"metric_spec_name": metric}}], "instance": instance}
+    return {rapid.input_key: {"metric_spec": spec, "instances" if rapid.kind == "computed" else "instance": instance}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,29 +234,29 @@ class VertexService:
     rejudge_failed: bool = False
     """Whether to ask anew where the ledger's answer has no score."""
 
-    async def evaluate(self, metric: str, instance: Json, bounds: tuple[float, float]) -> Result:
+    async def evaluate(self, metric: str, instance: Material, bounds: tuple[float, float], spec: Json | None = None) -> Result:
         """Return what the service makes of an instance, or what went wrong.
 
         Args:
             metric: the metric, as the service calls it.
             instance: what is judged, as the service wants it.
             bounds: the least and the greatest score of the metric.
+            spec: the settings of the metric, for one of the Rapid Eval API.
         """
+        send = partial(self.client.evaluate, metric, instance, spec)
+        read = partial(read_result, bounds=bounds, metric=metric, count=1 if isinstance(instance, Mapping) else len(instance))
         result = Result()
         for attempt in range(_ATTEMPTS):
-            result = await self._attempt(metric, instance, bounds, self.client.address(metric, instance, attempt))
-            if result.score is not None or not result.answered:
+            result = await self._attempt(send, read, self.client.address(metric, instance, attempt, spec))
+            if not result.error or not result.answered:
                 break
         return result
 
-    async def _attempt(self, metric: str, instance: Json, bounds: tuple[float, float], address: str) -> Result:
-        async def send() -> Answer:
-            return await self.client.evaluate(metric, instance)
-
+    async def _attempt(self, send: Send, read: Callable[[Made], Result], address: str) -> Result:
         made = await self.calls.make(send, address)
-        result = read_result(made, bounds)
-        if made.reused and result.score is None and self.rejudge_failed:
-            return read_result(await self.calls.make(send, address, anew=True), bounds)
+        result = read(made)
+        if made.reused and result.error and self.rejudge_failed:
+            return read(await self.calls.make(send, address, anew=True))
         return result
 
     async def aclose(self) -> None:

@@ -1,16 +1,17 @@
-"""What Vertex AI's evaluation service replies: a result for one instance, or why there is none."""
+"""What Vertex AI's evaluation service replies: a result for what was asked, or why there is none."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mlflow_adk_eval.judge.base import Answer, NoAnswer, Refused, Unavailable
 from mlflow_adk_eval.judge.failures import failure, one_line, retry_after_s, retry_delay_s
+from mlflow_adk_eval.rapid_metrics import CHOICES, RAPID_METRICS, RapidMetric
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.judge.calls import Made
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
 UNSENDABLE = "this cannot be put into a request to Vertex AI"
 _STATUS_OF = {2: 500, 4: 504, 7: 403, 8: 429, 10: 503, 13: 500, 14: 503, 16: 401}
 """The HTTP statuses of the gRPC codes with which a row may fail though another one, or the same one later, would not."""
+_HINTS = {
+    401: "Are the credentials still good? `gcloud auth application-default login` renews them.",
+    403: "Is the Vertex AI API enabled in GOOGLE_CLOUD_PROJECT, and do the credentials have the role Vertex AI User there?",
+    404: "Does the project exist, and is the service offered in GOOGLE_CLOUD_LOCATION?",
+    429: "The quota of the project is used up: raise it, or ask less at a time with JudgeOptions(max_concurrency=...).",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +39,14 @@ class RubricVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What the service made of one instance."""
+    """What the service made of one instance, or of all instances of a computed metric."""
 
-    score: float | None = None
+    scores: tuple[float, ...] = ()
+    """Of each instance; empty without a result, and for a pairwise metric."""
+    choice: str | None = None
+    """One of `CHOICES`, for a pairwise metric."""
     error: str = ""
-    """Why there is no score; empty where there is one."""
+    """Why there is no result; empty where there is one."""
     explanation: str = ""
     verdicts: tuple[RubricVerdict, ...] = ()
     confidence: float | None = None
@@ -48,19 +58,35 @@ class Result:
     reused: bool = False
     """Whether the ledger held the answer."""
     raw: str = ""
-    """What the service answered, where that has no score."""
+    """What the service answered, where that is no result."""
+
+    @property
+    def score(self) -> float | None:
+        """The score of the only instance, or of the first one."""
+        return self.scores[0] if self.scores else None
 
 
-def read_result(made: Made, bounds: tuple[float, float]) -> Result:
-    """Return what a call brought: a score within `bounds`, or the reason why there is none."""
+def read_result(made: Made, bounds: tuple[float, float], metric: str = "", count: int = 1) -> Result:
+    """Return what a call brought, or the reason why that is no result.
+
+    Args:
+        made: the call.
+        bounds: the least and the greatest score.
+        metric: the metric, as the service calls it.
+        count: how many instances were asked about.
+    """
     answer = made.answer
     if answer is None:
         return Result(error=made.error)
-    row = _object(answer.text)
-    score = row.get("score")
-    error = answer.problem or _error(row.get("error")) or _unscored(score, bounds)
+    row, rapid = _object(answer.text), RAPID_METRICS.get(metric)
+    pairwise = rapid is not None and rapid.kind == "pairwise"
+    scores = () if pairwise else _scores(row, rapid)
+    choice = row.get("pairwise_choice") if pairwise else None
+    unread = _undecided(choice) if pairwise else _unscored(scores, bounds, count)
+    error = answer.problem or _error(row.get("error")) or unread
     return Result(
-        score=None if error else float(score or 0),
+        scores=() if error else tuple(map(float, scores)),
+        choice=None if error else choice,
         error=error,
         explanation=str(row.get("explanation") or ""),
         verdicts=tuple(_verdicts(row.get("rubricVerdicts"))),
@@ -87,7 +113,27 @@ def _error(error: Any) -> str:
     return f"Vertex AI: {error.get('message') or 'no reason given'} (code {error['code']})"
 
 
-def _unscored(score: Any, bounds: tuple[float, float]) -> str:
+def _scores(row: Mapping[str, Any], rapid: RapidMetric | None) -> Sequence[Any]:
+    """Return what stands where the scores belong."""
+    if rapid is not None and rapid.kind == "computed":
+        return [value.get("score") for value in row.get(rapid.values_key) or ()]
+    return [row.get("score")]
+
+
+def _undecided(choice: Any) -> str:
+    """Return why a choice is none."""
+    return "" if choice in CHOICES else f"Vertex AI made no choice{f', but {choice}' if choice else ''}"
+
+
+def _unscored(scores: Sequence[Any], bounds: tuple[float, float], count: int) -> str:
+    """Return why scores are none."""
+    if scores and len(scores) != count:
+        return f"Vertex AI gave {len(scores)} scores for {count} instances"
+    whys = [_no_score(score, bounds) for score in scores or (None,)]
+    return "; ".join(f"instance {number}: {why}" if count > 1 else why for number, why in enumerate(whys, 1) if why)
+
+
+def _no_score(score: Any, bounds: tuple[float, float]) -> str:
     """Return why a score is none."""
     if score is None:
         return "Vertex AI gave no score"
@@ -111,36 +157,46 @@ def _verdicts(found: Any) -> Iterator[RubricVerdict]:
         )
 
 
-def answer_of(response: Any, model: str) -> Answer:
-    """Return the result in a response, of whichever kind it is.
+def answer_of(response: Any, metric: str) -> Answer:
+    """Return the result in a response.
 
     Args:
         response: the protobuf.
-        model: what reports call the service.
+        metric: what was asked for, as the service calls it.
 
     Raises:
         NoAnswer: if the service says that it failed, rather than that it cannot judge this.
     """
     from google.protobuf import json_format  # noqa: PLC0415
 
-    if response.HasField("coherence_result"):
-        row = response.coherence_result
-    elif response.metric_results:
-        row = response.metric_results[0]
-        if row.error.code in _STATUS_OF:
-            raise failure(_STATUS_OF[row.error.code], row.error.message or f"code {row.error.code}")
-        if row.HasField("error"):
-            row.error.ClearField("details")
-    else:
+    model, rapid = f"vertex:{metric}", RAPID_METRICS.get(metric)
+    row = _row(response, rapid)
+    if row is None:
         return Answer(text="", model=model, problem="Vertex AI's answer has no result")
-    return Answer(text=json_format.MessageToJson(row, indent=None, ensure_ascii=False), model=model)
+    documented = rapid is not None  # the answers of the Rapid Eval API are in snake_case
+    text = json_format.MessageToJson(row, indent=None, ensure_ascii=False, preserving_proto_field_name=documented)
+    return Answer(text=text, model=model)
+
+
+def _row(response: Any, rapid: RapidMetric | None) -> Any:
+    """Return what a response holds; ``None``: not what was asked for."""
+    if rapid is not None:
+        return getattr(response, rapid.result_key) if response.HasField(rapid.result_key) else None
+    if not response.metric_results:
+        return None
+    row = response.metric_results[0]
+    if row.error.code in _STATUS_OF:
+        raise failure(_STATUS_OF[row.error.code], row.error.message or f"code {row.error.code}")
+    if row.HasField("error"):
+        row.error.ClearField("details")
+    return row
 
 
 @contextmanager
 def failures_told() -> Generator[None]:
     """Say of whatever the package raises whether the same request may succeed later."""
     from google.api_core.exceptions import GoogleAPICallError  # noqa: PLC0415
-    from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415
+    from google.auth.exceptions import GoogleAuthError, InvalidOperation  # noqa: PLC0415
     from google.protobuf.json_format import ParseError, SerializeToJsonError  # noqa: PLC0415
     from requests.exceptions import RequestException, Timeout  # noqa: PLC0415
 
@@ -148,6 +204,8 @@ def failures_told() -> Generator[None]:
         yield
     except GoogleAPICallError as error:
         raise _of_status(error) from None
+    except InvalidOperation:  # of a client that has no credentials, after 401
+        raise Refused("401: it wants credentials, which are not sent to a base URL without TLS", every_request=True) from None
     except GoogleAuthError as error:
         message = f"Google Cloud credentials: {one_line(str(error))}"
         raise Unavailable(message) if error.retryable else Refused(message, every_request=True) from None
@@ -163,4 +221,7 @@ def _of_status(error: Any) -> NoAnswer:
     headers: Mapping[str, str] = getattr(error.response, "headers", None) or {}
     wait = retry_after_s(headers)
     delay = retry_delay_s(error.details) if wait is None else wait
-    return failure(int(error.code), f"{int(error.code)} {error.message}", retry_after_s=delay)
+    status = int(error.code)
+    message = f"{status} {error.message}"
+    hint = _HINTS.get(status, "")
+    return failure(status, f"{message.rstrip('.')}. {hint}" if hint else message, retry_after_s=delay)

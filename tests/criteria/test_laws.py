@@ -22,6 +22,7 @@ from mlflow_adk_eval.judge import Jury, Paper, Question, Request
 from mlflow_adk_eval.judge.jury import Ask
 from mlflow_adk_eval.judge.question import Reading
 from mlflow_adk_eval.outcome import TOLERANCE, CaseResult, CriterionResult, Errored, Judged, Outcome, Scored, Vote, mean
+from mlflow_adk_eval.rapid_metrics import RAPID_METRICS
 from mlflow_adk_eval.runner import score
 from mlflow_adk_eval.settings import RubricSettings, VertexSettings
 from mlflow_adk_eval.testing import ScriptedJudge
@@ -32,6 +33,7 @@ from tests.strategies import QUICK, objects
 TURNS: TypeAdapter[tuple[Invocation, ...]] = TypeAdapter(tuple[Invocation, ...])
 FEW = settings(QUICK, max_examples=25)
 RUBRICS = [{"rubric_id": name, "rubric_content": {"text_property": f"The agent is {name}."}} for name in ("kind", "brief")]
+OF_PAIRS = {metric.criterion for metric in RAPID_METRICS.values() if metric.kind == "pairwise"}
 OF_SCENARIOS = {"per_turn_user_simulator_quality_v1"}
 OF_CASES = {name for name in JUDGED if "multi_turn" in name}
 every_criterion = pytest.mark.parametrize("name", [*REGISTRY, *JUDGED])
@@ -134,7 +136,7 @@ def test_nothing_is_better_than_the_reference_itself(name: str, one: Any, other:
 def test_an_empty_conversation_is_never_scored(name: str) -> None:
     for expected in ((), (turn(),)):
         eval_set = cases(case_for(name, *expected, final_session_state={"a": 1}))
-        (found,) = score(eval_set, {"c": []}, {"criteria": {name: settings_of(name)}}, ScriptedJudge({})).cases
+        (found,) = score(eval_set, {"c": []}, {"criteria": {name: settings_of(name)}}, ScriptedJudge({}), baseline=eval_set).cases
         assert found.verdict == "undecided"
         assert not any(isinstance(cell, Scored) for result in found.results for cell in (result.overall, *result.per_invocation))
 
@@ -206,7 +208,8 @@ def test_a_score_within_the_tolerance_reaches_its_threshold(name: str, value: fl
 
 
 def run_for(name: str, actual: Any, expected: Any) -> CaseRun:
-    return CaseRun(case=case_for(name, *TURNS.validate_python(expected)), actual=TURNS.validate_python(actual))
+    baseline = (turn("the baseline"),) * 3 if name in OF_PAIRS else None
+    return CaseRun(case=case_for(name, *TURNS.validate_python(expected)), actual=TURNS.validate_python(actual), baseline=baseline)
 
 
 def values(result: CriterionResult) -> list[float | str | None]:
@@ -249,7 +252,8 @@ def test_the_score_of_a_cell_follows_from_its_votes(name: str, actual: Any, seed
 
 def _counted(name: str, votes: list[Vote], cell: Outcome | None) -> float:
     """Return the score of a cell from nothing but its votes; and the rule for the first message, on which there are none."""
-    worth = {"supported": 1, "not_applicable": 1, "valid": 1, "safe": 1, "yes": 1} | {str(grade): grade for grade in range(1, 6)}
+    worth = {"supported": 1, "not_applicable": 1, "valid": 1, "safe": 1, "yes": 1} | {str(grade): grade for grade in range(-2, 6)}
+    worth |= {"CANDIDATE": 1, "TIE": 0.5}
     items: dict[str | None, list[float]] = {}
     for vote in votes:
         items.setdefault(vote.rubric_id, []).append(worth.get(vote.verdict or "", 0))
@@ -257,6 +261,10 @@ def _counted(name: str, votes: list[Vote], cell: Outcome | None) -> float:
     if name in OF_SCENARIOS:
         first = isinstance(cell, Scored) and "did not begin with the starting prompt" in cell.rationale
         return min(0.0 if first else 1.0, *verdicts.values())
+    if name in OF_PAIRS:
+        return verdicts["baseline_first"] if len({*verdicts.values()}) == 1 else 0.5
+    if name == "rapid_eval_summarization_verbosity":
+        return abs(verdicts[None])
     return mean(verdicts.values())
 
 
@@ -283,7 +291,8 @@ def test_no_score_depends_on_the_order_of_the_cases(listed: list[Any]) -> None:
     config = {"criteria": {name: settings_of(name) for name in JUDGED if name not in OF_SCENARIOS}}
     eval_set = cases(*(case(f"c{index}", *TURNS.validate_python(found)) for index, found in enumerate(listed)))
     reversed_set = cases(*reversed(eval_set.eval_cases))
-    first, second = (score(found, found, config, ScriptedJudge(said)) for found in (eval_set, reversed_set))
+    baseline = {found.eval_id: [turn("the baseline")] * len(found.conversation or ()) for found in eval_set.eval_cases}
+    first, second = (score(found, found, config, ScriptedJudge(said), baseline=baseline) for found in (eval_set, reversed_set))
     assert [_cells(found) for found in first.cases] == [_cells(found) for found in reversed(second.cases)]
 
 
@@ -296,6 +305,7 @@ def _cells(found: CaseResult) -> list[tuple[Outcome | None, ...]]:
 def test_an_answer_that_says_nothing_gets_the_worst_score_without_a_call(name: str, answer: str | None) -> None:
     eval_set, silent = cases(case("c", turn("42"), turn("43"))), {"c": [turn(answer), turn(answer)]}
     asked = ScriptedJudge({})
-    report = score(eval_set, silent, {"criteria": {name: settings_of(name)}}, asked)
-    assert report.scores == {name: SETTINGS[name].bounds[0]}
+    report = score(eval_set, silent, {"criteria": {name: settings_of(name)}}, asked, baseline=eval_set)
+    low, high = SETTINGS[name].bounds
+    assert report.scores == {name: low if SETTINGS[name].greater_is_better else high}
     assert asked.requests == []

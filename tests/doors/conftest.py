@@ -2,10 +2,14 @@
 
 from contextlib import suppress
 
+import mlflow
+
 from tests.tracking.conftest import _no_surroundings, new_server, server, store, template
 
 __all__ = ["_no_surroundings", "new_server", "server", "store", "template"]
 
-# mlflow.genai.evaluate imports it under a lock that a thread of MLflow's may be waiting for while it holds that of an import: a deadlock.
+# mlflow.genai.evaluate imports parts of openai under the lock of MLflow's import hooks. A thread that writes a trace meanwhile and imports
+# something, holds the lock of an import and waits for that of the hooks: a deadlock. It looks for IPython with each trace.
+mlflow.tracing.disable_notebook_display()
 with suppress(ImportError):
-    import openai  # noqa: F401
+    import openai.resources  # noqa: F401

@@ -30,6 +30,8 @@ CONFIG: dict[str, Any] = {
         "rubric_based_multi_turn_trajectory_quality_v1": {"threshold": 0.8, "rubrics": [RUBRIC]},
         "safety_v1": {"threshold": 0.5, "backend": "judge"},
         "multi_turn_task_success_v1": {"threshold": 0.5, "backend": "judge"},
+        "rapid_eval_rouge": {"threshold": 0.8, "rouge_type": "rougeL"},
+        "rapid_eval_fulfillment": {"threshold": 3, "instruction": "agent_instructions"},
         "tool_call_count_v1": 2,
         "token_usage_v1": 10_000,
     }

@@ -226,6 +226,14 @@ def test_a_refusal_is_final(status: int, every_request: bool) -> None:
     assert "Vertex AI API has not been used in project acme" in str(found)
 
 
+def test_credentials_that_are_not_accepted_are_said_to_be_so() -> None:
+    with serving(replies(error(401, "Request had invalid authentication credentials."))) as server:
+        with pytest.raises(Refused, match=r"401 .*invalid authentication credentials. Are the credentials still good\?") as caught:
+            answer(client_of(server, credentials=Token()))
+        assert caught.value.every_request
+    assert {call.headers["authorization"] for call in server.calls} == {"Bearer the-token"}
+
+
 def test_no_one_listening_is_an_outage() -> None:
     client = vertex_client(base_url="http://127.0.0.1:9", project=PROJECT, location=LOCATION)
     with pytest.raises(Unavailable, match="ConnectionError"):
