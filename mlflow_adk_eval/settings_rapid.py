@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import StringConstraints
 
 from mlflow_adk_eval.rapid_metrics import PREFIX, RAPID_METRICS
 from mlflow_adk_eval.settings import CriterionSettings, JudgedSettings, VertexSettings
@@ -86,7 +86,6 @@ class PairwiseSettings(JudgedSettings):
 
     instruction: Literal["user_message", "agent_instructions"] = "user_message"
     use_reference: bool = False
-    threshold: float = Field(default=0.5, allow_inf_nan=False)
 
 
 _CLASSES: Mapping[str, type[CriterionSettings]] = {

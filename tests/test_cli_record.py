@@ -193,10 +193,16 @@ def test_a_commit_is_recorded_as_the_version(talker: str, tmp_path: Path) -> Non
         assert origin.agent_version.partition("+")[0] == version
 
 
+ATTENDED = "import os, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); os.execv(sys.argv[1], sys.argv[1:])"
+"""Does a command as one that somebody watches: in the background of a shell ctrl-C is ignored, and so it is by what starts there."""
+
+
 def test_ctrl_c_keeps_what_was_recorded(talker: str, tmp_path: Path) -> None:
     talks(tmp_path, asks("fine", "hello"), asks("waits", "wait"))
-    command = [sys.executable, "-m", "mlflow_adk_eval", "record", talker, "talks.evalset.json", "-o", "talks.json", "--concurrency", "1"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    record = ["-m", "mlflow_adk_eval", "record", talker, "talks.evalset.json", "-o", "talks.json", "--concurrency", "1"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", ATTENDED, sys.executable, *record], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     for _ in range(1200):
         if (tmp_path / "waiting").exists() or process.poll() is not None:
             break

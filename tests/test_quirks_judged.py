@@ -397,7 +397,7 @@ def test_q51_what_json_does_not_know_is_shown_as_it_can_be(name: str) -> None:
     settings = {"rubrics": rubrics("kind")} if name == TRAJECTORY else {}
     report = judged(name, judge, case("a", recorded("42", event(call("f")), answered)), **settings)
     assert scores(report) == [1.0]
-    assert "{1, 2}" in judge.requests[0].text
+    assert '{"when":[1,2]}' in judge.requests[0].text
 
 
 def test_q52_every_call_and_token_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:

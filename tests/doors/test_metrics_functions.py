@@ -39,7 +39,7 @@ class TestEveryCriterion:
 
         metric = function(name)(**needed(name), judge=ScriptedJudge("valid"))
         assert isinstance(metric, EvaluationMetric)
-        assert (metric.name, metric.version, metric.greater_is_better) == (name, None, name not in EFFICIENCY)
+        assert (metric.name, metric.version, metric.greater_is_better) == (name, None, name not in {*EFFICIENCY, VERBOSITY})
 
     def test_refuses_an_unknown_keyword_and_says_what_was_meant(self, name: str) -> None:
         with pytest.raises(
@@ -77,6 +77,9 @@ class TestEveryCriterion:
         assert pickle.loads(pickle.dumps(found)) is found  # noqa: S301 - our own bytes
         with pytest.raises(TypeError, match="takes 0 positional arguments"):
             found(1.0)
+
+
+VERBOSITY = "rapid_eval_summarization_verbosity"  # the distance from the best length
 
 
 class TestSettings:

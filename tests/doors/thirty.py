@@ -31,7 +31,7 @@ CONFIG: dict[str, Any] = {
         "safety_v1": {"threshold": 0.5, "backend": "judge"},
         "multi_turn_task_success_v1": {"threshold": 0.5, "backend": "judge"},
         "rapid_eval_rouge": {"threshold": 0.8, "rouge_type": "rougeL"},
-        "rapid_eval_fulfillment": {"threshold": 3, "instruction": "agent_instructions"},
+        "rapid_eval_fulfillment": 3,
         "tool_call_count_v1": 2,
         "token_usage_v1": 10_000,
     }
