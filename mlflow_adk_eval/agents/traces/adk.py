@@ -87,9 +87,11 @@ def adk_turn(trace: Trace, span: Span) -> Turn:
     user = next((call.user for _, call in known if call.user), _NOBODY if span.failed else None)
     if unknown or user is None:
         raise _not_captured(trace, span, tools, asked=bool(models), told=len(known) == len(models))
-    final, events = finished([event for _, event in sorted(_events(known, tools), key=lambda timed: timed[0])])
     inside = [step for tool in tools for step in _steps_inside(tool) if isinstance(step, _Model)]
-    everyone = [*known, *((model, call) for model in inside if (call := model_call(model.span, model.inner)))]
+    within = [(model, call) for model in inside if (call := model_call(model.span, model.inner))]
+    paid = ((model.ended_ns, _paid(model, call)) for model, call in within)
+    final, events = finished([event for _, event in sorted((*_events(known, tools), *paid), key=lambda timed: timed[0])])
+    everyone = [*known, *within]
     invocation = Invocation(
         invocation_id=next((found for model in models if (found := _invocation_id(model))), trace.id),
         user_content=user,
@@ -240,6 +242,11 @@ def _said(model: _Model, call: ModelCall, took: Sequence[_Tool | None]) -> Invoc
         usage_metadata=call.usage,
         model_version=call.version,
     )
+
+
+def _paid(model: _Model, call: ModelCall) -> InvocationEvent:
+    """Return what a call cost that an agent made as a tool; what was said in it is the tool's affair."""
+    return InvocationEvent(author=model.author, usage_metadata=call.usage, model_version=call.version)
 
 
 def _identified(part: Part, tool: _Tool | None) -> Part:

@@ -42,11 +42,11 @@ def spent(turn: Span, models: Iterable[Span], tools: Iterable[Span]) -> dict[str
 
 
 def finished(events: Sequence[InvocationEvent]) -> tuple[Content | None, tuple[InvocationEvent, ...]]:
-    """Return the final answer, and the events without it and without those that hold nothing, as ADK keeps them."""
+    """Return the final answer, and the events without it and without those in which nothing was said, found or paid for."""
     final = _final(events)
     kept = [event for event in events if _is_kept(event)]
     return final.content if final else None, tuple(
-        event.model_copy(update={"content": None}) if event is final else event for event in kept
+        event if event is not final and _says_something(event) else event.model_copy(update={"content": None}) for event in kept
     )
 
 
@@ -66,6 +66,11 @@ def _has_text(event: InvocationEvent | None) -> bool:
 
 
 def _is_kept(event: InvocationEvent) -> bool:
+    return _says_something(event) or any(
+        value is not None for value in (event.grounding_metadata, event.usage_metadata, event.model_version)
+    )
+
+
+def _says_something(event: InvocationEvent) -> bool:
     parts = (event.content.parts if event.content else None) or ()
-    spoken = any(part.text or part.function_call or part.function_response or part.inline_data for part in parts)
-    return spoken or event.grounding_metadata is not None
+    return any(part.text or part.function_call or part.function_response or part.inline_data for part in parts)
