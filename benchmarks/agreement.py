@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from contenders import TRAJECTORY
+from contenders import CRITERIA, TRAJECTORY
 from data import ACTUAL, TRUTH, Json
 from judging import Judging
 from truth import score
@@ -61,6 +61,12 @@ def judged_truth(folder: Path, judging: Judging) -> Scores:
         for turn, invocation in enumerate(case["invocations"])
     }
     return {judging.criterion: found}
+
+
+def live_truth(cases: int, turns: int) -> Scores:
+    """Return the scores of an agent that does just what the references say."""
+    keys = [f"case_{case:05d}#{turn}" for case in range(cases) for turn in range(turns)]
+    return {criterion: dict.fromkeys(keys, 1.0) for criterion in CRITERIA}
 
 
 def _answer(invocation: Json) -> str:

@@ -5,6 +5,8 @@
 - ``set.evalset.json``: an eval set as ADK writes it,
 - ``actual.json``: what the agent did, a list of ``{"eval_id": ..., "invocations": [...]}``,
 - ``truth.json``: by eval id, for each turn its trajectory score under each match type.
+
+In the ``live`` ones, whose agent has yet to speak, the references are what it will do.
 """
 
 from __future__ import annotations
@@ -21,16 +23,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from truth import mark
+from truth import TOOL, lookup, mark, reply
 from words import FULL_STOPS, OTHER_LANGUAGES, UNSPACED, Vocabulary
 
 Json = dict[str, Any]
-Kind = Literal["n", "judged"]
-"""What a data set's name begins with; in the ``judged`` ones `truth` knows what a model should say of each answer."""
+Kind = Literal["n", "judged", "live"]
+"""What a data set's name begins with; of ``judged`` and ``live`` ones `truth` knows what a model should say."""
 
 EVAL_SET, ACTUAL, TRUTH = "set.evalset.json", "actual.json", "truth.json"
 DATA_VARIABLE = "BENCH_DATA"
-"""Names a folder of ready data sets, each in a folder ``n<cases>x<turns>`` or ``judged<cases>x<turns>``; what it lacks is generated elsewhere."""
+"""Names a folder of ready data sets, each in a folder such as ``n<cases>x<turns>`` or ``judged<cases>x<turns>``; what it lacks is generated elsewhere."""
 
 _SEED = 7
 _MISMATCH = 0.4
@@ -63,7 +65,8 @@ class Generator:
 
     def case(self, eval_id: str, turns: int) -> tuple[Json, Json, list[Json]]:
         """Return an eval case, the recording of it and the truth of each turn."""
-        made = [self._turn(f"{eval_id}-{turn}") for turn in range(turns)]
+        make = self._live_turn if self._kind == "live" else self._turn
+        made = [make(f"{eval_id}-{turn}") for turn in range(turns)]
         expected, actual, truth = (list(side) for side in zip(*made, strict=True))
         session = {"app_name": "bench", "user_id": "user", "state": {}}
         case = {"eval_id": eval_id, "conversation": expected, "session_input": session, "creation_timestamp": 1750000000.0}
@@ -85,6 +88,13 @@ class Generator:
         actual = _invocation(f"{name}-actual", question, self._answer_of(name, language, self._varied(language, reference)))
         actual["intermediate_data"] = _events(actual_calls, answers)
         return expected, actual, {"kind": kind, "language": language, **_MATCHES[kind]}
+
+    def _live_turn(self, name: str) -> tuple[Json, Json, Json]:
+        """Return a turn of an agent that always does the same, told twice."""
+        question = f"{name}: {self._text('en', self._words('en', self._rng.randint(6, 25)))}"
+        expected = _invocation(f"{name}-expected", question, reply(question))
+        expected["intermediate_data"] = {"tool_uses": [{"name": TOOL, "args": lookup(question)}]}
+        return expected, expected, {"kind": "equal", "language": "en", **_MATCHES["equal"]}
 
     def _words(self, language: str, count: int) -> list[str]:
         return [self._vocabulary.draw(self._rng, language) for _ in range(count)]

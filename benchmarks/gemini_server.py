@@ -1,5 +1,7 @@
 """A judge that speaks Gemini's REST protocol and knows the truth: `gemini_server.py [PORT]` prints the port and serves until killed.
 
+Where a request offers tools, it is the model of an agent instead.
+
 A client is pointed at it by GOOGLE_GEMINI_BASE_URL, with any GOOGLE_API_KEY. `GET /stats` says what has come, `POST /config`
 takes `Conditions` as JSON and `POST /reset` keeps them; both begin to count anew.
 """
@@ -119,7 +121,7 @@ class Judge:
         elif fault == "malformed":
             damage = _DAMAGES[int(chance("damage", conditions.seed, subject, number) * len(_DAMAGES))]
             text = damage(question.vote(0, Noise()))
-            exchange.at(latency_s, fault, lambda: exchange.answer(text))
+            exchange.at(latency_s, fault, lambda: exchange.answer({"text": text}))
         else:
             exchange.at(latency_s, fault or "200", lambda: self._answer(exchange, question, cut=fault == "cut"))
 
@@ -128,7 +130,7 @@ class Judge:
         text = question.vote(self.tally.votes[question.subject], self._conditions.dissent)
         if not cut:
             self.tally.votes[question.subject] += 1
-        exchange.answer(text, cut=cut)
+        exchange.answer({"functionCall": question.call} if question.call else {"text": text}, cut=cut)
 
 
 class Exchange:
@@ -157,12 +159,12 @@ class Exchange:
         """End the request with an error after a while."""
         self.at(delay_s, str(status), lambda: self.connection.send(status, content, headers))
 
-    def answer(self, text: str, *, cut: bool = False) -> None:
+    def answer(self, part: Json, *, cut: bool = False) -> None:
         """Send an answer and count what it costs."""
-        tokens = {"promptTokenCount": self._size // 4, "candidatesTokenCount": len(text) // 4}
+        tokens = {"promptTokenCount": self._size // 4, "candidatesTokenCount": len(part.get("text") or json.dumps(part)) // 4}
         self._tally.input_tokens += tokens["promptTokenCount"]
         self._tally.output_tokens += tokens["candidatesTokenCount"]
-        self.connection.send(200, _content(self._model, text, tokens), cut=cut)
+        self.connection.send(200, _content(self._model, part, tokens), cut=cut)
 
     def leave(self) -> None:
         """Forget the request of a client that is gone."""
@@ -231,12 +233,12 @@ def _error(status: int, message: str, wait_s: float = 0.0) -> tuple[int, Json, s
     return status, {"error": error}, f"Retry-After: {math.ceil(wait_s)}\r\n"
 
 
-def _content(model: str, text: str, tokens: dict[str, int]) -> Json:
+def _content(model: str, part: Json, tokens: dict[str, int]) -> Json:
     return {
-        "candidates": [{"content": {"parts": [{"text": text}], "role": "model"}, "finishReason": "STOP", "index": 0}],
+        "candidates": [{"content": {"parts": [part], "role": "model"}, "finishReason": "STOP", "index": 0}],
         "usageMetadata": {**tokens, "totalTokenCount": sum(tokens.values())},
         "modelVersion": model,
-        "responseId": hashlib.blake2b(text.encode(), digest_size=8).hexdigest(),
+        "responseId": hashlib.blake2b(json.dumps(part).encode(), digest_size=8).hexdigest(),
     }
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from judging import Judging
+from speaking import Speaking
 
 TURNS = 5
 _CRITERIA = 2
@@ -29,6 +30,8 @@ class Job:
     turns: int = TURNS
     judging: Judging | None = None
     """Where a model judges, what it is asked for."""
+    speaking: Speaking | None = None
+    """Where an agent speaks, how many conversations it has."""
     group: str = ""
     """The title of its table, where a section has several."""
     limit_s: int = 1_800

@@ -1,4 +1,4 @@
-"""What a contender asks its judge, whatever its prompts look like, and what a judge that knows the truth answers.
+"""What a contender asks a model, whatever its prompts look like, and what a model that knows the truth answers.
 
 google-adk asks in prose and reads prose; we ask for JSON by a schema, about texts that stand in data blocks.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from truth import Noise, answer_id, fulfilled, sentences, supported, valid
+from truth import TOOL, Noise, answer_id, fulfilled, lookup, mark, reply, sentences, supported, valid
 
 Json = dict[str, Any]
 Elect = Callable[[bool, str], bool]
@@ -34,6 +34,8 @@ class Question:
     identity: str
     """Of the answer that is judged."""
     answer: Callable[[Elect], str]
+    call: Json | None = None
+    """The tool call that is the answer, where it is no text."""
 
     @property
     def subject(self) -> str:
@@ -51,6 +53,8 @@ def read(request: Json) -> Question:
     Raises:
         ValueError: if it is none of the questions that this judge knows.
     """
+    if request.get("tools"):
+        return _agent(request["contents"])
     text = "\n".join(part["text"] for content in request["contents"] for part in content["parts"] if part.get("text"))
     config = request.get("generationConfig") or {}
     schema = config.get("responseJsonSchema") or config.get("responseSchema")
@@ -60,6 +64,15 @@ def read(request: Json) -> Question:
         if sign in text:
             return reader(text)
     raise ValueError(f"not a question that this judge knows: {text[:100]}")
+
+
+def _agent(contents: list[Json]) -> Question:
+    """Read what the model of an agent is asked: to look something up, then to say so."""
+    question = next(part["text"] for content in reversed(contents) for part in reversed(content["parts"]) if "text" in part)
+    if any("functionResponse" in part for part in contents[-1]["parts"]):
+        return Question("reply", answer_id(mark(question)), lambda _: reply(question))
+    call = {"name": TOOL, "args": lookup(question)}
+    return Question("lookup", answer_id(mark(question)), lambda _: json.dumps(call), call)
 
 
 def _by_schema(text: str, properties: Json) -> Question:

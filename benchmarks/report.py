@@ -180,8 +180,8 @@ def _judging(results: Results) -> str:
         Column("of them refused", lambda job: _ended(results[job], "429")),
         Column("most in flight", each(results, "peak_in_flight")),
         Column("input tokens, thousands", each(results, "input_tokens", per=lambda _: 1000)),
-        Column("lost", lambda job: _worst_count(job, results[job], "missing")),
-        Column("wrong", lambda job: _worst_count(job, results[job], "different")),
+        Column("lost", lambda job: worst_count(job, results[job], "missing")),
+        Column("wrong", lambda job: worst_count(job, results[job], "different")),
     ]
     return markdown(columns, list(results))
 
@@ -199,7 +199,8 @@ def _ended(results: Sequence[Result], end: str) -> str:
     return shown(statistics.median(counts)) if any(counts) else NONE
 
 
-def _worst_count(job: Job, results: Sequence[Result], what: str) -> str:
+def worst_count(job: Job, results: Sequence[Result], what: str) -> str:
+    """Return how many turns were lost or wrong in the round where it was worst."""
     return f"{max(getattr(result['truth'], what) for result in results):,} of {job.rows:,}" if results else NONE
 
 

@@ -19,13 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import report
-from agreement import Scores, compare, judged_truth, truth
+from agreement import Scores, compare, judged_truth, live_truth, truth
 from data import ACTUAL, EVAL_SET, data_set
 from job import Job, Workload
 from judge_process import JudgeProcess, judge_process
 from judged_workloads import JUDGED
+from live_workloads import LIVE
 from machine import absent, description
 from process import measured
+from report_live import live
 from results import merged
 from workloads import WORKLOADS
 
@@ -38,6 +40,7 @@ _TABLES = {
     "doors": report.logging,
     "defaults": report.logging,
     **dict.fromkeys(JUDGED, report.judging),
+    **dict.fromkeys(LIVE, live),
     "import": report.importing,
     "memory": report.memory,
 }
@@ -97,7 +100,7 @@ def _section(name: str, chosen: argparse.Namespace, command: str) -> tuple[str, 
 
 def _measure(workload: Workload, jobs: Sequence[Job], rounds: int) -> dict[Job, list[dict[str, Any]]]:
     """Return the results of all rounds, with their scores already compared."""
-    with judge_process() if any(job.judging for job in jobs) else nullcontext() as judge:
+    with judge_process() if any(job.judging or job.speaking for job in jobs) else nullcontext() as judge:
         return _measured(workload, jobs, rounds, judge)
 
 
@@ -107,7 +110,7 @@ def _measured(workload: Workload, jobs: Sequence[Job], rounds: int, judge: Judge
         scores: dict[Job, Scores] = {}
         for job in jobs:
             if number < job.most_rounds:
-                result = _judged(job, judge, number + 1) if judge else _one(job)
+                result = _one(job) if judge is None else _live(job, judge) if job.speaking else _judged(job, judge, number + 1)
                 print(f"round {number + 1}/{rounds}: {job.name}, {job.rows} invocations: {_summary(result)}", file=sys.stderr, flush=True)
                 scores[job] = result.pop("scores", {})
                 results[job].append(result)
@@ -136,6 +139,15 @@ def _judged(job: Job, judge: JudgeProcess, seed: int) -> dict[str, Any]:
     return {**result, **judge.stats(), "truth": compare(result.get("scores", {}), judged_truth(folder, judging))}
 
 
+def _live(job: Job, judge: JudgeProcess) -> dict[str, Any]:
+    """Return a result with what the model's server says of it, and how its scores agree with the truth."""
+    assert job.speaking
+    judge.configure(job.speaking.conditions)
+    work = {"contender": job.side, "at_once": job.speaking.at_once, "data": str(data_set(job.cases, job.turns, "live")), "url": judge.url}
+    result = measured("measure_live.py", json.dumps(work))
+    return {**result, **judge.stats(), "truth": compare(result.get("scores", {}), live_truth(job.cases, job.turns))}
+
+
 def _summary(result: Mapping[str, Any]) -> str:
     return result.get("error") or ", ".join(f"{key} {report.shown(value)}" for key, value in result.items() if isinstance(value, float))
 
@@ -143,7 +155,7 @@ def _summary(result: Mapping[str, Any]) -> str:
 def _compare(workload: Workload, scores: Mapping[Job, Scores], results: Mapping[Job, dict[str, Any]]) -> None:
     """Add to each result how its scores agree with the reference's and with the truth."""
     for job, result in results.items():
-        if job.judging or not scores[job]:
+        if job.judging or job.speaking or not scores[job]:
             continue
         sides = {other.side: other for other in reversed(list(scores)) if other.cases == job.cases and scores[other]}
         reference = sides.get(workload.reference) or sides.get("floor")

@@ -1,4 +1,4 @@
-"""What a judge should say: one truth, which the generator of the data, the server that judges and the checks share.
+"""What a model should say: one truth, which the generator of the data, the server that judges and answers, and the checks share.
 
 An answer of the agent carries an id, and whether it is right is a hash of that id; whether a sentence is supported is a hash of
 its words. So a contender meets the same truth whatever its prompts look like.
@@ -23,6 +23,9 @@ RUBRICS = {
     "formatted": "The answer is easy to read.",
 }
 """By id, what each answer is judged by."""
+
+TOOL = "lookup_order"
+"""What live agents call."""
 
 _MARK = re.compile(r"Ref ID: ([0-9a-f]{8})")
 _VALID, _FULFILLED, _SUPPORTED = 0.7, 0.75, 0.8
@@ -76,6 +79,17 @@ def fulfilled(identity: str, rubric: str) -> bool:
 def supported(sentence: str) -> bool:
     """Return whether the agent had reason to say this."""
     return chance("supported", _letters(sentence)) < _SUPPORTED
+
+
+def lookup(question: str) -> dict[str, object]:
+    """Return the arguments of the one call that an agent makes which is asked this."""
+    number = int(chance("lookup", question) * 1000)
+    return {"order_id": f"o-{number}", "verbose": number % 2 == 0}
+
+
+def reply(question: str) -> str:
+    """Return what the agent answers after that call."""
+    return f"I looked this up for you. {question} The shop confirmed every detail of the order. {mark(question)}"
 
 
 def sentences(answer: str) -> list[str]:

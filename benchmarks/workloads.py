@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from job import OURS, Job, Workload
 from judged_workloads import JUDGED
+from live_workloads import LIVE
 
 _TRACES = f"{OURS}: a trace per invocation"
 _SERVICE = "google-adk: LocalEvalService, as AgentEvaluator uses it"
@@ -106,6 +107,7 @@ WORKLOADS = {
         reference="ours",
     ),
     **JUDGED,
+    **LIVE,
     "import": Workload("Importing", "In a fresh process with warm file caches.", _imports),
     "memory": Workload("Memory", "The most that the process has held.", _memory, 2_000),
 }

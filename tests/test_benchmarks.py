@@ -123,6 +123,15 @@ def test_votes_are_neither_lost_nor_wrong_whatever_the_judge_does(folder: Path) 
     assert [cells[-2:] for cells in rows] == [["0 of 4", "0 of 4"]] * 6 + [["0 of 8", "0 of 8"]] * 2
 
 
+def test_live_conversations_are_all_had_and_scored(folder: Path) -> None:
+    pytest.importorskip("google.adk.workflow", reason="the agent runs on google-adk 2")
+    done, results = measure(folder, "w8", "--contenders", "ours,floor", cases=2)
+    assert done.returncode == 0, done.stderr
+    rows = [line.strip("| ").split(" | ") for line in results.splitlines() if line.startswith(("| **mlflow_adk_eval**", "| google-adk's"))]
+    assert [cells[-4] for cells in rows] == ["12"] * 4 + ["24"] * 2, "two calls a turn"
+    assert [cells[-2:] for cells in rows] == [["0 of 6", "0 of 6"]] * 4 + [["0 of 12", "0 of 12"]] * 2
+
+
 @pytest.mark.parametrize(("side", "problems"), [("ours", ["x (y): 2 differ, 1 missing of 9"]), ("adk", [])])
 def test_a_verdict_of_ours_that_is_lost_or_wrong_fails_the_command(module: Import, side: str, problems: list[str]) -> None:
     asked = module("judging").Judging(criterion="final_response_match_v2", in_flight=1)

@@ -395,7 +395,9 @@ def test_our_defaults_are_adks() -> None:
     assert DEFAULT_CONFIG.thresholds() == {
         name: repr(threshold) for name, threshold in eval_config.get_evaluation_criteria_or_default(None).criteria.items()
     }
-    assert {metric.value for metric in eval_metrics.PrebuiltMetrics} == {name for name in SETTINGS if not name.startswith("rapid_eval_")} - {"final_session_state"}
+    assert {metric.value for metric in eval_metrics.PrebuiltMetrics} == {
+        name for name in SETTINGS if not name.startswith("rapid_eval_")
+    } - {"final_session_state"}
     assert JudgeModelOptions().model_dump() == eval_metrics.JudgeModelOptions().model_dump()
 
 

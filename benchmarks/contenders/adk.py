@@ -41,7 +41,7 @@ def load(folder: Path) -> Any:
 
 def service(data: Any) -> Cells:
     """Score with LocalEvalService, as AgentEvaluator and `adk eval` do after the agent ran."""
-    return cells(serve(data, _metrics()))
+    return cells(serve(data, metrics()))
 
 
 def service_and_table(data: Any) -> Cells:
@@ -49,7 +49,7 @@ def service_and_table(data: Any) -> Cells:
     import mlflow
     import pandas as pd
 
-    results = serve(data, _metrics())
+    results = serve(data, metrics())
     frame = pd.DataFrame(_rows(results))
     with mlflow.start_run():
         mlflow.log_metrics({f"{name}/mean": float(frame[name].mean()) for name in CRITERIA})
@@ -64,7 +64,7 @@ def classes(data: Any) -> Cells:
 
     eval_set, actual = data
     makes = {TRAJECTORY: TrajectoryEvaluator, RESPONSE_MATCH: RougeEvaluator}
-    evaluators = {metric.metric_name: makes[metric.metric_name](eval_metric=metric) for metric in _metrics()}
+    evaluators = {metric.metric_name: makes[metric.metric_name](eval_metric=metric) for metric in metrics()}
     found = [
         (name, case.eval_id, evaluator.evaluate_invocations(actual[case.eval_id], case.conversation))
         for case in eval_set.eval_cases
@@ -73,7 +73,8 @@ def classes(data: Any) -> Cells:
     return ((name, eval_id, turn, cell.score) for name, eval_id, result in found for turn, cell in enumerate(result.per_invocation_results))
 
 
-def _metrics() -> list[Any]:
+def metrics() -> list[Any]:
+    """Return the two criteria as google-adk's own objects."""
     from google.adk.evaluation.eval_metrics import BaseCriterion, EvalMetric, ToolTrajectoryCriterion
 
     return [

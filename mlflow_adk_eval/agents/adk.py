@@ -1,44 +1,40 @@
 """Agents built with Google's Agent Development Kit, found as ``adk eval`` finds them and run in isolation.
 
-The one module that imports google-adk, and only inside functions, since that takes seconds and google-adk is an extra.
+With `adk_session` the one module that imports google-adk, and only inside functions, since that takes seconds and google-adk is an extra.
 """
 
 from __future__ import annotations
 
-import copy
 import importlib
+import importlib.util
 import inspect
 import logging
-import uuid
 import warnings
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import anyio
 
-from mlflow_adk_eval.agents.base import NO_LIMITS, Limits, Played, Tools, Turn
+from mlflow_adk_eval.agents.adk_session import AdkSession, start_session
+from mlflow_adk_eval.agents.base import NO_LIMITS, Limits, Played, Tools
 from mlflow_adk_eval.agents.conversing import converse
-from mlflow_adk_eval.agents.events import TurnRecord, plain, turn_invocation
 from mlflow_adk_eval.agents.modules import AgentModule, import_agent
-from mlflow_adk_eval.agents.turns import failure
 from mlflow_adk_eval.errors import AgentError, did_you_mean
-from mlflow_adk_eval.evalset import Content, EvalCase, Invocation, SessionInput
-from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.evalset import EvalCase
 
-_LOG = logging.getLogger(__name__)
-_USER_ID = "test_user_id"  # what ADK calls the user of a case without a session
 _CLOSING_S = 5.0
 _NEEDED = (
     "runners",
     "plugins.base_plugin",
     "artifacts.in_memory_artifact_service",
+    "flows.llm_flows.auto_flow",
     "memory.in_memory_memory_service",
+    "models.google_llm",
     "sessions.in_memory_session_service",
 )
-_RETRIES = {"attempts": 7, "initial_delay": 5.0, "max_delay": 120.0, "exp_base": 2.0, "http_status_codes": [408, 429, 500, 502, 503, 504]}
 
 
 def load_adk_agent(source: str | Path | Any, *, agent_name: str | None = None, limits: Limits | None = None) -> AdkAgent:
@@ -55,8 +51,7 @@ def load_adk_agent(source: str | Path | Any, *, agent_name: str | None = None, l
     """
     _require_adk()
     _quieten()
-    for module in _NEEDED:  # now, as that takes seconds which are no case's own
-        importlib.import_module(f"google.adk.{module}")
+    _warm_up()
     if isinstance(source, str | Path):
         found = import_agent(source)
         root, name, private = _root_of(found), found.name, found.env_names
@@ -96,10 +91,13 @@ class AdkAgent:
         return await converse(self, case, run_index)
 
     @asynccontextmanager
-    async def open(self, case: EvalCase, run_index: int, tools: Tools | None, /) -> AsyncGenerator[_Session]:  # noqa: ARG002 - all runs of an agent are alike
+    async def open(self, case: EvalCase, run_index: int, tools: Tools | None, /) -> AsyncGenerator[AdkSession]:  # noqa: ARG002 - all runs of an agent are alike
         """Begin a session in services of its own."""
         async with self._app() as (app, users):
-            session = await _Session.start(app, case.session_input, self, tools)
+            limited = self.limits != NO_LIMITS
+            session = await start_session(
+                app, case.session_input, app_name=self.app_name, private=self.private, limited=limited, tools=tools
+            )
             async with users.lock:
                 users.count += 1
             try:
@@ -128,118 +126,20 @@ class AdkAgent:
                     await stack.aclose()
 
 
-@dataclass(slots=True)
-class _Session:
-    """A session with the runner that serves it."""
-
-    runner: Any
-    session: Any
-    private: frozenset[str]
-    user: Content = field(default_factory=Content)
-    events: list[Any] = field(default_factory=list[Any])
-    """Those of the turn that is under way, or was the last one."""
-    record: TurnRecord = field(default_factory=TurnRecord)
-    turns: int = 0
-
-    @classmethod
-    async def start(cls, app: Any, given: SessionInput | None, agent: AdkAgent, tools: Tools | None) -> _Session:
-        """Begin a session in services that nobody else uses."""
-        from google.adk.artifacts.in_memory_artifact_service import InMemoryArtifactService  # noqa: PLC0415
-        from google.adk.memory.in_memory_memory_service import InMemoryMemoryService  # noqa: PLC0415
-        from google.adk.runners import Runner  # noqa: PLC0415
-        from google.adk.sessions.in_memory_session_service import InMemorySessionService  # noqa: PLC0415
-
-        app_name = (given.app_name if given else "") or agent.app_name
-        sessions = InMemorySessionService()
-        session = await sessions.create_session(
-            app_name=app_name,
-            user_id=(given.user_id if given else "") or _USER_ID,
-            session_id=(given.session_id if given else None) or f"adk-eval-session-{uuid.uuid4()}",
-            state=copy.deepcopy(given.state) if given else {},
-        )
-        started = cls(None, session, agent.private)
-        # First, so that it sees every call, also those that a plugin of the app answers in the model's place.
-        plugins = [_watcher(started, tools), *app.plugins]
-        started.runner = Runner(
-            app=app.model_copy(update={"name": app_name, "plugins": plugins}),
-            session_service=sessions,
-            memory_service=InMemoryMemoryService(),
-            artifact_service=InMemoryArtifactService(),
-        )
-        return started
-
-    async def turn(self, user: Content, /) -> Turn:
-        """Say something to the agent; a turn that fails is kept with the events it had."""
-        self.user, self.events, self.record = user, [], TurnRecord()
-        self.turns += 1
-        error = ""
-        try:
-            await self._turn(user, self.events)
-        except Exception as raised:  # noqa: BLE001 - tools and models are the user's own code: anything can go wrong
-            error = failure(self.turns, raised, self.private)
-        return Turn(invocation=self.interrupted(), error=error)
-
-    def interrupted(self) -> Invocation:
-        """Return what happened in the turn so far."""
-        return turn_invocation(self.events, self.user, self.record)
-
-    async def _turn(self, user: Content, events: list[Any]) -> None:
-        from google.genai import types  # noqa: PLC0415
-
-        message = types.Content.model_validate({"role": "user"} | user.model_dump(mode="json", exclude_none=True))
-        run = self.runner.run_async(user_id=self.session.user_id, session_id=self.session.id, new_message=message)
-        async with aclosing(run) as stream:
-            async for event in stream:
-                events.append(event)  # noqa: PERF401 - one by one, since those before a failure are kept
-
-    async def state(self) -> Json:
-        """Return the state without what is the framework's own or lives only through a turn."""
-        asked = {"app_name": self.session.app_name, "user_id": self.session.user_id, "session_id": self.session.id}
-        session = await self.runner.session_service.get_session(**asked)
-        return {key: plain(value) for key, value in session.state.items() if not key.startswith(("__", "temp:"))}
-
-
-def _watcher(session: _Session, tools: Tools | None) -> Any:
-    """Return a plugin that keeps what events do not tell: the requests to the models, and how long models and tools took.
-
-    Where tool calls are to be answered by something else than their tools, it is what asks for that.
-    """
-    from google.adk.plugins.base_plugin import BasePlugin  # noqa: PLC0415
-    from google.genai import types  # noqa: PLC0415
-
-    async def before_model(*, callback_context: Any, llm_request: Any) -> None:
-        session.record.requests.setdefault(callback_context.agent_name, llm_request)
-        session.record.begin(callback_context.agent_name)
-        # As ADK's own evaluation does: a busy provider is no fault of the agent.
-        options = llm_request.config.http_options = llm_request.config.http_options or types.HttpOptions()
-        options.retry_options = options.retry_options or types.HttpRetryOptions.model_validate(_RETRIES)
-
-    async def after_model(*, callback_context: Any, **_: Any) -> None:
-        session.record.end(callback_context.agent_name, session.record.model)
-
-    async def before_tool(*, tool: Any, tool_args: Json, tool_context: Any) -> Json | None:
-        session.record.begin(tool_context.function_call_id)
-        answer = await tools.answer(tool.name, tool_args) if tools else None
-        if answer is not None:  # ADK calls nobody after a tool that was answered for
-            session.record.end(tool_context.function_call_id, session.record.tool)
-        return answer
-
-    async def after_tool(*, tool_context: Any, **_: Any) -> None:
-        session.record.end(tool_context.function_call_id, session.record.tool)
-
-    watcher: Any = BasePlugin(name="mlflow_adk_eval")
-    watcher.before_model_callback, watcher.after_model_callback = before_model, after_model
-    watcher.before_tool_callback, watcher.after_tool_callback = before_tool, after_tool
-    watcher.on_tool_error_callback = after_tool
-    return watcher
-
-
 def _require_adk() -> None:
     try:
         importlib.import_module("google.adk")
     except ModuleNotFoundError as error:
         msg = f"running ADK agents needs google-adk, which is not installed ({error}): pip install 'mlflow-adk-eval[adk]'"
         raise AgentError(msg) from None
+
+
+def _warm_up() -> None:
+    """Import now what ADK imports when an agent first speaks, as that takes seconds which are no turn's own."""
+    for module in _NEEDED:
+        importlib.import_module(f"google.adk.{module}")
+    if importlib.util.find_spec("google.adk.workflow"):  # what runs agents in ADK 2
+        importlib.import_module("google.adk.workflow").Workflow  # noqa: B018 - a name that is imported when it is asked for
 
 
 def _quieten() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic_core import to_jsonable_python
 
 from mlflow_adk_eval.evalset import AgentDetails, AppDetails, Content, Invocation, InvocationEvent, InvocationEvents
+from mlflow_adk_eval.evalset.models import Json
 
 Interval = tuple[float, float]
 
@@ -17,10 +18,6 @@ Interval = tuple[float, float]
 def plain(value: Any) -> Any:
     """Return `value` as JSON values in ADK's spelling; what JSON does not know, such as an object in a tool's answer, as its text."""
     return to_jsonable_python(value, exclude_none=True, by_alias=False, serialize_unknown=True)
-
-
-def _open() -> dict[Any, float]:
-    return {}
 
 
 def _intervals() -> list[Interval]:
@@ -32,28 +29,49 @@ def _requests() -> dict[str, Any]:
 
 
 @dataclass(slots=True)
+class _Call:
+    """A call of a model or a tool that has begun."""
+
+    since: float
+    ended: list[Interval]
+    """Where its time is counted."""
+    answered: bool = False
+    """Whether something has come of it, which for a model that streams need not be all."""
+
+
+def _calls() -> dict[Any, _Call]:
+    return {}
+
+
+@dataclass(slots=True)
 class TurnRecord:
     """What is watched while a turn runs, besides its events."""
 
+    invocation_id: str = ""
     requests: dict[str, Any] = field(default_factory=_requests)
     """The first request of each agent to its model, by the agent's name."""
     model: list[Interval] = field(default_factory=_intervals)
     tool: list[Interval] = field(default_factory=_intervals)
-    running: dict[Any, float] = field(default_factory=_open)
-    """When what has not ended yet began."""
+    calls: dict[Any, _Call] = field(default_factory=_calls)
     began: float = field(default_factory=time.perf_counter)
     began_at: float = field(default_factory=time.time)
 
-    def begin(self, key: Any) -> None:
-        """Note that the call `key` begins."""
-        self.running[key] = time.perf_counter()
+    def begin(self, key: Any, ended: list[Interval]) -> None:
+        """Note that the call `key` begins, whose time is to be counted in `ended`."""
+        self.calls[key] = _Call(time.perf_counter(), ended)
 
-    def end(self, key: Any, ended: list[Interval]) -> None:
-        """Note in `ended` that the call `key` ends, or, for a model that streams, that a piece of its answer came."""
-        now = time.perf_counter()
-        if key in self.running:
-            ended.append((self.running[key], now))
-            self.running[key] = now
+    def end(self, key: Any) -> None:
+        """Note that the call `key` ends, or, for a model that streams, that a piece of its answer came."""
+        if call := self.calls.get(key):
+            now = time.perf_counter()
+            call.ended.append((call.since, now))
+            call.since, call.answered = now, True
+
+    def cut_short(self) -> None:
+        """Count what is still waited for, since nobody will wait any longer."""
+        for key, call in self.calls.items():
+            if not call.answered:
+                self.end(key)
 
 
 def union_s(intervals: Iterable[Interval]) -> float:
@@ -70,15 +88,21 @@ def union_s(intervals: Iterable[Interval]) -> float:
 
 
 def turn_invocation(events: Sequence[Any], user: Content, record: TurnRecord) -> Invocation:
-    """Return what happened in one turn. A turn without events is an invocation without an answer, not a missing one."""
+    """Return what happened in one turn. A turn without events is an invocation without an answer, not a missing one.
+
+    Args:
+        events: those of ADK, and finished ones that it does not tell of.
+        user: the user's message.
+        record: what was watched besides.
+    """
     told = [event for event in events if (event.author or "agent").lower() != "user"]
-    final = _final_event(told)
+    final = _final_event(event for event in told if not isinstance(event, InvocationEvent))
     model_s = union_s(record.model)
     return Invocation(
-        invocation_id=events[0].invocation_id if events else "",
+        invocation_id=record.invocation_id or (events[0].invocation_id if events else ""),
         user_content=user,
         final_response=_content(final) if final is not None else None,
-        intermediate_data=InvocationEvents(invocation_events=tuple(_event(event, final) for event in told if _is_kept(event))),
+        intermediate_data=InvocationEvents(invocation_events=tuple(_events(told, final))),
         creation_timestamp=record.began_at,
         duration=round(time.perf_counter() - record.began, 3),
         model_duration=round(model_s, 3),
@@ -86,6 +110,11 @@ def turn_invocation(events: Sequence[Any], user: Content, record: TurnRecord) ->
         tool_duration=round(union_s(record.model + record.tool) - model_s, 3),
         app_details=_app_details(record.requests),
     )
+
+
+def model_call(author: str, response: Any) -> InvocationEvent:
+    """Return that a model was called, and what that cost, without what it said: for calls that no event tells of."""
+    return InvocationEvent(author=author, **_costs(response))
 
 
 def _final_event(events: Iterable[Any]) -> Any | None:
@@ -101,22 +130,40 @@ def _has_text(event: Any | None) -> bool:
     return event is not None and any(part.text for part in event.content.parts)
 
 
+def _events(told: Iterable[Any], final: Any) -> Iterator[InvocationEvent]:
+    """Yield what the events say; of the final answer only calls and results, since its text is the invocation's `final_response`."""
+    for event in told:
+        if isinstance(event, InvocationEvent):
+            yield event
+        elif _is_kept(event):
+            with_content = _has_any(event, _SAID) and (event is not final or _has_any(event, _DONE))
+            yield InvocationEvent(
+                author=event.author,
+                content=_content(event) if with_content else None,
+                grounding_metadata=_optional(event.grounding_metadata),
+                **_costs(event),
+            )
+
+
+_DONE = ("function_call", "function_response")
+_SAID = ("text", *_DONE, "inline_data", "file_data", "executable_code", "code_execution_result")
+"""What may be in a part that is worth keeping; the rest says how a part is to be read."""
+
+
 def _is_kept(event: Any) -> bool:
+    """Whether something was said, done, found or paid for; other events tell of the framework's own state."""
+    return event.grounding_metadata is not None or bool(_costs(event)) or _has_any(event, _SAID)
+
+
+def _has_any(event: Any, names: Sequence[str]) -> bool:
     parts = (event.content.parts if event.content else None) or ()
-    spoken = any(part.text or part.function_call or part.function_response or part.inline_data for part in parts)
-    return spoken or event.grounding_metadata is not None
+    return any(getattr(part, name, None) for part in parts for name in names)
 
 
-def _event(event: Any, final: Any) -> InvocationEvent:
-    """Return an event; the final answer's text is left out, since it is the invocation's `final_response`."""
-    with_content = event is not final or event.get_function_calls()
-    return InvocationEvent(
-        author=event.author,
-        content=_content(event) if with_content else None,
-        grounding_metadata=_optional(event.grounding_metadata),
-        usage_metadata=_optional(event.usage_metadata),
-        model_version=event.model_version,
-    )
+def _costs(response: Any) -> Json:
+    """Return what a model's answer says of itself: its tokens, its version, and why it says nothing."""
+    found = {name: getattr(response, name, None) for name in ("usage_metadata", "model_version", "error_code", "error_message")}
+    return {name: plain(value) for name, value in found.items() if value is not None}
 
 
 def _content(event: Any) -> Content | None:

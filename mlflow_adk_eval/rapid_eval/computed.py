@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from mlflow_adk_eval.errors import Problem
 from mlflow_adk_eval.kernels.sentences import sentences
 from mlflow_adk_eval.kernels.words import tokens, words
+from mlflow_adk_eval.rapid_eval.messages import RequestError
 from mlflow_adk_eval.rapid_eval.tool_calls import key_match, kv_match, name_match, valid
 
 _FULL = 100.0
 """What sacrebleu calls a perfect score."""
 _DEFAULT_ROUGE = "rouge1"
+_MOST_CELLS = 25_000_000
+"""About 800 MB in rouge-score."""
 
 
 def computed_score(metric: str, spec: Mapping[str, Any], instance: Mapping[str, str]) -> float:
@@ -53,6 +58,7 @@ def bleu(prediction: str, reference: str, *, use_effective_order: bool = True) -
 def _bleu(use_effective_order: bool) -> Any:
     from sacrebleu.metrics.bleu import BLEU  # noqa: PLC0415 - a tenth of a second
 
+    logging.getLogger("sacrebleu").setLevel(logging.ERROR)  # it gives advice on a setting that the request made
     return BLEU(effective_order=use_effective_order)
 
 
@@ -74,9 +80,48 @@ def rouge(
     0.5556
     """
     kind = rouge_type.replace("rougen", "rouge")
-    if kind == "rougeLsum" and split_summaries:
-        prediction, reference = "\n".join(sentences(prediction)), "\n".join(sentences(reference))
+    split = tokens if use_stemmer else words
+    if kind == "rougeL":
+        return _of_lengths(lcs_length(split(prediction), split(reference)), len(split(prediction)), len(split(reference)))
+    if kind == "rougeLsum":
+        if split_summaries:
+            prediction, reference = "\n".join(sentences(prediction)), "\n".join(sentences(reference))
+        _refuse_large(len(split(prediction)), len(split(reference)))
     return float(_rouge(kind, use_stemmer).score(reference, prediction)[kind].fmeasure)
+
+
+def lcs_length(left: Sequence[str], right: Sequence[str]) -> int:
+    """Return the length of the longest common subsequence, in memory that grows with one side only.
+
+    Source: Hyyrö, "Bit-Parallel LCS-length Computation Revisited" (2004). rouge-score keeps a table of both sides.
+
+    >>> lcs_length("the quick brown fox".split(), "a quick red fox".split())
+    2
+    """
+    places: dict[str, int] = {}
+    for index, token in enumerate(left):
+        places[token] = places.get(token, 0) | 1 << index
+    every = (1 << len(left)) - 1
+    missed = every
+    for token in right:
+        hits = missed & places.get(token, 0)
+        missed = (missed + hits | missed - hits) & every
+    return len(left) - missed.bit_count()
+
+
+def _of_lengths(common: int, given: int, wanted: int) -> float:
+    """Return the F-measure, in the order of operations of rouge-score."""
+    if not given or not wanted:
+        return 0.0
+    precision, recall = common / given, common / wanted
+    return 2 * precision * recall / (precision + recall) if precision + recall > 0 else 0.0
+
+
+def _refuse_large(given: int, wanted: int) -> None:
+    """Refuse texts whose table of common words would take gigabytes."""
+    if given * wanted > _MOST_CELLS:
+        found = f"texts of {given} and {wanted} words for rougeLsum"
+        raise RequestError("request", [Problem("$.rouge_input", found, "shorter texts, or rougeL, which takes any length")])
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,6 +143,8 @@ async def aevaluate_instances(  # noqa: PLR0913 - as evaluate_instances
     """Do what `evaluate_instances` does, from asynchronous code."""
     if backend not in BACKENDS:
         raise UsageError(f"backend={shown(backend)}: wanted {' or '.join(BACKENDS)}. {did_you_mean(str(backend), BACKENDS)}".rstrip())
+    if not isinstance(request, Mapping | list | tuple):
+        raise UsageError(f"request={shown(request)}: wanted the decoded body of a request, or a list of them")
     bodies = [request] if isinstance(request, Mapping) else list(request)
     many = not isinstance(request, Mapping)
     asked = [read_request(body, f"request {number}" if many else "request") for number, body in enumerate(bodies, 1)]

@@ -8,6 +8,7 @@ documented shape of its metric.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,8 @@ from mlflow_adk_eval.rapid_metrics import RAPID_METRICS, RapidMetric
 ROUGE_TYPE = re.compile(r"rougen?[1-9]|rougeL|rougeLsum")
 """The document writes ``rougen[1-9]`` for what rouge-score calls ``rouge1`` to ``rouge9``."""
 _INPUTS = {metric.input_key: metric for metric in RAPID_METRICS.values()}
+_LONGEST_KEY = 100
+_MOST_VIOLATIONS = 50
 _IGNORED = ("location",)
 """What Google's client may put into the body besides; it says nothing here."""
 _TYPES: Mapping[type, str] = {str: "a text", bool: "true or false", int: "a whole number"}
@@ -64,6 +67,7 @@ def read_request(body: Any, source: str = "request") -> Asked:
     """
     if not isinstance(body, Mapping):
         raise RequestError(source, [Problem("$", shown(body), f"an object with one of {', '.join(_INPUTS)}")])
+    _refuse_twins(body, source)
     given = _snake(body)
     inputs = [key for key in given if key in _INPUTS]
     problems = [
@@ -91,7 +95,9 @@ def answer(asked: Asked, rated: Sequence[Rated]) -> Json:
 def error_body(error: AdkEvalError) -> Json:
     """Return an error in the shape of Google's APIs: a bad request with each field's violation, or a service that has no answer."""
     if isinstance(error, RequestError):
-        violations = [{"field": problem.path.removeprefix("$."), "description": str(problem)} for problem in error.problems]
+        violations = [
+            {"field": problem.path.removeprefix("$."), "description": str(problem)} for problem in error.problems[:_MOST_VIOLATIONS]
+        ]
         details = [{"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": violations}]
         return {"error": {"code": 400, "message": str(error), "status": "INVALID_ARGUMENT", "details": details}}
     return {"error": {"code": 503, "message": str(error), "status": "UNAVAILABLE"}}
@@ -104,7 +110,20 @@ def _result(rated: Rated) -> Json:
 
 def _snake(value: Mapping[Any, Any]) -> Json:
     """Return an object without nulls, its keys in snake_case."""
-    return {to_snake(str(key)): item for key, item in value.items() if item is not None}
+    return {_name(key): item for key, item in value.items() if item is not None}
+
+
+def _name(key: Any) -> str:
+    text = str(key)
+    return to_snake(text) if len(text) <= _LONGEST_KEY else text  # which takes ever longer
+
+
+def _refuse_twins(body: Mapping[Any, Any], source: str) -> None:
+    """Refuse an input that is there in both spellings: which of them is meant would be a guess."""
+    names = Counter(_name(key) for key, item in body.items() if item is not None)
+    twins = [Problem(json_path("$", [name]), "two spellings of one key", "one of them") for name, count in names.items() if count > 1]
+    if twins:
+        raise RequestError(source, twins)
 
 
 def _input(metric: RapidMetric, value: Any, source: str) -> Asked:

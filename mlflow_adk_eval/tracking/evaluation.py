@@ -208,7 +208,9 @@ def _job(
     limits: Limits,
 ) -> Job:
     if agent is None:
-        raise UsageError("agent: wanted a module with a root_agent, an ADK agent, a callable, the address of an agent, a recording or traces of MLflow")
+        raise UsageError(
+            "agent: wanted a module with a root_agent, an ADK agent, a callable, the address of an agent, a recording or traces of MLflow"
+        )
     if (earlier := run_named(agent)) is not None:
         agent = recording_of_run(earlier, where.tracking_uri)
         where = replace(where, agent_version=where.agent_version or agent.origin.agent_version)

@@ -216,7 +216,10 @@ def job_of(eval_set: EvalSet, agent: Agent, config: EvalConfig, options: Options
     require_baseline(planned, options.baseline)
     stage(config, eval_set, agent, judging, options.user_simulator)
     return Job(
-        target=Target(eval_set=eval_set, config=config, agent_name=agent.name, where=where), agent=agent, options=options, judged=planned.judged
+        target=Target(eval_set=eval_set, config=config, agent_name=agent.name, where=where),
+        agent=agent,
+        options=options,
+        judged=planned.judged,
     )
 
 

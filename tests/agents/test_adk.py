@@ -17,9 +17,12 @@ from google.genai import types
 from mlflow_adk_eval.agents import Limits
 from mlflow_adk_eval.agents.adk import load_adk_agent
 from mlflow_adk_eval.agents.events import TurnRecord
-from mlflow_adk_eval.errors import AgentError
+from mlflow_adk_eval.config import parse_config
+from mlflow_adk_eval.errors import AgentError, ConfigError
 from mlflow_adk_eval.evalset import Content, ConversationScenario, EvalCase, Invocation, InvocationEvents, Part
+from mlflow_adk_eval.runner import run, score
 from tests.agents.scripted import Scripted, call, calls, case_of, echo, finals, llm, ping, play, results, team, text, user_text
+from tests.criteria.builders import RESPONSE, case, cases, turn
 
 composite_agents = pytest.mark.filterwarnings("ignore:(Sequential|Parallel)Agent is deprecated:DeprecationWarning")
 """As ADK 2.0 says of classes that ADK 1 has too."""
@@ -122,8 +125,8 @@ def test_seconds_are_split_between_models_and_tools() -> None:
 
 def test_an_end_without_a_beginning_is_no_time() -> None:
     record = TurnRecord()
-    record.end("never begun", record.tool)
-    assert record.tool == []
+    record.end("never begun")
+    assert record.calls == {}
 
 
 def test_instructions_and_tools_of_the_agents_are_kept() -> None:
@@ -274,9 +277,12 @@ def test_a_turn_without_events_is_an_invocation_without_an_answer(agent: BaseAge
     assert all(isinstance(turn.intermediate_data, InvocationEvents) and not turn.events for turn in played.actual)
 
 
-def test_a_blocked_answer_is_an_invocation_without_an_answer() -> None:
-    (turn,) = play(llm(lambda request: LlmResponse(error_code="SAFETY", error_message="blocked")), case_of("hi")).actual
-    assert turn.final_response is None
+def test_a_blocked_answer_is_an_invocation_that_says_why_and_the_conversation_goes_on() -> None:
+    blocked = LlmResponse(error_code="SAFETY", error_message="blocked by a rule")
+    first, second = play(llm(lambda request: blocked if user_text(request) == "bad" else echo(request)), case_of("bad", "hi")).actual
+    assert first.final_response is None
+    assert first.errors == ["SAFETY: blocked by a rule"]
+    assert (second.final_text, second.errors) == ("echo hi", [])
 
 
 def explode(key: str) -> dict[str, Any]:
@@ -335,3 +341,15 @@ def test_a_case_that_takes_too_long_keeps_its_finished_turns() -> None:
     assert (played.actual[1].user_text, played.unfinished) == ("hang", True)
     assert played.error == "the case took longer than its limit of 1 s"
     assert time.monotonic() - began < 15
+
+
+def test_a_live_connection_is_refused_before_the_agent_is_called() -> None:
+    asked: list[LlmRequest] = []
+    agent = load_adk_agent(llm(asked.append))
+    settings = parse_config({"criteria": {RESPONSE: 1.0}, "live_model_config": {"timeout_seconds": 60}}, "config")
+    with pytest.raises(ConfigError) as refused:
+        run(cases(case("a", turn())), agent, settings)
+    assert asked == []
+    assert "$.live_model_config: found settings of conversations over a live connection" in str(refused.value)
+    assert "an agent is spoken with turn by turn" in str(refused.value)
+    assert score(cases(case("a", turn("yes"))), {"a": ["yes"]}, settings).passed, "of a recording nobody asks how it was made"

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from textwrap import dedent
@@ -21,20 +21,6 @@ from mlflow_adk_eval.agents.adk import AdkAgent, load_adk_agent
 from mlflow_adk_eval.agents.base import Played
 from mlflow_adk_eval.errors import AgentError
 from tests.agents.scripted import case_of, echo, finals, llm, play
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder to put agents into, which the interpreter forgets again."""
-    known = set(sys.modules)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    for name in set(sys.modules) - known:
-        module = sys.modules[name]
-        if str(tmp_path) in str(getattr(module, "__file__", None) or list(getattr(module, "__path__", []))):
-            del sys.modules[name]
-
 
 AGENT = """
     from google.adk.agents import BaseAgent

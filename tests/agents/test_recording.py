@@ -171,7 +171,9 @@ def test_a_callable_object_is_an_agent_named_by_its_class() -> None:
 
 @pytest.mark.parametrize("source", [3, None, ["a"]])
 def test_anything_else_is_no_agent(source: Any) -> None:
-    with pytest.raises(UsageError, match="an agent is a module name, an ADK agent, a callable, an address, a recording or traces of MLflow"):
+    with pytest.raises(
+        UsageError, match="an agent is a module name, an ADK agent, a callable, an address, a recording or traces of MLflow"
+    ):
         resolve_agent(source)
 
 

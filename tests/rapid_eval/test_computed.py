@@ -14,6 +14,7 @@ from mlflow_adk_eval.kernels.alignment import trajectory_matches
 from mlflow_adk_eval.kernels.sentences import sentences
 from mlflow_adk_eval.kernels.words import tokens, words
 from mlflow_adk_eval.rapid_eval.computed import bleu, computed_score, exact_match, rouge
+from mlflow_adk_eval.rapid_eval.messages import RequestError, read_request
 from mlflow_adk_eval.rapid_eval.tool_calls import key_match, kv_match, name_match, read_calls, valid
 
 SCRIPTS = (
@@ -152,3 +153,18 @@ def test_each_computed_metric_has_its_kernel() -> None:
     texts = {"prediction": written([("f", {"x": 1})]), "reference": written([("f", {"x": 1})])}
     names = ("exact_match", "bleu", "rouge", "tool_call_valid", "tool_name_match", "tool_parameter_key_match", "tool_parameter_kv_match")
     assert [computed_score(name, {}, texts) for name in names] == [1.0] * 7
+
+
+def test_long_texts_take_no_table_of_both() -> None:
+    long = " ".join("ab"[number % 3 % 2] for number in range(60_000))
+    assert rouge(long, f"{long} b", rouge_type="rougeL") > 0.99
+    with pytest.raises(RequestError, match="shorter texts, or rougeL"):
+        rouge(long, long, rouge_type="rougeLsum")
+
+
+def test_one_key_in_two_spellings_is_refused() -> None:
+    given = {"instance": {"prediction": "x"}}
+    with pytest.raises(RequestError, match="two spellings"):
+        read_request({"fluencyInput": given, "fluency_input": given})
+    with pytest.raises(RequestError, match="an unknown key"):
+        read_request({"A" * 200_000: given})
