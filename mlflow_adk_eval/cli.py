@@ -16,6 +16,7 @@ import click
 from mlflow_adk_eval.cli_capture import capture
 from mlflow_adk_eval.cli_options import (
     agent_path,
+    baseline_option,
     config_option,
     conversation_options,
     detailed_option,
@@ -71,6 +72,7 @@ cli.add_command(report_command)
 @click.option(
     "--traces", type=click.IntRange(min=0), default=2000, show_default=True, help="Above so many turns, only failed ones get traces."
 )
+@baseline_option
 @judge_options
 @click.option("--resume", metavar="RUN_ID|latest", help="Go on with an evaluation that was interrupted; nothing is paid for twice.")
 @click.option(
@@ -127,27 +129,40 @@ def run(
 @click.argument("eval_set", metavar="EVAL_SET[:CASE,CASE]")
 @click.option("--actual", required=True, help="What the agent did: a recording, an eval set, ADK's result file, or runs:/ID.")
 @config_option
+@baseline_option
 @judge_options
 @detailed_option
 @store_option
 @json_option
 def score(
-    eval_set: str, *, actual: str, config: Path | None, detailed: bool, tracking_uri: str | None, as_json: bool, **options: Any
+    eval_set: str,
+    *,
+    actual: str,
+    config: Path | None,
+    baseline: str | None,
+    detailed: bool,
+    tracking_uri: str | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Score recorded conversations, without an agent, and without logging a run in MLflow."""
     from mlflow_adk_eval.report.console import progress_bar  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.runner import score as score_recorded  # noqa: PLC0415
 
-    recorded = _of_run(actual.removeprefix("runs:/"), tracking_uri) if actual.startswith("runs:/") else actual
+    beside = None if baseline is None else _recorded(baseline, tracking_uri)
     with progress_bar("scoring", shown=not as_json) as progress:
-        report = score_recorded(eval_set, recorded, config, progress=progress, **judging(options))
+        recorded = _recorded(actual, tracking_uri)
+        report = score_recorded(eval_set, recorded, config, progress=progress, baseline=beside, **judging(options))
     _show_report(report, detailed=detailed, as_json=as_json)
 
 
-def _of_run(run_id: str, tracking_uri: str | None) -> Recording:
+def _recorded(source: str, tracking_uri: str | None) -> Recording | str:
+    """Return what the agent did in the run that ``runs:/ID`` names; the path of a file as it is."""
+    if not source.startswith("runs:/"):
+        return source
     from mlflow_adk_eval.tracking import recording_of_run  # noqa: PLC0415 - files can be scored without MLflow
 
-    return recording_of_run(run_id, tracking_uri)
+    return recording_of_run(source.removeprefix("runs:/"), tracking_uri)
 
 
 @cli.command(epilog=_EXIT_CODES)

@@ -76,6 +76,13 @@ def judge_options(command: Command) -> Command:
     )
 
 
+def baseline_option(command: Command) -> Command:
+    """Add what pairwise criteria compare with."""
+    return click.option("--baseline", metavar="FILE|runs:/ID", help="What pairwise criteria compare with: a recording or an earlier run.")(
+        command
+    )
+
+
 def conversation_options(command: Command) -> Command:
     """Add how conversations are had."""
     return _with(

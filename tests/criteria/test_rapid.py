@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from mlflow_adk_eval import evaluate, metrics, scorers
+from mlflow_adk_eval.cli import cli
 from mlflow_adk_eval.config import SETTINGS, parse_config
 from mlflow_adk_eval.errors import ConfigError, UsageError
-from mlflow_adk_eval.evalset import AgentDetails, AppDetails, Invocation
+from mlflow_adk_eval.evalset import AgentDetails, AppDetails, Invocation, write_eval_set
 from mlflow_adk_eval.outcome import Errored, Report, Scored
 from mlflow_adk_eval.rapid_eval.computed import computed_score
 from mlflow_adk_eval.rapid_metrics import RAPID_METRICS
@@ -180,3 +185,18 @@ def test_each_is_a_metric_and_a_scorer_by_its_name(monkeypatch: pytest.MonkeyPat
         assert (made.name, made.greater_is_better) == (metric.criterion, SETTINGS[metric.criterion].greater_is_better)
         assert metric.about in str(made.metric_details)
     assert scorers.rapid_eval_rouge(threshold=0.5, rouge_type="rougeL").name == "rapid_eval_rouge"
+
+
+def test_the_command_line_compares_with_a_recording_or_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, answer in (("before", "short"), ("after", "at some length"), ("expected", "x")):
+        write_eval_set(cases(case("c", turn(answer))), tmp_path / f"{name}.evalset.json")
+    (tmp_path / "config.json").write_text(json.dumps({"criteria": dict.fromkeys(PAIRWISE, 0.6)}))
+    monkeypatch.setitem(sys.modules, "longer", SimpleNamespace(judge=ScriptedJudge(better)))
+    words = ["score", "expected.evalset.json", "--actual", "after.evalset.json", "--config", "config.json", "--judge", "longer:judge"]
+    passed = CliRunner().invoke(cli, [*words, "--baseline", "before.evalset.json", "--ledger", "off"])
+    assert passed.exit_code == 0, passed.output
+    lost = CliRunner().invoke(cli, [*words[:3], "before.evalset.json", *words[4:], "--baseline", "after.evalset.json", "--ledger", "off"])
+    assert lost.exit_code == 1
+    without = CliRunner().invoke(cli, [*words, "--ledger", "off"])
+    assert isinstance(without.exception, UsageError) or without.exit_code == 64
