@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import mlflow
@@ -55,12 +56,23 @@ def predict_fn(agent: Any, *, agent_name: str | None = None, timeout_s: float | 
     """
     player = resolve_agent(agent, agent_name=agent_name, limits=Limits(case_s=timeout_s))
     tried = _Tried()
+    _spare_the_search_for_notebooks()
 
     def predict(**inputs: Any) -> dict[str, Any]:
         return _predicted(player, inputs, tried)
 
     predict.__doc__ = f"Return what {player.name} does when it is asked for `inputs`."
     return predict
+
+
+def _spare_the_search_for_notebooks() -> None:
+    """Keep MLflow from looking for IPython with every trace, where there is none.
+
+    It looks while it holds Python's import lock, and `mlflow.genai.evaluate` imports openai under a lock of its own: in MLflow 3.17
+    the two can wait for each other for ever.
+    """
+    if find_spec("IPython") is None:
+        mlflow.tracing.disable_notebook_display()
 
 
 class _Tried:
