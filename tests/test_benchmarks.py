@@ -125,6 +125,7 @@ def test_votes_are_neither_lost_nor_wrong_whatever_the_judge_does(folder: Path) 
 
 def test_live_conversations_are_all_had_and_scored(folder: Path) -> None:
     pytest.importorskip("google.adk.workflow", reason="the agent runs on google-adk 2")
+    pytest.importorskip("msgspec", reason="the floor needs msgspec: uv sync --group bench")
     done, results = measure(folder, "w8", "--contenders", "ours,floor", cases=2)
     assert done.returncode == 0, done.stderr
     rows = [line.strip("| ").split(" | ") for line in results.splitlines() if line.startswith(("| **mlflow_adk_eval**", "| google-adk's"))]

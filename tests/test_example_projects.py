@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+import mlflow
 import pytest
 from mlflow import MlflowClient
 
@@ -60,12 +61,16 @@ def terminal(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
     shutil.copytree(EXAMPLES / request.param, folder, ignore=shutil.ignore_patterns("__pycache__", "mlflow_store"))
     for name in ("GOOGLE_API_KEY", "GEMINI_API_KEY", "PYTEST_ADDOPTS"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
+    store = f"sqlite:///{folder}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
     monkeypatch.chdir(folder)
     forget_agents()
+    before = mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri(store)  # whatever a test before has set outranks the environment
     yield Terminal(folder)
+    mlflow.set_tracking_uri(before)
     forget_agents()
 
 
