@@ -12,11 +12,12 @@ from typing import Any
 
 from measure_work import by_criterion, timed
 from peak import peak_mb
+from speaking import LATENCY_MS
 
 
 def measure(work: dict[str, Any]) -> dict[str, Any]:
     """Let a contender import, load and converse; keep its scores."""
-    os.environ |= {"GOOGLE_API_KEY": "none", "GOOGLE_GEMINI_BASE_URL": work["url"]}
+    os.environ |= {"GOOGLE_API_KEY": "none", "GOOGLE_GEMINI_BASE_URL": work["url"], LATENCY_MS: str(work["latency_ms"])}
     contender = import_module(f"contenders.live.{work['contender']}")
     _, imported = timed(contender.imports)
     inputs, loaded = timed(lambda: contender.load(Path(work["data"])))

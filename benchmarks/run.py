@@ -143,9 +143,15 @@ def _live(job: Job, judge: JudgeProcess) -> dict[str, Any]:
     """Return a result with what the model's server says of it, and how its scores agree with the truth."""
     assert job.speaking
     judge.configure(job.speaking.conditions)
-    work = {"contender": job.side, "at_once": job.speaking.at_once, "data": str(data_set(job.cases, job.turns, "live")), "url": judge.url}
+    latency_ms = 0.0 if job.speaking.by_client else job.speaking.conditions.latency_ms
+    folder = data_set(job.cases, job.turns, "live")
+    work = {"contender": job.side, "at_once": job.speaking.at_once, "data": str(folder), "url": judge.url, "latency_ms": latency_ms}
     result = measured("measure_live.py", json.dumps(work))
-    return {**result, **judge.stats(), "truth": compare(result.get("scores", {}), live_truth(job.cases, job.turns))}
+    return {
+        **result,
+        **(judge.stats() if job.speaking.by_client else {}),
+        "truth": compare(result.get("scores", {}), live_truth(job.cases, job.turns)),
+    }
 
 
 def _summary(result: Mapping[str, Any]) -> str:
