@@ -11,6 +11,7 @@ from typing import Any
 
 import mlflow
 from mlflow.entities import LiveSpan, NoOpSpan, SpanStatus, SpanStatusCode, SpanType
+from mlflow.tracing import disable_notebook_display
 
 from mlflow_adk_eval.agents import Agent, Limits, Played
 from mlflow_adk_eval.agents.resolve import resolve_agent
@@ -72,7 +73,7 @@ def _spare_the_search_for_notebooks() -> None:
     the two can wait for each other for ever.
     """
     if find_spec("IPython") is None:
-        mlflow.tracing.disable_notebook_display()
+        disable_notebook_display()
 
 
 class _Tried:
