@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 
 import pytest
@@ -33,3 +36,25 @@ def _too_old(package: str, oldest: str) -> str | None:
 def _no_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep nothing between tests, unless a test says where."""
     monkeypatch.setenv("ADK_EVAL_LEDGER", "off")
+
+
+_MLFLOW_REMEMBERS = {
+    "mlflow.tracking.fluent": "_active_experiment_id",
+    "mlflow.tracking._tracking_service.utils": "_tracking_uri",
+    "mlflow.tracking._model_registry.utils": "_registry_uri",
+}
+"""What MLflow keeps for the whole process: the experiment that somebody chose does not exist in the next test's store."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_store_but_the_modules_own() -> Iterator[None]:
+    """Let the store and the experiment that the tests of one module chose be nobody else's."""
+    chosen = {name: value for name, value in os.environ.items() if name.startswith("MLFLOW_")}
+    remembered = {module: getattr(sys.modules.get(module), name, None) for module, name in _MLFLOW_REMEMBERS.items()}
+    yield
+    for name in [name for name in os.environ if name.startswith("MLFLOW_")]:
+        del os.environ[name]
+    os.environ.update(chosen)
+    for module, name in _MLFLOW_REMEMBERS.items():
+        if module in sys.modules:
+            setattr(sys.modules[module], name, remembered[module])

@@ -47,7 +47,7 @@ class Terminal:
 
     def _cli(self, arguments: list[str]) -> tuple[int, str]:
         result = invoke(*arguments)
-        return result.exit_code, result.stdout
+        return result.exit_code, result.stdout + (result.stderr if result.exit_code not in {0, 1} else "")
 
     def _process(self, program: str, arguments: list[str]) -> tuple[int, str]:
         start = {"python": [], "pytest": ["-m", "pytest", "-p", "no:cacheprovider"]}[program]
@@ -59,7 +59,7 @@ class Terminal:
 def terminal(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     folder = tmp_path / request.param
     shutil.copytree(EXAMPLES / request.param, folder, ignore=shutil.ignore_patterns("__pycache__", "mlflow_store"))
-    for name in ("GOOGLE_API_KEY", "GEMINI_API_KEY", "PYTEST_ADDOPTS"):
+    for name in ("GOOGLE_API_KEY", "GEMINI_API_KEY", "PYTEST_ADDOPTS", "MLFLOW_EXPERIMENT_ID"):
         monkeypatch.delenv(name, raising=False)
     store = f"sqlite:///{folder}/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
