@@ -6,7 +6,8 @@
     ├── UsageError            the call itself is wrong                        exit 64
     │   └── InputError        a file or value does not say what it must       exit 64
     │       ├── EvalSetError  an eval set, a recording or a result file
-    │       └── ConfigError   an eval config
+    │       ├── ConfigError   an eval config
+    │       └── PolicyError   a policy of the gate
     ├── RunError              the run could not be carried out                exit 3
     │   ├── AgentError        the agent cannot be loaded or run
     │   ├── JudgeError        a judge cannot be had: no credentials, no package, no such model
@@ -90,6 +91,12 @@ class ConfigError(InputError):
     """An eval config that cannot be used."""
 
     noun = "eval config"
+
+
+class PolicyError(InputError):
+    """A policy that cannot be used."""
+
+    noun = "policy"
 
 
 class RunError(AdkEvalError):

@@ -389,6 +389,35 @@ def _summary(results: Sequence[tuple[str, CriterionResult]]) -> CriterionSummary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """What one demand of a policy came to, with its numbers; ``None`` where there is no such number."""
+
+    measure: str
+    """A criterion, or another measure such as ``case_pass_rate``."""
+    slice: str = ""
+    """The name of the slice; empty for all cases."""
+    demand: str
+    """Such as ``min 0.8`` or ``max_drop 0.02``."""
+    verdict: Verdict
+    reason: str
+    """A sentence with the numbers."""
+    cases: int
+    """How many cases it rests on."""
+    value: float | None = None
+    low: float | None = None
+    """The confidence interval of the value or, in a comparison, of the difference."""
+    high: float | None = None
+    baseline: float | None = None
+    """The baseline's value over the same cases."""
+    difference: float | None = None
+    """The value less the baseline's."""
+    p_value: float | None = None
+    """Of the hypothesis that it is no worse than the baseline, adjusted for the number of comparisons."""
+    needed: int | None = None
+    """How many cases would decide it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """What the gate decided about a run, with the numbers it decided on."""
 
@@ -405,6 +434,16 @@ class Decision:
     """ISO 8601, UTC."""
     decided_by: str = ""
     """Who asked, as ``user@host`` or the CI job."""
+    checks: tuple[Check, ...] = ()
+    """What each demand of the policy came to; none without a policy file."""
+    waived: tuple[str, ...] = ()
+    """The waivers that were used, as sentences."""
+    notes: tuple[str, ...] = ()
+    """What the reader should know besides, such as that there was no champion to compare with."""
+    baseline_run_id: str = ""
+    """The run that it was compared with; empty where there was none."""
+    baseline_sha256: str = ""
+    """The hash of that run's manifest."""
 
     @property
     def passed(self) -> bool:

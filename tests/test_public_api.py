@@ -16,7 +16,8 @@ HEAVY = {"mlflow", "google.adk", "google.genai", "pandas", "numpy", "nltk", "sci
 def test_the_public_names_are_exactly_these() -> None:
     assert sorted(adk_eval.__all__) == [
         "A2AAgent", "AdkEvalError", "AgentError", "Budget", "CaseResult", "ConfigError", "CriterionResult", "Decision", "Ending", "Errored", "EvalCase",
-        "EvalConfig", "EvalSet", "EvalSetError", "GateFailed", "InputError", "Invocation", "JudgeError", "JudgeOptions", "OpenAIChatAgent", "Recording",
+        "EvalConfig", "EvalSet", "EvalSetError", "GateFailed", "InputError", "Invocation", "JudgeError", "JudgeOptions", "OpenAIChatAgent", "PolicyError",
+        "Recording",
         "Report", "RunError", "Scored", "Session", "Skipped", "TrackingError", "UsageError", "Vote", "aevaluate", "capture", "evaluate", "gate",
         "load_config", "load_eval_set", "load_recording", "metrics", "migrate", "model_fn", "predict_fn", "promote", "pull_eval_set", "push_eval_set",
         "rapid_eval", "record", "records", "register", "save_recording", "score", "scorers", "testing", "upload", "verify",
