@@ -29,6 +29,7 @@ from machine import absent, description
 from process import measured
 from report_live import live
 from results import merged
+from simulated import PAGE, REPETITIONS, pasted, section
 from workloads import WORKLOADS
 
 RESULTS = Path(__file__).parent / "results.md"
@@ -44,6 +45,9 @@ _TABLES = {
     "import": report.importing,
     "memory": report.memory,
 }
+SIMULATED = "statistics"
+"""What is measured by drawing samples instead of by a clock."""
+_NAMES = (*WORKLOADS, SIMULATED)
 _OURS = ("ours", "doors", "floor", "floor_uncollected")
 """Whose failures are ours to repair."""
 
@@ -51,15 +55,18 @@ _OURS = ("ours", "doors", "floor", "floor_uncollected")
 def main(argv: Sequence[str]) -> int:
     """Measure what the arguments name and return the exit code."""
     chosen = _parser().parse_args(argv)
-    names = list(WORKLOADS) if "all" in chosen.workloads else [name for name in WORKLOADS if name in chosen.workloads]
+    names = [name for name in _NAMES if name in chosen.workloads or "all" in chosen.workloads]
     sections, problems = {}, []
+    command = shlex.join(["python", "benchmarks/run.py", *argv])
     for name in names:
-        sections[name], found = _section(name, chosen, shlex.join(["python", "benchmarks/run.py", *argv]))
+        sections[name], found = (section(chosen.repetitions, command), []) if name == SIMULATED else _section(name, chosen, command)
         problems += found
         print(sections[name], flush=True)
-    out = chosen.out or (None if chosen.cases or chosen.contenders else RESULTS)
+    out = chosen.out or (None if chosen.cases or chosen.contenders or chosen.repetitions != REPETITIONS else RESULTS)
     if out:
-        out.write_text(merged(out.read_text("utf-8") if out.is_file() else "", sections, order=list(WORKLOADS)), "utf-8")
+        out.write_text(merged(out.read_text("utf-8") if out.is_file() else "", sections, order=_NAMES), "utf-8")
+    if out == RESULTS and SIMULATED in sections:
+        PAGE.write_text(pasted(PAGE.read_text("utf-8"), sections[SIMULATED]), "utf-8")
     for problem in problems:
         print(f"WRONG: {problem}", file=sys.stderr)
     return 1 if problems else 0
@@ -68,10 +75,13 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="benchmarks/run.py", description="Measure mlflow_adk_eval beside google-adk, MLflow and a floor.")
     parser.add_argument(
-        "workloads", nargs="*", choices=[*WORKLOADS, "all"], default="all", metavar="WORKLOAD", help=f"{', '.join(WORKLOADS)} or all"
+        "workloads", nargs="*", choices=[*_NAMES, "all"], default="all", metavar="WORKLOAD", help=f"{', '.join(_NAMES)} or all"
     )
     parser.add_argument("--rounds", type=int, default=3, help="how often each is measured (default: 3)")
     parser.add_argument("--cases", type=int, help="a size other than that of the documented tables")
+    parser.add_argument(
+        "--repetitions", type=int, default=REPETITIONS, help=f"samples of each kind, for {SIMULATED} (default: {REPETITIONS:,})"
+    )
     parser.add_argument(
         "--contenders",
         type=lambda text: text.split(","),

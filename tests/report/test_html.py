@@ -41,7 +41,7 @@ def test_a_pass_needs_no_reasons() -> None:
 def test_a_criterion_has_its_mean_interval_threshold_pass_rate_and_counts() -> None:
     text = visible(page(report()))
     assert (
-        "tool_trajectory_avg_score ≥ 1 0.75 0.5 to 1 33.3% 4 1 1 error "
+        "tool_trajectory_avg_score ≥ 1 0.75 0.0103 to 0.999 33.3% 4 1 1 error "
         "1 of 2 case scores reach the threshold; lowest 0.5, median 0.75, highest 1" in text
     )
 

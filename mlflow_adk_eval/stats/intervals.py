@@ -1,0 +1,105 @@
+"""Intervals for what was measured on a sample of cases."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import NormalDist
+from typing import Literal
+
+_ALIKE = 1e-12
+"""Means that differ by less are one value: the difference is nothing but rounding."""
+_FEWEST = 2
+
+Interval = tuple[float, float]
+
+
+def mean_interval(values_by_case: Mapping[str, Sequence[float]], confidence: float = 0.95, *, proportion: bool = True) -> Interval | None:
+    """Return the confidence interval of the mean of all values, with the case as the unit that was sampled.
+
+    Repeated runs of a case tell nothing about other cases, so what counts is how far cases differ. Where each case is all 0 or
+    all 1 the interval is Wilson's, which stays honest at 0 % and 100 %. Other values from 0 to 1 have Wilson's, too, for as many
+    cases as would make a proportion as certain as this mean. What has no such range has Student's, on the scale of logarithms for
+    quantities.
+
+    Args:
+        values_by_case: the values of each case, one per run.
+        confidence: how often the interval is to cover the true mean, between 0 and 1.
+        proportion: whether values of 0 and 1 mean *no* and *yes*; not so for counts and durations.
+
+    Returns:
+        The bounds; ``None`` where cases do not say how much cases differ: fewer than two, or all with one value.
+    """
+    groups = [values for values in values_by_case.values() if values]
+    if len(groups) < _FEWEST:
+        return None
+    if proportion and all(values[0] in (0, 1) and min(values) == max(values) for values in groups):
+        return wilson_interval(sum(values[0] == 1 for values in groups), len(groups), confidence)
+    means = [math.fsum(values) / len(values) for values in groups]
+    if max(means) - min(means) < _ALIKE:
+        return None
+    low, high = _interval(groups, confidence, proportion=proportion)
+    return (low, high) if math.isfinite(low) and math.isfinite(high) else None
+
+
+def wilson_interval(successes: int, trials: int, confidence: float = 0.95) -> Interval:
+    """Return Wilson's score interval of a proportion.
+
+    >>> [round(bound, 4) for bound in wilson_interval(9, 10)]
+    [0.5958, 0.9821]
+    """
+    return _wilson(successes / trials, trials, NormalDist().inv_cdf((1 + confidence) / 2))
+
+
+def proportion_interval(
+    successes: int, trials: int, confidence: float = 0.95, *, method: Literal["wilson", "exact"] = "wilson"
+) -> Interval:
+    """Return the interval of a proportion: Wilson's, which is right on average, or Clopper and Pearson's, which is never too short.
+
+    >>> [round(bound, 4) for bound in proportion_interval(9, 10, method="exact")]
+    [0.555, 0.9975]
+    """
+    if method == "wilson":
+        return wilson_interval(successes, trials, confidence)
+    from scipy.special import betaincinv  # noqa: PLC0415 - some time to import, needed only where it is asked for
+
+    tail = (1 - confidence) / 2
+    low = float(betaincinv(successes, trials - successes + 1, tail)) if successes else 0.0
+    high = float(betaincinv(successes + 1, trials - successes, 1 - tail)) if successes < trials else 1.0
+    return low, high
+
+
+def _wilson(share: float, trials: float, quantile: float) -> Interval:
+    square = quantile * quantile / trials
+    middle = share + square / 2
+    reach = math.sqrt(square * share * (1 - share) + square * square / 4)
+    # At 0 % and 100 % the sums would come to the bound itself, but for rounding.
+    low = 0.0 if share == 0 else (middle - reach) / (1 + square)
+    high = 1.0 if share == 1 else (middle + reach) / (1 + square)
+    return min(low, share), max(high, share)
+
+
+def _interval(groups: Sequence[Sequence[float]], confidence: float, *, proportion: bool) -> Interval:
+    """Return the interval of the mean of values that differ between cases."""
+    from scipy.special import stdtrit  # noqa: PLC0415 - as above
+
+    found, variance = _mean_and_variance(groups)
+    quantile = float(stdtrit(len(groups) - 1, (1 + confidence) / 2))
+    least, most = min(map(min, groups)), max(map(max, groups))
+    if proportion and least >= 0 and most <= 1:
+        # Where all but next to nothing is at a bound, the mean is rounded to it, and no number of cases would follow.
+        return _wilson(found, max(found * (1 - found) / variance, 1.0), quantile)
+    reach = quantile * math.sqrt(variance)
+    if proportion or least < 0:
+        return found - reach, found + reach
+    factor = math.exp(min(reach / found, -math.log(_ALIKE)))
+    return found / factor, found * factor
+
+
+def _mean_and_variance(groups: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Return the mean of all values, and the variance that it has because other cases might have been taken."""
+    count = sum(map(len, groups))
+    found = math.fsum(map(math.fsum, groups)) / count
+    residuals = [math.fsum(values) - found * len(values) for values in groups]
+    squares = sum(residual * residual for residual in residuals)
+    return found, squares / (count * count) * len(groups) / (len(groups) - 1)

@@ -1,0 +1,156 @@
+"""How many cases a paired comparison needs, and what it can find with those there are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+_MOST_CASES = 10_000_000
+"""Where the search for a number of cases ends."""
+_ROUNDING = 1e-12
+_MANY = 40
+"""With so many cases there is a p-value as close to any number as a float comes."""
+_CERTAIN = 9.0
+"""Standard errors beyond the critical value from which on a drop is noticed for certain."""
+_TAIL = 1e-10
+"""How much of a distribution may be left out of a sum over it."""
+_STEPS = 60
+"""Halvings of the range from no drop to the largest; more do not change a float."""
+
+
+def fewest_cases(confidence: float) -> int:
+    """Return with how many cases a one-sided paired test can be significant at all: if all of them got worse.
+
+    >>> fewest_cases(0.95), fewest_cases(0.99)
+    (5, 7)
+    """
+    return max(1, math.ceil(-math.log2(1 - confidence) - _ROUNDING))
+
+
+def detectable_drop(spread: float, cases: int, *, confidence: float, power: float) -> float:
+    """Return the drop of a mean score that a one-sided paired test finds with a chance of `power`.
+
+    Args:
+        spread: the standard deviation of the cases' differences.
+        cases: how many cases there are.
+        confidence: one less the chance of an alarm where nothing got worse.
+        power: the chance to find the drop.
+
+    Returns:
+        The drop; infinity where there are too few cases for any.
+    """
+    if cases < fewest_cases(confidence):
+        return math.inf
+    if spread == 0:
+        return 0.0
+    return spread * _least(lambda effect: _t_power(effect, cases, confidence) >= power, _largest_effect(cases, confidence, power))
+
+
+def cases_needed(spread: float, drop: float, *, confidence: float, power: float) -> int:
+    """Return how many cases a one-sided paired test needs to find a drop of a mean score with a chance of `power`.
+
+    Args:
+        spread: the standard deviation of the cases' differences.
+        drop: the drop, above 0.
+        confidence: one less the chance of an alarm where nothing got worse.
+        power: the chance to find the drop.
+    """
+    fewest = fewest_cases(confidence)
+    if spread == 0:
+        return fewest
+    return _fewest_with(lambda cases: _t_power(drop / spread, cases, confidence) >= power, fewest)
+
+
+def detectable_rate_drop(discordant: float, cases: int, *, confidence: float, power: float) -> float:
+    """Return the drop of a pass rate that McNemar's exact one-sided test finds with a chance of `power`.
+
+    Args:
+        discordant: the share of the cases that pass in one run and fail in the other. A drop above it takes as many.
+        cases: how many cases there are.
+        confidence: one less the chance of an alarm where nothing got worse.
+        power: the chance to find the drop.
+
+    Returns:
+        The drop; infinity where there are too few cases for any.
+    """
+    if _rate_power(discordant, 1.0, cases, confidence) < power:
+        return math.inf
+    return _least(lambda drop: _rate_power(discordant, drop, cases, confidence) >= power, 1.0)
+
+
+def rate_cases_needed(discordant: float, drop: float, *, confidence: float, power: float) -> int:
+    """Return how many cases McNemar's exact one-sided test needs to find a drop of a pass rate with a chance of `power`.
+
+    Args:
+        discordant: the share of the cases that pass in one run and fail in the other; at least `drop` is assumed.
+        drop: the drop, above 0 and at most 1.
+        confidence: one less the chance of an alarm where nothing got worse.
+        power: the chance to find the drop.
+    """
+    return _fewest_with(lambda cases: _rate_power(discordant, drop, cases, confidence) >= power, fewest_cases(confidence))
+
+
+def _least(enough: Callable[[float], bool], most: float) -> float:
+    """Return the least number up to `most` that is enough, if those above it are."""
+    low, high = 0.0, most
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def _fewest_with(enough: Callable[[int], bool], fewest: int) -> int:
+    """Return the least number from `fewest` on that is enough, if those above it are."""
+    high = fewest
+    while high < _MOST_CASES and not enough(high):
+        fewest, high = high + 1, min(2 * high, _MOST_CASES)
+    while fewest < high:
+        middle = (fewest + high) // 2
+        fewest, high = (fewest, middle) if enough(middle) else (middle + 1, high)
+    return high
+
+
+def _t_power(effect: float, cases: int, confidence: float) -> float:
+    """Return the power of the one-sided paired t test, which that of the permutation test comes close to."""
+    from scipy.special import nctdtr, stdtrit  # noqa: PLC0415 - some time to import, needed only where something is planned
+
+    degrees, shift = max(cases - 1, 1), effect * math.sqrt(cases)
+    critical = float(stdtrit(degrees, 1 - _level(cases, confidence)))
+    # Far beyond, scipy's distribution has no number.
+    return 1.0 if shift > critical + _CERTAIN else 1 - float(nctdtr(degrees, shift, critical))
+
+
+def _level(cases: int, confidence: float) -> float:
+    """Return the largest p-value that is significant. With few cases there are few p-values: each is a share of the ways to swap runs."""
+    ways = 2.0 ** min(cases, _MANY)
+    return math.floor((1 - confidence) * ways + _ROUNDING) / ways
+
+
+def _largest_effect(cases: int, confidence: float, power: float) -> float:
+    effect = 1.0
+    while _t_power(effect, cases, confidence) < power:
+        effect *= 2
+    return effect
+
+
+def _rate_power(discordant: float, drop: float, cases: int, confidence: float) -> float:
+    """Return the power of McNemar's exact one-sided test over all numbers of discordant cases that there may be."""
+    from scipy.stats import binom  # noqa: PLC0415 - some time to import, needed only where something is planned
+
+    share = max(discordant, drop)
+    low, high = (int(binom.ppf(tail, cases, share)) for tail in (_TAIL, 1 - _TAIL))
+    counts, critical = _critical(low, high, confidence)
+    worse = binom.sf(critical - 1, counts, (1 + drop / share) / 2) if share else 0.0
+    return float((binom.pmf(counts, cases, share) * worse).sum())
+
+
+@lru_cache(maxsize=256)
+def _critical(low: int, high: int, confidence: float) -> tuple[Any, Any]:
+    """Return numbers of discordant cases, and how many of each must have got worse for a test to be significant."""
+    import numpy as np  # noqa: PLC0415 - as above
+    from scipy.stats import binom  # noqa: PLC0415
+
+    counts = np.arange(low, high + 1)
+    return counts, binom.isf(1 - confidence, counts, 0.5) + 1
