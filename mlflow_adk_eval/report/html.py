@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from importlib.resources import files
+from functools import lru_cache
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from mlflow_adk_eval.config import EFFICIENCY
@@ -18,6 +14,7 @@ from mlflow_adk_eval.outcome import CaseResult, CriterionSummary, Report, Verdic
 from mlflow_adk_eval.report.course import course_facts
 from mlflow_adk_eval.report.html_cases import CaseView, case_view, shown_cases
 from mlflow_adk_eval.report.html_chart import HEIGHT, WIDTH, Chart, chart_of
+from mlflow_adk_eval.report.html_page import policy, source, template
 from mlflow_adk_eval.report.html_repeats import repeats_view
 from mlflow_adk_eval.report.html_text import Words, on_one_line, rationale_html, words_for
 from mlflow_adk_eval.report.html_turns import Tools, threshold_text
@@ -40,12 +37,12 @@ def html_of(report: Report, *, title: str, facts: Mapping[str, str], secrets: Ma
     """
     words = words_for(secrets)
     selection = shown_cases(report)
-    style, script = _source("report.css"), _source("report.js")
-    return _environment().get_template("report.html.j2").render(
-        policy=_policy(style, script),
+    style, script = source("report.css"), source("report.js")
+    return template("report.html.j2").render(
+        policy=policy(style, script),
         style=Markup(style),  # noqa: S704 - a file of this package
         script=Markup(script),  # noqa: S704 - as above
-        title=words(title),
+        title=on_one_line(words(title)),
         head=_head(report, words),
         facts=[(words(name), words(value)) for name, value in _facts(report, facts).items()],
         criteria=[_criterion(summary, words) for summary in report.summaries().values() if _known(summary)],
@@ -56,26 +53,6 @@ def html_of(report: Report, *, title: str, facts: Mapping[str, str], secrets: Ma
         notice=selection.notice,
         notes=[words(note) for note in report.notes],
     )  # fmt: skip
-
-
-@cache
-def _environment() -> Environment:
-    loader = PackageLoader("mlflow_adk_eval.report")
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-
-
-@cache
-def _source(name: str) -> str:
-    return (files("mlflow_adk_eval.report") / "templates" / name).read_text(encoding="utf-8")
-
-
-def _policy(style: str, script: str) -> str:
-    """Return the page's content security policy: nothing but its own style and script, which it knows by their hashes."""
-    return f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'; form-action 'none'"
-
-
-def _hash(source: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +122,7 @@ def _known(summary: CriterionSummary) -> bool:
 def _criterion(summary: CriterionSummary, words: Words) -> _CriterionView:
     interval = mean_interval(summary.case_scores, proportion=summary.criterion not in EFFICIENCY)
     return _CriterionView(
-        name=words(summary.criterion),
+        name=on_one_line(words(summary.criterion)),
         threshold=threshold_text(summary.threshold, greater_is_better=summary.greater_is_better),
         mean="" if summary.mean is None else f"{summary.mean:.4g}",
         interval=f"{interval[0]:.3g} to {interval[1]:.3g}" if interval else "",

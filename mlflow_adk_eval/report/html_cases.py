@@ -129,7 +129,7 @@ def _trajectory(report: Report, case: CaseResult) -> ToolTrajectorySettings:
 
 def _score(result: CriterionResult, tools: Tools) -> ScoreView:
     return ScoreView(
-        criterion=tools.words(result.criterion),
+        criterion=on_one_line(tools.words(result.criterion)),
         reached=result.passed,
         score="" if result.score is None else f"{result.score:.4g}",
         threshold=threshold_text(result.threshold, greater_is_better=result.greater_is_better),

@@ -19,8 +19,11 @@ Words = Callable[[str], str]
 LONGEST = 20_000
 """As many characters of a text are shown."""
 _LONGEST_LINE = 300
-_INVISIBLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters, marks that change the reading order, and halves of surrogate pairs, which are no Unicode."""
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
+"""Control characters, marks that change the reading order, tags that hide a text within a text, and halves of surrogate pairs,
+which are no Unicode."""
 _DEEPEST = 20
 """Where the Markdown parser would drop what is nested deeper."""
 

@@ -15,7 +15,7 @@ from mlflow_adk_eval.findings import Finding, findings_of
 from mlflow_adk_eval.kernels.alignment import Step, align
 from mlflow_adk_eval.outcome import CaseResult, CriterionResult, Outcome, Scored, Verdict, Vote, reason_of
 from mlflow_adk_eval.report.html_diff import Pieces, differing
-from mlflow_adk_eval.report.html_text import Words, json_text
+from mlflow_adk_eval.report.html_text import Words, json_text, on_one_line
 from mlflow_adk_eval.table import cell_at, row_verdict
 
 Rationale = Callable[[str], Markup]
@@ -118,7 +118,7 @@ def turn_view(case: CaseResult, index: int, trajectory: ToolTrajectorySettings, 
     actual, expected = _at(case.actual, index), _at(case.expected or (), index)
     said = tools.words(actual.final_text) if actual else ""
     wanted = tools.words(expected.final_text) if expected else ""
-    both = _marked(wanted, said) if wanted and said else (wanted, said)
+    both = marked(wanted, said) if wanted and said else (wanted, said)
     spoken = actual if actual and actual.user_text else expected
     made, due = (side.tool_calls if side else [] for side in (actual, expected))
     injected = by_call(case.injections, index, [call.name or "" for call in made]) if case.injections else []
@@ -159,7 +159,7 @@ def _sides(step: Step, calls: _Calls) -> tuple[CallView | None, CallView | None]
     want, got = step.expected, step.actual
     if step.kind != "changed" or want is None or got is None:
         return (calls.view(want) if want else None), (calls.view(got) if got else None)
-    left, right = _marked(*(calls.words(json_text(call.args or {})) for call in (want, got)))
+    left, right = marked(*(calls.words(json_text(call.args or {})) for call in (want, got)))
     return calls.view(want, left), calls.view(got, right)
 
 
@@ -185,7 +185,7 @@ def _unplaced(injections: Sequence[Injection], turn: int, placed: Sequence[Injec
             yield words(f"{injection.tool}: {injection}")
 
 
-def _marked(wanted: str, said: str) -> tuple[str, str]:
+def marked(wanted: str, said: str) -> tuple[str, str]:
     """Return two texts with marks on what only one of them has."""
     left, right = differing(wanted, said)
     return _with_marks(left, "del"), _with_marks(right, "ins")
@@ -214,7 +214,7 @@ def _cells(results: Iterable[CriterionResult], index: int, cast: Cast, tools: To
 def _cell(result: CriterionResult, cell: Outcome, votes: Sequence[Vote], tools: Tools) -> CellView:
     findings = findings_of(cell, votes) if votes else ()
     return CellView(
-        criterion=tools.words(result.criterion),
+        criterion=on_one_line(tools.words(result.criterion)),
         reached=result.reached(cell),
         score=f"{cell.score:.4g}" if isinstance(cell, Scored) else "",
         threshold=threshold_text(result.threshold, greater_is_better=result.greater_is_better),
@@ -227,7 +227,7 @@ def _cell(result: CriterionResult, cell: Outcome, votes: Sequence[Vote], tools: 
 def _votes(finding: Finding, words: Words) -> VotesView:
     counts = words(finding.counts) or "none"
     return VotesView(
-        about=words(finding.id or ""),
+        about=on_one_line(words(finding.id or "")),
         counts=counts if finding.settled else f"{counts}, so no verdict",
         split=finding.split,
         dissent=tuple(map(words, finding.dissent)),
@@ -238,7 +238,7 @@ def _votes(finding: Finding, words: Words) -> VotesView:
 def _information(results: Iterable[CriterionResult], index: int, words: Words) -> str:
     """Return the scores of what does not decide, on one line."""
     known = ((result.criterion, cell_at(result, index)) for result in results if not result.decides)
-    return " · ".join(f"{words(name)} {cell.score:.4g}" for name, cell in known if isinstance(cell, Scored))
+    return " · ".join(f"{on_one_line(words(name))} {cell.score:.4g}" for name, cell in known if isinstance(cell, Scored))
 
 
 def threshold_text(threshold: float | None, *, greater_is_better: bool) -> str:

@@ -1,0 +1,77 @@
+"""A comparison in a terminal: what it tells, and that no text of others is a command to the terminal."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+from rich.console import Console
+
+from mlflow_adk_eval import score
+from mlflow_adk_eval.comparing import compare
+from mlflow_adk_eval.comparison import Comparison, compared, side_of
+from mlflow_adk_eval.report.console_compare import comparison_view
+from mlflow_adk_eval.report.html_text import words_for
+from tests.repeated import FAILED, PASSED, repeated
+from tests.report.compare_pages import comparison, hostile
+from tests.report.pages import ATTACKS
+from tests.test_comparison import with_set
+from tests.tracking.small import eval_set, turn
+
+
+def printed(found: Comparison, *, every: bool = False) -> str:
+    """Return what a terminal that knows colours would get."""
+    screen = io.StringIO()
+    Console(file=screen, width=200, force_terminal=True, color_system=None).print(comparison_view(found, words_for({}), every=every))
+    return screen.getvalue()
+
+
+def test_it_tells_numbers_flips_and_causes() -> None:
+    text = printed(comparison())
+    assert "monday → tuesday" in text
+    assert "1 now fail, 1 to or from undecided of 3 cases in both runs" in text
+    assert "  lamp  passed → failed" in text
+    assert "    - tool_trajectory_avg_score turn 1: switch is called with $.room = 'all', before it was 'hall' (expected 'hall')" in text
+    assert "may be chance" in text
+
+
+def test_it_says_what_else_differs_and_warns() -> None:
+    cases = eval_set({"a": [turn("hi", "hello there")]})
+    lax, strict = (score(cases, {"a": [turn("hi", "hello")]}, {"criteria": {"response_match_score": at}}) for at in (0.5, 0.6))
+    side = replace(side_of(lax, "lax"), warnings=("the run was killed",))
+    text = printed(compared(side, side_of(strict, "strict")))
+    assert "attention: the first run: the run was killed" in text
+    assert "Not only the agent differs:\n  - Config $.criteria.response_match_score.threshold: 0.5 → 0.6" in text
+
+
+def test_what_kept_its_verdict_is_told_on_demand() -> None:
+    cases = eval_set({"a": [turn("hi", "hello there friend")]})
+    config = {"criteria": {"response_match_score": 0.5}}
+    found = compare(score(cases, cases, config), score(cases, {"a": [turn("hi", "hello there")]}, config))
+    assert "1 case kept the verdict with other scores; --all tells them" in printed(found)
+    assert "Same verdict, other scores (1)\n  a  passed\n" in printed(found, every=True)
+
+
+def test_many_flips_are_counted_and_told_on_demand() -> None:
+    names = [f"case_{number:02}" for number in range(25)]
+    found = compare(*(with_set(repeated({name: [verdict] for name in names})) for verdict in (PASSED, FAILED)))
+    assert "  and 5 more; --all tells them" in printed(found)
+    assert printed(found).count("passed → failed") == 20
+    assert printed(found, every=True).count("passed → failed") == 25
+
+
+def test_many_causes_of_a_case_are_counted() -> None:
+    cases = eval_set({"a": [turn("hi", "hello", *[(f"tool_{number}", {}) for number in range(9)])]})
+    config = {"criteria": {"tool_trajectory_avg_score": 1.0}}
+    found = compare(score(cases, cases, config), score(cases, {"a": [turn("hi", "hello")]}, config))
+    assert "    - and 3 more" in printed(found)
+    assert "tool_8({}) is no longer called" in printed(found, every=True)
+
+
+def test_no_text_is_a_command_to_the_terminal_or_its_markup() -> None:
+    for attack in (*ATTACKS, "[bold red]x[/] [link=http://evil.test]y[/link]", "\x1b]8;;http://evil.test\x07z", "w" * 1_000_000):
+        text = printed(hostile(attack), every=True)
+        assert not [char for char in text if ord(char) < 32 and char != "\n"]
+        assert not set("\u202e\u2066\u2069\x9b\x07") & set(text)
+        assert len(text) < 2_000_000
+    assert "[bold red]x[/]" in printed(hostile("[bold red]x[/]"))
