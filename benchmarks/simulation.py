@@ -17,7 +17,6 @@ from numpy.random import Generator
 from populations import Pairs, Population
 
 from mlflow_adk_eval.gate.drops import judge_drop
-from mlflow_adk_eval.stats.paired import difference_interval
 from mlflow_adk_eval.stats import (
     cases_needed,
     compare_paired,
@@ -26,6 +25,7 @@ from mlflow_adk_eval.stats import (
     proportion_interval,
     rate_cases_needed,
 )
+from mlflow_adk_eval.stats.paired import difference_interval
 
 CONFIDENCE = 0.95
 ALPHA = 1 - CONFIDENCE

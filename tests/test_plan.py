@@ -20,8 +20,8 @@ from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.outcome import Report
 from mlflow_adk_eval.planning import CASE_PASS_RATE, Need, plan
 from mlflow_adk_eval.runner import run
-from mlflow_adk_eval.stats.spread import Source, spread_of
 from mlflow_adk_eval.stats import cases_needed, detectable_drop, detectable_rate_drop, rate_cases_needed
+from mlflow_adk_eval.stats.spread import Source, spread_of
 from mlflow_adk_eval.tracking.store import experiment_id, open_store
 from tests.gate.gate_kit import RESPONSE, TRAJECTORY, Lab, changed, eval_set_of, evidence_of, turn, with_table
 
