@@ -405,7 +405,7 @@ class Check:
     """How many cases it rests on."""
     value: float | None = None
     low: float | None = None
-    """The confidence interval of the value or, in a comparison, of the difference."""
+    """The confidence interval of the value; in a comparison that of the difference, each end of which holds with the confidence."""
     high: float | None = None
     baseline: float | None = None
     """The baseline's value over the same cases."""
@@ -435,7 +435,7 @@ class Decision:
     decided_by: str = ""
     """Who asked, as ``user@host`` or the CI job."""
     checks: tuple[Check, ...] = ()
-    """What each demand of the policy came to; none without a policy file."""
+    """What each demand of the policy came to."""
     waived: tuple[str, ...] = ()
     """The waivers that were used, as sentences."""
     notes: tuple[str, ...] = ()

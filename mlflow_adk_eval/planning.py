@@ -13,7 +13,6 @@ from mlflow_adk_eval.gate.cells import read_cases
 from mlflow_adk_eval.gate.documents import read_documents
 from mlflow_adk_eval.gate.evidence import integrity_problems, state_problems
 from mlflow_adk_eval.outcome import Report, mean
-from mlflow_adk_eval.stats.spread import Source, Spread, spread_of
 from mlflow_adk_eval.stats import (
     Interval,
     cases_needed,
@@ -22,6 +21,7 @@ from mlflow_adk_eval.stats import (
     mean_interval,
     rate_cases_needed,
 )
+from mlflow_adk_eval.stats.spread import Source, Spread, spread_of
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.gate.store import Store

@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from mlflow_adk_eval.errors import did_you_mean
+from mlflow_adk_eval.errors import did_you_mean, shown
 
 Json = dict[str, Any]
 """A JSON object."""
@@ -291,6 +291,18 @@ class EvalCase(Model):
             wanted = f"exactly one of {' and '.join(_SOURCES)}"
             raise PydanticCustomError("unwanted", "{wanted}", {"found": found, "wanted": wanted, "of": _SOURCES})
         return self
+
+    @model_validator(mode="after")
+    def _tags_are_texts(self) -> Self:
+        tags = (self.model_extra or {}).get("tags")
+        if tags is not None and not (isinstance(tags, list | tuple) and all(isinstance(tag, str) and tag for tag in tags)):
+            raise PydanticCustomError("unwanted", "{wanted}", {"found": f"the tags {shown(tags)}", "wanted": "a list of texts as tags"})
+        return self
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """What it is tagged with, for policies that have rules of their own for some cases; a field that ADK does not know."""
+        return tuple((self.model_extra or {}).get("tags") or ())
 
 
 class EvalSet(Model):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,8 @@ from mlflow_adk_eval.table import case_column, columns_of
 
 Bounds = tuple[float, float]
 
-_LARGEST = sys.float_info.max
+_LARGEST = 1e150
+"""Beyond it the sums and squares of scores would be no numbers any more."""
 
 _WHOLE_CASE = {
     "final_session_state",
@@ -84,9 +84,9 @@ def _read(documents: Documents, case: EvalCase, name: str, rows: Sequence[Row]) 
     """Return one criterion's result on one case run, and what is wrong with it."""
     config, run_index = documents.config, rows[0]["run_index"]
     settings = config.criteria_of(case.eval_id).get(name)
-    read = [_cell(row, name, _bounds(config, name)) for row in rows]
+    read = [_cell(row, name, bounds_of(config, name)) for row in rows]
     cells = tuple(Errored(cell.reason) if isinstance(cell, _Fault) else cell for cell in read)
-    overall = _overall(rows[-1], name, cells, _bounds(config, name))
+    overall = _overall(rows[-1], name, cells, bounds_of(config, name))
     at = [place(documents, case.eval_id, run_index, row["invocation_index"]) for row in rows]
     found = zip([*at, place(documents, case.eval_id, run_index)], [*read, overall], strict=True)
     faults = [f"{where}: {fault.reason}" for where, fault in found if isinstance(fault, _Fault)]
@@ -120,7 +120,8 @@ def _scored(score: Any, what: str, reason: str, bounds: Bounds) -> Scored | _Fau
         return _Fault(f"{what} is NaN, which is no number")
     # Infinity is outside every range, the open one of a user's metric included, and a huge integer is no float.
     if not low - TOLERANCE <= score <= high + TOLERANCE or not -_LARGEST <= score <= _LARGEST:
-        return _Fault(f"{what} is {shown(score)}, outside its range from {low:g} to {high:g}")
+        least, most = max(low, -_LARGEST), min(high, _LARGEST)
+        return _Fault(f"{what} is {shown(score)}, outside its range from {least:g} to {most:g}")
     return Scored(float(score), reason)
 
 
@@ -135,7 +136,8 @@ def _overall(last: Row, name: str, cells: Sequence[Outcome | None], bounds: Boun
     return _Fault(f"{name} has a score for each turn but no case score") if isinstance(averaged, Scored) else averaged
 
 
-def _bounds(config: EvalConfig, name: str) -> Bounds:
+def bounds_of(config: EvalConfig, name: str) -> Bounds:
+    """Return the least and the greatest score of a criterion; infinite where there is none."""
     custom = (config.custom_metrics or {}).get(name)
     if custom is None:
         return SETTINGS[name].bounds

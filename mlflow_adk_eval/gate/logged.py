@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from mlflow_adk_eval.gate.evidence import Evidence, few
 from mlflow_adk_eval.gate.keys import key_of_criterion
 from mlflow_adk_eval.outcome import Report
+from mlflow_adk_eval.repeats import Repeats, variance
 
 _PRECISION = 1e-9
 
@@ -36,6 +37,19 @@ def expected_metrics(report: Report) -> dict[str, float | None]:
         key = key_of_criterion(name)
         expected[f"{key}/mean"], expected[f"{key}/pass_rate"] = summary.mean, summary.pass_rate
         expected[f"{key}/evaluated"], expected[f"{key}/errored"] = summary.evaluated, summary.errored
+    return expected | (_of_repeats(report.repeats) if report.num_runs > 1 else {})
+
+
+def _of_repeats(repeats: Repeats) -> dict[str, float | None]:
+    """Return the metrics of repeated runs."""
+    expected: dict[str, float | None] = {f"pass_hat_{k}": repeats.pass_hat(k) for k in repeats.ks}
+    expected["flaky_cases"] = len(repeats.flaky)
+    expected["case_pass_rate_run_std"] = math.sqrt(variance(repeats.run_pass_rates))
+    for name, found in repeats.criteria.items():
+        key = key_of_criterion(name)
+        expected[f"{key}/run_std"] = found.run_std
+        expected[f"{key}/within_case_variance"] = found.within_variance
+        expected[f"{key}/between_case_variance"] = found.between_variance
     return expected
 
 

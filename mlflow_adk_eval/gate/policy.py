@@ -52,10 +52,10 @@ def _age(value: Any) -> Any:
         raise _unwanted(repr(value), _AGE_WANTED) from None
 
 
-def _told(age: timedelta) -> str:
+def age_told(age: timedelta) -> str:
     """Return an age in its largest whole unit.
 
-    >>> _told(timedelta(days=7)), _told(timedelta(hours=36))
+    >>> age_told(timedelta(days=7)), age_told(timedelta(hours=36))
     ('1w', '36h')
     """
     minutes = int(age.total_seconds()) // 60
@@ -82,7 +82,7 @@ def _once(entries: Iterable[str], what: str) -> None:
 Age = Annotated[
     timedelta,
     BeforeValidator(_age),
-    PlainSerializer(_told, return_type=str),
+    PlainSerializer(age_told, return_type=str),
     WithJsonSchema({"type": "string", "pattern": r"^\d+\s*[mhdw]$", "examples": ["12h", "7d", "2w"]}),
 ]
 Day = Annotated[date, BeforeValidator(_day)]

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from mlflow_adk_eval.calibration import load_calibration
 from mlflow_adk_eval.errors import PolicyError, Problem, shown
-from mlflow_adk_eval.evalset.parse import decode, problems_of, read_text
+from mlflow_adk_eval.evalset.parse import problems_of, read_text
 from mlflow_adk_eval.evalset.schema import unknown_keys
 from mlflow_adk_eval.gate.policy import DEFAULT_POLICY, Policy
+from mlflow_adk_eval.gate.policy_yaml import decode_yaml
 
 JSON_SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
+_LARGEST = 256 * 1024
 
 
 def load_policy(source: str | Path | Mapping[str, Any] | Policy | None = None) -> Policy:
@@ -23,6 +27,7 @@ def load_policy(source: str | Path | Mapping[str, Any] | Policy | None = None) -
 
     Raises:
         PolicyError: with every problem of the policy.
+        InputError: with every problem of its calibration.
     """
     if source is None:
         return DEFAULT_POLICY
@@ -31,9 +36,43 @@ def load_policy(source: str | Path | Mapping[str, Any] | Policy | None = None) -
     if isinstance(source, Mapping):
         return parse_policy(dict(source), "policy")
     path = Path(source)
-    text = read_text(path, error=PolicyError)
-    value = decode(text, str(path), error=PolicyError) if path.suffix == ".json" else decode_yaml(text, str(path))
-    return parse_policy(value, str(path), beside=path.parent)
+    return parse_policy(decode_policy(read_text(path, error=PolicyError), path), str(path), beside=path.parent)
+
+
+def decode_policy(text: bytes, path: Path) -> Any:
+    """Return the value in the text of a policy file: JSON where its name says so, else YAML.
+
+    Raises:
+        PolicyError: if it is neither, or too large to be written by people.
+    """
+    if len(text) > _LARGEST:
+        raise PolicyError(str(path), [Problem("$", f"{len(text):,} bytes", f"a policy of at most {_LARGEST:,} bytes")])
+    return decode_json(text, str(path)) if path.suffix == ".json" else decode_yaml(text, str(path))
+
+
+def decode_json(text: bytes, source: str) -> Any:
+    """Return the value in JSON text. A key that stands twice is an error, not the last of its values.
+
+    Raises:
+        PolicyError: if it is no JSON.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_object)
+    except RecursionError:
+        raise PolicyError(source, [Problem("$", "lists or objects in lists without end", "a policy")]) from None
+    except ValueError as error:
+        found = f"text that is no JSON ({error})" if text.strip() else "an empty text"
+        raise PolicyError(source, [Problem("$", found, "JSON")]) from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            msg = f"the key {key!r} stands twice in one object"
+            raise ValueError(msg)
+        found[key] = value
+    return found
 
 
 def parse_policy(value: Any, source: str, *, beside: Path | None = None) -> Policy:
@@ -41,13 +80,11 @@ def parse_policy(value: Any, source: str, *, beside: Path | None = None) -> Poli
 
     Raises:
         PolicyError: with every problem of the policy.
+        InputError: with every problem of its calibration.
     """
     if not isinstance(value, dict):
         raise PolicyError(source, [Problem("$", shown(value), "an object with rules")])
-    given = value.get("calibration")
-    if isinstance(given, str):
-        path = (beside or Path()) / given
-        value = value | {"calibration": decode(read_text(path, error=PolicyError), str(path), error=PolicyError)}
+    value = _with_calibration(value, beside or Path())
     unknown = list(unknown_keys(Policy, value))
     try:
         policy = Policy.model_validate(value)
@@ -60,24 +97,13 @@ def parse_policy(value: Any, source: str, *, beside: Path | None = None) -> Poli
     return policy
 
 
-def decode_yaml(text: bytes, source: str) -> Any:
-    """Return the value in YAML text, of which JSON is a part. A key that stands twice is an error, not the last of its values.
-
-    Raises:
-        PolicyError: if it is no YAML, or more than one document.
-    """
-    from ruamel.yaml import YAML  # noqa: PLC0415 - only policies are YAML
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError  # noqa: PLC0415
-
-    try:
-        return YAML(typ="safe", pure=True).load(text)
-    except MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise PolicyError(source, [Problem("$", f"text that is no YAML ({error.problem}{where})", "YAML or JSON")]) from None
-    except (YAMLError, ValueError) as error:
-        found = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise PolicyError(source, [Problem("$", f"text that is no YAML ({found})", "YAML or JSON")]) from None
+def _with_calibration(value: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return a policy that holds its calibration instead of naming it; one that it holds is checked."""
+    given = value.get("calibration")
+    if not isinstance(given, str | dict):
+        return value
+    read = load_calibration(folder / given if isinstance(given, str) else given)
+    return value | {"calibration": read.model_dump(mode="json", exclude_none=True)}
 
 
 def policy_schema() -> dict[str, Any]:

@@ -16,14 +16,22 @@ Found = tuple[CaseResult, CriterionResult]
 """A case run and what one criterion made of it."""
 
 
-def missed(report: Report) -> list[str]:
-    """Return a sentence for each criterion whose threshold a case missed, with the worst cases."""
-    found = [(summary, _results(report, summary.criterion)) for summary in _deciding(report)]
-    return [_missed(report, summary, results, below) for summary, results in found if (below := _worst_first(results))]
-
-
-def _deciding(report: Report) -> list[CriterionSummary]:
+def deciding(report: Report) -> list[CriterionSummary]:
+    """Return the totals of each criterion that a case needs to pass."""
     return [summary for summary in report.summaries().values() if summary.threshold is not None]
+
+
+def missed(report: Report, summary: CriterionSummary) -> str:
+    """Return which cases missed the threshold of a criterion, the worst first; empty if none did."""
+    results = _results(report, summary.criterion)
+    below = _worst_first(results)
+    return _missed(report, summary, results, below) if below else ""
+
+
+def reached(report: Report, summary: CriterionSummary) -> str:
+    """Return that all cases reached the threshold of a criterion."""
+    cases, threshold = _cases(report, len(_results(report, summary.criterion))), report.config.thresholds()[summary.criterion]
+    return f"{summary.criterion}: {cases} reached the threshold {threshold} (mean {summary.mean:.4g})"
 
 
 def _results(report: Report, criterion: str) -> list[Found]:
@@ -63,7 +71,7 @@ def unevaluated(report: Report) -> list[str]:
     return [
         *few(f"{report.label(case)}: the agent did not finish: {_first_line(case.error)}" for case in unfinished),
         *few(f"{report.label(case)}: no criterion applies" for case in untouched),
-        *(reason for summary in _deciding(report) for reason in _without_score(report, summary)),
+        *(reason for summary in deciding(report) for reason in _without_score(report, summary)),
     ]
 
 
@@ -83,19 +91,12 @@ def _cells_of(report: Report, criterion: str, kind: type[Errored | Skipped]) -> 
                 yield f"{report.label(case)}, turn {index + 1}: {_first_line(reason_of(cell))}"
 
 
-def checked(report: Report) -> list[str]:
-    """Return what a pass rests on."""
-    deciding = _deciding(report)
-    criteria = "1 criterion" if len(deciding) == 1 else f"{len(deciding)} criteria"
-    thresholds = report.config.thresholds()
-    return [
-        f"{_cases(report, len(report.cases))} of eval set {report.eval_set.eval_set_id!r} evaluated on {criteria}, nothing left out",
-        *(
-            f"{summary.criterion}: {_cases(report, len(_results(report, summary.criterion)))} reached the threshold"
-            f" {thresholds[summary.criterion]} (mean {summary.mean:.4g})"
-            for summary in deciding
-        ),
-    ]
+def evaluated(report: Report, waived: int = 0) -> str:
+    """Return what was evaluated; `waived`: how many waivers left something out."""
+    count = len(deciding(report))
+    criteria = "1 criterion" if count == 1 else f"{count} criteria"
+    left_out = "nothing left out" if not waived else f"but for what {'1 waiver leaves' if waived == 1 else f'{waived} waivers leave'} out"
+    return f"{_cases(report, len(report.cases))} of eval set {report.eval_set.eval_set_id!r} evaluated on {criteria}, {left_out}"
 
 
 def _cases(report: Report, count: int) -> str:

@@ -24,6 +24,7 @@ from mlflow_adk_eval.outcome import (
     Vote,
     reason_of,
 )
+from mlflow_adk_eval.report.console_checks import checks_view
 from mlflow_adk_eval.report.console_repeats import repeats_view
 from mlflow_adk_eval.report.course import told
 from mlflow_adk_eval.report.judging import outages_of
@@ -58,8 +59,13 @@ def _circumstances(report: Report) -> list[RenderableType]:
 
 
 def decision_view(decision: Decision) -> RenderableType:
-    """Return a decision as its verdict and reasons."""
-    return Group(_headline(decision.verdict, f"gate on run {decision.run_id}"), *_bullets(decision.reasons, limit=len(decision.reasons)))
+    """Return a decision as a table of what was demanded, its verdict, reasons, waivers and notes."""
+    parts: list[RenderableType] = [checks_view(decision.checks)] if decision.checks else []
+    parts.append(_headline(decision.verdict, f"gate on run {decision.run_id}"))
+    parts += _bullets(decision.reasons, limit=len(decision.reasons))
+    parts += [Text(f"waived: {waiver}", style="yellow") for waiver in decision.waived]
+    parts += [Text(f"note: {note}", style="dim") for note in decision.notes]
+    return Group(*parts)
 
 
 def _headline(verdict: Verdict, what: str) -> Text:

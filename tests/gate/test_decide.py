@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.gate.decide import decide
 from mlflow_adk_eval.gate.evidence import Evidence
 from mlflow_adk_eval.gate.keys import key_of_criterion
-from mlflow_adk_eval.gate.policy import DEFAULT_POLICY, Policy, load_policy
+from mlflow_adk_eval.gate.policy import DEFAULT_POLICY
+from mlflow_adk_eval.gate.policy_file import parse_policy
+from mlflow_adk_eval.outcome import Decision
+from mlflow_adk_eval.tracking.bundle import metrics_of
 from tests.gate.gate_kit import (
     CONFIG,
     CONVERSATIONS,
@@ -33,6 +36,7 @@ from tests.gate.gate_kit import (
     with_artifact,
     with_table,
 )
+from tests.gate.policy_kit import JUDGED, report_with, vote
 
 GOOD = evidence_of(report_of())
 BAD = evidence_of(report_of(wrong=["heating"]))
@@ -225,7 +229,7 @@ def test_a_users_metric_is_decided_on_without_running_its_code(custom: Evidence)
     assert "own_metrics" not in sys.modules
 
 
-@pytest.mark.parametrize("score", [11, -0.1, 10**400, float("-inf")])
+@pytest.mark.parametrize("score", [11, -0.1, 1e308, 10**400, float("-inf")])
 def test_a_users_metric_is_held_to_its_own_range(custom: Evidence, score: float) -> None:
     def put(rows: list[Row]) -> None:
         row_of(rows, "heating")["polite?/score"] = score
@@ -233,6 +237,16 @@ def test_a_users_metric_is_held_to_its_own_range(custom: Evidence, score: float)
     (reason,) = decide(with_table(custom, put)).reasons
     assert reason.startswith("case 'heating', turn 1: the score of polite? is ")
     assert reason.endswith(", outside its range from 0 to 10")
+
+
+@pytest.mark.parametrize("score", [1e308, -1e151])
+def test_scores_whose_sum_would_be_no_number_are_no_evidence(score: float) -> None:
+    def put(rows: list[Row]) -> None:
+        for row in rows:
+            row["tool_call_count_v1/score"] = score
+
+    (reason, *_) = decide(with_table(evidence_of(report_of(config={"criteria": {"tool_call_count_v1": 9}})), put)).reasons
+    assert reason.endswith("outside its range from 0 to 1e+150")
 
 
 @settings(deadline=None)  # the first call imports MLflow
@@ -316,14 +330,102 @@ def test_a_table_of_any_shape_leads_to_a_decision(data: Any) -> None:
     assert decide(with_artifact(GOOD, "invocations.json", content)).verdict == "undecided"
 
 
-def test_the_default_policy_is_the_only_one() -> None:
-    assert load_policy(None) is DEFAULT_POLICY
-    assert load_policy(DEFAULT_POLICY) is DEFAULT_POLICY
-    for other in ("gate.yaml", {"rules": {}}, Policy("default", {})):
-        with pytest.raises(UsageError, match="policy files are not supported by this version"):
-            load_policy(other)
+# What a policy pins.
+
+NOW = datetime(2027, 1, 31, 12, tzinfo=UTC)
+DIGEST = GOOD.params["adk_eval.eval_set_digest"]
+PINS: dict[str, Any] = {"thresholds": True}
 
 
-def test_the_digest_of_a_policy_depends_on_what_it_demands() -> None:
-    assert DEFAULT_POLICY.digest() == Policy("default", dict(reversed(DEFAULT_POLICY.demands.items()))).digest()
-    assert DEFAULT_POLICY.digest() != Policy("default", {**DEFAULT_POLICY.demands, "unevaluated": 1}).digest()
+def pinned(evidence: Evidence, **pins: Any) -> Decision:
+    return decide(evidence, parse_policy({**PINS, **pins}, "policy"), now=NOW)
+
+
+def ended(**ago: float) -> Evidence:
+    return replace(GOOD, end_time=int((NOW - timedelta(**ago)).timestamp() * 1000))
+
+
+def test_a_run_on_the_pinned_eval_set_passes_and_says_so() -> None:
+    decision = pinned(ended(days=6), eval_set={"id": "home", "digest": DIGEST}, max_age="7d", judge={"models": ["gemini-2.5-flash"]})
+    assert decision.passed
+    assert decision.reasons[1:5] == (
+        "the eval set is 'home', as pinned",
+        f"the digest of the eval set is {DIGEST[:19]}…, as pinned",
+        "nobody judged but gemini-2.5-flash",
+        "the run ended within the last 1w",
+    )
+
+
+@pytest.mark.parametrize(
+    ("evidence", "pins", "said"),
+    [
+        (GOOD, {"eval_set": {"id": "garden"}}, "the run was on the eval set 'home', and the policy pins 'garden'"),
+        (
+            GOOD,
+            {"eval_set": {"digest": "sha256:" + "0" * 64}},
+            f"the eval set is not the one that the policy pins: its digest is {DIGEST[:19]}…, the policy says sha256:000000000000…",
+        ),
+        (ended(days=8), {"max_age": "7d"}, "the run ended at 2027-01-23 12:00 UTC, more than 1w before 2027-01-31 12:00 UTC"),
+        (
+            ended(minutes=-6),
+            {"max_age": "7d"},
+            "the run ended at 2027-01-31 12:06 UTC, which is in the future: it is 2027-01-31 12:00 UTC now",
+        ),
+        (replace(GOOD, end_time=10**20), {"max_age": "7d"}, "the run has the end time 100000000000000000000, which is none"),
+    ],
+)
+def test_a_run_of_another_kind_decides_nothing(evidence: Evidence, pins: dict[str, Any], said: str) -> None:
+    decision = pinned(evidence, **pins)
+    assert decision.verdict == "undecided"
+    assert decision.reasons == (said,)
+
+
+def test_clocks_may_differ_a_little() -> None:
+    assert pinned(ended(minutes=-4), max_age="1h").passed
+
+
+def test_a_pin_comes_before_what_failed() -> None:
+    decision = pinned(BAD, eval_set={"id": "garden"})
+    assert decision.verdict == "undecided"
+    assert len(decision.reasons) == 2
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"adk_eval.judge_model": "gemini-2.5-flash"}, None),
+        (
+            {"adk_eval.judge_model": "gemini-2.5-flash | gpt-5"},
+            "gpt-5 judged, and the policy allows only gemini-2.5-flash",
+        ),
+        ({}, "the run has no parameter adk_eval.judge_model, so who judged final_response_match_v2 is not known"),
+    ],
+)
+def test_only_the_pinned_judges_may_have_judged(params: dict[str, str], said: str | None) -> None:
+    report = report_with({JUDGED: {"a": [1]}}, thresholds={JUDGED: 0.5}, votes=[vote("a", 0, "valid")])
+    decision = pinned(changed(evidence_of(report), "params", params), judge={"models": ["gemini-2.5-flash"]})
+    assert decision.passed == (said is None)
+    assert said is None or decision.reasons == (said,)
+
+
+# Metrics of repeated runs, which can be rewritten like all others.
+
+
+@pytest.mark.parametrize("name", ["pass_hat_1", "pass_hat_3", "flaky_cases", "case_pass_rate_run_std", f"{RESPONSE}/run_std"])
+def test_a_rewritten_metric_of_repeated_runs_is_a_contradiction(name: str) -> None:
+    scores = {"a": [0.9, 0.2, 0.8], "b": [1.0, 1.0, 0.9], "c": [0.1, 0.2, 0.0]}
+    report = report_with({RESPONSE: scores})
+    logged = dict(metrics_of(report))
+    assert name in logged
+    whole = replace(evidence_of(report), metrics=logged)
+    assert decide(whole).verdict == "failed"  # and not a word of contradictions
+    decision = decide(changed(whole, "metrics", {name: logged[name] + 0.1}))
+    assert decision.verdict == "undecided"
+    assert decision.reasons[0] == f"the logged metric {name} is {logged[name] + 0.1:g}, but the table comes to {logged[name]:g}"
+
+
+def test_the_checks_of_the_default_policy_are_its_thresholds() -> None:
+    assert [(check.measure, check.demand, check.verdict, check.value) for check in decide(BAD).checks] == [
+        (TRAJECTORY, "threshold 1.0", "failed", pytest.approx(2 / 3)),
+        (RESPONSE, "threshold 0.5", "passed", 1),
+    ]

@@ -1,0 +1,73 @@
+"""What a decision looks like in a terminal."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from mlflow_adk_eval.outcome import Check, Decision
+from mlflow_adk_eval.report.console import decision_view
+
+LIMIT = Check(
+    measure="response_match_score",
+    demand="min 0.8 (ci_low)",
+    verdict="undecided",
+    reason="open",
+    cases=39,
+    value=0.8219,
+    low=0.788,
+    high=0.851,
+)
+DROP = Check(
+    measure="response_match_score",
+    slice="[refunds]",
+    demand="max_drop 0.02",
+    verdict="failed",
+    reason="worse",
+    cases=12,
+    value=0.8,
+    low=-0.09,
+    high=-0.02,
+    baseline=0.85,
+    difference=-0.05,
+    p_value=0.0123,
+)
+
+
+def screen_of(*checks: Check, width: int = 160) -> list[str]:
+    decision = Decision(
+        verdict="failed",
+        reasons=("one reason",),
+        run_id="r-1",
+        evidence_sha256="",
+        policy_sha256="",
+        checks=checks,
+        waived=("case 'a': waived by Ada",),
+        notes=("there is no [champion] yet",),
+    )
+    page = StringIO()
+    Console(file=page, width=width, highlight=False).print(decision_view(decision))
+    return [line.rstrip() for line in page.getvalue().splitlines() if line.strip()]
+
+
+def test_each_demand_is_a_row_with_its_numbers() -> None:
+    lines = screen_of(LIMIT, DROP)
+    assert lines[0] == "Demands"
+    assert lines[1].split() == ["verdict", "demand", "value", "baseline", "difference", "p", "cases"]
+    assert " ".join(lines[3].split()) == "undecided response_match_score min 0.8 (ci_low) 0.8219 (0.788 to 0.851) 39"
+    assert " ".join(lines[4].split()) == "failed [refunds]: response_match_score max_drop 0.02 0.8 0.85 -0.05 (-0.09 to -0.02) 0.0123 12"
+    assert lines[5:] == ["FAILED  gate on run r-1", "  - one reason", "waived: case 'a': waived by Ada", "note: there is no [champion] yet"]
+
+
+def test_without_comparisons_there_are_no_columns_for_them() -> None:
+    assert screen_of(LIMIT)[1].split() == ["verdict", "demand", "value", "cases"]
+    assert screen_of()[0] == "FAILED  gate on run r-1"
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_on_a_narrow_terminal_nothing_is_cut_off(width: int) -> None:
+    text = "".join(screen_of(LIMIT, DROP, width=width))
+    assert "…" not in text
+    assert "undecided" in text
