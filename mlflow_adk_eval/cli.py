@@ -13,8 +13,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from mlflow_adk_eval.cli_calibrate import calibrate
 from mlflow_adk_eval.cli_capture import capture
+from mlflow_adk_eval.cli_compare import compare_command
+from mlflow_adk_eval.cli_gate import gate_group, rollback_command, verify_command
 from mlflow_adk_eval.cli_options import (
+    EXIT_CODES,
     agent_path,
     baseline_option,
     config_option,
@@ -29,6 +33,8 @@ from mlflow_adk_eval.cli_options import (
     simulated,
     store_option,
 )
+from mlflow_adk_eval.cli_plan import plan_command
+from mlflow_adk_eval.cli_promote import promote_command
 from mlflow_adk_eval.cli_rapid import rapid_eval
 from mlflow_adk_eval.cli_record import record
 from mlflow_adk_eval.cli_report import report_command
@@ -36,30 +42,25 @@ from mlflow_adk_eval.errors import AdkEvalError, GateFailed, InputError, UsageEr
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.agents import Recording
-    from mlflow_adk_eval.outcome import Decision, Report
+    from mlflow_adk_eval.outcome import Report
 
-_EXIT_CODES = """\b
-Exit codes:
-  0   passed
-  1   a threshold was missed
-  2   not enough evidence: something was not evaluated
-  3   the run itself failed: agent, judge or MLflow unreachable
-  64  bad usage or a bad input file
-"""
 _FAILED_RUN = 3
 _USAGE = 64
 
 
-@click.group(epilog=_EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.group(epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(package_name="mlflow-adk-eval")
 def cli() -> None:
     """Evaluate ADK agents in MLflow, and gate their promotion on the evidence."""
 
 
-cli.add_command(report_command)
+for command in (
+    report_command, gate_group, promote_command, verify_command, rollback_command, plan_command, compare_command, calibrate, capture, rapid_eval, record,
+):  # fmt: skip
+    cli.add_command(command)
 
 
-@cli.command(epilog=_EXIT_CODES)
+@cli.command(epilog=EXIT_CODES)
 @click.argument("agent")
 @click.argument("eval_sets", metavar="EVAL_SET[:CASE,CASE]...", nargs=-1, required=True)
 @config_option
@@ -125,7 +126,7 @@ def run(
     _show_report(report, detailed=detailed, as_json=as_json, extra=extra, hint=hint)
 
 
-@cli.command(epilog=_EXIT_CODES)
+@cli.command(epilog=EXIT_CODES)
 @click.argument("eval_set", metavar="EVAL_SET[:CASE,CASE]")
 @click.option("--actual", required=True, help="What the agent did: a recording, an eval set, ADK's result file, or runs:/ID.")
 @config_option
@@ -165,58 +166,11 @@ def _recorded(source: str, tracking_uri: str | None) -> Recording | str:
     return recording_of_run(source.removeprefix("runs:/"), tracking_uri)
 
 
-@cli.command(epilog=_EXIT_CODES)
-@click.argument("run_id")
-@click.option("--policy", type=click.Path(path_type=Path), help="The policy. Default: the run's own thresholds, on every case.")
-@store_option
-@json_option
-def gate(run_id: str, *, policy: Path | None, tracking_uri: str | None, as_json: bool) -> None:
-    """Decide from a run's evidence whether the agent is good enough."""
-    from mlflow_adk_eval.gate.promotion import gate as decide  # noqa: PLC0415
-
-    _show_decision(decide(run_id, policy, raise_on_failure=False, tracking_uri=tracking_uri), as_json=as_json)
-
-
-@cli.command(epilog=_EXIT_CODES)
-@click.argument("model")
-@click.option("--version", required=True, help="The version to promote.")
-@click.option("--alias", default="champion", show_default=True, help="The alias to set.")
-@click.option("--run-id", "--run_id", "run_id", required=True, help="The evaluation run of this version.")
-@click.option("--policy", type=click.Path(path_type=Path), help="The policy. Default: the run's own thresholds, on every case.")
-@click.option("--dry-run", "--dry_run", "dry_run", is_flag=True, help="Decide, but change nothing.")
-@store_option
-@json_option
-def promote(
-    model: str, *, version: str, alias: str, run_id: str, policy: Path | None, dry_run: bool, tracking_uri: str | None, as_json: bool
-) -> None:
-    """Set an alias on a version of MODEL, if its evaluation run allows it."""
-    from mlflow_adk_eval.gate.promotion import promote as decide  # noqa: PLC0415
-
-    decision = decide(
-        model, version, alias, run_id=run_id, policy=policy, dry_run=dry_run, raise_on_failure=False, tracking_uri=tracking_uri
-    )
-    done = f"{alias} is now version {version} of {model}" if decision.passed and not dry_run else f"{alias} was not moved"
-    _show_decision(decision, as_json=as_json, done=done)
-
-
-@cli.command(epilog=_EXIT_CODES)
-@click.argument("model")
-@click.option("--version", help="The version to verify. Default: the one that holds the alias.")
-@click.option("--alias", default="champion", show_default=True)
-@store_option
-@json_option
-def verify(model: str, *, version: str | None, alias: str, tracking_uri: str | None, as_json: bool) -> None:
-    """Check again that a promoted version of MODEL was promoted on evidence that still holds."""
-    from mlflow_adk_eval.gate.promotion import verify as check  # noqa: PLC0415
-
-    _show_decision(check(model, version, alias=None if version else alias, tracking_uri=tracking_uri), as_json=as_json)
-
-
-@cli.command(epilog=_EXIT_CODES)
+@cli.command(epilog=EXIT_CODES)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @json_option
 def validate(files: tuple[Path, ...], *, as_json: bool) -> None:
-    """Check eval sets, configs, recordings and result files, and name everything that is wrong with them."""
+    """Check eval sets, configs, policies, recordings and result files, and name everything that is wrong with them."""
     from mlflow_adk_eval.validation import validate_file  # noqa: PLC0415
 
     rows: list[dict[str, Any]] = []
@@ -274,11 +228,6 @@ def demo(*, folder: Path) -> None:
     run_demo(folder)
 
 
-cli.add_command(capture)
-cli.add_command(rapid_eval)
-cli.add_command(record)
-
-
 def _show_report(report: Report, *, detailed: bool, as_json: bool, extra: dict[str, Any] | None = None, hint: str = "") -> NoReturn:
     from mlflow_adk_eval.report.console import console, report_view  # noqa: PLC0415
     from mlflow_adk_eval.report.summary import exit_code  # noqa: PLC0415
@@ -320,20 +269,6 @@ def _report_json(report: Report) -> dict[str, Any]:
         "injections": dict(Counter(injection.kind for case in report.cases for injection in case.injections)),
         "notes": list(report.notes),
     }
-
-
-def _show_decision(decision: Decision, *, as_json: bool, done: str = "") -> NoReturn:
-    from dataclasses import asdict  # noqa: PLC0415
-
-    from mlflow_adk_eval.report.console import console, decision_view  # noqa: PLC0415
-    from mlflow_adk_eval.report.summary import EXIT_CODES  # noqa: PLC0415
-
-    if as_json:
-        click.echo(json.dumps(asdict(decision), ensure_ascii=False, indent=2))
-    else:
-        console().print(decision_view(decision))
-        click.echo(done) if done else None
-    sys.exit(EXIT_CODES[decision.verdict])
 
 
 def _catch(entry: Callable[[], Any]) -> Callable[[], None]:

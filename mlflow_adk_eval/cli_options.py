@@ -14,6 +14,16 @@ from mlflow_adk_eval.named import model_or_object
 
 Command = Callable[..., Any]
 
+EXIT_CODES = """\b
+Exit codes:
+  0   passed
+  1   a threshold was missed
+  2   not enough evidence: something was not evaluated, or there are too few cases
+  3   the run itself failed: agent, judge or MLflow unreachable
+  64  bad usage or a bad input file
+"""
+"""What the help of commands ends with."""
+
 
 def json_option(command: Command) -> Command:
     """Add ``--json``."""

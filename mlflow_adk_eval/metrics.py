@@ -11,20 +11,21 @@ Each criterion is also a function, such as ``metrics.tool_trajectory_avg_score(m
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from mlflow_adk_eval.config import EvalConfig, load_config
 from mlflow_adk_eval.doors.factories import JudgeArgs, criterion_functions
 from mlflow_adk_eval.errors import did_you_mean
+from mlflow_adk_eval.evalset.parse import decode, read_text
 from mlflow_adk_eval.inputs import ConfigSource
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.judge.judging import BudgetSource, JudgeSource
 from mlflow_adk_eval.ledger import LedgerSource
 
 if TYPE_CHECKING:
-    from mlflow.models import EvaluationMetric
-
-    from mlflow_adk_eval.config import EvalConfig
+    from mlflow.models import EvaluationMetric, EvaluationResult, MetricThreshold
 
 
 def from_config(
@@ -57,6 +58,39 @@ def from_config(
     return metrics_of(judging.scoring(config), own_judge=judge is not None)
 
 
+def thresholds(
+    source: Any = None, *, config: ConfigSource = None, baseline: EvaluationResult | None = None, lossy: bool = False
+) -> dict[str, MetricThreshold]:
+    """Return a config or a policy of the gate as thresholds for `mlflow.validate_evaluation_results`.
+
+    Args:
+        source: an `EvalConfig` or a `Policy`, its path, or a dict; ``None``: ADK's default criteria. Every case must reach each threshold
+            of a config; a policy demands what its rules say.
+        config: the config that a policy with ``thresholds: true`` is about, and that says where lower is better.
+        baseline: the result of the baseline, from which rules with ``max_drop`` and ``use: mean`` get the least that passes.
+        lossy: whether to leave out what MLflow cannot express: intervals, tests, slices, waivers, required cases, pins.
+
+    Raises:
+        PolicyError: with everything that MLflow cannot express.
+        InputError: with every problem of a config or a policy.
+    """
+    from mlflow_adk_eval.gate.policy import Policy  # noqa: PLC0415 - seldom needed
+    from mlflow_adk_eval.gate.policy_file import load_policy  # noqa: PLC0415
+    from mlflow_adk_eval.tracking.thresholds import thresholds_of_config, thresholds_of_policy  # noqa: PLC0415 - mlflow takes seconds
+
+    demanded = load_config(source) if _is_config(source) else load_policy(source)
+    if not isinstance(demanded, Policy):
+        return thresholds_of_config(demanded)
+    return thresholds_of_policy(demanded, None if config is None else load_config(config), baseline, lossy=lossy)
+
+
+def _is_config(source: Any) -> bool:
+    """Whether it has criteria, as configs have and policies have not."""
+    if isinstance(source, str | Path) and Path(source).suffix == ".json":
+        source = decode(read_text(Path(source)), str(source))
+    return source is None or isinstance(source, EvalConfig) or (isinstance(source, Mapping) and "criteria" in source)
+
+
 def _metric(config: EvalConfig, name: str, judging: JudgeArgs) -> EvaluationMetric:
     from mlflow_adk_eval.tracking.metrics import metric_of  # noqa: PLC0415 - mlflow takes seconds
 
@@ -76,4 +110,4 @@ def __getattr__(name: str) -> Callable[..., EvaluationMetric]:
 
 def __dir__() -> list[str]:
     """Return the public names."""
-    return sorted(["from_config", *_CRITERIA])
+    return sorted(["from_config", "thresholds", *_CRITERIA])

@@ -15,7 +15,8 @@ from mlflow_adk_eval.usage import JudgeUsage
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 """The environment variable that names the file to which GitHub Actions takes additions."""
 
-_MARKS = {"passed": "✅", "failed": "❌", "undecided": "⚠️"}
+MARKS = {"passed": "✅", "failed": "❌", "undecided": "⚠️"}
+"""What stands before a verdict."""
 _MAX_CASES = 100
 _MAX_REASON = 500
 _MAX_LABEL = 200
@@ -84,16 +85,16 @@ def _headline(cases: Sequence[CaseLine], missing: int) -> str:
     passed = sum(case.verdict == "passed" for case in cases)
     total = f"{len(cases)} case{'' if len(cases) == 1 else 's'}"
     unknown = f", {missing} more did not run to their end" if missing else ""
-    return f"### {_MARKS[verdict]} ADK evaluation {verdict}: {passed} of {total} passed{unknown}"
+    return f"### {MARKS[verdict]} ADK evaluation {verdict}: {passed} of {total} passed{unknown}"
 
 
 def _criteria(found: Sequence[CriterionTotals]) -> str:
     if not found:
         return ""
-    rows = [_row("criterion", "threshold", "mean", "passed", "evaluated"), "| --- | ---: | ---: | ---: | ---: |"]
+    rows = [row("criterion", "threshold", "mean", "passed", "evaluated"), "| --- | ---: | ---: | ---: | ---: |"]
     for one in found:
         shown = "not evaluated" if one.mean is None else f"{one.mean:.4g}"
-        rows.append(_row(plain(one.criterion), plain(one.threshold), shown, str(one.passed), f"{one.evaluated} of {one.planned}"))
+        rows.append(row(plain(one.criterion), plain(one.threshold), shown, str(one.passed), f"{one.evaluated} of {one.planned}"))
     return "\n".join(rows)
 
 
@@ -101,22 +102,23 @@ def _flaky(cases: Sequence[CaseLine]) -> str:
     flaky = flaky_of(cases)
     if not flaky:
         return ""
-    rows = [_row("flaky case", "runs"), _row("---", "---")]
-    rows += [_row(plain(case.eval_id, _MAX_LABEL), case.told) for case in flaky[:_MAX_CASES]]
+    rows = [row("flaky case", "runs"), row("---", "---")]
+    rows += [row(plain(case.eval_id, _MAX_LABEL), case.told) for case in flaky[:_MAX_CASES]]
     return "\n".join(rows) + (f"\n\nand {len(flaky) - _MAX_CASES} more flaky cases" if len(flaky) > _MAX_CASES else "")
 
 
 def _cases(unpassed: Sequence[CaseLine]) -> str:
     if not unpassed:
         return ""
-    rows = [_row("case", "verdict", "reasons"), _row("---", "---", "---")]
+    rows = [row("case", "verdict", "reasons"), row("---", "---", "---")]
     rows += [
-        _row(plain(case.label, _MAX_LABEL), f"{_MARKS[case.verdict]} {case.verdict}", "<br>".join(map(plain, case.reasons)))
+        row(plain(case.label, _MAX_LABEL), f"{MARKS[case.verdict]} {case.verdict}", "<br>".join(map(plain, case.reasons)))
         for case in unpassed[:_MAX_CASES]
     ]
     more = f"\n\nand {len(unpassed) - _MAX_CASES} more" if len(unpassed) > _MAX_CASES else ""
     return "\n".join(rows) + more
 
 
-def _row(*cells: str) -> str:
+def row(*cells: str) -> str:
+    """Return a row of a table, of which each cell is Markdown already."""
     return f"| {' | '.join(cells)} |"

@@ -16,6 +16,13 @@ A judge that follows a script needs no network, no keys and no model::
         report = adk_eval.score("refunds.evalset.json", "recorded.json", "test_config.json", judge=judge)
         assert report.passed
         assert all("refund" in request.text for request in judge.requests)
+
+A policy of the gate, held against a report or a run::
+
+    from mlflow_adk_eval.testing import assert_gate
+
+    def test_the_agent_is_good_enough() -> None:
+        assert_gate(adk_eval.evaluate("refunds.evalset.json", agent="refund_agent"), "gate.yaml")
 """
 
 from __future__ import annotations
@@ -27,17 +34,18 @@ from mlflow_adk_eval.testing.judge import Answer, Refused, Request, ScriptedJudg
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.testing.evaluator import AgentEvaluator, evaluate_agent
+    from mlflow_adk_eval.tracking.asserting import assert_gate
 
-__all__ = ["AgentEvaluator", "Answer", "Refused", "Request", "ScriptedJudge", "Unavailable", "answer_for", "evaluate_agent"]
+__all__ = ["AgentEvaluator", "Answer", "Refused", "Request", "ScriptedJudge", "Unavailable", "answer_for", "assert_gate", "evaluate_agent"]
 
-_HOMES = {"AgentEvaluator": "evaluator", "evaluate_agent": "evaluator"}
+_HOMES = {"AgentEvaluator": "testing.evaluator", "evaluate_agent": "testing.evaluator", "assert_gate": "tracking.asserting"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import what runs agents when it is first used."""
+    """Import what runs agents, or asks MLflow, when it is first used."""
     if name not in _HOMES:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    value = getattr(importlib.import_module(f"mlflow_adk_eval.{_HOMES[name]}"), name)
     globals()[name] = value
     return value

@@ -1,0 +1,196 @@
+"""Champions that are evaluated anew, on the cases and by the criteria of a candidate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import mlflow_adk_eval as adk_eval
+from mlflow_adk_eval.config import parse_config
+from mlflow_adk_eval.errors import AgentError, UsageError
+from mlflow_adk_eval.evalset import EvalSet
+from mlflow_adk_eval.gate.baseline import Rematch
+from mlflow_adk_eval.gate.promotion import gate
+from mlflow_adk_eval.outcome import Decision
+from mlflow_adk_eval.testing import ScriptedJudge
+from mlflow_adk_eval.tracking import register
+from mlflow_adk_eval.tracking.reevaluating import reevaluation
+from tests.tracking.small import answering, eval_set, many, turn
+
+TRAJECTORY, MATCH = "tool_trajectory_avg_score", "final_response_match_v2"
+POLICY = {"rules": {TRAJECTORY: {"max_drop": 0.1}}, "baseline": {"alias": "champion", "model": "helper"}}
+STRICT = {"criteria": {TRAJECTORY: 1.0, "response_match_score": 0.5}}
+LENIENT = {"criteria": {TRAJECTORY: {"threshold": 1.0, "match_type": "IN_ORDER"}, "response_match_score": 0.5}}
+JUDGED = {"criteria": {MATCH: 0.5}}
+BROKEN = {"tool_name": "look", "injection_configs": [{"injected_error": {"injected_http_error_code": 500, "error_message": "down"}}]}
+EIGHT = many(8)
+
+
+def named(name: str, agent: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an agent that is a version of its own, by its name."""
+    agent.__name__ = name
+    return agent
+
+
+@dataclass
+class Bench:
+    """A store with a champion."""
+
+    uri: str
+
+    def evaluate(self, name: str, cases: EvalSet = EIGHT, config: Any = STRICT, **options: Any) -> adk_eval.Report:
+        return adk_eval.evaluate(
+            cases, named(name, answering(cases)), config, experiment=name, tracking_uri=self.uri, traces=False, **options
+        )
+
+    def crown(self, cases: EvalSet = EIGHT, config: Any = STRICT, **options: Any) -> str:
+        report = self.evaluate("champion", cases, config, **options)
+        version = register(report, "helper", tracking_uri=self.uri)
+        assert adk_eval.promote("helper", version, run_id=report, tracking_uri=self.uri).passed
+        return str(report.run_id)
+
+    def gate(self, candidate: adk_eval.Report, again: Any, policy: Any = POLICY) -> Decision:
+        return gate(candidate, policy, reevaluate=again, tracking_uri=self.uri, raise_on_failure=False)
+
+    def run(self, run_id: str) -> Any:
+        from mlflow import MlflowClient
+
+        return MlflowClient(self.uri).get_run(run_id)
+
+
+@pytest.fixture
+def bench(store: str) -> Bench:
+    return Bench(store)
+
+
+def told(decision: Decision) -> str:
+    return "\n".join(decision.reasons)
+
+
+def test_what_the_champion_did_is_judged_again_by_the_candidates_config(bench: Bench) -> None:
+    champion = bench.crown()
+    candidate = bench.evaluate("candidate", config=LENIENT)
+    assert "has other settings of tool_trajectory_avg_score" in told(bench.gate(candidate, None))
+    decision = bench.gate(candidate, reevaluation(tracking_uri=bench.uri))
+    assert decision.passed
+    new, old, ours = (bench.run(run_id) for run_id in (decision.baseline_run_id, champion, candidate.run_id or ""))
+    assert new.data.params["adk_eval.model_id"] == old.data.params["adk_eval.model_id"] != ours.data.params["adk_eval.model_id"]
+    assert new.data.params["adk_eval.config_digest"] == ours.data.params["adk_eval.config_digest"]
+    assert new.info.experiment_id == ours.info.experiment_id != old.info.experiment_id
+    assert new.info.run_name == "models:/helper/1 evaluated anew"
+
+
+def test_a_case_that_the_champion_never_had_needs_the_champion(bench: Bench) -> None:
+    bench.crown()
+    more = many(9)
+    candidate = bench.evaluate("candidate", more)
+    refused = bench.gate(candidate, reevaluation(tracking_uri=bench.uri))
+    assert refused.verdict == "undecided"
+    assert "it never had case 'case_0008'; name the agent, to be run anew" in told(refused)
+    calls: list[str] = []
+
+    def champion(text: str, session: Any) -> Any:
+        calls.append(session.eval_id)
+        return answering(more)(text, session)
+
+    decision = bench.gate(candidate, reevaluation(champion, tracking_uri=bench.uri))
+    assert decision.passed
+    assert sorted(calls) == sorted(more.eval_ids)
+    assert bench.gate(candidate, None).baseline_run_id == decision.baseline_run_id  # and is found the next time
+
+
+def test_a_champion_that_is_no_good_on_the_new_case_does_not_stand_in_the_way(bench: Bench) -> None:
+    bench.crown()
+    more = many(14)
+    agent = answering(more, **{f"case_{number:04}": "I do not know" for number in range(8, 14)})
+    again = reevaluation(agent, tracking_uri=bench.uri)
+    assert bench.gate(bench.evaluate("candidate", more), again).passed
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        (turn("question 0", "another answer", ("look", {"n": 0})), ""),
+        (turn("another question", "answer 0", ("look", {"n": 0})), "case 'case_0000' asks for something else now"),
+    ],
+)
+def test_another_expectation_is_judged_again_and_another_question_asked_again(bench: Bench, changed: Any, expected: str) -> None:
+    bench.crown()
+    cases = EIGHT.model_copy(update={"eval_cases": (eval_set({"case_0000": [changed]}).eval_cases[0], *EIGHT.eval_cases[1:])})
+    decision = bench.gate(bench.evaluate("candidate", cases), reevaluation(tracking_uri=bench.uri))
+    assert (decision.verdict, expected in told(decision)) == ("undecided" if expected else "passed", True)
+
+
+def test_what_tools_answered_is_a_part_of_what_it_was_asked(bench: Bench) -> None:
+    bench.crown()
+    config = STRICT | {"environment_simulation_config": {"tool_simulation_configs": [BROKEN]}}
+    decision = bench.gate(bench.evaluate("candidate", config=config), reevaluation(tracking_uri=bench.uri))
+    assert "case 'case_0000' has another tool environment now" in told(decision)
+    assert "and 5 more of this kind" in told(decision)
+
+
+def test_another_judge_judges_both(bench: Bench) -> None:
+    def first(request: Any) -> Any:
+        return {"rationale": "fine", "verdict": "valid"}
+
+    def second(request: Any) -> Any:
+        return {"rationale": "fine, too", "verdict": "valid"}
+
+    policy = {"rules": {MATCH: {"max_drop": 0.1}}, "baseline": {"alias": "champion", "model": "helper"}}
+    bench.crown(config=JUDGED, judge=first, ledger=False)
+    candidate = bench.evaluate("candidate", config=JUDGED, judge=second, ledger=False)
+    assert "has another judge of final_response_match_v2" in told(bench.gate(candidate, None, policy))
+    wrong = bench.gate(candidate, reevaluation(judge=first, ledger=False, tracking_uri=bench.uri), policy)
+    assert "it was evaluated anew, but run" in told(wrong)
+    assert bench.gate(candidate, reevaluation(judge=second, ledger=False, tracking_uri=bench.uri), policy).passed
+
+
+def test_as_many_runs_as_there_were_are_judged_again(bench: Bench) -> None:
+    bench.crown(num_runs=2)
+    decision = bench.gate(bench.evaluate("candidate", config=LENIENT, num_runs=3), reevaluation(tracking_uri=bench.uri))
+    assert decision.passed
+    assert bench.run(decision.baseline_run_id).data.params["adk_eval.num_runs"] == "2"
+
+
+def test_what_was_edited_since_is_not_judged_again(bench: Bench) -> None:
+    from mlflow import MlflowClient
+
+    MlflowClient(bench.uri).log_text(bench.crown(), "{}", "adk_eval/result.evalset_result.json")
+    decision = bench.gate(bench.evaluate("candidate", config=LENIENT), reevaluation(tracking_uri=bench.uri))
+    assert "cannot be judged again, since the artifact adk_eval/result.evalset_result.json was changed after the run" in told(decision)
+
+
+def test_without_a_run_there_is_nothing_to_judge_again() -> None:
+    rematch = Rematch(
+        model_id="m-1",
+        agent_version="models:/helper/1",
+        run_id="",
+        candidate_run_id="",
+        eval_set=EIGHT,
+        config=parse_config(STRICT, "config"),
+        num_runs=1,
+        reasons=(),
+    )
+    with pytest.raises(UsageError, match="there is no run of models:/helper/1 to judge again"):
+        reevaluation()(rematch)
+
+
+def test_a_champion_that_cannot_be_loaded_is_no_decision(bench: Bench) -> None:
+    pytest.importorskip("google.adk")
+    bench.crown()
+    with pytest.raises(AgentError, match="no_such_module"):
+        bench.gate(bench.evaluate("candidate", many(9)), reevaluation("no_such_module", tracking_uri=bench.uri))
+
+
+def test_progress_and_judges_are_passed_on(bench: Bench) -> None:
+    judge, steps = ScriptedJudge({MATCH: "valid"}), list[tuple[int, int]]()
+    bench.crown()
+    again = reevaluation(judge=judge, ledger=False, tracking_uri=bench.uri, progress=lambda done, total: steps.append((done, total)))
+    candidate = bench.evaluate(
+        "candidate", config={"criteria": {TRAJECTORY: {"threshold": 1.0, "match_type": "ANY_ORDER"}, MATCH: 0.5}}, judge=judge, ledger=False
+    )
+    assert bench.gate(candidate, again).passed
+    assert steps[-1] == (8, 8)
