@@ -175,6 +175,7 @@ def columns(*names: str) -> tuple[str, ...]:
 
 SCORES = columns("Trace ID", "expected_tool_calls", "All Assessments", "final_session_state", "State", "Execution time")
 WIDER = "[aria-label='Toggle sidebar']"
+INSIDE = "iframe >> internal:control=enter-frame >> "
 UNFOLD = "[data-component-id$=toggle-assessment-expanded]"
 
 
@@ -184,6 +185,8 @@ def demo_shots(pages: Pages) -> list[Shot]:
     compared = f"{page}/evaluation-runs?selectedRunUuid={pages.runs[AGENT]}&compareToRunUuid={pages.runs['home_automation_agent']}"
     assessed = ("text=[turn_off_light #1]", "[role=dialog] button:has-text('Assess')", f"{UNFOLD} >> nth=1")
     called = ("text=[turn_off_light #1]", "[role=dialog] >> text=set_device_info")
+    changed = f"adk_eval_compare/{pages.runs['home_automation_agent']}.html"
+    unfolded = (f"{INSIDE}.case:has-text('set_temperature') > summary", f"{INSIDE}.case[open] .calls .side >> nth=0")
     return [
         Shot("evaluation_runs", f"{page}/evaluation-runs", "Run Name"),
         Shot("run_rows", rows, "[warm_up #1]", SCORES),
@@ -193,6 +196,7 @@ def demo_shots(pages: Pages) -> list[Shot]:
         Shot("run_overview", pages.run(AGENT), "tool_trajectory_avg_score/pass_rate"),
         Shot("artifact_table", f"{artifacts}/invocations.json", "warm_up #3"),
         Shot("report", f"{artifacts}/report.html", "adk_eval/report.html"),
+        Shot("comparison", pages.run(AGENT, f"/artifacts/{changed}"), changed, unfolded),
         Shot("agent_versions", f"{page}/models", "tool_trajectory_avg_score"),
         Shot("logged_model", f"{page}/models/{pages.models[AGENT]}", "tool_trajectory_avg_score/mean"),
         Shot("registered_model", f"/models/{DEMO}", "champion"),

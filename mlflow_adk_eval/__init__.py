@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from mlflow_adk_eval import metrics, rapid_eval, scorers, testing
     from mlflow_adk_eval.agents import A2AAgent, OpenAIChatAgent, Recording, Session, load_recording
     from mlflow_adk_eval.agents.saving import save_recording
+    from mlflow_adk_eval.calibration import Calibration, load_calibration
+    from mlflow_adk_eval.comparing import compare
     from mlflow_adk_eval.config import EvalConfig, load_config
     from mlflow_adk_eval.course import Ending
     from mlflow_adk_eval.errors import (
@@ -25,20 +27,27 @@ if TYPE_CHECKING:
         UsageError,
     )
     from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation, load_eval_set, migrate
-    from mlflow_adk_eval.gate import gate, promote, verify
+    from mlflow_adk_eval.gate import Policy, gate, load_policy, promote, verify
+    from mlflow_adk_eval.gate.audit import audit
+    from mlflow_adk_eval.gate.rollback import rollback
     from mlflow_adk_eval.judge import Budget, JudgeOptions
-    from mlflow_adk_eval.outcome import CaseResult, CriterionResult, Decision, Errored, Report, Scored, Skipped, Vote
+    from mlflow_adk_eval.outcome import CaseResult, Check, CriterionResult, Decision, Errored, Report, Scored, Skipped, Vote
+    from mlflow_adk_eval.planning import plan
     from mlflow_adk_eval.recorder import record
     from mlflow_adk_eval.runner import score
     from mlflow_adk_eval.tracking import aevaluate, evaluate, register, upload
+    from mlflow_adk_eval.tracking.calibrating import calibrate
     from mlflow_adk_eval.tracking.capturing import capture
     from mlflow_adk_eval.tracking.datasets import pull_eval_set, push_eval_set
     from mlflow_adk_eval.tracking.modelling import model_fn
     from mlflow_adk_eval.tracking.predicting import predict_fn, records
+    from mlflow_adk_eval.tracking.reevaluating import reevaluation
 
 _HOMES = {
     "agents": ("A2AAgent", "OpenAIChatAgent", "Recording", "Session", "load_recording"),
     "agents.saving": ("save_recording",),
+    "calibration": ("Calibration", "load_calibration"),
+    "comparing": ("compare",),
     "config": ("EvalConfig", "load_config"),
     "course": ("Ending",),
     "errors": (
@@ -56,15 +65,20 @@ _HOMES = {
     ),
     "judge": ("Budget", "JudgeOptions"),
     "evalset": ("EvalCase", "EvalSet", "Invocation", "load_eval_set", "migrate"),
-    "gate": ("gate", "promote", "verify"),
-    "outcome": ("CaseResult", "CriterionResult", "Decision", "Errored", "Report", "Scored", "Skipped", "Vote"),
+    "gate": ("Policy", "gate", "load_policy", "promote", "verify"),
+    "gate.audit": ("audit",),
+    "gate.rollback": ("rollback",),
+    "outcome": ("CaseResult", "Check", "CriterionResult", "Decision", "Errored", "Report", "Scored", "Skipped", "Vote"),
+    "planning": ("plan",),
     "recorder": ("record",),
     "runner": ("score",),
     "tracking": ("aevaluate", "evaluate", "register", "upload"),
+    "tracking.calibrating": ("calibrate",),
     "tracking.capturing": ("capture",),
     "tracking.datasets": ("pull_eval_set", "push_eval_set"),
     "tracking.modelling": ("model_fn",),
     "tracking.predicting": ("predict_fn", "records"),
+    "tracking.reevaluating": ("reevaluation",),
 }
 _MODULES = ("metrics", "rapid_eval", "scorers", "testing")
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -75,7 +89,9 @@ __all__ = [
     "AdkEvalError",
     "AgentError",
     "Budget",
+    "Calibration",
     "CaseResult",
+    "Check",
     "ConfigError",
     "CriterionResult",
     "Decision",
@@ -91,6 +107,7 @@ __all__ = [
     "JudgeError",
     "JudgeOptions",
     "OpenAIChatAgent",
+    "Policy",
     "PolicyError",
     "Recording",
     "Report",
@@ -102,15 +119,21 @@ __all__ = [
     "UsageError",
     "Vote",
     "aevaluate",
+    "audit",
+    "calibrate",
     "capture",
+    "compare",
     "evaluate",
     "gate",
+    "load_calibration",
     "load_config",
     "load_eval_set",
+    "load_policy",
     "load_recording",
     "metrics",
     "migrate",
     "model_fn",
+    "plan",
     "predict_fn",
     "promote",
     "pull_eval_set",
@@ -118,7 +141,9 @@ __all__ = [
     "rapid_eval",
     "record",
     "records",
+    "reevaluation",
     "register",
+    "rollback",
     "save_recording",
     "score",
     "scorers",

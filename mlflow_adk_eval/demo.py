@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 MODEL = "home_automation"
 EXPERIMENT = "home_automation"
 _EXAMPLE = Path("home_automation")
+_POLICY = "gate.yaml"
 _MODEL_KEYS = ("GOOGLE_API_KEY", "GEMINI_API_KEY")
 """With one of them the example would ask Gemini, which costs and says something else each time."""
 
@@ -54,11 +55,13 @@ def run_demo(folder: Path) -> None:
     store = open_store(folder, experiment=EXPERIMENT)
     screen = console()
     good = _evaluate("1. The agent as it should be", "home_automation_agent", project, store)
-    promoted = _promote(good, store)
+    promoted = _promote(good, project, store)
     bad = _evaluate("2. The same agent after a regression", "home_automation_agent_regressed", project, store)
-    refused = _promote(bad, store)
-    screen.print(Rule("3. What to open next", align="left"))
-    screen.print(_next_steps(folder, store, good, bad), soft_wrap=True)
+    refused = _promote(bad, project, store)
+    screen.print(Rule("3. What the regression changed", align="left"))
+    explained = _compare(good, bad, store)
+    screen.print(Rule("4. What to open next", align="left"))
+    screen.print(_next_steps(folder, store, good, bad, explained), soft_wrap=True)
     if not promoted.passed or refused.passed:
         raise UsageError("the demo did not end as it should: the good version is to be promoted, the other refused")
 
@@ -86,20 +89,38 @@ def _evaluate(title: str, agent: str, project: Path, store: str) -> tuple[Report
     return report, version
 
 
-def _promote(evaluated: tuple[Report, str], store: str) -> Decision:
+def _promote(evaluated: tuple[Report, str], project: Path, store: str) -> Decision:
     from mlflow_adk_eval.gate.promotion import promote  # noqa: PLC0415
 
     report, version = evaluated
-    decision = promote(MODEL, version, "champion", run_id=report.run_id or "", raise_on_failure=False, tracking_uri=store)
+    decision = promote(MODEL, version, run_id=report.run_id or "", policy=project / _POLICY, raise_on_failure=False, tracking_uri=store)
     screen = console()
-    screen.print(Text(f"$ mlflow-adk-eval promote {MODEL} --version {version} --alias champion --run-id {report.run_id}", style="bold"))
+    command = f"$ mlflow-adk-eval promote {MODEL} --version {version} --alias champion --run-id {report.run_id} --policy {_POLICY}"
+    screen.print(Text(command, style="bold"), soft_wrap=True)
     screen.print(decision_view(decision))
     holder = f"champion is now version {version}" if decision.passed else "champion was not moved"
     screen.print(Text(f"{holder}\n"))
     return decision
 
 
-def _next_steps(folder: Path, store: str, good: tuple[Report, str], bad: tuple[Report, str]) -> str:
+def _compare(good: tuple[Report, str], bad: tuple[Report, str], store: str) -> str:
+    """Tell what changed from one run to the other; return where MLflow shows it, from ``#`` on."""
+    from mlflow_adk_eval.comparing import compare, log_comparison  # noqa: PLC0415
+    from mlflow_adk_eval.redact import secrets_of  # noqa: PLC0415
+    from mlflow_adk_eval.report.console_compare import comparison_view  # noqa: PLC0415
+    from mlflow_adk_eval.report.html_compare import compare_html  # noqa: PLC0415
+    from mlflow_adk_eval.report.html_text import words_for  # noqa: PLC0415
+
+    before, after = good[0].run_id or "", bad[0].run_id or ""
+    screen = console()
+    screen.print(Text(f"$ mlflow-adk-eval compare {before} {after} --log", style="bold"), soft_wrap=True)
+    found, secrets = compare(before, after, tracking_uri=store), secrets_of()
+    screen.print(comparison_view(found, words_for(secrets)))
+    screen.print()
+    return log_comparison(found, compare_html(found, secrets=secrets), tracking_uri=store)
+
+
+def _next_steps(folder: Path, store: str, good: tuple[Report, str], bad: tuple[Report, str], explained: str) -> str:
     from mlflow_adk_eval.tracking.store import experiment_id  # noqa: PLC0415
 
     experiment = experiment_id(store, EXPERIMENT)
@@ -109,6 +130,7 @@ def _next_steps(folder: Path, store: str, good: tuple[Report, str], bad: tuple[R
     pages = {
         "both runs with their scores; a click on a run's name shows its turns, a click on a turn the reasons": f"{base}/evaluation-runs",
         "the two versions side by side, turn by turn": f"{base}/evaluation-runs?selectedRunUuid={bad[0].run_id}&compareToRunUuid={good[0].run_id}",
+        "what changed between them, and why": f"http://127.0.0.1:5000/{explained}",
         "the versions of the agent with their metrics": f"{base}/models",
         "the registered model, its champion and the record of the decision": f"http://127.0.0.1:5000/#/models/{MODEL}",
     }

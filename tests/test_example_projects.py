@@ -19,7 +19,7 @@ from mlflow import MlflowClient
 from tests.test_cli import invoke
 
 EXAMPLES = Path(__file__).parent.parent / "example_projects"
-PROJECTS = sorted(readme.parent.name for readme in EXAMPLES.glob("*/README.md"))
+PROJECTS = sorted(readme.parent.name for readme in EXAMPLES.glob("*/README.md") if any(readme.parent.rglob("*.evalset.json")))
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 IDS = (r"\b[0-9a-f]{32}\b", "…"), (r"sqlite:///\S*?/mlflow_store", "sqlite:///…/mlflow_store")
 

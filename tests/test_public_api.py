@@ -15,12 +15,13 @@ HEAVY = {"mlflow", "google.adk", "google.genai", "pandas", "numpy", "nltk", "sci
 
 def test_the_public_names_are_exactly_these() -> None:
     assert sorted(adk_eval.__all__) == [
-        "A2AAgent", "AdkEvalError", "AgentError", "Budget", "CaseResult", "ConfigError", "CriterionResult", "Decision", "Ending", "Errored", "EvalCase",
-        "EvalConfig", "EvalSet", "EvalSetError", "GateFailed", "InputError", "Invocation", "JudgeError", "JudgeOptions", "OpenAIChatAgent", "PolicyError",
-        "Recording",
-        "Report", "RunError", "Scored", "Session", "Skipped", "TrackingError", "UsageError", "Vote", "aevaluate", "capture", "evaluate", "gate",
-        "load_config", "load_eval_set", "load_recording", "metrics", "migrate", "model_fn", "predict_fn", "promote", "pull_eval_set", "push_eval_set",
-        "rapid_eval", "record", "records", "register", "save_recording", "score", "scorers", "testing", "upload", "verify",
+        "A2AAgent", "AdkEvalError", "AgentError", "Budget", "Calibration", "CaseResult", "Check", "ConfigError", "CriterionResult", "Decision",
+        "Ending", "Errored", "EvalCase", "EvalConfig", "EvalSet", "EvalSetError", "GateFailed", "InputError", "Invocation", "JudgeError",
+        "JudgeOptions", "OpenAIChatAgent", "Policy", "PolicyError", "Recording", "Report", "RunError", "Scored", "Session", "Skipped",
+        "TrackingError", "UsageError", "Vote", "aevaluate", "audit", "calibrate", "capture", "compare", "evaluate", "gate", "load_calibration",
+        "load_config", "load_eval_set", "load_policy", "load_recording", "metrics", "migrate", "model_fn", "plan", "predict_fn", "promote",
+        "pull_eval_set", "push_eval_set", "rapid_eval", "record", "records", "reevaluation", "register", "rollback", "save_recording", "score",
+        "scorers", "testing", "upload", "verify",
     ]  # fmt: skip
 
 
