@@ -1,13 +1,15 @@
-"""One MLflow store on SQLite for all tests of the gate."""
+"""One MLflow store on SQLite for all tests of the gate, and one behind a server."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.gate.gate_kit import Lab
+from tests.tracking.conftest import Server, free_port
 
 
 @pytest.fixture(scope="session")
@@ -19,7 +21,18 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     client = MlflowClient(uri, uri)
     for store in (client._tracking_client.store, client._get_registry_client().store):
         _without_waiting_for_the_disk(store.engine)
-    return Lab(client, uri, client.create_experiment("gate", artifact_location=(folder / "artifacts").as_uri()))
+    return Lab(client, uri, client.create_experiment("gate", artifact_location=(folder / "artifacts").as_uri()), folder)
+
+
+@pytest.fixture(scope="session")
+def served_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """One MLflow server, which also serves the artifacts, for all tests of the gate."""
+    from mlflow import MlflowClient
+
+    server = Server(tmp_path_factory.mktemp("served"), free_port()).start()
+    client = MlflowClient(server.uri, server.uri)
+    yield Lab(client, server.uri, client.create_experiment("gate"), server.folder)
+    server.kill()
 
 
 def _without_waiting_for_the_disk(engine: Any) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from mlflow_adk_eval.agents.base import Played
@@ -158,11 +161,25 @@ def row_of(rows: Iterable[Row], eval_id: str, invocation_index: int = 0, run_ind
 
 @dataclass(frozen=True)
 class Lab:
-    """A real MLflow store with one experiment."""
+    """A real MLflow store with one experiment, reached as a file or through a server."""
 
     client: Any
     uri: str
     experiment_id: str
+    folder: Path
+    """Where the store's ``mlflow.db`` and its artifacts lie."""
+
+    def artifacts(self, run_id: str) -> Path:
+        """Return the folder of a run's artifacts, behind the back of whoever serves them."""
+        uri = str(self.client.get_run(run_id).info.artifact_uri)
+        return (
+            self.folder / "artifacts" / uri.removeprefix((self.folder / "artifacts").as_uri()).removeprefix("mlflow-artifacts:").strip("/")
+        )
+
+    def execute(self, statement: str, *values: str) -> None:
+        """Change the store behind MLflow's back."""
+        with closing(sqlite3.connect(self.folder / "mlflow.db", timeout=30)) as database, database:
+            database.execute(statement, values)
 
     def agent(self, name: str = "agent") -> str:
         """Create a LoggedModel and return its id."""
@@ -194,8 +211,10 @@ class Lab:
         )
         if evidence.model_ids:
             self.client.log_inputs(run_id, models=[LoggedModelInput(model_id) for model_id in evidence.model_ids])
-        for name, content in evidence.artifacts.items():
-            self.client.log_text(run_id, content.decode(), f"adk_eval/{name}")
+        with TemporaryDirectory() as folder:
+            for name, content in evidence.artifacts.items():
+                (Path(folder) / name).write_bytes(content)
+            self.client.log_artifacts(run_id, folder, "adk_eval")
         if evidence.manifest is not None:
             self.client.log_text(run_id, evidence.manifest.decode(), "adk_eval/manifest.json")
         if evidence.status != "RUNNING":

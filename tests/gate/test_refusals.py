@@ -6,7 +6,6 @@ import itertools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,6 +41,11 @@ class Contest:
     name: str
     model_id: str
     other_id: str
+
+
+@pytest.fixture(scope="session", params=["lab", "served_lab"], ids=["SQLite", "server"])
+def lab(request: pytest.FixtureRequest) -> Lab:
+    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture(scope="session")
@@ -88,8 +92,7 @@ def text(name: str, content: str) -> Tamper:
 
 def removed(name: str) -> Tamper:
     def remove(lab: Lab, run_id: str) -> None:
-        folder = lab.client.get_run(run_id).info.artifact_uri.removeprefix("file://")
-        Path(folder, "adk_eval", name).unlink()
+        (lab.artifacts(run_id) / "adk_eval" / name).unlink()
 
     return remove
 
@@ -415,19 +418,15 @@ def test_a_run_that_does_not_say_which_agent_it_evaluated_is_refused(lab: Lab, c
     assert reasons == ("the run has no parameter adk_eval.model_id, so which agent version it evaluated is not known",)
 
 
-def test_a_version_that_is_no_logged_model_is_refused(lab: Lab, contest: Contest, model: str, tmp_path: Any) -> None:
-    source = tmp_path.as_uri()
+def test_a_version_that_is_no_logged_model_is_refused(lab: Lab, contest: Contest, model: str) -> None:
+    source = "s3://elsewhere/agent"
     reasons = refused_version(lab, contest, model, source, evidence_of(report_of(), model_id=contest.model_id))
     assert reasons == (f"version 1 of {model!r} was made from {source!r}, not from a LoggedModel, so it cannot be told which agent it is",)
 
 
 def test_a_version_that_is_not_ready_is_refused(lab: Lab, contest: Contest, model: str) -> None:
-    from mlflow.store.model_registry.dbmodels.models import SqlModelVersion
-
     version = lab.register(model, f"models:/{contest.model_id}")
-    store = lab.client._get_registry_client().store
-    with store.ManagedSessionMaker(read_only=False) as session:
-        session.query(SqlModelVersion).filter_by(name=model).update({"status": "PENDING_REGISTRATION"})
+    lab.execute("UPDATE model_versions SET status = 'PENDING_REGISTRATION' WHERE name = ?", model)
     run_id = lab.log(evidence_of(report_of(), model_id=contest.model_id))
     decision = promote(model, version, run_id=run_id, raise_on_failure=False, tracking_uri=lab.uri)
     assert decision.reasons == (f"version 1 of {model!r} is PENDING_REGISTRATION; only a READY version can be promoted",)
