@@ -61,7 +61,7 @@ def _circumstances(report: Report) -> list[RenderableType]:
 def decision_view(decision: Decision) -> RenderableType:
     """Return a decision as a table of what was demanded, its verdict, reasons, waivers and notes."""
     parts: list[RenderableType] = [checks_view(decision.checks)] if decision.checks else []
-    parts.append(_headline(decision.verdict, f"gate on run {decision.run_id}"))
+    parts.append(_headline(decision.verdict, f"gate on run {decision.run_id}" if decision.run_id else "gate"))
     parts += _bullets(decision.reasons, limit=len(decision.reasons))
     parts += [Text(f"waived: {waiver}", style="yellow") for waiver in decision.waived]
     parts += [Text(f"note: {note}", style="dim") for note in decision.notes]
