@@ -1,4 +1,4 @@
-"""What is promoted, and the record that a decision leaves behind: an artifact of the run, and tags of the model version."""
+"""The record that a decision leaves behind: an artifact of the run, and tags of the model version."""
 
 from __future__ import annotations
 
@@ -7,94 +7,54 @@ import os
 import re
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import PlainSerializer, TypeAdapter, ValidationError
 
-from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.gate.evidence import Evidence, agent_problems, sha256
+from mlflow_adk_eval.gate.baseline import Baseline
+from mlflow_adk_eval.gate.evidence import sha256
 from mlflow_adk_eval.gate.policy import Policy
+from mlflow_adk_eval.gate.target import Target, Version, check_alias, check_version, version_problems
 from mlflow_adk_eval.outcome import Decision
+
+__all__ = [
+    "RECORDS",
+    "REFUSAL",
+    "TAG",
+    "Compared",
+    "Kind",
+    "Place",
+    "Record",
+    "Target",
+    "Version",
+    "check_alias",
+    "check_version",
+    "doubted",
+    "find_record",
+    "holds_pass",
+    "pass_tag",
+    "place_of",
+    "read_record",
+    "signed",
+    "version_problems",
+]
 
 RECORDS = "adk_eval_gate"
 """Where a run keeps the records, beside its evidence, which they must not change."""
 TAG = "adk_eval.gate"
 REFUSAL = "adk_eval.gate.last_refusal"
 """Where a refusal is noted on a version that holds the alias by an earlier pass."""
-_MAX_ALIAS = 255
 _MAX_NAME = 80
 _MAX_REASON = 500
-_ALIAS = re.compile(r"[\w-]+")
-_RESERVED = re.compile(r"latest|v\d+", re.IGNORECASE)
 _PLACE = re.compile(rf"(\S+) ({RECORDS}/[A-Za-z0-9_-]+\.json) ([0-9a-f]{{64}})")
-_LOGGED_MODEL = re.compile(r"models:/(m-[^/@]+)")
+
+Kind = Literal["promotion", "rollback", "restore"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """Which version is to get which alias."""
-
-    name: str
-    version: str
-    alias: str
-
-    def __post_init__(self) -> None:
-        """Refuse what no registry takes, before anything is asked."""
-        if not self.name.strip():
-            raise UsageError("the name of the registered model is empty")
-        check_version(self.version)
-        check_alias(self.alias)
-
-    def __str__(self) -> str:
-        """Return how messages call the version."""
-        return f"version {self.version} of {self.name!r}"
-
-
-def check_version(version: str) -> None:
-    """Refuse what is no number of a version.
-
-    Raises:
-        UsageError: if it is none.
-    """
-    if not (version.isascii() and version.isdigit()):
-        raise UsageError(f"version {version!r}: wanted the number of a version")
-
-
-def check_alias(alias: str) -> None:
-    """Refuse an alias that the registry does not take or gives a meaning of its own.
-
-    Raises:
-        UsageError: if it is one.
-    """
-    if not _ALIAS.fullmatch(alias) or len(alias) > _MAX_ALIAS:
-        raise UsageError(f"alias {alias!r}: wanted letters, digits, underscores and dashes")
-    if _RESERVED.fullmatch(alias):
-        raise UsageError(f"alias {alias!r} is reserved by MLflow, like 'latest' and 'v1'")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Version:
-    """A model version as the registry has it."""
-
-    status: str
-    source: str
-    tags: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def model_id(self) -> str | None:
-        """The LoggedModel that the version was made from; ``None`` if it was made from something else."""
-        found = _LOGGED_MODEL.fullmatch(self.source)
-        return found[1] if found else None
-
-
-def version_problems(target: Target, version: Version, evidence: Evidence) -> list[str]:
-    """Return why a version cannot be promoted on this evidence, whatever its scores are."""
-    problems = [] if version.status == "READY" else [f"{target} is {version.status}; only a READY version can be promoted"]
-    if version.model_id is None:
-        return [*problems, f"{target} was made from {version.source!r}, not from a LoggedModel, so it cannot be told which agent it is"]
-    return [*problems, *agent_problems(evidence, version.model_id)]
+def _policy_json(policy: Policy) -> dict[str, Any]:
+    return policy.to_json()
 
 
 def doubted(decision: Decision, problems: Sequence[str]) -> Decision:
@@ -105,9 +65,9 @@ def doubted(decision: Decision, problems: Sequence[str]) -> Decision:
     return replace(decision, verdict="undecided", reasons=(*problems, *reasons))
 
 
-def signed(decision: Decision) -> Decision:
-    """Return the decision with the present time and who asked for it."""
-    return replace(decision, decided_at=datetime.now(UTC).isoformat(timespec="microseconds"), decided_by=_who())
+def signed(decision: Decision, at: datetime | None = None) -> Decision:
+    """Return the decision with a time, ``None``: the present one, and who asked for it."""
+    return replace(decision, decided_at=(at or datetime.now(UTC)).isoformat(timespec="microseconds"), decided_by=_who())
 
 
 def _who() -> str:
@@ -135,17 +95,43 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """A decision about a promotion, as it is kept."""
+class Compared:
+    """What a candidate was compared with; without a run where there was nothing to compare with."""
 
-    schema: Literal[1] = 1
+    name: str
+    version: str | None
+    run_id: str
+    sha256: str
+    """The hash of the run's manifest."""
+    problems: tuple[str, ...]
+
+    @staticmethod
+    def of(baseline: Baseline | None) -> Compared | None:
+        """Return what a record keeps of a baseline."""
+        if baseline is None:
+            return None
+        run_id, digest = (baseline.evidence.run_id, baseline.evidence.sha256) if baseline.evidence else ("", "")
+        return Compared(name=baseline.name, version=baseline.version, run_id=run_id, sha256=digest, problems=baseline.problems)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A decision about an alias, as it is kept."""
+
+    schema: Literal[2] = 2
+    kind: Kind = "promotion"
     target: Target
     source: str
     """What the version was made from."""
     previous: str | None
     """The version that held the alias when the decision was made."""
-    policy: Policy
+    claim: int
+    """The number that the decision was to have in the ledger of the alias."""
+    policy: Annotated[Policy, PlainSerializer(_policy_json)]
+    compared: Compared | None = None
     decision: Decision
+    reason: str = ""
+    """Why somebody went back to a former version."""
 
     def but(self, problem: str) -> Record:
         """Return the record of a refusal for a reason that came up after the decision."""
@@ -196,11 +182,16 @@ def pass_tag(alias: str) -> str:
     return f"{TAG}.passed.{alias}"
 
 
+def place_of(text: str) -> Place | None:
+    """Return the place that a tag or a claim names; ``None`` if it is none."""
+    found = _PLACE.fullmatch(text)
+    return Place(*found.groups()) if found else None
+
+
 def find_record(tags: Mapping[str, str], alias: str | None = None) -> Place | None:
     """Return where the tags of a version say that its record lies: that of an alias, or that of the last decision."""
     last = " ".join(tags.get(f"{TAG}.{name}", "") for name in ("run_id", "record", "record_sha256"))
-    found = _PLACE.fullmatch(last if alias is None else tags.get(pass_tag(alias), ""))
-    return Place(*found.groups()) if found else None
+    return place_of(last if alias is None else tags.get(pass_tag(alias), ""))
 
 
 def holds_pass(tags: Mapping[str, str], aliases: Mapping[str, str], version: str) -> bool:

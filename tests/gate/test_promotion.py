@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,15 @@ import pytest
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.errors import GateFailed, TrackingError, UsageError
 from mlflow_adk_eval.gate.alias import promote_in
+from mlflow_adk_eval.gate.baseline import Baseline
 from mlflow_adk_eval.gate.evidence import Evidence
-from mlflow_adk_eval.gate.policy import DEFAULT_POLICY
+from mlflow_adk_eval.gate.fence import Patience
+from mlflow_adk_eval.gate.ledger import Confirmation, text_of
+from mlflow_adk_eval.gate.policy import DEFAULT_POLICY, BaselineSource
 from mlflow_adk_eval.gate.promotion import MlflowStore, gate, promote, verify
-from mlflow_adk_eval.gate.record import Target
+from mlflow_adk_eval.gate.record import Record, Target
 from mlflow_adk_eval.outcome import Decision
+from tests.gate.fence_kit import ledger_of
 from tests.gate.gate_kit import TRAJECTORY, Lab, evidence_of, report_of
 
 GOOD, BAD = report_of(), report_of(wrong=["heating"])
@@ -258,8 +263,13 @@ def test_the_record_of_another_version_does_not_verify(good: Entrant) -> None:
     assert reason == f"version 1 of {good.name!r}: its record is about {other} and the alias champion"
 
 
-def test_the_record_by_another_policy_does_not_verify(good: Entrant) -> None:
-    assert forged(good, every="none") == "the decision was made by the policy 'default', which this version does not know"
+def test_a_record_that_the_ledger_does_not_name_does_not_verify(good: Entrant) -> None:
+    reason = forged(good, reached="exceeded")
+    assert reason.startswith("the claim champion.0001 of its record went to another record in the ledger: a promotion to version 1, by ")
+
+
+def test_a_record_of_a_claim_that_was_never_made_does_not_verify(good: Entrant) -> None:
+    assert forged(good, **{'"claim": 1': '"claim": 2'}) == "the claim champion.0002 of its record is not in the ledger"
 
 
 def test_a_record_that_is_none_does_not_verify(good: Entrant) -> None:
@@ -316,13 +326,160 @@ def test_an_alias_that_moves_meanwhile_is_left_where_it_is(moment: str, expected
     assert record_of(lab, third.tags)["decision"]["verdict"] == "undecided"
 
 
-def test_a_rival_who_promotes_the_same_version_does_not_spoil_its_record(lab: Lab, good: Entrant) -> None:
+def test_a_rival_who_sets_the_alias_by_hand_on_the_same_version_has_no_record(lab: Lab, good: Entrant) -> None:
     store = Rival(lab, "after the record", good.version)
     decision = promote_in(store, Target(name=good.name, version="1", alias="champion"), good.run_id, DEFAULT_POLICY)
     assert decision.reasons == ("the alias champion moved from no version to version 1 while the evidence was read, so it was not set",)
-    assert good.tags["adk_eval.gate"] == "passed"
+    assert good.tags["adk_eval.gate"] == "undecided"
+    assert good.verify().reasons == (f"version 1 of {good.name!r} has no record of a passed gate for the alias champion",)
+
+
+def test_a_refusal_after_the_claim_leaves_the_earlier_pass_of_the_same_version(lab: Lab, good: Entrant) -> None:
+    good.promote()
+    store = Spoiler(lab, "write", lambda: lab.client.set_registered_model_alias(good.name, "staging", good.version))
+    policy = DEFAULT_POLICY.model_copy(update={"baseline": BaselineSource(alias="staging")})
+    baseline = Baseline(name="nothing")
+    decision = promote_in(store, Target(name=good.name, version="1", alias="champion"), good.run_id, policy, baseline=baseline)
+    assert decision.reasons == (f"it was compared with nothing, but the alias staging of {good.name!r} is at version 1 now",)
     assert good.tags["adk_eval.gate.last_refusal"] == "undecided"
     assert good.verify().passed
+
+
+class Spoiler(MlflowStore):
+    """A store in which something happens right after one step."""
+
+    def __init__(self, lab: Lab, step: str, spoil: Callable[[], object]) -> None:
+        super().__init__(lab.uri)
+        self.step, self.spoil = step, spoil
+
+    def write(self, record: Record) -> None:
+        super().write(record)
+        self._spoilt("write")
+
+    def claim(self, name: str, key: str, text: str) -> str:
+        found = super().claim(name, key, text)
+        self._spoilt(f"claim{key.removeprefix('champion.0001').removeprefix('champion.0002')}")
+        return found
+
+    def _spoilt(self, step: str) -> None:
+        if step == self.step:
+            self.step = ""
+            self.spoil()
+
+
+def test_a_run_that_is_edited_after_the_decision_is_refused(lab: Lab, good: Entrant) -> None:
+    target = Target(name=good.name, version="1", alias="champion")
+    store = Spoiler(lab, "claim", lambda: lab.client.set_tag(good.run_id, "adk_eval.verdict", "failed"))
+    decision = promote_in(store, target, good.run_id, DEFAULT_POLICY)
+    assert decision.reasons == (f"run {good.run_id} was changed while it was decided on: its tags",)
+    assert lab.alias(good.name) is None
+    lab.client.set_tag(good.run_id, "adk_eval.verdict", "passed")
+    assert good.promote().passed
+
+
+def test_an_artifact_that_is_overwritten_after_the_decision_is_refused(lab: Lab, good: Entrant) -> None:
+    store = Spoiler(lab, "claim", lambda: lab.client.log_text(good.run_id, "{}", "adk_eval/invocations.json"))
+    decision = promote_in(store, Target(name=good.name, version="1", alias="champion"), good.run_id, DEFAULT_POLICY)
+    assert decision.reasons == (f"run {good.run_id} was changed while it was decided on: its artifacts",)
+    assert lab.alias(good.name) is None
+
+
+@pytest.mark.parametrize("step", ["claim", "write", "claim.go"])
+def test_a_version_that_is_deleted_after_the_decision_is_refused(step: str, lab: Lab, good: Entrant) -> None:
+    store = Spoiler(lab, step, lambda: lab.client.delete_model_version(good.name, good.version))
+    decision = promote_in(store, Target(name=good.name, version="1", alias="champion"), good.run_id, DEFAULT_POLICY)
+    (reason,) = decision.reasons
+    assert reason.startswith("version 1 of ")
+    assert reason.endswith("does not exist in this MLflow store; it did when the decision was made")
+    assert lab.alias(good.name) is None
+    assert ledger_of(store, good.name).entries[-1].state == "refused"
+
+
+def test_two_decisions_against_one_champion_are_not_both_carried_out(lab: Lab, model: str) -> None:
+    first, second, third = (Entrant(lab, model) for _ in range(3))
+    first.promote()
+    store = Before(lab, "evidence", second.promote)
+    decision = promote_in(store, Target(name=model, version="3", alias="champion"), third.run_id, DEFAULT_POLICY)
+    (reason,) = decision.reasons
+    assert reason.startswith("the alias champion was claimed meanwhile, with the same version as champion: a promotion to version 2, by ")
+    assert lab.alias(model) == "2"
+    assert third.tags["adk_eval.gate.last_refusal"] == "undecided"
+    assert first.verify(version=1).passed
+    assert second.verify().passed
+    assert third.promote().passed
+    assert [entry.claim.previous for entry in ledger_of(store, model).entries] == [None, "1", "2"]
+
+
+class Before(MlflowStore):
+    """A store in which something happens before a run is read for the first time."""
+
+    def __init__(self, lab: Lab, step: str, happens: Callable[[], object]) -> None:
+        super().__init__(lab.uri)
+        self.step, self.happens = step, happens
+
+    def evidence(self, run_id: str) -> Evidence:
+        if self.step:
+            self.step = ""
+            self.happens()
+        return super().evidence(run_id)
+
+
+def test_a_promotion_that_is_under_way_refuses_others(lab: Lab, model: str) -> None:
+    first, second = (Entrant(lab, model) for _ in range(2))
+    found: list[Decision] = []
+    store = Spoiler(lab, "claim.go", lambda: found.append(second.promote(raise_on_failure=False)))
+    assert promote_in(store, Target(name=model, version="1", alias="champion"), first.run_id, DEFAULT_POLICY).passed
+    (refused,) = found
+    assert refused.reasons[0].startswith("the alias champion is being set: a promotion to version 1, by ")
+    assert lab.alias(model) == "1"
+    assert first.verify().passed
+
+
+def test_a_claim_that_was_called_off_is_not_carried_out(lab: Lab, model: str) -> None:
+    first, second = (Entrant(lab, model) for _ in range(2))
+
+    def overtake() -> None:
+        target = Target(name=model, version="2", alias="champion")
+        assert promote_in(MlflowStore(lab.uri), target, second.run_id, DEFAULT_POLICY, patience=Patience(grace_s=0)).passed
+
+    store = Spoiler(lab, "write", overtake)
+    decision = promote_in(store, Target(name=model, version="1", alias="champion"), first.run_id, DEFAULT_POLICY)
+    assert decision.reasons == ("the alias champion moved from no version to version 2 while the evidence was read, so it was not set",)
+    assert [entry.state for entry in ledger_of(store, model).entries] == ["called off", "done"]
+    assert second.verify().passed
+
+
+def test_an_owner_finds_out_that_its_claim_was_called_off(lab: Lab, good: Entrant) -> None:
+    store = MlflowStore(lab.uri)
+    other = Confirmation(id="somebody else", at=datetime.now(UTC))
+    spoiler = Spoiler(lab, "write", lambda: store.claim(good.name, "champion.0001.go", text_of(other)))
+    decision = promote_in(spoiler, Target(name=good.name, version="1", alias="champion"), good.run_id, DEFAULT_POLICY)
+    assert decision.reasons == ("the claim to the alias champion took so long that it was called off by somebody else",)
+    assert lab.alias(good.name) is None
+
+
+def test_who_is_slow_to_confirm_a_claim_does_not_set_the_alias(lab: Lab, good: Entrant) -> None:
+    target, patience = Target(name=good.name, version="1", alias="champion"), Patience(lease_s=0)
+    decision = promote_in(MlflowStore(lab.uri), target, good.run_id, DEFAULT_POLICY, patience=patience)
+    (reason,) = decision.reasons
+    assert reason.startswith("MLflow took 0 s to confirm the claim, so the alias champion was not set")
+    assert lab.alias(good.name) is None
+
+
+def test_a_ledger_that_was_deleted_is_a_usage_error_that_says_how_to_restore_it(lab: Lab, good: Entrant) -> None:
+    good.promote()
+    experiment = lab.client.get_experiment_by_name(f"adk_eval.gate/{good.name}")
+    (run,) = lab.client.search_runs([experiment.experiment_id])
+    lab.client.delete_run(run.info.run_id)
+    with pytest.raises(UsageError, match=f"was deleted; restore it: mlflow runs restore --run-id {run.info.run_id}"):
+        good.promote()
+    assert good.verify().reasons[0].startswith(f"the evidence for version 1 of {good.name!r} is gone: the ledger of {good.name!r}")
+    lab.client.restore_run(run.info.run_id)
+    lab.client.delete_experiment(experiment.experiment_id)
+    with pytest.raises(UsageError, match=f"mlflow experiments restore --experiment-id {experiment.experiment_id}"):
+        good.promote()
+    lab.client.restore_experiment(experiment.experiment_id)
+    assert good.promote().passed
 
 
 @pytest.mark.parametrize("name", ["Größe & mehr 家电", "a..b", "a b\\c'd\"e;--", "x" * 200, "%2e%2e%2fetc"])
@@ -378,8 +535,8 @@ def test_what_does_not_exist_is_a_usage_error(lab: Lab, good: Entrant) -> None:
         verify(good.name, alias="champion", tracking_uri=lab.uri)
     with pytest.raises(UsageError, match="neither a version nor an alias"):
         verify(good.name, tracking_uri=lab.uri)
-    with pytest.raises(UsageError, match="policy files are not supported"):
-        good.promote(policy="gate.yaml")
+    with pytest.raises(UsageError, match=r"nowhere\.yaml"):
+        good.promote(policy="nowhere.yaml")
     assert good.tags == {}
 
 

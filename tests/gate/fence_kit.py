@@ -1,0 +1,103 @@
+"""Stores that dawdle or die at chosen moments, and what must hold of a ledger whatever happened."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mlflow_adk_eval.gate.evidence import Evidence
+from mlflow_adk_eval.gate.ledger import Ledger, read_ledger
+from mlflow_adk_eval.gate.mlflow_store import MlflowStore
+from mlflow_adk_eval.gate.record import Record, Target, Version
+
+
+class Watched(MlflowStore):
+    """A store that tells, before and after each step, how many there were."""
+
+    def __init__(self, uri: str, watch: Callable[[str], None]) -> None:
+        super().__init__(uri, uri)
+        self.watch = watch
+
+    def _watched(self, step: str, call: Callable[[], Any]) -> Any:
+        self.watch(f"before {step}")
+        found = call()
+        self.watch(f"after {step}")
+        return found
+
+    def ledger(self, name: str) -> dict[str, str]:
+        return self._watched("ledger", lambda: super(Watched, self).ledger(name))
+
+    def version(self, name: str, version: str) -> Version:
+        return self._watched("version", lambda: super(Watched, self).version(name, version))
+
+    def aliases(self, name: str) -> dict[str, str]:
+        return self._watched("aliases", lambda: super(Watched, self).aliases(name))
+
+    def evidence(self, run_id: str) -> Evidence:
+        return self._watched("evidence", lambda: super(Watched, self).evidence(run_id))
+
+    def claim(self, name: str, key: str, text: str) -> str:
+        return self._watched(f"claim {key.partition('.')[2]}", lambda: super(Watched, self).claim(name, key, text))
+
+    def write(self, record: Record) -> None:
+        self._watched("write", lambda: super(Watched, self).write(record))
+
+    def tag(self, target: Target, tags: Mapping[str, str]) -> None:
+        self._watched("tag", lambda: super(Watched, self).tag(target, tags))
+
+    def untag(self, target: Target, key: str) -> None:
+        self._watched("untag", lambda: super(Watched, self).untag(target, key))
+
+    def set_alias(self, target: Target) -> None:
+        self._watched("set_alias", lambda: super(Watched, self).set_alias(target))
+
+
+class Dying:
+    """Ends the process after a step, the first or a later one of its name, without any of what Python does at the end."""
+
+    def __init__(self, step: str) -> None:
+        self.step, _, times = step.partition(" x")
+        self.left = int(times or 1)
+
+    def __call__(self, step: str) -> None:
+        self.left -= step == self.step
+        if not self.left:
+            os._exit(9)
+
+
+class Dawdling:
+    """Waits a little between the steps, now and then long; notes when the steps were."""
+
+    def __init__(self, seed: int, *, longest_s: float = 0.02) -> None:
+        self.luck, self.longest_s = random.Random(seed), longest_s
+        self.times: list[tuple[str, float]] = []
+
+    def __call__(self, step: str) -> None:
+        self.times.append((step, time.monotonic()))
+        if self.luck.random() < 0.3:
+            time.sleep(self.luck.random() ** 3 * self.longest_s)
+
+
+def without_waiting_for_the_disk() -> None:
+    """Make SQLite leave the writing to the operating system, in this process and its forks: the store is gone after the tests."""
+    from sqlalchemy import Engine, event
+
+    event.listen(Engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous = OFF"))
+
+
+def ledger_of(store: MlflowStore, name: str, alias: str = "champion") -> Ledger:
+    return read_ledger(store.ledger(name), alias)
+
+
+def two_against_one(ledger: Ledger, holder: str | None, first: str | None) -> list[str]:
+    """Return where the alias was set twice against one champion, or against one that it never had by the ledger."""
+    found: list[str] = []
+    before = first
+    for entry in ledger.moves(holder):
+        if entry.claim.previous != before:
+            found.append(f"claim {entry.number} is against {entry.claim.previous}, but {before} was champion")
+        before = entry.claim.version
+    return found
