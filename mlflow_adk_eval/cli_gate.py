@@ -38,13 +38,20 @@ class _RunOrCommand(click.Group):
         words = {*self.commands, *ctx.help_option_names}
         return super().parse_args(ctx, args if args and args[0] in words else ["run", *args])
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Tell the options of deciding on a run, which is what most are here for, before the other commands."""
+        rows = [row for option in gate_command.params if isinstance(option, click.Option) and (row := option.get_help_record(ctx))]
+        with formatter.section("Options after RUN_ID"):
+            formatter.write_dl(rows)
+        self.format_commands(ctx, formatter)
+
 
 @click.group(
     "gate",
     cls=_RunOrCommand,
     options_metavar="",
     subcommand_metavar="RUN_ID [OPTIONS] | COMMAND [ARGS]...",
-    epilog="`mlflow-adk-eval gate RUN_ID` is short for `mlflow-adk-eval gate run RUN_ID`.",
+    epilog=EXIT_CODES,
 )
 def gate_group() -> None:
     """Decide from the evidence of a run whether the agent is good enough, or look after the aliases that were set."""

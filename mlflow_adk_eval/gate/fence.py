@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.gate.ledger import Claim, Confirmation, End, Entry, Ledger, Outcome, key_of, read_claim, text_of
+from mlflow_adk_eval.gate.ledger import Claim, Confirmation, End, Ledger, Outcome, key_of, read_claim, text_of
 from mlflow_adk_eval.gate.record import Record
 from mlflow_adk_eval.gate.store import Store
 from mlflow_adk_eval.gate.target import named
@@ -70,6 +70,9 @@ class Fence:
             problem = self._carry_out(number, claim)
         except UsageError as error:  # what was there when it was decided is gone
             problem = f"{error}; it did when the decision was made"
+        except Exception:
+            self._call_off(number, claim)  # so that nobody has to wait until its owner seems to be dead
+            raise
         finished = finish(problem)
         self._end(number, "refused" if problem else "done", problem)
         return finished
@@ -97,15 +100,14 @@ class Fence:
         if problem := self.ledger.under_way(datetime.now(UTC), self.patience.grace_s):
             return problem
         if tip.state == "open":
-            return self._call_off(tip)
+            return f"{tip.claim} went on at this very moment" if self._call_off(tip.number, tip.claim) else ""
         holder = self.store.aliases(self.record.target.name).get(self.ledger.alias)
         self._end(tip.number, "done" if tip.set_on(holder) else "lost", "its owner did not end it")
         return ""
 
-    def _call_off(self, tip: Entry) -> str:
-        mine = text_of(Confirmation(id=uuid.uuid4().hex, at=datetime.now(UTC)))
-        found = self._write(tip.number, "go", mine)
-        return f"{tip.claim} went on at this very moment" if tip.claim.id in found else ""
+    def _call_off(self, number: int, claim: Claim) -> bool:
+        """Keep a claim from being confirmed; return whether it is already, so that the alias may be set."""
+        return claim.id in self._write(number, "go", text_of(Confirmation(id=uuid.uuid4().hex, at=datetime.now(UTC))))
 
     def _claim(self, number: int, claim: Claim) -> str:
         mine = text_of(claim)

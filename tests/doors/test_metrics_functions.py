@@ -148,7 +148,7 @@ class TestFromConfig:
 
 class TestModule:
     def test_lists_the_criteria(self) -> None:
-        assert set(dir(metrics)) == {"from_config", *NAMES}
+        assert set(dir(metrics)) == {"from_config", "thresholds", *NAMES}
 
     def test_is_documented(self) -> None:
         text = re.sub(r"\(\s+\*,\s+", "(*, ", pydoc.render_doc(metrics, renderer=pydoc.plaintext))  # Python 3.13 wraps them

@@ -28,7 +28,7 @@ def promote(uri: str, task: Task) -> Task:
     target = Target(name=task["name"], version=task["version"], alias="champion")
     try:
         decision = promote_in(Watched(uri, dawdling), target, task["run_id"], DEFAULT_POLICY)
-    except UsageError as error:  # the version was deleted before anything was decided
+    except (UsageError, MlflowException) as error:  # the version is gone, or an artifact was overwritten while it was read
         return {"verdict": "undecided", "reasons": [str(error)], "times": dawdling.times}
     except Exception:  # noqa: BLE001 - whatever it is, the test tells it
         return {"verdict": "crashed", "reasons": [traceback.format_exc()], "times": dawdling.times}

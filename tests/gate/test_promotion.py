@@ -458,6 +458,17 @@ def test_an_owner_finds_out_that_its_claim_was_called_off(lab: Lab, good: Entran
     assert lab.alias(good.name) is None
 
 
+def test_a_failure_before_the_alias_is_set_leaves_nobody_waiting(lab: Lab, good: Entrant) -> None:
+    def fail() -> None:
+        raise ConnectionError("the cable was pulled")
+
+    with pytest.raises(ConnectionError, match="the cable was pulled"):
+        promote_in(Spoiler(lab, "write", fail), Target(name=good.name, version="1", alias="champion"), good.run_id, DEFAULT_POLICY)
+    assert lab.alias(good.name) is None
+    assert good.promote().passed
+    assert [entry.state for entry in ledger_of(MlflowStore(lab.uri), good.name).entries] == ["called off", "done"]
+
+
 def test_who_is_slow_to_confirm_a_claim_does_not_set_the_alias(lab: Lab, good: Entrant) -> None:
     target, patience = Target(name=good.name, version="1", alias="champion"), Patience(lease_s=0)
     decision = promote_in(MlflowStore(lab.uri), target, good.run_id, DEFAULT_POLICY, patience=patience)
