@@ -141,6 +141,7 @@ def comparable(found: dict) -> dict:
         **found,
         "params": {name: value for name, value in found["params"].items() if name != "adk_eval.manifest_sha256"},
         "metrics": {name: value for name, value in found["metrics"].items() if measured not in name},
+        "history": {name: count for name, count in found["history"].items() if measured not in name},  # alike seconds have no interval
         "tags": {name: value for name, value in found["tags"].items() if name != "mlflow.note.content"},
     }
 
