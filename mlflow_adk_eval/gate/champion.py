@@ -31,17 +31,12 @@ def overridden(policy: Policy, named: str | None) -> Policy:
     found = _NAMED.fullmatch(named)
     if found is None:
         raise UsageError(f"baseline {named!r}: wanted runs:/ID, models:/NAME/VERSION or models:/NAME@ALIAS")
-    if not compares(policy):
+    if not policy.compares:
         raise UsageError(f"baseline {named!r}: the policy {policy.name!r} compares nothing, since none of its rules has a max_drop")
     run, model, version, alias = found.groups()
     kept = policy.baseline.model_dump(include={"if_missing", "if_incomparable"}) if policy.baseline else {}
     source = BaselineSource(run=run, model=model, version=int(version) if version else None, alias=alias, **kept)
     return policy.model_copy(update={"baseline": source})
-
-
-def compares(policy: Policy) -> bool:
-    """Whether a rule of the policy looks at a baseline."""
-    return any(rule.max_drop is not None for _, _, rule in policy.all_rules())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +57,7 @@ class Search:
             UsageError: if the run, the version or the registered model that the policy names does not exist.
         """
         source = self.policy.baseline
-        if source is None or not compares(self.policy):
+        if source is None or not self.policy.compares:
             return None
         known = self._run(source.run) if source.run else self._version(source)
         if isinstance(known, Baseline):

@@ -40,7 +40,7 @@ def opponent_of(candidate: Examined, policy: Policy, baseline: Baseline | None, 
     source = policy.baseline
     if source is None:
         return Opponent()
-    if not any(rule.max_drop is not None for _, _, rule in policy.all_rules()):
+    if not policy.compares:
         return Opponent(notes=("the policy names a baseline, but no rule has a max_drop, so nothing was compared",))
     if baseline is None:
         return Opponent(problems=("the policy compares with a baseline, and none was looked for",))

@@ -241,7 +241,7 @@ class Policy(Settings):
         if not (self.thresholds or self.rules or self.slices or self.must_pass):
             raise _unwanted("a policy that demands nothing", "rules, slices, must_pass or thresholds: true")
         rules = [rule for _, _, rule in self.all_rules()]
-        if any(rule.max_drop is not None for rule in rules) and self.baseline is None:
+        if self.compares and self.baseline is None:
             raise _unwanted("max_drop without a baseline", "a baseline, such as {alias: champion}")
         if any(rule.use == "corrected_ci_low" for rule in rules) and self.calibration is None:
             raise _unwanted("corrected_ci_low without a calibration", "calibration: the file that `mlflow-adk-eval calibrate` wrote")
@@ -254,6 +254,11 @@ class Policy(Settings):
         _once(self.must_pass, "case of must_pass")
         _once((f"{waiver.case}: {waiver.criterion}" if waiver.criterion else waiver.case for waiver in self.waivers), "waiver")
         return self
+
+    @property
+    def compares(self) -> bool:
+        """Whether a rule looks at a baseline."""
+        return any(rule.max_drop is not None for _, _, rule in self.all_rules())
 
     @property
     def absolute(self) -> bool:

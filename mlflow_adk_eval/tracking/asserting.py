@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from mlflow_adk_eval.gate.baseline import Reevaluate
-from mlflow_adk_eval.gate.champion import Search, compares, overridden
+from mlflow_adk_eval.gate.champion import Search, overridden
 from mlflow_adk_eval.gate.decide import decide
 from mlflow_adk_eval.gate.policy import Policy
 from mlflow_adk_eval.gate.policy_file import load_policy
@@ -74,7 +74,7 @@ def _unlogged(
     tracking_uri: str | None,
 ) -> Decision:
     evidence = evidence_of_report(report)
-    if compares(policy) or agent_version:
+    if policy.compares or agent_version:
         with reaching_mlflow():
             search = Search(store=MlflowStore(tracking_uri), policy=policy, model=model, reevaluate=reevaluate)
             decision = decided(evidence, search, agent_version)
