@@ -129,6 +129,13 @@ class EvalConfig(Settings):
             return self.custom_metrics[criterion].greater_is_better
         return SETTINGS[criterion].greater_is_better
 
+    def bounds(self, criterion: str) -> tuple[float, float]:
+        """Return the least and the greatest score of `criterion`; infinite where there is none."""
+        custom = (self.custom_metrics or {}).get(criterion)
+        if custom is None:
+            return SETTINGS[criterion].bounds
+        return (custom.interval.min_value, custom.interval.max_value) if custom.interval else (-math.inf, math.inf)
+
     def thresholds(self) -> dict[str, str]:
         """Return each deciding criterion's threshold as text; several, smallest first, where cases differ."""
         found: dict[str, set[float]] = {}

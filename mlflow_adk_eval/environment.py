@@ -1,8 +1,10 @@
-"""Settings that libraries read from the environment."""
+"""What the process has around it: settings that libraries read from the environment, and who runs it."""
 
 from __future__ import annotations
 
+import getpass
 import os
+import socket
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
@@ -17,3 +19,16 @@ def defaults(values: Mapping[str, str]) -> Generator[None, None, None]:
     finally:
         for name in added:
             os.environ.pop(name, None)
+
+
+def user_name() -> str:
+    """Return who runs the process, or ``unknown``: a container may run as a user without a name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
+
+
+def user_at_host() -> str:
+    """Return who runs the process, and where."""
+    return f"{user_name()}@{socket.gethostname()}"

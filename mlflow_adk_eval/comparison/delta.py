@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mlflow_adk_eval.comparison.side import Side
-from mlflow_adk_eval.config import EFFICIENCY, SETTINGS, EvalConfig
+from mlflow_adk_eval.config import SETTINGS, EvalConfig
 from mlflow_adk_eval.outcome import CaseResult, CriterionResult
 from mlflow_adk_eval.stats import Paired, compare_paired, holm
 
@@ -122,14 +122,9 @@ def _known(results: Sequence[CriterionResult]) -> list[float]:
 
 def _bounds(config: EvalConfig, name: str) -> tuple[float, float] | None:
     """Return between what the scores of a criterion lie; ``None`` where there is no end to them."""
-    custom = (config.custom_metrics or {}).get(name)
-    interval = custom.interval if custom else None
-    if interval:
-        found = (interval.min_value, interval.max_value)
-    elif custom or name in EFFICIENCY or name not in SETTINGS:
+    if name not in SETTINGS and name not in (config.custom_metrics or {}):  # only the other run has this metric
         return None
-    else:
-        found = SETTINGS[name].bounds
+    found = config.bounds(name)
     return found if all(map(math.isfinite, found)) else None
 
 

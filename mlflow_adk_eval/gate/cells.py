@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mlflow_adk_eval.config import EFFICIENCY, SETTINGS, CriterionSettings, CustomSettings, EvalConfig, RubricSettings
+from mlflow_adk_eval.config import EFFICIENCY, CriterionSettings, CustomSettings, RubricSettings
 from mlflow_adk_eval.criteria.rubrics import has_rubrics
 from mlflow_adk_eval.errors import shown
 from mlflow_adk_eval.evalset import EvalCase
@@ -84,9 +84,9 @@ def _read(documents: Documents, case: EvalCase, name: str, rows: Sequence[Row]) 
     """Return one criterion's result on one case run, and what is wrong with it."""
     config, run_index = documents.config, rows[0]["run_index"]
     settings = config.criteria_of(case.eval_id).get(name)
-    read = [_cell(row, name, bounds_of(config, name)) for row in rows]
+    read = [_cell(row, name, config.bounds(name)) for row in rows]
     cells = tuple(Errored(cell.reason) if isinstance(cell, _Fault) else cell for cell in read)
-    overall = _overall(rows[-1], name, cells, bounds_of(config, name))
+    overall = _overall(rows[-1], name, cells, config.bounds(name))
     at = [place(documents, case.eval_id, run_index, row["invocation_index"]) for row in rows]
     found = zip([*at, place(documents, case.eval_id, run_index)], [*read, overall], strict=True)
     faults = [f"{where}: {fault.reason}" for where, fault in found if isinstance(fault, _Fault)]
@@ -134,15 +134,6 @@ def _overall(last: Row, name: str, cells: Sequence[Outcome | None], bounds: Boun
     if own is not None:
         return _scored(own, f"the case score of {name}", "", bounds)
     return _Fault(f"{name} has a score for each turn but no case score") if isinstance(averaged, Scored) else averaged
-
-
-def bounds_of(config: EvalConfig, name: str) -> Bounds:
-    """Return the least and the greatest score of a criterion; infinite where there is none."""
-    custom = (config.custom_metrics or {}).get(name)
-    if custom is None:
-        return SETTINGS[name].bounds
-    interval = custom.metric_info.metric_value_info.interval if custom.metric_info else None
-    return (interval.min_value, interval.max_value) if interval else (-math.inf, math.inf)
 
 
 def _gaps(case: EvalCase, name: str, settings: CriterionSettings, cells: Sequence[Outcome | None], at: Sequence[str]) -> list[str]:

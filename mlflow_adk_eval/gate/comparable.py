@@ -9,7 +9,7 @@ from typing import Any
 from mlflow_adk_eval.config import CriterionSettings, EvalConfig, JudgedSettings, PairwiseSettings
 from mlflow_adk_eval.gate.evidence import Evidence, few
 from mlflow_adk_eval.gate.examination import Examined, examine
-from mlflow_adk_eval.gate.keys import key_of_criterion
+from mlflow_adk_eval.gate.keys import key_of_criterion, prompt_keys
 from mlflow_adk_eval.gate.measures import compares_runs, criteria_behind
 from mlflow_adk_eval.gate.policy import Policy
 from mlflow_adk_eval.outcome import CaseResult, CriterionResult, Report
@@ -18,8 +18,6 @@ _NO_MATTER = frozenset({"threshold", "parallelism_limit"})
 """Settings that change no score: both runs are held to the thresholds of the candidate's."""
 _CONDITIONS = ("user_simulator_config", "environment_simulation_config", "case_environments")
 """What a config says of the world that an agent is in."""
-_OWN_PROMPTS = {"per_turn_user_simulator_quality_v1": ("per_turn_user_simulator_stop",)}
-"""The prompts of a criterion that are not called as itself."""
 
 
 def incomparable(candidate: Evidence, baseline: Evidence, policy: Policy) -> list[str]:
@@ -125,8 +123,7 @@ def _other_judge(candidate: Examined, baseline: Examined, criterion: str) -> Ite
     answered = f"adk_eval.judge.{key}"
     judge = answered if all(answered in side for side in params) else "adk_eval.judge_model"
     yield from _other_params(candidate, baseline, [judge], f"has another judge of {criterion}", both=False)
-    prompts = [f"adk_eval.prompt.{key_of_criterion(name)}" for name in (criterion, *_OWN_PROMPTS.get(criterion, ()))]
-    yield from _other_params(candidate, baseline, prompts, f"asked the judge of {criterion} something else")
+    yield from _other_params(candidate, baseline, prompt_keys(criterion), f"asked the judge of {criterion} something else")
 
 
 def _other_params(candidate: Examined, baseline: Examined, keys: Iterable[str], what: str, *, both: bool = True) -> Iterator[str]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from mlflow_adk_eval.config import EFFICIENCY, SETTINGS
 from mlflow_adk_eval.errors import did_you_mean
-from mlflow_adk_eval.gate.cells import bounds_of
 from mlflow_adk_eval.gate.evidence import few
 from mlflow_adk_eval.gate.policy import AGENT, COST, Price
 from mlflow_adk_eval.gate.voting import calls_of, cost_of, flip_of, tokens_of
@@ -114,7 +113,7 @@ def _results(name: str, report: Report) -> Iterator[tuple[CaseResult, CriterionR
 def _criterion(name: str, report: Report) -> Measured:
     found = ((case, reason_of(result.overall) if result.score is None else result.score) for case, result in _results(name, report))
     values, missing = _by_case(found, report)
-    low, high = bounds_of(report.config, name)
+    low, high = report.config.bounds(name)
     return Measured(
         values=values,
         missing=missing,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import re
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -13,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import PlainSerializer, TypeAdapter, ValidationError
 
+from mlflow_adk_eval.environment import user_at_host
 from mlflow_adk_eval.gate.baseline import Baseline
 from mlflow_adk_eval.gate.evidence import sha256
 from mlflow_adk_eval.gate.policy import Policy
@@ -67,18 +66,11 @@ def doubted(decision: Decision, problems: Sequence[str]) -> Decision:
 
 def signed(decision: Decision, at: datetime | None = None) -> Decision:
     """Return the decision with a time, ``None``: the present one, and who asked for it."""
-    return replace(decision, decided_at=(at or datetime.now(UTC)).isoformat(timespec="microseconds"), decided_by=_who())
-
-
-def _who() -> str:
-    actor = os.environ.get("GITHUB_ACTOR")
-    if actor:
-        return actor
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"
+    return replace(
+        decision,
+        decided_at=(at or datetime.now(UTC)).isoformat(timespec="microseconds"),
+        decided_by=os.environ.get("GITHUB_ACTOR") or user_at_host(),
+    )
 
 
 @dataclass(frozen=True, slots=True)

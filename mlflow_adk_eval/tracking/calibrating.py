@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import hashlib
-import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -14,9 +12,10 @@ from typing import Any
 from mlflow_adk_eval.calibration import CalibratedRun, Calibration, CriterionCalibration, LabelSource, settings_sha256
 from mlflow_adk_eval.calibration.labelled import disagreements_of, labelled_of
 from mlflow_adk_eval.calibration.labels import Judged, Label, LabelError, Opinion, Reader, Unit, Units, opinions_of, read_rows
+from mlflow_adk_eval.environment import user_at_host
 from mlflow_adk_eval.errors import Problem, UsageError
 from mlflow_adk_eval.evalset.digest import canonical_json
-from mlflow_adk_eval.gate.keys import key_of_criterion
+from mlflow_adk_eval.gate.keys import key_of_criterion, prompt_keys
 from mlflow_adk_eval.gate.promotion import MlflowStore, reaching_mlflow, run_id_of
 from mlflow_adk_eval.outcome import Report
 from mlflow_adk_eval.tracking.judged import JudgedRun, judged_run
@@ -25,8 +24,6 @@ from mlflow_adk_eval.votes import judged_criteria
 
 ARTIFACT = "adk_eval_calibration/calibration.json"
 """Where a run keeps a calibration, beside its evidence."""
-_OTHER_PROMPTS = {"per_turn_user_simulator_quality_v1": ("per_turn_user_simulator_stop",)}
-"""Prompts of a criterion that are not called like it."""
 
 Table = str | Path | Iterable[Mapping[str, Any]]
 Meaning = tuple[str, str | None]
@@ -116,7 +113,7 @@ def _calibration(runs: Sequence[JudgedRun], units: Units, labels: Sequence[Label
     judged = {meaning: units.at(*meaning, whole_cases=meaning in whole) for meaning in known if meaning in meant}
     return Calibration(
         made_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        made_by=_who(),
+        made_by=user_at_host(),
         runs=tuple(CalibratedRun(run_id=run.evidence.run_id, evidence_sha256=run.evidence.sha256) for run in runs),
         labels=_source(labels, source),
         criteria={name: _criterion(name, runs, judged, opinions, whole) for name, rubric_id in judged if rubric_id is None},
@@ -176,11 +173,10 @@ def _identity(run: JudgedRun, name: str) -> tuple[dict[str, str | None], str] | 
     key = key_of_criterion(name)
     keys = [f"threshold.{key}"]
     if name in judged_criteria(config):
-        prompts = (name, *_OTHER_PROMPTS.get(name, ()))
         keys += [
             f"adk_eval.judge.{key}",
             f"adk_eval.num_samples.{key}",
-            *(f"adk_eval.prompt.{key_of_criterion(prompt)}" for prompt in prompts),
+            *prompt_keys(name),
         ]
     return {key: params.get(key) for key in keys}, settings_sha256(config, name)
 
@@ -200,11 +196,3 @@ def _source(labels: Sequence[Label], source: str) -> LabelSource:
     lines = sorted(canonical_json({**asdict(label.unit), "passed": label.passed, "labeller": label.labeller}) for label in labels)
     digest = hashlib.sha256(b"\n".join(lines)).hexdigest()
     return LabelSource(source=source, sha256=digest, count=len(labels), labellers=len({label.labeller for label in labels}))
-
-
-def _who() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mlflow_adk_eval.calibration import outcomes_of
 from mlflow_adk_eval.calibration.labels import Judged, Unit, Units
-from mlflow_adk_eval.config import SETTINGS, CriterionSettings, EvalConfig, RubricSettings
+from mlflow_adk_eval.config import CriterionSettings, EvalConfig, RubricSettings
 from mlflow_adk_eval.criteria.rubrics import TRAJECTORY, rubrics_of_conversation, rubrics_of_turn, turns_of
 from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.evalset import EvalCase
@@ -127,7 +126,7 @@ def _of_criterion(about: _About) -> Iterator[tuple[Unit, Judged]]:
                 certainty=_unanimity(about.votes(index)),
                 threshold=result.threshold,
                 greater_is_better=result.greater_is_better,
-                bounds=bounds_of(about.config, result.criterion),
+                bounds=about.config.bounds(result.criterion),
             ),
         )
 
@@ -179,11 +178,3 @@ def _rubric(votes: Sequence[Vote], of: int) -> Judged:
     won = settled(worths, of=of, lowest=0.0, highest=1.0)
     said = [vote.explanation for vote, worth in zip(votes, worths, strict=False) if worth == won]
     return Judged(passed=None if won is None else bool(won), said=_short(said[0]) if said else "", certainty=_unanimity(votes[:of]))
-
-
-def bounds_of(config: EvalConfig, criterion: str) -> tuple[float, float]:
-    """Return the least and the greatest score of a criterion."""
-    custom = (config.custom_metrics or {}).get(criterion)
-    if custom is None:
-        return SETTINGS[criterion].bounds
-    return (custom.interval.min_value, custom.interval.max_value) if custom.interval else (-math.inf, math.inf)

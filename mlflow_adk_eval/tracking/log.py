@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import platform
 import sys
@@ -18,6 +17,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelInput, Metric, Param, RunTag
 
 from mlflow_adk_eval.config import EvalConfig
+from mlflow_adk_eval.environment import user_name
 from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
 from mlflow_adk_eval.gate.keys import key_of_criterion
@@ -124,7 +124,7 @@ def _begin(client: MlflowClient, run: Run, start: Start) -> None:
 def _start_tags(start: Start) -> dict[str, str]:
     tags = {
         "mlflow.runType": _RUN_TYPE,
-        "mlflow.user": _user(),
+        "mlflow.user": user_name(),
         "mlflow.source.name": Path(sys.argv[0]).name or "python",
         "mlflow.source.type": "LOCAL",
         **start.version.tags,
@@ -136,13 +136,6 @@ def _start_tags(start: Start) -> dict[str, str]:
     if start.parent_run_id:
         tags["mlflow.parentRunId"] = start.parent_run_id
     return {name: fitted(value, LONGEST_TAG) for name, value in tags.items()}
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container may run as a user without a name
-        return "unknown"
 
 
 def start_params(start: Start) -> dict[str, str]:

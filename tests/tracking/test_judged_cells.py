@@ -11,7 +11,7 @@ from mlflow_adk_eval.calibration.labels import Judged, Unit
 from mlflow_adk_eval.config import load_config
 from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.gate.promotion import MlflowStore
-from mlflow_adk_eval.tracking.judged import bounds_of, judged_run
+from mlflow_adk_eval.tracking.judged import judged_run
 from mlflow_adk_eval.votes import dump_votes
 from tests.gate.gate_kit import evidence_of, report_of, with_artifact
 from tests.tracking import judged
@@ -85,7 +85,7 @@ def test_lower_may_be_better_and_scales_differ() -> None:
         }
     )
     inf = float("inf")
-    found = {name: bounds_of(config, name) for name in config.criteria}
+    found = {name: config.bounds(name) for name in config.criteria}
     assert found == {"response_evaluation_score": (1, 5), "token_usage_v1": (0, inf), "open": (-inf, inf), "closed": (-1, 1)}
 
 
