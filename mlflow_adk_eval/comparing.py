@@ -11,7 +11,6 @@ from mlflow_adk_eval.evalset import eval_set_digest
 from mlflow_adk_eval.gate.evidence import Evidence
 from mlflow_adk_eval.gate.examination import examine
 from mlflow_adk_eval.gate.mlflow_store import MlflowStore, reaching_mlflow
-from mlflow_adk_eval.gate.rows import read_rows
 from mlflow_adk_eval.outcome import Report
 
 PAGES = "adk_eval_compare"
@@ -70,7 +69,7 @@ def side_of_evidence(evidence: Evidence) -> Side:
         config=report.config,
         num_runs=report.num_runs,
         cases=by_case(report.cases),
-        rows=read_rows(examined.documents)[0],
+        rows=examined.rows,
         votes=votes_by_run(vote for case in report.cases for result in case.results for vote in result.votes),
         facts=dict(_facts(evidence)),
         warnings=examined.doubts,

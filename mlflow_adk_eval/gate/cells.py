@@ -13,7 +13,7 @@ from mlflow_adk_eval.errors import shown
 from mlflow_adk_eval.evalset import EvalCase
 from mlflow_adk_eval.gate.documents import Documents, planned
 from mlflow_adk_eval.gate.evidence import few
-from mlflow_adk_eval.gate.rows import Row, place, read_rows
+from mlflow_adk_eval.gate.rows import Row, Rows, place, read_rows
 from mlflow_adk_eval.outcome import TOLERANCE, CaseResult, CriterionResult, Errored, Outcome, Scored, Skipped, case_outcome
 from mlflow_adk_eval.table import case_column, columns_of
 
@@ -38,6 +38,7 @@ class Reading:
 
     cases: tuple[CaseResult, ...]
     """In the order of the eval set; without those that have no rows."""
+    rows: Rows
     problems: tuple[str, ...]
 
 
@@ -59,7 +60,7 @@ def read_cases(documents: Documents) -> Reading:
                 result, wrong = _case_result(documents, case, found)
                 cases.append(result)
                 faults += wrong
-    return Reading(tuple(cases), (*problems, *few(faults)))
+    return Reading(tuple(cases), rows, (*problems, *few(faults)))
 
 
 def _case_result(documents: Documents, case: EvalCase, rows: Sequence[Row]) -> tuple[CaseResult, list[str]]:

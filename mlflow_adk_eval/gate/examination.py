@@ -8,6 +8,7 @@ from mlflow_adk_eval.gate.cells import read_cases
 from mlflow_adk_eval.gate.documents import Documents, read_documents
 from mlflow_adk_eval.gate.evidence import Evidence, integrity_problems, state_problems
 from mlflow_adk_eval.gate.logged import contradictions
+from mlflow_adk_eval.gate.rows import Rows
 from mlflow_adk_eval.gate.votes import read_votes, voteless, with_votes
 from mlflow_adk_eval.outcome import Report
 
@@ -20,6 +21,8 @@ class Examined:
     documents: Documents
     report: Report
     """What its table comes to, computed anew, with the judges' votes."""
+    rows: Rows
+    """What its table says, by case run."""
     doubts: tuple[str, ...]
     """Why it is no evidence all the same; empty where it is."""
 
@@ -40,4 +43,4 @@ def examine(evidence: Evidence) -> Examined | tuple[str, ...]:
     report = Report(eval_set=documents.eval_set, config=documents.config, cases=cases, num_runs=documents.num_runs)
     unsupported = unreadable or voteless(documents, cases, votes)
     doubts = (*state, *mismatches, *contradictions(evidence, report), *unsupported)
-    return Examined(evidence=evidence, documents=documents, report=report, doubts=doubts)
+    return Examined(evidence=evidence, documents=documents, report=report, rows=reading.rows, doubts=doubts)
