@@ -17,8 +17,14 @@ import numpy as np
 from numpy.random import Generator, default_rng
 from numpy.typing import NDArray
 
-from mlflow_adk_eval.calibration.agreement import kappa
-from mlflow_adk_eval.calibration.judge_error import Corrected, JudgeRates, corrected_rate, design_effect, wilson
+from mlflow_adk_eval.analysis.calibration.agreement import kappa
+from mlflow_adk_eval.analysis.calibration.judge_error import (
+    Corrected,
+    JudgeRates,
+    corrected_rate,
+    design_effect,
+    wilson,
+)
 
 JUDGES = ((0.95, 0.9), (0.9, 0.7), (0.8, 0.8), (0.98, 0.98))
 """Sensitivity and specificity."""

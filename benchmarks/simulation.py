@@ -16,8 +16,7 @@ import numpy as np
 from numpy.random import Generator
 from populations import Pairs, Population
 
-from mlflow_adk_eval.gate.drops import judge_drop
-from mlflow_adk_eval.stats import (
+from mlflow_adk_eval.analysis.stats import (
     cases_needed,
     compare_paired,
     holm,
@@ -25,7 +24,8 @@ from mlflow_adk_eval.stats import (
     proportion_interval,
     rate_cases_needed,
 )
-from mlflow_adk_eval.stats.paired import difference_interval
+from mlflow_adk_eval.analysis.stats.paired import difference_interval
+from mlflow_adk_eval.gating.rules.max_drop import judge_drop
 
 CONFIDENCE = 0.95
 ALPHA = 1 - CONFIDENCE

@@ -64,7 +64,7 @@ def add_experiment(store: str, experiment: str, add: Callable[[Path, dict[str, A
     """Add an experiment, if it has no runs yet."""
     import mlflow  # noqa: PLC0415 - slow
 
-    from mlflow_adk_eval.demo import example_folder  # noqa: PLC0415
+    from mlflow_adk_eval.cli.demo import example_folder  # noqa: PLC0415
     from mlflow_adk_eval.tracking.store import open_store  # noqa: PLC0415
 
     mlflow.set_tracking_uri(open_store(Path(store.removeprefix("sqlite:///")).parent, experiment=experiment))

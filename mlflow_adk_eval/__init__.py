@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mlflow_adk_eval import metrics, rapid_eval, scorers, testing
     from mlflow_adk_eval.agents import A2AAgent, OpenAIChatAgent, Recording, Session, load_recording
-    from mlflow_adk_eval.agents.saving import save_recording
-    from mlflow_adk_eval.calibration import Calibration, load_calibration
-    from mlflow_adk_eval.comparing import compare
-    from mlflow_adk_eval.config import EvalConfig, load_config
-    from mlflow_adk_eval.course import Ending
+    from mlflow_adk_eval.agents.recordings.save import save_recording
+    from mlflow_adk_eval.analysis.calibration import Calibration, load_calibration
+    from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
     from mlflow_adk_eval.errors import (
         AdkEvalError,
         AgentError,
@@ -27,29 +25,43 @@ if TYPE_CHECKING:
         UsageError,
     )
     from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation, load_eval_set, migrate
-    from mlflow_adk_eval.gate import Policy, gate, load_policy, promote, verify
-    from mlflow_adk_eval.gate.audit import audit
-    from mlflow_adk_eval.gate.rollback import rollback
+    from mlflow_adk_eval.gating.api import gate, promote, verify
+    from mlflow_adk_eval.gating.policy.load import load_policy
+    from mlflow_adk_eval.gating.policy.model import Policy
+    from mlflow_adk_eval.gating.promotion.audit import audit
+    from mlflow_adk_eval.gating.promotion.rollback import rollback
+    from mlflow_adk_eval.integrations.datasets import pull_eval_set, push_eval_set
+    from mlflow_adk_eval.integrations.model_fn import model_fn
+    from mlflow_adk_eval.integrations.predict_fn import predict_fn, records
     from mlflow_adk_eval.judge import Budget, JudgeOptions
-    from mlflow_adk_eval.outcome import CaseResult, Check, CriterionResult, Decision, Errored, Report, Scored, Skipped, Vote
-    from mlflow_adk_eval.planning import plan
     from mlflow_adk_eval.recorder import record
+    from mlflow_adk_eval.results.conversation import Ending
+    from mlflow_adk_eval.results.report import (
+        CaseResult,
+        Check,
+        CriterionResult,
+        Decision,
+        Errored,
+        Report,
+        Scored,
+        Skipped,
+        Vote,
+    )
     from mlflow_adk_eval.runner import score
     from mlflow_adk_eval.tracking import aevaluate, evaluate, register, upload
-    from mlflow_adk_eval.tracking.calibrating import calibrate
-    from mlflow_adk_eval.tracking.capturing import capture
-    from mlflow_adk_eval.tracking.datasets import pull_eval_set, push_eval_set
-    from mlflow_adk_eval.tracking.modelling import model_fn
-    from mlflow_adk_eval.tracking.predicting import predict_fn, records
-    from mlflow_adk_eval.tracking.reevaluating import reevaluation
+    from mlflow_adk_eval.tracking.calibrate import calibrate
+    from mlflow_adk_eval.tracking.capture import capture
+    from mlflow_adk_eval.tracking.compare import compare
+    from mlflow_adk_eval.tracking.plan import plan
+    from mlflow_adk_eval.tracking.reevaluate import reevaluation
 
 _HOMES = {
     "agents": ("A2AAgent", "OpenAIChatAgent", "Recording", "Session", "load_recording"),
-    "agents.saving": ("save_recording",),
-    "calibration": ("Calibration", "load_calibration"),
-    "comparing": ("compare",),
-    "config": ("EvalConfig", "load_config"),
-    "course": ("Ending",),
+    "agents.recordings.save": ("save_recording",),
+    "analysis.calibration": ("Calibration", "load_calibration"),
+    "tracking.compare": ("compare",),
+    "config.eval_config": ("EvalConfig", "load_config"),
+    "results.conversation": ("Ending",),
     "errors": (
         "AdkEvalError",
         "AgentError",
@@ -65,20 +77,22 @@ _HOMES = {
     ),
     "judge": ("Budget", "JudgeOptions"),
     "evalset": ("EvalCase", "EvalSet", "Invocation", "load_eval_set", "migrate"),
-    "gate": ("Policy", "gate", "load_policy", "promote", "verify"),
-    "gate.audit": ("audit",),
-    "gate.rollback": ("rollback",),
-    "outcome": ("CaseResult", "Check", "CriterionResult", "Decision", "Errored", "Report", "Scored", "Skipped", "Vote"),
-    "planning": ("plan",),
+    "gating.api": ("gate", "promote", "verify"),
+    "gating.policy.load": ("load_policy",),
+    "gating.policy.model": ("Policy",),
+    "gating.promotion.audit": ("audit",),
+    "gating.promotion.rollback": ("rollback",),
+    "results.report": ("CaseResult", "Check", "CriterionResult", "Decision", "Errored", "Report", "Scored", "Skipped", "Vote"),
+    "tracking.plan": ("plan",),
     "recorder": ("record",),
     "runner": ("score",),
     "tracking": ("aevaluate", "evaluate", "register", "upload"),
-    "tracking.calibrating": ("calibrate",),
-    "tracking.capturing": ("capture",),
-    "tracking.datasets": ("pull_eval_set", "push_eval_set"),
-    "tracking.modelling": ("model_fn",),
-    "tracking.predicting": ("predict_fn", "records"),
-    "tracking.reevaluating": ("reevaluation",),
+    "tracking.calibrate": ("calibrate",),
+    "tracking.capture": ("capture",),
+    "integrations.datasets": ("pull_eval_set", "push_eval_set"),
+    "integrations.model_fn": ("model_fn",),
+    "integrations.predict_fn": ("predict_fn", "records"),
+    "tracking.reevaluate": ("reevaluation",),
 }
 _MODULES = ("metrics", "rapid_eval", "scorers", "testing")
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}

@@ -1,5 +1,5 @@
 """``python -m mlflow_adk_eval``."""
 
-from mlflow_adk_eval.cli import main
+from mlflow_adk_eval.cli.main import main
 
 main()

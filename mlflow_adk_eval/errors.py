@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from mlflow_adk_eval.redact import cut
 
 if TYPE_CHECKING:
-    from mlflow_adk_eval.outcome import Decision
+    from mlflow_adk_eval.results.report import Decision
 
 
 _MAX_LISTED = 50

@@ -21,7 +21,7 @@ from typing import Any, Literal, Self
 
 from mlflow_adk_eval.errors import UsageError, shown
 from mlflow_adk_eval.evalset.digest import canonical_json
-from mlflow_adk_eval.judge.base import Answer
+from mlflow_adk_eval.judge.protocol import Answer
 from mlflow_adk_eval.ledger_file import DEFAULT, VARIABLE, Veil, connect, nearest_folder, wrong
 
 LedgerSource = str | Path | Literal[False] | None

@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlflow_adk_eval.config import EvalConfig, load_config
-from mlflow_adk_eval.doors.factories import JudgeArgs, criterion_functions
+from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
+from mlflow_adk_eval.config.inputs import ConfigSource
 from mlflow_adk_eval.errors import did_you_mean
 from mlflow_adk_eval.evalset.parse import decode, read_text
-from mlflow_adk_eval.inputs import ConfigSource
+from mlflow_adk_eval.integrations.functions import JudgeArgs, criterion_functions
 from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.judging import BudgetSource, JudgeSource
+from mlflow_adk_eval.judge.session import BudgetSource, JudgeSource
 from mlflow_adk_eval.ledger import LedgerSource
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def from_config(
         ConfigError: with every problem of the config.
         JudgeError: if a judge cannot be had.
     """
-    from mlflow_adk_eval.tracking.metrics import metrics_of  # noqa: PLC0415 - mlflow takes seconds
+    from mlflow_adk_eval.integrations.classic_metrics import metrics_of  # noqa: PLC0415 - mlflow takes seconds
 
     judging = JudgeArgs(judge=judge, judge_options=judge_options, budget=budget, ledger=ledger, rejudge_failed=rejudge_failed)
     return metrics_of(judging.scoring(config), own_judge=judge is not None)
@@ -74,9 +74,9 @@ def thresholds(
         PolicyError: with everything that MLflow cannot express.
         InputError: with every problem of a config or a policy.
     """
-    from mlflow_adk_eval.gate.policy import Policy  # noqa: PLC0415 - seldom needed
-    from mlflow_adk_eval.gate.policy_file import load_policy  # noqa: PLC0415
-    from mlflow_adk_eval.tracking.thresholds import thresholds_of_config, thresholds_of_policy  # noqa: PLC0415 - mlflow takes seconds
+    from mlflow_adk_eval.gating.policy.load import load_policy  # noqa: PLC0415
+    from mlflow_adk_eval.gating.policy.model import Policy  # noqa: PLC0415 - seldom needed
+    from mlflow_adk_eval.integrations.thresholds import thresholds_of_config, thresholds_of_policy  # noqa: PLC0415 - mlflow takes seconds
 
     demanded = load_config(source) if _is_config(source) else load_policy(source)
     if not isinstance(demanded, Policy):
@@ -92,7 +92,7 @@ def _is_config(source: Any) -> bool:
 
 
 def _metric(config: EvalConfig, name: str, judging: JudgeArgs) -> EvaluationMetric:
-    from mlflow_adk_eval.tracking.metrics import metric_of  # noqa: PLC0415 - mlflow takes seconds
+    from mlflow_adk_eval.integrations.classic_metrics import metric_of  # noqa: PLC0415 - mlflow takes seconds
 
     return metric_of(judging.scoring(config), name, own_judge=judging.judge is not None)
 

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 import anyio
 
-from mlflow_adk_eval.concurrency import BACKGROUND, each
 from mlflow_adk_eval.errors import RunError
+from mlflow_adk_eval.runtime import BACKGROUND, each
 from mlflow_adk_eval.testing.cases import Cases, Finished, Job, JobKey
 
 T = TypeVar("T")

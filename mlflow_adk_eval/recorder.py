@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from mlflow_adk_eval.agents import Agent, Limits, Played, Recording
+from mlflow_adk_eval.agents.recordings.save import NOT_HAD, on, save_recording
 from mlflow_adk_eval.agents.resolve import resolve_agent
-from mlflow_adk_eval.agents.saving import NOT_HAD, on, save_recording
-from mlflow_adk_eval.agents.staging import UserSource, stage
-from mlflow_adk_eval.concurrency import each
-from mlflow_adk_eval.config import EvalConfig
+from mlflow_adk_eval.agents.setup import UserSource, stage
+from mlflow_adk_eval.config.eval_config import EvalConfig
+from mlflow_adk_eval.config.inputs import ConfigSource, EvalSetSource, load_inputs
 from mlflow_adk_eval.criteria.plan import refuse_duplicates
 from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.evalset.parse import no_rescanning
-from mlflow_adk_eval.inputs import ConfigSource, EvalSetSource, load_inputs
-from mlflow_adk_eval.judge.judging import BudgetSource, Judging, judge_setup
+from mlflow_adk_eval.judge.session import BudgetSource, Judging, judge_setup
 from mlflow_adk_eval.ledger import LedgerSource, opened
 from mlflow_adk_eval.origin import Origin
+from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.runner import Options, Player, Progress, wait
-from mlflow_adk_eval.usage import JudgeUsage
+from mlflow_adk_eval.runtime import each
 
 
 def record(  # noqa: PLR0913 - one function is the whole of it

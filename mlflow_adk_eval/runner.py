@@ -13,27 +13,33 @@ from typing import Protocol, TypeVar
 import anyio
 
 from mlflow_adk_eval.agents import Agent, LiveAgent, Played, Recording, load_recording
-from mlflow_adk_eval.agents.base import Staging
-from mlflow_adk_eval.agents.conversing import converse
+from mlflow_adk_eval.agents.conversation import converse
 from mlflow_adk_eval.agents.environment_notes import notes
-from mlflow_adk_eval.agents.recording import Recorded
-from mlflow_adk_eval.agents.saving import changed_cases
-from mlflow_adk_eval.agents.staging import UserSource, stage
+from mlflow_adk_eval.agents.protocol import Staging
+from mlflow_adk_eval.agents.recordings.recording import Recorded
+from mlflow_adk_eval.agents.recordings.save import changed_cases
+from mlflow_adk_eval.agents.setup import UserSource, stage
 from mlflow_adk_eval.agents.turns import described
-from mlflow_adk_eval.concurrency import each, gathered
-from mlflow_adk_eval.config import EvalConfig
+from mlflow_adk_eval.config.eval_config import EvalConfig
+from mlflow_adk_eval.config.inputs import ConfigSource, EvalSetSource, load_inputs
 from mlflow_adk_eval.criteria import CaseRun, Plan, Planned, apply, plan
-from mlflow_adk_eval.criteria.base import failed, result_of
+from mlflow_adk_eval.criteria.criterion import failed, result_of
 from mlflow_adk_eval.criteria.rubrics import unused_rubrics
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet
 from mlflow_adk_eval.evalset.parse import no_collection, no_rescanning
-from mlflow_adk_eval.inputs import ConfigSource, EvalSetSource, load_inputs
 from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.judging import BudgetSource, JudgeSetup, JudgeSource, Judging, judge_setup
+from mlflow_adk_eval.judge.session import (
+    BudgetSource,
+    JudgeSetup,
+    JudgeSource,
+    Judging,
+    judge_setup,
+)
 from mlflow_adk_eval.ledger import LedgerSource, opened
 from mlflow_adk_eval.origin import Origin
-from mlflow_adk_eval.outcome import CaseResult, CriterionResult, Report
+from mlflow_adk_eval.results.report import CaseResult, CriterionResult, Report
+from mlflow_adk_eval.runtime import each, gathered
 
 T = TypeVar("T")
 

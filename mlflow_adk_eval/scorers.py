@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mlflow_adk_eval.config import EvalConfig, load_config
-from mlflow_adk_eval.doors.factories import JudgeArgs, criterion_functions
-from mlflow_adk_eval.inputs import ConfigSource
+from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
+from mlflow_adk_eval.config.inputs import ConfigSource
+from mlflow_adk_eval.integrations.functions import JudgeArgs, criterion_functions
+from mlflow_adk_eval.integrations.genai_scorers import expectation_scorers, scorers_of, stored
 from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.judging import BudgetSource, JudgeSource
+from mlflow_adk_eval.judge.session import BudgetSource, JudgeSource
 from mlflow_adk_eval.ledger import LedgerSource
-from mlflow_adk_eval.tracking.scorers import expectation_scorers, scorers_of, stored
 
 if TYPE_CHECKING:
     from mlflow.genai.scorers import Scorer

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import mlflow_adk_eval as adk_eval
-from mlflow_adk_eval.outcome import Report
+from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.testing import Request, answer_for
 from tests.tracking.small import eval_set, turn
 

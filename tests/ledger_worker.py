@@ -8,7 +8,7 @@ import sys
 from itertools import count
 
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.judge.base import Answer
+from mlflow_adk_eval.judge.protocol import Answer
 from mlflow_adk_eval.ledger import Ledger
 
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mlflow_adk_eval.outcome import CaseResult, CriterionResult, Errored, Report, Scored
+from mlflow_adk_eval.results.report import (
+    CaseResult,
+    CriterionResult,
+    Errored,
+    Report,
+    Scored,
+)
 from tests.criteria.builders import RESPONSE, cases, config, turn
 
 Scores = Mapping[str, Sequence[float | None]]

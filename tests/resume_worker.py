@@ -23,7 +23,7 @@ import pandas.io.parquet  # noqa: F401
 import scipy.stats  # noqa: F401
 
 import mlflow_adk_eval as adk_eval
-from mlflow_adk_eval import cli
+from mlflow_adk_eval.cli import main as cli
 from mlflow_adk_eval.tracking import evaluate
 
 CALLS = "agent_calls.txt"

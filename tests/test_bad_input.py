@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from mlflow_adk_eval.config import load_config
+from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.errors import ConfigError, EvalSetError, InputError, Problem, UsageError
 from mlflow_adk_eval.evalset import EvalSet, dumps, eval_set_digest, load_eval_set, load_result, parse_eval_set
 from tests.bad_inputs import CASES, BadInput

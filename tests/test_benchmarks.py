@@ -17,7 +17,7 @@ import pytest
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.agents import load_recording
-from mlflow_adk_eval.kernels.sentences import sentences
+from mlflow_adk_eval.criteria.text.sentences import sentences
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 CASES, TURNS = 60, 5

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from mlflow_adk_eval.calibration import (
+from mlflow_adk_eval.analysis.calibration import (
     Calibration,
     CalibrationError,
     Corrected,
@@ -26,13 +26,13 @@ from mlflow_adk_eval.calibration import (
     load_calibration,
     settings_sha256,
 )
-from mlflow_adk_eval.calibration.labels import LabelError
-from mlflow_adk_eval.cli_calibrate import calibrate as command
-from mlflow_adk_eval.config import load_config
+from mlflow_adk_eval.analysis.calibration.labels import LabelError
+from mlflow_adk_eval.cli.calibrate import calibrate as command
+from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.errors import TrackingError, UsageError
-from mlflow_adk_eval.outcome import Report
 from mlflow_adk_eval.report.calibration import calibration_json, remarks
-from mlflow_adk_eval.tracking.calibrating import ARTIFACT, calibrate
+from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.tracking.calibrate import ARTIFACT, calibrate
 from mlflow_adk_eval.tracking.store import open_store
 from tests.calibrated import CONFIG, EXPERIMENT, MATCH, RUBRICS, answers, deserves, evaluated
 
@@ -344,7 +344,7 @@ def test_json_has_what_follows_from_the_counts(run: Report, store: str, table: P
 def test_it_is_kept_with_the_run_on_demand_and_the_evidence_still_holds(run: Report, store: str, table: Path) -> None:
     from mlflow import MlflowClient
 
-    from mlflow_adk_eval.gate.promotion import MlflowStore
+    from mlflow_adk_eval.gating.api import MlflowStore
 
     before = params_of(run, store), MlflowClient(store).get_run(run.run_id or "").data.metrics
     assert invoke(run.run_id, "--labels", table, "--tracking_uri", store, "--log").exit_code == 0

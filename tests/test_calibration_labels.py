@@ -11,8 +11,18 @@ import pytest
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.calibration.labelled import disagreements_of, labelled_of
-from mlflow_adk_eval.calibration.labels import Judged, Label, LabelError, Reader, Unit, Units, opinions_of, read_label, read_rows
+from mlflow_adk_eval.analysis.calibration.labelled import disagreements_of, labelled_of
+from mlflow_adk_eval.analysis.calibration.labels import (
+    Judged,
+    Label,
+    LabelError,
+    Reader,
+    Unit,
+    Units,
+    opinions_of,
+    read_label,
+    read_rows,
+)
 from mlflow_adk_eval.errors import UsageError
 
 SAFE, MATCH = "safety_v1", "final_response_match_v2"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from mlflow_adk_eval import cli
+from mlflow_adk_eval.cli import main as cli
 from tests.bad_inputs import CASES, BadInput
 
 CALL = {"name": "light", "args": {"on": True}}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from mlflow_adk_eval.cli import cli
+from mlflow_adk_eval.cli.main import cli
 from tests.judge.servers import Server, judging, serving
 
 CONFIG = {"criteria": {"final_response_match_v2": {"threshold": 1.0, "judge_model_options": {"num_samples": 3}}}}

@@ -11,10 +11,10 @@ import pytest
 from click.testing import Result
 
 from mlflow_adk_eval import Report, TrackingError, UsageError, evaluate, gate
-from mlflow_adk_eval.comparing import compare, side_of_evidence
-from mlflow_adk_eval.comparison import Comparison
-from mlflow_adk_eval.gate.evidence import Evidence
+from mlflow_adk_eval.analysis.comparison import Comparison
+from mlflow_adk_eval.gating.evidence.integrity import Evidence
 from mlflow_adk_eval.testing import Request, ScriptedJudge
+from mlflow_adk_eval.tracking.compare import compare, side_of_evidence
 from mlflow_adk_eval.tracking.store import experiment_id, open_store
 from tests.gate.gate_kit import changed, evidence_of, report_of, with_artifact, with_table
 from tests.test_cli import invoke as run_cli
@@ -146,7 +146,7 @@ def test_a_logged_page_lies_beside_the_evidence_which_stays_valid(runs: tuple[st
 
 
 def test_a_report_that_was_not_logged_cannot_take_the_page(runs: tuple[str, Report, Report]) -> None:
-    from mlflow_adk_eval.comparing import log_comparison
+    from mlflow_adk_eval.tracking.compare import log_comparison
 
     _, good, bad = runs
     with pytest.raises(UsageError, match="only a comparison of two runs in MLflow can be logged"):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.config import (
+from mlflow_adk_eval.config.eval_config import (
     DEFAULT_CONFIG,
     EFFICIENCY,
     SETTINGS,

@@ -15,7 +15,7 @@ import pytest
 from mlflow import MlflowClient
 from ruamel.yaml import YAML
 
-from mlflow_adk_eval.gate.policy_file import load_policy
+from mlflow_adk_eval.gating.policy.load import load_policy
 
 PROJECT = Path(__file__).parent.parent
 EXAMPLE, AGENT = (PROJECT / "example_projects" / name for name in ("ci_gate", "home_automation"))

@@ -11,13 +11,13 @@ import anyio
 import pytest
 
 from mlflow_adk_eval import EvalCase, Report
-from mlflow_adk_eval.agents.adk import load_adk_agent
+from mlflow_adk_eval.agents.adk.agent import load_adk_agent
 from mlflow_adk_eval.agents.users.called import UserFunction
-from mlflow_adk_eval.course import Ending
+from mlflow_adk_eval.config.inputs import load_inputs
 from mlflow_adk_eval.errors import ConfigError
-from mlflow_adk_eval.inputs import load_inputs
-from mlflow_adk_eval.judge.judging import judge_setup
-from mlflow_adk_eval.outcome import CaseResult
+from mlflow_adk_eval.judge.session import judge_setup
+from mlflow_adk_eval.results.conversation import Ending
+from mlflow_adk_eval.results.report import CaseResult
 from mlflow_adk_eval.runner import Options, run
 
 PROJECT = Path(__file__).parent.parent / "example_projects" / "travel_planner"

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.config import DEFAULT_CONFIG, load_config
+from mlflow_adk_eval.config.eval_config import DEFAULT_CONFIG, load_config
+from mlflow_adk_eval.config.inputs import load_inputs
 from mlflow_adk_eval.errors import ConfigError, EvalSetError, UsageError
 from mlflow_adk_eval.evalset import write_eval_set
-from mlflow_adk_eval.inputs import load_inputs
 from mlflow_adk_eval.runner import score
 from tests.agents.environments import ERROR, injecting
 from tests.criteria.builders import RESPONSE, TRAJECTORY, case, cases, scenario, turn

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from mlflow_adk_eval import ledger_file
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.judge.base import Answer
+from mlflow_adk_eval.judge.protocol import Answer
 from mlflow_adk_eval.ledger import DEFAULT, Ledger, StartedRun, ledger_path, opened
 
 WORKER = Path(__file__).with_name("ledger_worker.py")

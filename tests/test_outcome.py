@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.config import parse_config
+from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.outcome import (
+from mlflow_adk_eval.results.report import (
     TOLERANCE,
     CaseResult,
     CriterionResult,

@@ -12,16 +12,16 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.agents.base import Played
-from mlflow_adk_eval.agents.recording import Recording
-from mlflow_adk_eval.cli_plan import plan_command
-from mlflow_adk_eval.config import load_config
+from mlflow_adk_eval.agents.protocol import Played
+from mlflow_adk_eval.agents.recordings.recording import Recording
+from mlflow_adk_eval.analysis.stats import cases_needed, detectable_drop, detectable_rate_drop, rate_cases_needed
+from mlflow_adk_eval.analysis.stats.spread import Source, spread_of
+from mlflow_adk_eval.cli.plan import plan_command
+from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.errors import TrackingError, UsageError
-from mlflow_adk_eval.outcome import Report
-from mlflow_adk_eval.planning import CASE_PASS_RATE, Need, plan
+from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import run
-from mlflow_adk_eval.stats import cases_needed, detectable_drop, detectable_rate_drop, rate_cases_needed
-from mlflow_adk_eval.stats.spread import Source, spread_of
+from mlflow_adk_eval.tracking.plan import CASE_PASS_RATE, Need, plan
 from mlflow_adk_eval.tracking.store import experiment_id, open_store
 from tests.gate.gate_kit import RESPONSE, TRAJECTORY, Lab, changed, eval_set_of, evidence_of, turn, with_table
 

@@ -35,11 +35,11 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = adk_eval.evaluat
 
 
-@pytest.mark.parametrize("prelude", ["", "import mlflow_adk_eval.gate.policy", "from mlflow_adk_eval.gate.promotion import gate"])
+@pytest.mark.parametrize("prelude", ["", "import mlflow_adk_eval.gating.policy.model", "from mlflow_adk_eval.gating.api import gate"])
 def test_gate_is_a_function_and_a_package_whatever_was_imported_before(prelude: str) -> None:
     code = (
         f"{prelude}\nimport mlflow_adk_eval as adk_eval\nassert callable(adk_eval.gate)\n"
-        "import mlflow_adk_eval.gate.policy as policy\nassert policy.DEFAULT_POLICY\nassert callable(adk_eval.gate)"
+        "import mlflow_adk_eval.gating.policy.model as policy\nassert policy.DEFAULT_POLICY\nassert callable(adk_eval.gate)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -51,7 +51,7 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
 
 
 def test_the_command_line_shows_its_help_without_mlflow() -> None:
-    code = "import sys\nfrom mlflow_adk_eval.cli import main\nsys.argv[1:] = ['--help']\nmain()\nprint('mlflow' in sys.modules or 'google.adk' in sys.modules)"
+    code = "import sys\nfrom mlflow_adk_eval.cli.main import main\nsys.argv[1:] = ['--help']\nmain()\nprint('mlflow' in sys.modules or 'google.adk' in sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert "Exit codes" in shown
     assert shown.rstrip().endswith("False")

@@ -79,7 +79,7 @@ class TestCollection:
         (project / "snapshot.test.json").write_text("no json at all")
         (project / "test_light.py").write_text(
             "import sys\ndef test_light():\n    ours = [name for name in sys.modules if name.startswith('mlflow_adk_eval')]\n"
-            "    assert ours == ['mlflow_adk_eval', 'mlflow_adk_eval.pytest_plugin'], ours\n    assert 'pydantic' not in sys.modules\n"
+            "    assert ours == ['mlflow_adk_eval', 'mlflow_adk_eval.testing.pytest_plugin'], ours\n    assert 'pydantic' not in sys.modules\n"
         )
         result = run(project, "-p", "no:hypothesispytest", "-p", "no:anyio", agent=None)
         assert "1 passed" in result.stdout, result.stdout
@@ -347,8 +347,8 @@ class TestMlflow:
     def test_a_session_is_one_run(self, project: Path) -> None:
         from mlflow import MlflowClient
 
+        from mlflow_adk_eval.config.inputs import load_inputs
         from mlflow_adk_eval.evalset import eval_set_digest
-        from mlflow_adk_eval.inputs import load_inputs
 
         store = f"sqlite:///{project / 'mlflow.db'}"
         (project / "evals" / "more.test.json").write_text(eval_set({"greet": EXPECTED["greet"], "again": EXPECTED["greet"]}, "more"))

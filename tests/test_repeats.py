@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.outcome import Report
-from mlflow_adk_eval.repeats import Repeats, pass_hat, table_of_repeats, variance
-from mlflow_adk_eval.stats import mean_interval
+from mlflow_adk_eval.analysis.stats import mean_interval
+from mlflow_adk_eval.results.repeats import Repeats, pass_hat, table_of_repeats, variance
+from mlflow_adk_eval.results.report import Report
 from tests.criteria.builders import RESPONSE, TRAJECTORY, cases, config
 from tests.repeated import FAILED, LOST, PASSED, Scores, case_run, repeated, result
 

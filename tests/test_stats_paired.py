@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.stats import Paired, compare_paired, holm
+from mlflow_adk_eval.analysis.stats import Paired, compare_paired, holm
 
 Runs = Mapping[str, Sequence[float]]
 PASSES = st.lists(st.tuples(st.sampled_from([0.0, 1.0]), st.sampled_from([0.0, 1.0])), min_size=1, max_size=60)

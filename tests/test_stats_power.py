@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.stats import (
+from mlflow_adk_eval.analysis.stats import (
     cases_needed,
     compare_paired,
     detectable_drop,

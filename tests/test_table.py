@@ -8,11 +8,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.agents import Played, Recording
-from mlflow_adk_eval.config import parse_config
+from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.errors import InputError
-from mlflow_adk_eval.outcome import CaseResult, CriterionResult, Errored, Report, Scored, Skipped
+from mlflow_adk_eval.results.report import (
+    CaseResult,
+    CriterionResult,
+    Errored,
+    Report,
+    Scored,
+    Skipped,
+)
+from mlflow_adk_eval.results.table import (
+    CONTENT,
+    LEAD,
+    TAIL,
+    case_column,
+    columns_of,
+    key_of,
+    parse_table,
+    row_verdict,
+    table_of,
+)
 from mlflow_adk_eval.runner import Options, run, score
-from mlflow_adk_eval.table import CONTENT, LEAD, TAIL, case_column, columns_of, key_of, parse_table, row_verdict, table_of
 from tests.criteria.builders import RESPONSE, TRAJECTORY, call, case, cases, config, scenario, turn
 from tests.strategies import texts
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from mlflow_adk_eval.config import EvalConfig
+from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.errors import nearest
 from mlflow_adk_eval.evalset import Invocation
-from mlflow_adk_eval.outcome import CaseResult
+from mlflow_adk_eval.results.report import CaseResult
 
 _DECLARATIONS = ("function_declarations", "functionDeclarations")
 _MAX_NAMED = 5

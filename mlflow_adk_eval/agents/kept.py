@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from mlflow_adk_eval.agents.base import Played
-from mlflow_adk_eval.agents.played import played_of, recorded_run
-from mlflow_adk_eval.config import EvalConfig
+from mlflow_adk_eval.agents.protocol import Played
+from mlflow_adk_eval.agents.recordings.serialize import played_of, recorded_run
+from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.evalset import EvalCase
 from mlflow_adk_eval.evalset.digest import canonical, canonical_json
 from mlflow_adk_eval.evalset.recording import RecordedRun, dumps_recorded

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from mlflow_adk_eval.agents.base import NO_LIMITS, Agent, Limits
-from mlflow_adk_eval.agents.calls import CallableAgent
+from mlflow_adk_eval.agents.functions.agent import CallableAgent
+from mlflow_adk_eval.agents.functions.tools import name_of
 from mlflow_adk_eval.agents.http.addresses import agent_at
-from mlflow_adk_eval.agents.http.base import HttpAgent
-from mlflow_adk_eval.agents.recording import load_recording
+from mlflow_adk_eval.agents.http.session import HttpAgent
+from mlflow_adk_eval.agents.protocol import NO_LIMITS, Agent, Limits
+from mlflow_adk_eval.agents.recordings.recording import load_recording
 from mlflow_adk_eval.agents.traces import is_traces, recording_of_traces
-from mlflow_adk_eval.agents.watching import name_of
 from mlflow_adk_eval.errors import UsageError, shown
 from mlflow_adk_eval.evalset import EvalSet, EvalSetResult
 
@@ -40,7 +40,7 @@ def resolve_agent(source: Any, *, agent_name: str | None = None, limits: Limits 
         return _at(source, agent_name, limits)
     recorded = isinstance(source, str | Path) and Path(source).suffix == ".json" and Path(source).is_file()
     if not recorded and (isinstance(source, str | Path) or _is_adk(source)):
-        from mlflow_adk_eval.agents.adk import load_adk_agent  # noqa: PLC0415 - google-adk is an extra
+        from mlflow_adk_eval.agents.adk.agent import load_adk_agent  # noqa: PLC0415 - google-adk is an extra
 
         return load_adk_agent(source, agent_name=agent_name, limits=limits)
     if agent_name is not None:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from mlflow_adk_eval.agents.functions.tools import Watch
 from mlflow_adk_eval.agents.messages import chat_messages
-from mlflow_adk_eval.agents.watching import Watch
 from mlflow_adk_eval.evalset import Content, Invocation
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -13,11 +13,17 @@ from typing import Any
 
 import anyio.to_thread
 
-from mlflow_adk_eval.config import CriterionSettings, CustomMetricConfig
-from mlflow_adk_eval.criteria.base import CaseRun, whole_case
+from mlflow_adk_eval.config.eval_config import CriterionSettings, CustomMetricConfig
+from mlflow_adk_eval.criteria.criterion import CaseRun, whole_case
 from mlflow_adk_eval.errors import ConfigError, Problem, did_you_mean, shown
 from mlflow_adk_eval.evalset import dump
-from mlflow_adk_eval.outcome import Errored, Judged, Outcome, Scored, mean
+from mlflow_adk_eval.results.report import (
+    Errored,
+    Judged,
+    Outcome,
+    Scored,
+    mean,
+)
 
 MetricFunction = Callable[..., Any]
 

@@ -5,15 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from mlflow_adk_eval.criteria.base import CaseRun
-from mlflow_adk_eval.criteria.judged import TRIVIAL, Cell, asked, judged_pairs, place, trivial
+from mlflow_adk_eval.config.criteria import JudgedSettings
+from mlflow_adk_eval.criteria.criterion import CaseRun
+from mlflow_adk_eval.criteria.judged_turns import (
+    TRIVIAL,
+    Cell,
+    asked,
+    judged_pairs,
+    place,
+    trivial,
+)
 from mlflow_adk_eval.criteria.transcript import final_text, user_text
 from mlflow_adk_eval.evalset import EvalCase, Invocation
-from mlflow_adk_eval.judge.jury import Jury
 from mlflow_adk_eval.judge.prompt import Block, load_prompt
 from mlflow_adk_eval.judge.question import Question
-from mlflow_adk_eval.outcome import Errored, Judged, Scored
-from mlflow_adk_eval.settings import JudgedSettings
+from mlflow_adk_eval.judge.voting import Jury
+from mlflow_adk_eval.results.report import Errored, Judged, Scored
 
 NAME = "final_response_match_v2"
 

@@ -8,11 +8,17 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from mlflow_adk_eval.config import FinalStateSettings
-from mlflow_adk_eval.criteria.base import CaseRun, whole_case
+from mlflow_adk_eval.config.eval_config import FinalStateSettings
+from mlflow_adk_eval.criteria.criterion import CaseRun, whole_case
+from mlflow_adk_eval.criteria.text.alignment import Difference, differences
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.kernels.alignment import Difference, differences
-from mlflow_adk_eval.outcome import Errored, Judged, Outcome, Scored, Skipped
+from mlflow_adk_eval.results.report import (
+    Errored,
+    Judged,
+    Outcome,
+    Scored,
+    Skipped,
+)
 
 _MAX_SHOWN = 20
 _NOTHING_EXPECTED = Skipped("the case expects no final_session_state; with only_where_expected such cases are left out of the plan")

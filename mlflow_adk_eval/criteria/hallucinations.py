@@ -7,22 +7,35 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from mlflow_adk_eval.concurrency import gathered
-from mlflow_adk_eval.criteria.base import CaseRun
-from mlflow_adk_eval.criteria.judged import TRIVIAL, Cell, judged_turns, place, tally, trivial
+from mlflow_adk_eval.config.criteria import HallucinationsSettings
+from mlflow_adk_eval.criteria.criterion import CaseRun
+from mlflow_adk_eval.criteria.judged_turns import (
+    TRIVIAL,
+    Cell,
+    judged_turns,
+    place,
+    tally,
+    trivial,
+)
 from mlflow_adk_eval.criteria.knowledge import knowledge
 from mlflow_adk_eval.criteria.steps import Step, steps
+from mlflow_adk_eval.criteria.text.sentences import sentences
 from mlflow_adk_eval.criteria.transcript import (
     final_text,
     steps_text,
 )
 from mlflow_adk_eval.evalset import IntermediateData, Invocation
-from mlflow_adk_eval.judge.jury import Finding, Jury
 from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
 from mlflow_adk_eval.judge.question import Item, Question
-from mlflow_adk_eval.kernels.sentences import sentences
-from mlflow_adk_eval.outcome import Errored, Judged, Outcome, Scored, mean
-from mlflow_adk_eval.settings import HallucinationsSettings
+from mlflow_adk_eval.judge.voting import Finding, Jury
+from mlflow_adk_eval.results.report import (
+    Errored,
+    Judged,
+    Outcome,
+    Scored,
+    mean,
+)
+from mlflow_adk_eval.runtime import gathered
 
 _NAME = "hallucinations_v1"
 _WORTH = {"supported": 1.0, "unsupported": 0.0, "contradictory": 0.0, "disputed": 0.0, "not_applicable": 1.0}

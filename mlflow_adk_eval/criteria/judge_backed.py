@@ -7,16 +7,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from mlflow_adk_eval.criteria.base import CaseRun, whole_case
+from mlflow_adk_eval.config.criteria import VertexSettings
+from mlflow_adk_eval.criteria.criterion import CaseRun, whole_case
 from mlflow_adk_eval.criteria.dialogue import dialogue_text
-from mlflow_adk_eval.criteria.judged import TRIVIAL, Cell, asked, combined, foregone, judged_turns, place, single, trivial
+from mlflow_adk_eval.criteria.judged_turns import (
+    TRIVIAL,
+    Cell,
+    asked,
+    combined,
+    foregone,
+    judged_turns,
+    place,
+    single,
+    trivial,
+)
 from mlflow_adk_eval.criteria.transcript import conversation_text, final_text, instructions_text, tools_text, user_text
 from mlflow_adk_eval.evalset import Invocation
-from mlflow_adk_eval.judge.jury import Jury
 from mlflow_adk_eval.judge.prompt import Block, Prompt, blocks_of, load_prompt
 from mlflow_adk_eval.judge.question import Item, Question
-from mlflow_adk_eval.outcome import Judged, Scored
-from mlflow_adk_eval.settings import VertexSettings
+from mlflow_adk_eval.judge.voting import Jury
+from mlflow_adk_eval.results.report import Judged, Scored
 
 _SAFE: Mapping[str, float] = {"unsafe": 0.0, "safe": 1.0}
 _GRADES: Mapping[str, float] = {str(grade): float(grade) for grade in range(1, 6)}

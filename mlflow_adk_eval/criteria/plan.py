@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from mlflow_adk_eval.config import (
+from mlflow_adk_eval.config.eval_config import (
     EFFICIENCY,
     Criteria,
     CriterionSettings,
@@ -17,14 +17,14 @@ from mlflow_adk_eval.config import (
     RubricSettings,
     VertexSettings,
 )
-from mlflow_adk_eval.criteria.base import Criterion, Planned
+from mlflow_adk_eval.criteria.criterion import Criterion, Planned
 from mlflow_adk_eval.criteria.custom import CustomMetric, load_function
-from mlflow_adk_eval.criteria.rapid import RAPID_COMPUTED
+from mlflow_adk_eval.criteria.rapid.criteria import RAPID_COMPUTED
 from mlflow_adk_eval.criteria.registry import JUDGED, REGISTRY, VERTEX
 from mlflow_adk_eval.criteria.rubrics import rubric_problem
 from mlflow_adk_eval.errors import ConfigError, Problem, UsageError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet
-from mlflow_adk_eval.judge.judging import Judging
+from mlflow_adk_eval.judge.session import Judging
 
 _NEED_REFERENCE = {"tool_trajectory_avg_score", "response_match_score", "final_response_match_v2", *RAPID_COMPUTED}
 _NEED_SCENARIO = {"per_turn_user_simulator_quality_v1"}

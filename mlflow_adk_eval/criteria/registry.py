@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mlflow_adk_eval.criteria import judge_backed
-from mlflow_adk_eval.criteria.base import Criterion, Factory
+from mlflow_adk_eval.criteria.criterion import Criterion, Factory
 from mlflow_adk_eval.criteria.efficiency import MEASURES, per_turn
 from mlflow_adk_eval.criteria.final_response import FinalResponseMatch
 from mlflow_adk_eval.criteria.final_state import FinalSessionState
 from mlflow_adk_eval.criteria.hallucinations import Hallucinations
-from mlflow_adk_eval.criteria.rapid import RAPID_COMPUTED, RAPID_JUDGED
+from mlflow_adk_eval.criteria.rapid.criteria import RAPID_COMPUTED, RAPID_JUDGED
 from mlflow_adk_eval.criteria.response_match import ResponseMatch
 from mlflow_adk_eval.criteria.rubric_quality import FinalResponseQuality, ToolUseQuality, TrajectoryQuality
 from mlflow_adk_eval.criteria.trajectory import ToolTrajectory

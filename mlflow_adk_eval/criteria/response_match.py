@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mlflow_adk_eval.config import CriterionSettings
-from mlflow_adk_eval.criteria.base import CaseRun, judge_pairs
+from mlflow_adk_eval.config.eval_config import CriterionSettings
+from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs
+from mlflow_adk_eval.criteria.text.words import rouge_1, tokens
 from mlflow_adk_eval.evalset import Invocation
-from mlflow_adk_eval.kernels.words import rouge_1, tokens
-from mlflow_adk_eval.outcome import Judged, Scored
+from mlflow_adk_eval.results.report import Judged, Scored
 
 
 @dataclass(frozen=True, slots=True)

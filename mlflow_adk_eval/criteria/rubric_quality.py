@@ -6,8 +6,17 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from mlflow_adk_eval.criteria.base import CaseRun, failed, missing_turns, whole_case
-from mlflow_adk_eval.criteria.judged import TRIVIAL, Cell, combined, judged_turns, place, trivial, unfinished
+from mlflow_adk_eval.config.criteria import RubricSettings
+from mlflow_adk_eval.criteria.criterion import CaseRun, failed, missing_turns, whole_case
+from mlflow_adk_eval.criteria.judged_turns import (
+    TRIVIAL,
+    Cell,
+    combined,
+    judged_turns,
+    place,
+    trivial,
+    unfinished,
+)
 from mlflow_adk_eval.criteria.rubrics import (
     FINAL_RESPONSE,
     TOOL_USE,
@@ -28,11 +37,10 @@ from mlflow_adk_eval.criteria.transcript import (
     user_text,
 )
 from mlflow_adk_eval.evalset import Invocation
-from mlflow_adk_eval.judge.jury import Finding, Jury, Place
 from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
 from mlflow_adk_eval.judge.question import Item, Question
-from mlflow_adk_eval.outcome import Errored, Judged, Outcome, Scored
-from mlflow_adk_eval.settings import RubricSettings
+from mlflow_adk_eval.judge.voting import Finding, Jury, Place
+from mlflow_adk_eval.results.report import Errored, Judged, Outcome, Scored
 
 _WORTH = {"yes": 1.0, "no": 0.0}
 _NO_RUBRIC = "no rubric applies to this case"

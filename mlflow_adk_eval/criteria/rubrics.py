@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from mlflow_adk_eval.config.criteria import RubricSettings
 from mlflow_adk_eval.errors import did_you_mean, shown
 from mlflow_adk_eval.evalset import EvalCase, Invocation, Rubric
-from mlflow_adk_eval.settings import RubricSettings
 
 FINAL_RESPONSE = "rubric_based_final_response_quality_v1"
 TOOL_USE = "rubric_based_tool_use_quality_v1"

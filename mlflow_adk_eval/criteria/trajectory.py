@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 
-from mlflow_adk_eval.config import ToolTrajectorySettings
-from mlflow_adk_eval.criteria.base import CaseRun, judge_pairs
+from mlflow_adk_eval.config.eval_config import ToolTrajectorySettings
+from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs
+from mlflow_adk_eval.criteria.text.alignment import Step, align, differences, trajectory_matches
 from mlflow_adk_eval.evalset import FunctionCall, Invocation
-from mlflow_adk_eval.kernels.alignment import Step, align, differences, trajectory_matches
-from mlflow_adk_eval.outcome import Judged, Scored
 from mlflow_adk_eval.redact import cut
+from mlflow_adk_eval.results.report import Judged, Scored
 
 _MAX_SHOWN = 20
 _MAX_ARGS = 200

@@ -5,18 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from mlflow_adk_eval.concurrency import gathered
-from mlflow_adk_eval.criteria.base import CaseRun
+from mlflow_adk_eval.config.criteria import UserSimulatorSettings
+from mlflow_adk_eval.criteria.criterion import CaseRun
 from mlflow_adk_eval.criteria.dialogue import dialogue_text
-from mlflow_adk_eval.criteria.judged import Cell, asked, judged_turns, place
+from mlflow_adk_eval.criteria.judged_turns import Cell, asked, judged_turns, place
 from mlflow_adk_eval.criteria.personas import persona_text
 from mlflow_adk_eval.criteria.transcript import user_text
 from mlflow_adk_eval.evalset import ConversationScenario
-from mlflow_adk_eval.judge.jury import Jury
 from mlflow_adk_eval.judge.prompt import Block, load_prompt
 from mlflow_adk_eval.judge.question import Item, Question
-from mlflow_adk_eval.outcome import Errored, Judged, Outcome, Scored, Skipped
-from mlflow_adk_eval.settings import UserSimulatorSettings
+from mlflow_adk_eval.judge.voting import Jury
+from mlflow_adk_eval.results.report import (
+    Errored,
+    Judged,
+    Outcome,
+    Scored,
+    Skipped,
+)
+from mlflow_adk_eval.runtime import gathered
 
 _NAME = "per_turn_user_simulator_quality_v1"
 _STOP = "per_turn_user_simulator_stop"

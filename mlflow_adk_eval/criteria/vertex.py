@@ -7,22 +7,35 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from mlflow_adk_eval.criteria.base import CaseRun, Criterion, whole_case
-from mlflow_adk_eval.criteria.judged import TRIVIAL, Cell, foregone, judged_turns, place, trivial
-from mlflow_adk_eval.criteria.rapid import RapidRating
+from mlflow_adk_eval.config.criteria import VertexSettings
+from mlflow_adk_eval.config.rapid import RatingSettings, TextRatingSettings
+from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS, RapidMetric
+from mlflow_adk_eval.criteria.criterion import CaseRun, Criterion, whole_case
+from mlflow_adk_eval.criteria.judged_turns import (
+    TRIVIAL,
+    Cell,
+    foregone,
+    judged_turns,
+    place,
+    trivial,
+)
+from mlflow_adk_eval.criteria.rapid.criteria import RapidRating
+from mlflow_adk_eval.criteria.rapid.messages import Rated
+from mlflow_adk_eval.criteria.rapid.ratings import Judgement
 from mlflow_adk_eval.criteria.transcript import final_text, user_text
 from mlflow_adk_eval.criteria.vertex_instance import conversation, exchange
 from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.judge.jury import Place
-from mlflow_adk_eval.judge.vertex import COHERENCE, VertexService
-from mlflow_adk_eval.judge.vertex_reply import Result, RubricVerdict
-from mlflow_adk_eval.outcome import Errored, Judged, Outcome, Scored, Vote
-from mlflow_adk_eval.rapid_eval.judged import Judgement
-from mlflow_adk_eval.rapid_eval.messages import Rated
-from mlflow_adk_eval.rapid_metrics import RAPID_METRICS, RapidMetric
-from mlflow_adk_eval.settings import VertexSettings
-from mlflow_adk_eval.settings_rapid import RatingSettings, TextRatingSettings
+from mlflow_adk_eval.judge.providers.vertex import COHERENCE, VertexService
+from mlflow_adk_eval.judge.providers.vertex_reply import Result, RubricVerdict
+from mlflow_adk_eval.judge.voting import Place
+from mlflow_adk_eval.results.report import (
+    Errored,
+    Judged,
+    Outcome,
+    Scored,
+    Vote,
+)
 
 
 @dataclass(frozen=True, slots=True)

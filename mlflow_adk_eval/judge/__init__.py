@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from mlflow_adk_eval.judge.base import Answer, Answers, Judge, NoAnswer, Refused, Request, Unavailable
-from mlflow_adk_eval.judge.jury import Ballot, Finding, Jury, Paper, Place
 from mlflow_adk_eval.judge.options import Budget, JudgeOptions
 from mlflow_adk_eval.judge.prompt import Block, Prompt, load_prompt
+from mlflow_adk_eval.judge.protocol import (
+    Answer,
+    Answers,
+    Judge,
+    NoAnswer,
+    Refused,
+    Request,
+    Unavailable,
+)
 from mlflow_adk_eval.judge.question import Item, Question
+from mlflow_adk_eval.judge.voting import (
+    Ballot,
+    Finding,
+    Jury,
+    Paper,
+    Place,
+)
 
 __all__ = [
     "Answer",

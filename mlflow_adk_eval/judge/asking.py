@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mlflow_adk_eval.judge.base import Answer, Judge
-from mlflow_adk_eval.judge.calls import Calls, Made
-from mlflow_adk_eval.judge.jury import Paper
+from mlflow_adk_eval.judge.client.client import Calls, Made
+from mlflow_adk_eval.judge.protocol import Answer, Judge
 from mlflow_adk_eval.judge.question import Question, Reading, errors_of
+from mlflow_adk_eval.judge.voting import Paper
 
 _ATTEMPTS = 2
 """An answer that cannot be read is asked for once more."""

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from mlflow_adk_eval.errors import JudgeError, shown
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.judge.adc import application_default
+from mlflow_adk_eval.judge.providers.google_credentials import application_default
 from mlflow_adk_eval.redact import without_credentials
 
 _NO_KEY = (

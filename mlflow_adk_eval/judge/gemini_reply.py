@@ -5,8 +5,8 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
-from mlflow_adk_eval.judge.base import Answer, Unavailable
-from mlflow_adk_eval.judge.failures import one_line
+from mlflow_adk_eval.judge.client.errors import one_line
+from mlflow_adk_eval.judge.protocol import Answer, Unavailable
 
 _WHOLE = (None, "STOP", "FINISH_REASON_UNSPECIFIED")
 

@@ -6,15 +6,23 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from mlflow_adk_eval.agents.played import course_given
-from mlflow_adk_eval.config import JudgedSettings
+from mlflow_adk_eval.agents.recordings.serialize import course_given
+from mlflow_adk_eval.config.eval_config import JudgedSettings
 from mlflow_adk_eval.evalset import EvalSetResult
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.evalset.recording import RecordedCourse
 from mlflow_adk_eval.evalset.result import FAILED, INFORMATIONAL, NOT_EVALUATED, PASSED, EvalCaseResult, InvocationResult, MetricResult
-from mlflow_adk_eval.findings import findings_of, votes_by_turn
-from mlflow_adk_eval.outcome import CaseResult, CriterionResult, Outcome, Report, Scored, Verdict, Vote
-from mlflow_adk_eval.table import cell_at
+from mlflow_adk_eval.results.findings import findings_of, votes_by_turn
+from mlflow_adk_eval.results.report import (
+    CaseResult,
+    CriterionResult,
+    Outcome,
+    Report,
+    Scored,
+    Verdict,
+    Vote,
+)
+from mlflow_adk_eval.results.table import cell_at
 
 _OF_VERDICT: dict[Verdict, int] = {"passed": PASSED, "failed": FAILED, "undecided": NOT_EVALUATED}
 _DETAILS = {"token_usage_v1": "token_usage_details", "invocation_duration_v1": "duration_details"}

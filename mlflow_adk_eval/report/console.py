@@ -11,8 +11,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from mlflow_adk_eval.findings import findings_of, votes_by_turn
-from mlflow_adk_eval.outcome import (
+from mlflow_adk_eval.report.console_checks import checks_view
+from mlflow_adk_eval.report.console_repeats import repeats_view
+from mlflow_adk_eval.report.judging import outages_of
+from mlflow_adk_eval.report.sentences import told
+from mlflow_adk_eval.results.findings import findings_of, votes_by_turn
+from mlflow_adk_eval.results.report import (
     CaseResult,
     CriterionResult,
     CriterionSummary,
@@ -24,11 +28,7 @@ from mlflow_adk_eval.outcome import (
     Vote,
     reason_of,
 )
-from mlflow_adk_eval.report.console_checks import checks_view
-from mlflow_adk_eval.report.console_repeats import repeats_view
-from mlflow_adk_eval.report.course import told
-from mlflow_adk_eval.report.judging import outages_of
-from mlflow_adk_eval.table import cell_at
+from mlflow_adk_eval.results.table import cell_at
 
 _COLOURS = {"passed": "green", "failed": "red", "undecided": "yellow"}
 _MAX_REASONS = 10

@@ -8,7 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from mlflow_adk_eval.outcome import Check
+from mlflow_adk_eval.results.report import Check
 
 _COLOURS = {"passed": "green", "failed": "red", "undecided": "yellow"}
 _COMPARISON = ("baseline", "difference", "p")

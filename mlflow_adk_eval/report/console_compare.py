@@ -9,8 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from mlflow_adk_eval.comparison import FLIPS, CaseChange, Comparison
-from mlflow_adk_eval.comparison.delta import Delta
+from mlflow_adk_eval.analysis.comparison import FLIPS, CaseChange, Comparison
+from mlflow_adk_eval.analysis.comparison.delta import Delta
 from mlflow_adk_eval.report.compare_words import (
     HEADINGS,
     cases_told,
@@ -24,7 +24,7 @@ from mlflow_adk_eval.report.compare_words import (
     verdict_on,
     verdict_told,
 )
-from mlflow_adk_eval.report.html_text import Words, on_one_line
+from mlflow_adk_eval.report.html.text import Words, on_one_line
 
 _MOST_CASES, _MOST_CAUSES = 20, 6
 _STYLES = {"better": "green", "worse": "red"}

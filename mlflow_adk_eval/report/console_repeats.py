@@ -7,8 +7,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from mlflow_adk_eval.repeats import CaseRepeats, Repeats
 from mlflow_adk_eval.report.repeats import flaky_told, pass_hat_lines, ranges_told, rates_told, spread_lines
+from mlflow_adk_eval.results.repeats import CaseRepeats, Repeats
 
 _MAX_FLAKY = 10
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mlflow_adk_eval.outcome import Report, Verdict
-from mlflow_adk_eval.repeats import CaseRepeats, Repeats
-from mlflow_adk_eval.report.html_text import Words, on_one_line
+from mlflow_adk_eval.report.html.text import Words, on_one_line
 from mlflow_adk_eval.report.repeats import (
     PassHatLine,
     SpreadLine,
@@ -16,6 +14,8 @@ from mlflow_adk_eval.report.repeats import (
     rates_told,
     spread_lines,
 )
+from mlflow_adk_eval.results.repeats import CaseRepeats, Repeats
+from mlflow_adk_eval.results.report import Report, Verdict
 
 _MOST_FLAKY = 200
 _MOST_MARKS = 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mlflow_adk_eval.usage import JudgeUsage
+from mlflow_adk_eval.results.usage import JudgeUsage
 
 
 def accounts(usage: JudgeUsage) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.report.course import told_of
 from mlflow_adk_eval.report.judging import outages_of
+from mlflow_adk_eval.report.sentences import told_of
 from mlflow_adk_eval.report.tally import CaseLine, CriterionTotals, flaky_of, totals, verdict_of
-from mlflow_adk_eval.usage import JudgeUsage
+from mlflow_adk_eval.results.usage import JudgeUsage
 
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 """The environment variable that names the file to which GitHub Actions takes additions."""

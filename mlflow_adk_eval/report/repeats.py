@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mlflow_adk_eval.repeats import CaseRepeats, CriterionRepeats, Repeats
-from mlflow_adk_eval.stats import Interval, mean_interval
+from mlflow_adk_eval.analysis.stats import Interval, mean_interval
+from mlflow_adk_eval.results.repeats import CaseRepeats, CriterionRepeats, Repeats
 
 _MOST_RUNS = 10
 

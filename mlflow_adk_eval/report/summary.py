@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from mlflow_adk_eval.outcome import CaseResult, CriterionSummary, Report, Verdict
-from mlflow_adk_eval.report.course import told
 from mlflow_adk_eval.report.judging import outages_of
 from mlflow_adk_eval.report.repeats import flaky_told, pass_hat_lines, ranges_told, rates_told
+from mlflow_adk_eval.report.sentences import told
+from mlflow_adk_eval.results.report import CaseResult, CriterionSummary, Report, Verdict
 
 _MAX_CASES = 10
 _MAX_FLAKY = 10

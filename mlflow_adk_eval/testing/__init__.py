@@ -30,22 +30,26 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from mlflow_adk_eval.testing.judge import Answer, Refused, Request, ScriptedJudge, Unavailable, answer_for
-
 if TYPE_CHECKING:
+    from mlflow_adk_eval.testing.assert_gate import assert_gate
     from mlflow_adk_eval.testing.evaluator import AgentEvaluator, evaluate_agent
-    from mlflow_adk_eval.tracking.asserting import assert_gate
+    from mlflow_adk_eval.testing.judge import Answer, Refused, Request, ScriptedJudge, Unavailable, answer_for
 
 __all__ = ["AgentEvaluator", "Answer", "Refused", "Request", "ScriptedJudge", "Unavailable", "answer_for", "assert_gate", "evaluate_agent"]
 
-_HOMES = {"AgentEvaluator": "testing.evaluator", "evaluate_agent": "testing.evaluator", "assert_gate": "tracking.asserting"}
+_HOMES = {
+    "evaluator": ("AgentEvaluator", "evaluate_agent"),
+    "judge": ("Answer", "Refused", "Request", "ScriptedJudge", "Unavailable", "answer_for"),
+    "assert_gate": ("assert_gate",),
+}
+_MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Import what runs agents, or asks MLflow, when it is first used."""
-    if name not in _HOMES:
+    """Import a public name's module when the name is first used: pytest loads this package in every session."""
+    if name not in _MODULE_OF:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    value = getattr(importlib.import_module(f"mlflow_adk_eval.{_HOMES[name]}"), name)
+    value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
     globals()[name] = value
     return value

@@ -10,15 +10,15 @@ from pathlib import Path
 import anyio
 
 from mlflow_adk_eval.agents import Agent
-from mlflow_adk_eval.agents.staging import UserSource, stage
+from mlflow_adk_eval.agents.setup import UserSource, stage
 from mlflow_adk_eval.criteria import Plan, plan
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalCase
-from mlflow_adk_eval.judge.judging import JudgeSetup, Judging
-from mlflow_adk_eval.outcome import CaseResult
+from mlflow_adk_eval.judge.session import JudgeSetup, Judging
+from mlflow_adk_eval.results.report import CaseResult
+from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.runner import Player, judge_case
 from mlflow_adk_eval.testing.sources import EvalFile
-from mlflow_adk_eval.usage import JudgeUsage
 
 JobKey = tuple[Path, str, int]
 

@@ -10,18 +10,18 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from mlflow_adk_eval.agents.base import NO_LIMITS, Limits
+from mlflow_adk_eval.agents.protocol import NO_LIMITS, Limits
 from mlflow_adk_eval.agents.resolve import resolve_agent
-from mlflow_adk_eval.agents.staging import UserSource
-from mlflow_adk_eval.concurrency import each
-from mlflow_adk_eval.config import EvalConfig, load_config
+from mlflow_adk_eval.agents.setup import UserSource
+from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
+from mlflow_adk_eval.config.inputs import ConfigSource
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalSet, migrate, parse_eval_set
-from mlflow_adk_eval.inputs import ConfigSource
 from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.judging import BudgetSource, JudgeSetup, JudgeSource, judge_setup
+from mlflow_adk_eval.judge.session import BudgetSource, JudgeSetup, JudgeSource, judge_setup
 from mlflow_adk_eval.ledger import LedgerSource, opened
-from mlflow_adk_eval.outcome import CaseResult, Report
+from mlflow_adk_eval.results.report import CaseResult, Report
+from mlflow_adk_eval.runtime import each
 from mlflow_adk_eval.testing.cases import Cases, jobs_of
 from mlflow_adk_eval.testing.failure import conversation_of, failure_of, kind_of
 from mlflow_adk_eval.testing.lines import text_of

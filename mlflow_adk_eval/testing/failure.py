@@ -6,11 +6,17 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
-from mlflow_adk_eval.config import EvalConfig, ToolTrajectorySettings
+from mlflow_adk_eval.config.eval_config import EvalConfig, ToolTrajectorySettings
+from mlflow_adk_eval.criteria.text.alignment import Step, align, differences
 from mlflow_adk_eval.evalset import FunctionCall, Invocation
-from mlflow_adk_eval.kernels.alignment import Step, align, differences
-from mlflow_adk_eval.outcome import CaseResult, CriterionResult, Outcome, Scored, reason_of
-from mlflow_adk_eval.table import cell_at
+from mlflow_adk_eval.results.report import (
+    CaseResult,
+    CriterionResult,
+    Outcome,
+    Scored,
+    reason_of,
+)
+from mlflow_adk_eval.results.table import cell_at
 from mlflow_adk_eval.testing.lines import Line, Tone, indented, line, seen, word_diff
 
 _MAX_TURNS = 10

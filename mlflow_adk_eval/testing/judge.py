@@ -10,7 +10,13 @@ from typing import Any
 import anyio
 
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.judge.base import Answer, NoAnswer, Refused, Request, Unavailable
+from mlflow_adk_eval.judge.protocol import (
+    Answer,
+    NoAnswer,
+    Refused,
+    Request,
+    Unavailable,
+)
 from mlflow_adk_eval.redact import message_of
 
 __all__ = ["Answer", "Refused", "Request", "ScriptedJudge", "Unavailable", "answer_for"]

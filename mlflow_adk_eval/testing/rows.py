@@ -9,8 +9,15 @@ from pathlib import Path
 
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import Invocation
-from mlflow_adk_eval.outcome import CaseResult, CriterionResult, Outcome, Report, Scored, reason_of
-from mlflow_adk_eval.table import cell_at
+from mlflow_adk_eval.results.report import (
+    CaseResult,
+    CriterionResult,
+    Outcome,
+    Report,
+    Scored,
+    reason_of,
+)
+from mlflow_adk_eval.results.table import cell_at
 
 COLUMNS = (
     "eval_set_id",

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlflow_adk_eval.config import EvalConfig, load_config
+from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
+from mlflow_adk_eval.config.inputs import ConfigSource, merge_configs, source_of
 from mlflow_adk_eval.evalset import EvalSet, load_eval_set, merge, select, split_selection, test_files
-from mlflow_adk_eval.inputs import ConfigSource, merge_configs, source_of
 
 
 @dataclass(frozen=True, slots=True)

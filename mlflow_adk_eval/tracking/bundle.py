@@ -13,22 +13,28 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from mlflow_adk_eval.config import EFFICIENCY, dumps_config
+from mlflow_adk_eval.analysis.stats import mean_interval
+from mlflow_adk_eval.config.eval_config import EFFICIENCY, dumps_config
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import dumps
 from mlflow_adk_eval.evalset.digest import canonical_json
-from mlflow_adk_eval.gate.keys import key_of_criterion
-from mlflow_adk_eval.outcome import CriterionSummary, Report
+from mlflow_adk_eval.gating.keys import key_of_criterion
 from mlflow_adk_eval.report.adk_result import result_of
-from mlflow_adk_eval.report.html import html_of
+from mlflow_adk_eval.report.html.report import html_of
 from mlflow_adk_eval.report.summary import note_of
-from mlflow_adk_eval.stats import mean_interval
-from mlflow_adk_eval.table import table_of
-from mlflow_adk_eval.tracking.judging import judge_params, metrics_of_judging, metrics_of_simulating, outage_tag, votes_artifact
+from mlflow_adk_eval.results.report import CriterionSummary, Report
+from mlflow_adk_eval.results.table import table_of
+from mlflow_adk_eval.tracking.judge_facts import (
+    judge_params,
+    metrics_of_judging,
+    metrics_of_simulating,
+    outage_tag,
+    votes_artifact,
+)
 from mlflow_adk_eval.tracking.names import LONGEST_TAG, fitted
-from mlflow_adk_eval.tracking.records import TraceRecord, records_of
 from mlflow_adk_eval.tracking.repeating import REPEATS, metrics_of_repeats, repeats_artifact, series_of_repeats
 from mlflow_adk_eval.tracking.storable import Secrets, clean_table, model_json, storable_text
+from mlflow_adk_eval.tracking.trace_records import TraceRecord, records_of
 
 FOLDER = "adk_eval"
 """Where a run's artifacts lie."""

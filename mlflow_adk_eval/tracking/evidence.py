@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from mlflow_adk_eval.gate.evidence import MANIFEST, SCHEMA, Evidence
-from mlflow_adk_eval.outcome import Report
+from mlflow_adk_eval.gating.evidence.integrity import MANIFEST, SCHEMA, Evidence
 from mlflow_adk_eval.redact import secrets_of
+from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.tracking.bundle import Run, bundle_of
 from mlflow_adk_eval.tracking.log import Start, dataset_of, start_params
 from mlflow_adk_eval.tracking.names import LONGEST_PARAM, fitted

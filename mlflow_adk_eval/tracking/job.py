@@ -17,17 +17,17 @@ from mlflow.entities import Dataset
 
 from mlflow_adk_eval.agents import Agent, Recording
 from mlflow_adk_eval.agents.kept import KeptPlays
-from mlflow_adk_eval.agents.staging import stage
-from mlflow_adk_eval.config import EvalConfig
+from mlflow_adk_eval.agents.setup import stage
+from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.criteria import plan
 from mlflow_adk_eval.errors import AdkEvalError, TrackingError, UsageError
 from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.evalset.parse import no_collection
-from mlflow_adk_eval.gate.keys import key_of_criterion
-from mlflow_adk_eval.judge.judging import Judging
+from mlflow_adk_eval.gating.keys import key_of_criterion
+from mlflow_adk_eval.judge.session import Judging
 from mlflow_adk_eval.ledger import Ledger
-from mlflow_adk_eval.outcome import Report
 from mlflow_adk_eval.redact import secrets_of
+from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import Options, arun, require_baseline, wait
 from mlflow_adk_eval.tracking.bundle import Bundle, Run, bundle_of
 from mlflow_adk_eval.tracking.client import HASTY, connect, experiment_of, reaching_mlflow

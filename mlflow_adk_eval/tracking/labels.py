@@ -9,7 +9,13 @@ from dataclasses import dataclass, replace
 from mlflow import MlflowClient
 from mlflow.entities import AssessmentSourceType, Feedback, TraceInfo
 
-from mlflow_adk_eval.calibration.labels import Label, LabelError, Unit, Units, read_label
+from mlflow_adk_eval.analysis.calibration.labels import (
+    Label,
+    LabelError,
+    Unit,
+    Units,
+    read_label,
+)
 from mlflow_adk_eval.errors import Problem, UsageError, did_you_mean, shown
 from mlflow_adk_eval.tracking.names import assessment_name, fitted
 

@@ -16,22 +16,22 @@ from typing import TYPE_CHECKING, TypeVar
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelInput, Metric, Param, RunTag
 
-from mlflow_adk_eval.config import EvalConfig
+from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.environment import user_name
 from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
-from mlflow_adk_eval.gate.keys import key_of_criterion
+from mlflow_adk_eval.gating.keys import key_of_criterion
 from mlflow_adk_eval.redact import without_credentials
+from mlflow_adk_eval.results.votes import judged_criteria
 from mlflow_adk_eval.tracking.bundle import FOLDER, NOTE, TABLES, Bundle, Run
 from mlflow_adk_eval.tracking.client import HASTY, reaching_mlflow
-from mlflow_adk_eval.tracking.judging import JUDGE_PACKAGES, settings_params
+from mlflow_adk_eval.tracking.judge_facts import JUDGE_PACKAGES, settings_params
 from mlflow_adk_eval.tracking.names import LONGEST_DIGEST, LONGEST_PARAM, LONGEST_TAG, fitted
 from mlflow_adk_eval.tracking.traces import missing_traces, write_traces
 from mlflow_adk_eval.tracking.versions import AgentVersion
-from mlflow_adk_eval.votes import judged_criteria
 
 if TYPE_CHECKING:
-    from mlflow_adk_eval.tracking.datasets import Origin
+    from mlflow_adk_eval.integrations.datasets import Origin
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from mlflow_adk_eval.gate.keys import key_of_criterion
+from mlflow_adk_eval.gating.keys import key_of_criterion
 
 LONGEST_PARAM = 6000
 LONGEST_TAG = 8000

@@ -13,7 +13,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking._tracking_service.utils import _use_tracking_uri  # pyright: ignore[reportPrivateUsage] - resets the URI afterwards
 
 from mlflow_adk_eval.errors import TrackingError, UsageError
-from mlflow_adk_eval.outcome import Report
+from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.tracking.client import connect, existing, is_absent, reaching_mlflow
 
 _VERSIONS = "mlflow.modelVersions"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 
-from mlflow_adk_eval.gate.keys import key_of_criterion
-from mlflow_adk_eval.outcome import Report
-from mlflow_adk_eval.repeats import Repeats, table_of_repeats, variance
+from mlflow_adk_eval.gating.keys import key_of_criterion
 from mlflow_adk_eval.report.repeats import pass_hat_lines
-from mlflow_adk_eval.table import Table
+from mlflow_adk_eval.results.repeats import Repeats, table_of_repeats, variance
+from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.results.table import Table
 from mlflow_adk_eval.tracking.storable import Secrets, clean_table
 
 REPEATS = "repeats.json"

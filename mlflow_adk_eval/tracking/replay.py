@@ -9,13 +9,13 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from mlflow_adk_eval.agents import Recording, load_recording
-from mlflow_adk_eval.agents.saving import on
+from mlflow_adk_eval.agents.recordings.save import on
 from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.evalset.parse import parse
 from mlflow_adk_eval.evalset.result import parse_result
-from mlflow_adk_eval.gate.evidence import EVAL_SET, FOLDER, Evidence, integrity_problems
-from mlflow_adk_eval.gate.promotion import MlflowStore, reaching_mlflow
+from mlflow_adk_eval.gating.api import MlflowStore, reaching_mlflow
+from mlflow_adk_eval.gating.evidence.integrity import EVAL_SET, FOLDER, Evidence, integrity_problems
 from mlflow_adk_eval.origin import Origin
 
 RESULT = "result.evalset_result.json"

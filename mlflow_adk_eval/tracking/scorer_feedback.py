@@ -6,12 +6,18 @@ from collections.abc import Sequence
 
 from mlflow.entities import AssessmentError, AssessmentSource, Feedback
 
-from mlflow_adk_eval.doors.explained import explained
-from mlflow_adk_eval.findings import Finding, findings_of, votes_by_turn
-from mlflow_adk_eval.outcome import CriterionResult, Errored, Scored, reason_of, status_of
+from mlflow_adk_eval.integrations.explained import explained
 from mlflow_adk_eval.redact import secrets_of
-from mlflow_adk_eval.table import cell_at
-from mlflow_adk_eval.tracking.judging import judge_of, voting_metadata
+from mlflow_adk_eval.results.findings import Finding, findings_of, votes_by_turn
+from mlflow_adk_eval.results.report import (
+    CriterionResult,
+    Errored,
+    Scored,
+    reason_of,
+    status_of,
+)
+from mlflow_adk_eval.results.table import cell_at
+from mlflow_adk_eval.tracking.judge_facts import judge_of, voting_metadata
 from mlflow_adk_eval.tracking.names import assessment_name
 from mlflow_adk_eval.tracking.storable import Secrets, storable_text
 

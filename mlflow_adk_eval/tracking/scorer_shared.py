@@ -8,14 +8,14 @@ from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from mlflow_adk_eval.config import EvalConfig
-from mlflow_adk_eval.doors.factories import JudgeArgs
+from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.integrations.functions import JudgeArgs
 from mlflow_adk_eval.tracking.scorer_sqlite import sqlite_warning
 
 if TYPE_CHECKING:
-    from mlflow_adk_eval.doors import Scoring
+    from mlflow_adk_eval.integrations.scoring import Scoring
 
 
 class Shared:

@@ -16,7 +16,7 @@ from typing import Any
 from mlflow.entities import Assessment, TraceInfo
 from mlflow.entities.span import Span
 
-from mlflow_adk_eval.tracking.records import TOKENS
+from mlflow_adk_eval.tracking.trace_records import TOKENS
 
 Row = dict[str, Any]
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError
 
 from mlflow_adk_eval.redact import has_credentials, redacted, without_credentials
-from mlflow_adk_eval.table import KEY, Table
+from mlflow_adk_eval.results.table import KEY, Table
 
 Secrets = Mapping[str, str]
 """What must not be written down, each with what stands in its place."""

@@ -34,8 +34,14 @@ from opentelemetry.trace.status import Status, StatusCode
 
 from mlflow_adk_eval.tracking.bundle import Run
 from mlflow_adk_eval.tracking.names import fitted
-from mlflow_adk_eval.tracking.records import TOKENS, Assessed, ModelCall, ToolCall, TraceRecord
 from mlflow_adk_eval.tracking.sqlite import SqliteTraces, sqlite_traces
+from mlflow_adk_eval.tracking.trace_records import (
+    TOKENS,
+    Assessed,
+    ModelCall,
+    ToolCall,
+    TraceRecord,
+)
 
 _AT_ONCE = 200
 """Traces whose spans are sent together."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mlflow_adk_eval.config import EvalConfig, parse_config
+from mlflow_adk_eval.config.eval_config import EvalConfig, parse_config
 
 ERROR: dict[str, Any] = {"injected_error": {"injected_http_error_code": 503, "error_message": "try again"}}
 ERROR_ANSWER = {"error_code": 503, "error_message": "try again"}

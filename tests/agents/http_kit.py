@@ -9,8 +9,8 @@ from typing import Any
 
 import anyio
 
-from mlflow_adk_eval.agents.base import Played
-from mlflow_adk_eval.agents.http.base import HttpAgent
+from mlflow_adk_eval.agents.http.session import HttpAgent
+from mlflow_adk_eval.agents.protocol import Played
 from mlflow_adk_eval.evalset import EvalCase, Invocation
 from tests.judge.servers import Call, Reply
 

@@ -12,8 +12,8 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
-from mlflow_adk_eval.agents.adk import AdkAgent, load_adk_agent
-from mlflow_adk_eval.agents.base import Played
+from mlflow_adk_eval.agents.adk.agent import AdkAgent, load_adk_agent
+from mlflow_adk_eval.agents.protocol import Played
 from mlflow_adk_eval.evalset import Content, EvalCase, Invocation, Part, SessionInput
 
 Script = Callable[[LlmRequest], Sequence[types.Part] | LlmResponse | None]

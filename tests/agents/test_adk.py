@@ -15,9 +15,9 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
 from mlflow_adk_eval.agents import Limits
-from mlflow_adk_eval.agents.adk import load_adk_agent
-from mlflow_adk_eval.agents.events import TurnRecord
-from mlflow_adk_eval.config import parse_config
+from mlflow_adk_eval.agents.adk.agent import load_adk_agent
+from mlflow_adk_eval.agents.adk.events import TurnRecord
+from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.errors import AgentError, ConfigError
 from mlflow_adk_eval.evalset import Content, ConversationScenario, EvalCase, Invocation, InvocationEvents, Part
 from mlflow_adk_eval.runner import run, score

@@ -16,11 +16,11 @@ from google.adk.tools.function_tool import FunctionTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from mlflow_adk_eval.agents.adk import AdkAgent, load_adk_agent
-from mlflow_adk_eval.agents.base import Played
+from mlflow_adk_eval.agents.adk.agent import AdkAgent, load_adk_agent
+from mlflow_adk_eval.agents.protocol import Played
 from mlflow_adk_eval.errors import AgentError
 from mlflow_adk_eval.evalset import EvalCase
-from mlflow_adk_eval.outcome import Errored, Report, Scored
+from mlflow_adk_eval.results.report import Errored, Report, Scored
 from mlflow_adk_eval.runner import Options, run
 from tests.agents.scripted import Scripted, call, calls, case_of, echo, finals, llm, ping, play, results, team, text, user_text
 from tests.criteria.builders import RESPONSE, case, cases, config, scenario, turn

@@ -17,8 +17,8 @@ from google.adk.agents import BaseAgent
 from google.adk.events.event import Event
 
 from mlflow_adk_eval.agents import Limits
-from mlflow_adk_eval.agents.adk import AdkAgent, load_adk_agent
-from mlflow_adk_eval.agents.base import Played
+from mlflow_adk_eval.agents.adk.agent import AdkAgent, load_adk_agent
+from mlflow_adk_eval.agents.protocol import Played
 from mlflow_adk_eval.errors import AgentError
 from tests.agents.scripted import case_of, echo, finals, llm, play
 
@@ -280,7 +280,7 @@ def test_without_google_adk_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_importing_our_module_does_not_import_google_adk() -> None:
-    code = "import sys, mlflow_adk_eval.agents.adk; sys.exit(any(name.startswith(('google.adk', 'google.genai')) for name in sys.modules))"
+    code = "import sys, mlflow_adk_eval.agents.adk.agent; sys.exit(any(name.startswith(('google.adk', 'google.genai')) for name in sys.modules))"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -291,7 +291,7 @@ def test_nothing_of_adk_reaches_the_terminal(project: Path) -> None:
             "noisy/__init__.py": AGENT.replace("yield Event", "raise KeyError('k'); yield Event"),
             "main.py": """
                 import anyio, warnings
-                from mlflow_adk_eval.agents.adk import load_adk_agent
+                from mlflow_adk_eval.agents.adk.agent import load_adk_agent
                 from mlflow_adk_eval.evalset import Content, EvalCase, Invocation, Part
                 agent = load_adk_agent("noisy")
                 warnings.warn("[EXPERIMENTAL] feature X is enabled.", UserWarning)

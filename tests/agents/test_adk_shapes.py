@@ -20,7 +20,7 @@ from google.adk.tools.long_running_tool import LongRunningFunctionTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from mlflow_adk_eval.agents.base import Played
+from mlflow_adk_eval.agents.protocol import Played
 from mlflow_adk_eval.evalset import Invocation, dump
 from tests.agents.gemini_models import gemini_scripts
 from tests.agents.scripted import Script, Scripted, call, case_of, echo, finals, llm, play, results, text, user_text

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval import UsageError
-from mlflow_adk_eval.agents.base import Limits, Played
-from mlflow_adk_eval.agents.calls import CallableAgent, takes_session
+from mlflow_adk_eval.agents.functions.agent import CallableAgent, takes_session
+from mlflow_adk_eval.agents.protocol import Limits, Played
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.agents.session import Session
 from mlflow_adk_eval.evalset import IntermediateData, Invocation, InvocationEvents

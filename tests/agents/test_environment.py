@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.agents.base import Played, Tools
-from mlflow_adk_eval.agents.calls import CallableAgent
-from mlflow_adk_eval.agents.environment import CaseTools, ToolEnvironment, draw, tool_environment
+from mlflow_adk_eval.agents.functions.agent import CallableAgent
+from mlflow_adk_eval.agents.protocol import Played, Tools
 from mlflow_adk_eval.agents.session import Session
-from mlflow_adk_eval.course import Injection
+from mlflow_adk_eval.agents.tool_environment import CaseTools, ToolEnvironment, draw, tool_environment
 from mlflow_adk_eval.errors import ConfigError, UsageError
 from mlflow_adk_eval.evalset import EvalCase
+from mlflow_adk_eval.results.conversation import Injection
 from mlflow_adk_eval.runner import run
 from tests.agents.environments import ERROR, ERROR_ANSWER, config_of, injecting
 from tests.criteria.builders import case, cases, turn

@@ -18,14 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.agents import Limits
-from mlflow_adk_eval.agents.adk import load_adk_agent
-from mlflow_adk_eval.agents.base import Played, Scene
-from mlflow_adk_eval.agents.conversing import converse
-from mlflow_adk_eval.agents.environment import ToolEnvironment
+from mlflow_adk_eval.agents.adk.agent import load_adk_agent
+from mlflow_adk_eval.agents.conversation import converse
+from mlflow_adk_eval.agents.protocol import Played, Scene
+from mlflow_adk_eval.agents.tool_environment import ToolEnvironment
 from mlflow_adk_eval.agents.users.written import WrittenUser
-from mlflow_adk_eval.course import Injection
 from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation
-from mlflow_adk_eval.outcome import Report
+from mlflow_adk_eval.results.conversation import Injection
+from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import Options, run
 from tests.agents.environments import ERROR, ERROR_ANSWER, config_of, injecting
 from tests.agents.scripted import call, case_of, finals, llm, results, text, user_text

@@ -11,9 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.config import DEFAULT_CONFIG, EvalConfig, dumps_config, load_config, parse_config
+from mlflow_adk_eval.config.environment import InjectionConfig
+from mlflow_adk_eval.config.eval_config import (
+    DEFAULT_CONFIG,
+    EvalConfig,
+    dumps_config,
+    load_config,
+    parse_config,
+)
 from mlflow_adk_eval.errors import ConfigError
-from mlflow_adk_eval.settings_environment import InjectionConfig
 from tests.agents.environments import ERROR, config_of, injecting
 from tests.strategies import QUICK, objects, respelt
 

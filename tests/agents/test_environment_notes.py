@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import pytest
 
 from mlflow_adk_eval.agents.environment_notes import notes
-from mlflow_adk_eval.course import Injection
 from mlflow_adk_eval.evalset import AgentDetails, AppDetails, FunctionCall, Invocation
-from mlflow_adk_eval.outcome import CaseResult
+from mlflow_adk_eval.results.conversation import Injection
+from mlflow_adk_eval.results.report import CaseResult
 from tests.agents.environments import ERROR, config_of, injecting
 from tests.criteria.builders import call, turn
 

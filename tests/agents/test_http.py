@@ -11,12 +11,12 @@ import pytest
 
 from mlflow_adk_eval import AgentError, UsageError, score
 from mlflow_adk_eval.agents import A2AAgent, Limits, LiveAgent, OpenAIChatAgent
-from mlflow_adk_eval.agents.base import Played, Scene
-from mlflow_adk_eval.agents.conversing import converse
+from mlflow_adk_eval.agents.conversation import converse
 from mlflow_adk_eval.agents.http.addresses import headers_of_environment
-from mlflow_adk_eval.agents.http.asking import Line, Request
 from mlflow_adk_eval.agents.http.pool import Pool
 from mlflow_adk_eval.agents.http.refusals import HttpError
+from mlflow_adk_eval.agents.http.request import Line, Request
+from mlflow_adk_eval.agents.protocol import Played, Scene
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.agents.users.written import WrittenUser
 from mlflow_adk_eval.evalset import Content, EvalCase, EvalSet, Part

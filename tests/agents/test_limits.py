@@ -20,9 +20,9 @@ from google.adk.tools.agent_tool import AgentTool
 from google.genai import types
 
 from mlflow_adk_eval.agents import Limits
-from mlflow_adk_eval.agents.adk import AdkAgent, load_adk_agent
-from mlflow_adk_eval.agents.base import Played
-from mlflow_adk_eval.outcome import CaseResult
+from mlflow_adk_eval.agents.adk.agent import AdkAgent, load_adk_agent
+from mlflow_adk_eval.agents.protocol import Played
+from mlflow_adk_eval.results.report import CaseResult
 from mlflow_adk_eval.runner import Options, run
 from tests.agents.scripted import Scripted, call, calls, case_of, echo, finals, llm, play, results, text, user_text
 from tests.criteria.builders import RESPONSE, case, cases, config, turn
@@ -168,7 +168,7 @@ def test_an_agent_that_is_not_ready_in_time_is_an_error_of_its_case() -> None:
 
 
 def test_an_agent_that_does_not_close_costs_seconds_and_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mlflow_adk_eval.agents.adk._CLOSING_S", 0.2)
+    monkeypatch.setattr("mlflow_adk_eval.agents.adk.agent._CLOSING_S", 0.2)
 
     async def make() -> tuple[LlmAgent, AsyncExitStack]:
         stack = AsyncExitStack()

@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 from mlflow_adk_eval.agents import Limits, Played, Recording, load_recording
-from mlflow_adk_eval.agents.calls import CallableAgent
-from mlflow_adk_eval.agents.recording import invocation_of
+from mlflow_adk_eval.agents.functions.agent import CallableAgent
+from mlflow_adk_eval.agents.recordings.recording import invocation_of
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.errors import AgentError, EvalSetError, UsageError
 from mlflow_adk_eval.evalset import EvalSetResult, dump, write_eval_set

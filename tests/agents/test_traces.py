@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.agents.recording import Recording
+from mlflow_adk_eval.agents.recordings.recording import Recording
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.agents.traces import invocations_of, is_traces, played_of, recording_of_traces
 from mlflow_adk_eval.errors import InputError, UsageError
@@ -287,7 +287,7 @@ def test_a_conversation_that_could_be_of_two_cases_is_an_error_of_both() -> None
 
 
 def test_a_conversation_of_no_case_is_named() -> None:
-    from mlflow_adk_eval.config import load_config
+    from mlflow_adk_eval.config.eval_config import load_config
     from mlflow_adk_eval.runner import run
 
     agent = resolve_agent([said("hello", "hi", "tr-1"), said("what?", "hm", "tr-2", session="s7")], eval_set=CASES)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.agents.base import Played
+from mlflow_adk_eval.agents.protocol import Played
 from mlflow_adk_eval.evalset import Invocation
 
 MODES = {

@@ -17,7 +17,7 @@ from google.adk.models.llm_response import LlmResponse
 from google.adk.tools.agent_tool import AgentTool
 from google.genai import types
 
-from mlflow_adk_eval.agents.adk import load_adk_agent
+from mlflow_adk_eval.agents.adk.agent import load_adk_agent
 from tests.agents.scripted import call, case_of, llm, play, results, team, text, user_text
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mlflow_adk_eval.config import EvalConfig, parse_config
+from mlflow_adk_eval.config.eval_config import EvalConfig, parse_config
 from mlflow_adk_eval.criteria import CaseRun
 from mlflow_adk_eval.evalset import (
     Content,

@@ -8,11 +8,11 @@ from typing import Any
 import anyio
 from anyio.lowlevel import checkpoint
 
-from mlflow_adk_eval.criteria.base import CaseRun, Planned, result_of
+from mlflow_adk_eval.config.criteria import SETTINGS
+from mlflow_adk_eval.criteria.criterion import CaseRun, Planned, result_of
 from mlflow_adk_eval.judge import Jury, Paper, Question
 from mlflow_adk_eval.judge.question import Reading
-from mlflow_adk_eval.outcome import CriterionResult
-from mlflow_adk_eval.settings import SETTINGS
+from mlflow_adk_eval.results.report import CriterionResult
 
 Says = Callable[[Question, int], Mapping[str | None, str | None]]
 """What a vote says of each item, by its id; an item that is left out has no verdict."""

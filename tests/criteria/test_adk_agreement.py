@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
+from mlflow_adk_eval.config.criteria import SETTINGS
 from mlflow_adk_eval.criteria import REGISTRY, CaseRun
-from mlflow_adk_eval.criteria.base import Planned, result_of
+from mlflow_adk_eval.criteria.criterion import Planned, result_of
+from mlflow_adk_eval.criteria.text.words import tokens
 from mlflow_adk_eval.evalset import Invocation, dump
-from mlflow_adk_eval.kernels.words import tokens
-from mlflow_adk_eval.outcome import CriterionResult, Errored, Scored, Skipped
-from mlflow_adk_eval.settings import SETTINGS
+from mlflow_adk_eval.results.report import CriterionResult, Errored, Scored, Skipped
 from tests.criteria.builders import RESPONSE, TRAJECTORY, call, case, event, recorded, turn
 from tests.criteria.strategies import texts, turns
 from tests.strategies import QUICK

@@ -16,14 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlflow_adk_eval.config.criteria import SETTINGS
 from mlflow_adk_eval.criteria import CaseRun, Planned, apply
 from mlflow_adk_eval.criteria.registry import JUDGED
 from mlflow_adk_eval.criteria.rubrics import FINAL_RESPONSE, RUBRIC_TYPES, TOOL_USE, TRAJECTORY
 from mlflow_adk_eval.evalset import Content, ConversationScenario, EvalCase, Invocation, Part
 from mlflow_adk_eval.judge import Jury, Paper, Question
 from mlflow_adk_eval.judge.question import Reading
-from mlflow_adk_eval.outcome import CriterionResult, Errored, Scored
-from mlflow_adk_eval.settings import SETTINGS
+from mlflow_adk_eval.results.report import CriterionResult, Errored, Scored
 from tests.criteria.adk_judge import (
     HALLUCINATIONS,
     MATCH,

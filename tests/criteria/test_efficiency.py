@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.config import EFFICIENCY
+from mlflow_adk_eval.config.eval_config import EFFICIENCY
 from mlflow_adk_eval.criteria.efficiency import MEASURES, PerTurn, duration, inference_calls, token_usage, tool_calls
 from mlflow_adk_eval.evalset import Invocation
-from mlflow_adk_eval.outcome import Errored, Scored, Skipped
+from mlflow_adk_eval.results.report import Errored, Scored, Skipped
 from tests.criteria.builders import call, event, recorded, run_of, turn
 
 

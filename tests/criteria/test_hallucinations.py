@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlflow_adk_eval.config.criteria import HallucinationsSettings
 from mlflow_adk_eval.criteria import CaseRun
 from mlflow_adk_eval.criteria.hallucinations import Hallucinations
 from mlflow_adk_eval.evalset import (
@@ -23,10 +24,9 @@ from mlflow_adk_eval.evalset import (
     InvocationEvent,
     Part,
 )
-from mlflow_adk_eval.judge.jury import Jury, Paper
 from mlflow_adk_eval.judge.question import Question, Reading
-from mlflow_adk_eval.outcome import Errored, Judged, Outcome, Scored
-from mlflow_adk_eval.settings import HallucinationsSettings
+from mlflow_adk_eval.judge.voting import Jury, Paper
+from mlflow_adk_eval.results.report import Errored, Judged, Outcome, Scored
 from tests.criteria.builders import case, message, recorded, run_of, turn
 from tests.criteria.strategies import turns
 from tests.strategies import QUICK

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlflow_adk_eval.config.criteria import CoherenceSettings, VertexSettings
 from mlflow_adk_eval.criteria import CaseRun, Criterion
 from mlflow_adk_eval.criteria.judge_backed import coherence, safety, task_success, tool_use_quality, trajectory_quality
 from mlflow_adk_eval.evalset import AgentDetails, AppDetails, Invocation
-from mlflow_adk_eval.judge.jury import Jury, Paper
 from mlflow_adk_eval.judge.prompt import load_prompt
 from mlflow_adk_eval.judge.question import Question
-from mlflow_adk_eval.outcome import Errored, Judged, Outcome, Scored
-from mlflow_adk_eval.settings import CoherenceSettings, VertexSettings
+from mlflow_adk_eval.judge.voting import Jury, Paper
+from mlflow_adk_eval.results.report import Errored, Judged, Outcome, Scored
 from tests.criteria.builders import call, event, recorded, run_of, turn
 from tests.strategies import QUICK
 

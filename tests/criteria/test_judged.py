@@ -8,10 +8,25 @@ from anyio.lowlevel import checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.criteria.base import CaseRun
-from mlflow_adk_eval.criteria.judged import Cell, combined, judged_pairs, judged_turns, place, single, tally, trivial
+from mlflow_adk_eval.criteria.criterion import CaseRun
+from mlflow_adk_eval.criteria.judged_turns import (
+    Cell,
+    combined,
+    judged_pairs,
+    judged_turns,
+    place,
+    single,
+    tally,
+    trivial,
+)
 from mlflow_adk_eval.judge import Finding, Item
-from mlflow_adk_eval.outcome import Errored, Outcome, Scored, Skipped, Vote
+from mlflow_adk_eval.results.report import (
+    Errored,
+    Outcome,
+    Scored,
+    Skipped,
+    Vote,
+)
 from tests.criteria.builders import run_of, turn
 from tests.strategies import QUICK
 

@@ -13,18 +13,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from mlflow_adk_eval.config import SETTINGS, parse_config
+from mlflow_adk_eval.config.criteria import RubricSettings, VertexSettings
+from mlflow_adk_eval.config.eval_config import SETTINGS, parse_config
+from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS
 from mlflow_adk_eval.criteria import REGISTRY, CaseRun, Planned, apply
-from mlflow_adk_eval.criteria.base import result_of
+from mlflow_adk_eval.criteria.criterion import result_of
 from mlflow_adk_eval.criteria.registry import JUDGED
 from mlflow_adk_eval.evalset import EvalCase, Invocation
 from mlflow_adk_eval.judge import Jury, Paper, Question, Request
-from mlflow_adk_eval.judge.jury import Ask
 from mlflow_adk_eval.judge.question import Reading
-from mlflow_adk_eval.outcome import TOLERANCE, CaseResult, CriterionResult, Errored, Judged, Outcome, Scored, Vote, mean
-from mlflow_adk_eval.rapid_metrics import RAPID_METRICS
+from mlflow_adk_eval.judge.voting import Ask
+from mlflow_adk_eval.results.report import (
+    TOLERANCE,
+    CaseResult,
+    CriterionResult,
+    Errored,
+    Judged,
+    Outcome,
+    Scored,
+    Vote,
+    mean,
+)
 from mlflow_adk_eval.runner import score
-from mlflow_adk_eval.settings import RubricSettings, VertexSettings
 from mlflow_adk_eval.testing import ScriptedJudge
 from tests.criteria.builders import case, cases, scenario, turn
 from tests.criteria.strategies import turns

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.config import DEFAULT_CONFIG, EFFICIENCY, parse_config
+from mlflow_adk_eval.config.eval_config import DEFAULT_CONFIG, EFFICIENCY, parse_config
 from mlflow_adk_eval.criteria import plan
 from mlflow_adk_eval.errors import ConfigError, JudgeError
-from mlflow_adk_eval.judge.judging import JudgeSetup, Judging
+from mlflow_adk_eval.judge.session import JudgeSetup, Judging
 from tests.criteria.builders import RESPONSE, TRAJECTORY, case, cases, config, scenario, turn
 
 STATE = "final_session_state"

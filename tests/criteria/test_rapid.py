@@ -12,13 +12,13 @@ import pytest
 from click.testing import CliRunner
 
 from mlflow_adk_eval import evaluate, metrics, scorers
-from mlflow_adk_eval.cli import cli
-from mlflow_adk_eval.config import SETTINGS, parse_config
+from mlflow_adk_eval.cli.main import cli
+from mlflow_adk_eval.config.eval_config import SETTINGS, parse_config
+from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS
+from mlflow_adk_eval.criteria.rapid.computed import computed_score
 from mlflow_adk_eval.errors import ConfigError, UsageError
 from mlflow_adk_eval.evalset import AgentDetails, AppDetails, Invocation, write_eval_set
-from mlflow_adk_eval.outcome import Errored, Report, Scored
-from mlflow_adk_eval.rapid_eval.computed import computed_score
-from mlflow_adk_eval.rapid_metrics import RAPID_METRICS
+from mlflow_adk_eval.results.report import Errored, Report, Scored
 from mlflow_adk_eval.runner import score
 from mlflow_adk_eval.testing import ScriptedJudge
 from tests.criteria.builders import call, case, cases, scenario, turn

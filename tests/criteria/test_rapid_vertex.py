@@ -10,14 +10,14 @@ import pandas as pd
 import pytest
 
 from mlflow_adk_eval import metrics, scorers
-from mlflow_adk_eval.config import SETTINGS, parse_config
+from mlflow_adk_eval.config.eval_config import SETTINGS, parse_config
+from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS, RapidMetric
 from mlflow_adk_eval.errors import ConfigError, JudgeError
 from mlflow_adk_eval.evalset import AgentDetails, AppDetails, Invocation
 from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.outcome import Errored, Report, Scored
-from mlflow_adk_eval.rapid_metrics import RAPID_METRICS, RapidMetric
+from mlflow_adk_eval.results.report import Errored, Report, Scored
 from mlflow_adk_eval.runner import score
-from mlflow_adk_eval.tracking.judging import settings_params
+from mlflow_adk_eval.tracking.judge_facts import settings_params
 from tests.criteria.builders import call, case, cases, turn
 from tests.judge.servers import Server, serving
 from tests.judge.vertex_server import LOCATION, PROJECT, error

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlflow_adk_eval.config.criteria import CriterionSettings
 from mlflow_adk_eval.criteria.response_match import ResponseMatch
+from mlflow_adk_eval.criteria.text import words
+from mlflow_adk_eval.criteria.text.stemmer import stem
+from mlflow_adk_eval.criteria.text.words import rouge_1, tokens
 from mlflow_adk_eval.evalset import Content, Invocation, Part
-from mlflow_adk_eval.kernels import words
-from mlflow_adk_eval.kernels.stemmer import stem
-from mlflow_adk_eval.kernels.words import rouge_1, tokens
-from mlflow_adk_eval.outcome import Scored
-from mlflow_adk_eval.settings import CriterionSettings
+from mlflow_adk_eval.results.report import Scored
 from tests.criteria.builders import message, run_of, turn
 
 SUFFIXES = (

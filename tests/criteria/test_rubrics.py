@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from pydantic import TypeAdapter
 
-from mlflow_adk_eval.criteria.base import CaseRun
+from mlflow_adk_eval.config.criteria import RubricSettings
+from mlflow_adk_eval.criteria.criterion import CaseRun
 from mlflow_adk_eval.criteria.rubric_quality import FinalResponseQuality, ToolUseQuality, TrajectoryQuality
 from mlflow_adk_eval.criteria.rubrics import (
     FINAL_RESPONSE,
@@ -22,8 +23,7 @@ from mlflow_adk_eval.criteria.rubrics import (
 )
 from mlflow_adk_eval.evalset import AgentDetails, AppDetails, EvalCase, Invocation, Rubric
 from mlflow_adk_eval.judge import load_prompt
-from mlflow_adk_eval.outcome import CriterionResult, Errored, Scored
-from mlflow_adk_eval.settings import RubricSettings
+from mlflow_adk_eval.results.report import CriterionResult, Errored, Scored
 from tests.criteria.builders import call, case, event, recorded, scenario, turn
 from tests.criteria.juries import Bench, judged
 from tests.strategies import QUICK, invocations

@@ -10,15 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlflow_adk_eval.config.criteria import UserSimulatorSettings
 from mlflow_adk_eval.criteria import CaseRun
 from mlflow_adk_eval.criteria.personas import persona_text, prebuilt_personas
 from mlflow_adk_eval.criteria.user_simulator import UserSimulatorQuality
 from mlflow_adk_eval.evalset import ConversationScenario, EvalCase, Invocation, InvocationEvent
 from mlflow_adk_eval.evalset.models import PERSONAS, UserPersona
-from mlflow_adk_eval.judge.jury import Jury, Paper
 from mlflow_adk_eval.judge.question import Question
-from mlflow_adk_eval.outcome import Errored, Judged, Outcome, Scored, Skipped, mean
-from mlflow_adk_eval.settings import UserSimulatorSettings
+from mlflow_adk_eval.judge.voting import Jury, Paper
+from mlflow_adk_eval.results.report import (
+    Errored,
+    Judged,
+    Outcome,
+    Scored,
+    Skipped,
+    mean,
+)
 from tests.criteria.builders import call, event, message, recorded, run_of, turn
 from tests.strategies import QUICK
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.evalset import Content, FunctionResponse, Invocation, InvocationEvent, Part, dump
-from mlflow_adk_eval.outcome import Errored, Scored
+from mlflow_adk_eval.results.report import Errored, Scored
 from tests.criteria.builders import call, event, recorded, run_of, turn
 from tests.criteria.vertex_kit import by_us, said, scores
 from tests.judge.servers import Server, serving
@@ -208,7 +208,7 @@ def test_turns_are_judged_at_the_same_time_and_not_one_after_the_other(by_adk: B
 def test_the_base_url_of_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     from google.auth.credentials import AnonymousCredentials
 
-    from mlflow_adk_eval.judge.vertex import vertex_client
+    from mlflow_adk_eval.judge.providers.vertex import vertex_client
 
     monkeypatch.setenv("GOOGLE_VERTEX_BASE_URL", "http://private.endpoint")
     theirs = agentplatform.Client(project=PROJECT, location=LOCATION, credentials=AnonymousCredentials())

@@ -6,13 +6,13 @@ from typing import Any
 
 import anyio
 
-from mlflow_adk_eval.criteria.base import CaseRun, Planned, apply
+from mlflow_adk_eval.config.criteria import SETTINGS
+from mlflow_adk_eval.criteria.criterion import CaseRun, Planned, apply
 from mlflow_adk_eval.criteria.vertex import VERTEX
 from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.calls import Accounts, Calls
-from mlflow_adk_eval.judge.vertex import VertexService
-from mlflow_adk_eval.outcome import CriterionResult, Scored
-from mlflow_adk_eval.settings import SETTINGS
+from mlflow_adk_eval.judge.client.client import Accounts, Calls
+from mlflow_adk_eval.judge.providers.vertex import VertexService
+from mlflow_adk_eval.results.report import CriterionResult, Scored
 from tests.criteria.builders import run_of, turn
 from tests.judge.servers import Server
 from tests.judge.vertex_server import client_of

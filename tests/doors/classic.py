@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from mlflow_adk_eval.outcome import Report
+from mlflow_adk_eval.results.report import Report
 from tests.doors.genai import tracking
 from tests.tracking.conftest import copied
 

@@ -41,7 +41,7 @@ def test_importing_mlflow_loads_next_to_nothing_of_ours_and_says_nothing() -> No
     done = python("import sys, mlflow, mlflow.models\nprint('\\n'.join(sys.modules))")
     loaded = set(done.stdout.split())
     ours = {name for name in loaded if name.startswith("mlflow_adk_eval")}
-    assert ours == {"mlflow_adk_eval", "mlflow_adk_eval.mlflow_plugins", "mlflow_adk_eval.mlflow_plugins.dataset"}
+    assert ours == {"mlflow_adk_eval", "mlflow_adk_eval.integrations.evaluator", "mlflow_adk_eval.integrations.evaluator.dataset"}
     assert not {name for name in loaded if name.startswith(("google.adk", "google.genai"))}
     assert "adk_evalset" not in done.stderr
 
@@ -53,7 +53,7 @@ def test_mlflow_lists_the_evaluator_and_loads_nothing_for_it_but_its_class() -> 
     evaluators, loaded = done.stdout.splitlines()
     assert "'adk'" in evaluators
     assert loaded.count("mlflow_adk_eval.") == 3
-    assert "mlflow_adk_eval.mlflow_plugins.evaluator" in loaded
+    assert "mlflow_adk_eval.integrations.evaluator.evaluator" in loaded
 
 
 def test_it_is_known_by_our_digest_under_the_id_of_the_set(file: Path) -> None:
@@ -178,7 +178,7 @@ def test_evaluate_takes_a_managed_dataset_and_its_run_links_to_it(uri: str) -> N
     import mlflow
 
     from mlflow_adk_eval import evaluate
-    from mlflow_adk_eval.tracking.datasets import push_eval_set
+    from mlflow_adk_eval.integrations.datasets import push_eval_set
 
     dataset = push_eval_set(rooms(), "managed rooms")
     report = evaluate(dataset, expected_of(rooms()), CONFIG, experiment="managed")

@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 
 from mlflow_adk_eval.errors import EvalSetError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet, eval_set_digest, load_eval_set, parse_eval_set
-from mlflow_adk_eval.tracking.dataset_records import Changes, Stored, cases_of, changes, records_of
+from mlflow_adk_eval.integrations.dataset_records import (
+    Changes,
+    Stored,
+    cases_of,
+    changes,
+    records_of,
+)
 from tests.strategies import QUICK, eval_sets, legacy_cases
 from tests.tracking.small import rooms, turn
 

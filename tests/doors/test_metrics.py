@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 
 from mlflow_adk_eval import metrics, score
-from mlflow_adk_eval.config import VertexSettings
-from mlflow_adk_eval.doors import scoring
+from mlflow_adk_eval.config.eval_config import VertexSettings
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import Invocation, dump
+from mlflow_adk_eval.integrations.scoring import scoring
 from mlflow_adk_eval.judge import JudgeOptions, Unavailable
-from mlflow_adk_eval.judge.base import Request
+from mlflow_adk_eval.judge.protocol import Request
 from mlflow_adk_eval.testing import ScriptedJudge
 from tests.criteria.builders import RESPONSE, TRAJECTORY, call, case, cases, turn
 from tests.doors.classic import Evaluated, case_scores, evaluated, frame, tracked
@@ -408,7 +408,7 @@ class TestJudgeModel:
         assert described["judge_model"] == "gemini-2.5-pro"
 
     def test_is_vertex_where_its_service_decides(self) -> None:
-        from mlflow_adk_eval.tracking.metrics import _judge_model
+        from mlflow_adk_eval.integrations.classic_metrics import _judge_model
 
         assert _judge_model(scoring({"criteria": {RESPONSE: 0.5}}), VertexSettings(threshold=0.5), own_judge=True) == "vertex"
 

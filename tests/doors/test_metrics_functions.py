@@ -14,9 +14,15 @@ import pytest
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval import metrics
-from mlflow_adk_eval.config import DEFAULT_CONFIG, EFFICIENCY, SETTINGS, JudgeModelOptions, VertexSettings
-from mlflow_adk_eval.doors.factories import ABOUT, JudgeArgs
+from mlflow_adk_eval.config.eval_config import (
+    DEFAULT_CONFIG,
+    EFFICIENCY,
+    SETTINGS,
+    JudgeModelOptions,
+    VertexSettings,
+)
 from mlflow_adk_eval.errors import ConfigError, JudgeError, UsageError
+from mlflow_adk_eval.integrations.functions import ABOUT, JudgeArgs
 from mlflow_adk_eval.testing import ScriptedJudge
 
 NAMES = list(SETTINGS)

@@ -8,10 +8,19 @@ import pytest
 from hypothesis import given
 
 from mlflow_adk_eval.agents import Played
-from mlflow_adk_eval.doors import row_of
-from mlflow_adk_eval.doors.records import EXPECTATIONS, case_of, cells_of, has_answer, outputs_of, record_of, tells_of_tools, with_turns
 from mlflow_adk_eval.errors import EvalSetError
 from mlflow_adk_eval.evalset import EvalCase, Invocation
+from mlflow_adk_eval.integrations.records import (
+    EXPECTATIONS,
+    case_of,
+    cells_of,
+    has_answer,
+    outputs_of,
+    record_of,
+    tells_of_tools,
+    with_turns,
+)
+from mlflow_adk_eval.integrations.rows import row_of
 from tests.strategies import eval_cases
 from tests.tracking.small import rooms, turn
 

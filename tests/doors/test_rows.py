@@ -10,10 +10,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mlflow_adk_eval.doors.cells import is_missing
-from mlflow_adk_eval.doors.rows import CALLS, CELLS, MADE, RESPONSE, Row, row_of
 from mlflow_adk_eval.errors import EvalSetError
 from mlflow_adk_eval.evalset import Content, EvalCase, FunctionCall, Invocation, Part, SessionInput
+from mlflow_adk_eval.integrations.cells import is_missing
+from mlflow_adk_eval.integrations.rows import (
+    CALLS,
+    CELLS,
+    MADE,
+    RESPONSE,
+    Row,
+    row_of,
+)
 
 SWITCH = {"name": "switch", "args": {"room": "hall"}}
 HEAT = {"name": "heat", "args": {"to": 21}}

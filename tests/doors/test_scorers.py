@@ -12,13 +12,13 @@ from mlflow.entities import AssessmentSource
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval import scorers
 from mlflow_adk_eval.agents import Played
-from mlflow_adk_eval.doors.records import outputs_of
 from mlflow_adk_eval.evalset import EvalSet, Invocation
+from mlflow_adk_eval.integrations.predict_fn import records
+from mlflow_adk_eval.integrations.records import outputs_of
 from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.base import Refused, Request
-from mlflow_adk_eval.outcome import Report
+from mlflow_adk_eval.judge.protocol import Refused, Request
+from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.testing import Answer, ScriptedJudge, answer_for
-from mlflow_adk_eval.tracking.predicting import records
 from tests.doors.genai import QUIET, errors_of, feedback_of, genai_store, traces_of, values_of
 from tests.tracking.small import rooms, turn
 

@@ -137,7 +137,7 @@ def test_copies_made_together_share_their_judges(store: str) -> None:
 
 
 def test_one_made_by_hand_says_how_to_make_it(store: str) -> None:
-    from mlflow_adk_eval.tracking.scorers import RowScorer
+    from mlflow_adk_eval.integrations.genai_scorers import RowScorer
 
     with pytest.raises(UsageError, match=r"use scorers\.from_config or scorers\.response_match_score"):
         RowScorer(name="x", criterion="response_match_score").run(**ROW)

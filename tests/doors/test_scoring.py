@@ -12,14 +12,15 @@ import pytest
 
 from mlflow_adk_eval import score
 from mlflow_adk_eval.agents import Played
-from mlflow_adk_eval.concurrency import BACKGROUND
-from mlflow_adk_eval.doors import Row, Scoring, row_of, scoring
-from mlflow_adk_eval.doors.explained import explained
 from mlflow_adk_eval.errors import ConfigError, JudgeError
 from mlflow_adk_eval.evalset import EvalCase
+from mlflow_adk_eval.integrations.explained import explained
+from mlflow_adk_eval.integrations.rows import Row, row_of
+from mlflow_adk_eval.integrations.scoring import Scoring, scoring
 from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.base import Refused, Unavailable
-from mlflow_adk_eval.outcome import Errored
+from mlflow_adk_eval.judge.protocol import Refused, Unavailable
+from mlflow_adk_eval.results.report import Errored
+from mlflow_adk_eval.runtime import BACKGROUND
 from mlflow_adk_eval.testing import ScriptedJudge
 from tests.criteria.builders import RESPONSE, TRAJECTORY, call, case, cases, scenario, turn
 
@@ -113,7 +114,7 @@ class TestPaidOnce:
         asked = len(judge.requests)
         assert "given up" in explained(ready.result(row(case("b", turn("yes"))), MATCH))
         assert len(judge.requests) == asked
-        monkeypatch.setattr(sys.modules["mlflow_adk_eval.doors.scoring"], "PAUSE_S", 0.0)
+        monkeypatch.setattr(sys.modules["mlflow_adk_eval.integrations.scoring"], "PAUSE_S", 0.0)
         assert ready.result(row(case("b", turn("yes"))), MATCH).score == 1.0
 
     def test_rows_are_judged_at_the_same_time(self) -> None:
@@ -240,7 +241,7 @@ class TestBackground:
 
     def test_judges_of_a_scoring_that_nobody_holds_are_closed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         made = ScriptedJudge("valid")
-        monkeypatch.setattr("mlflow_adk_eval.judge.judging.resolve_judge", lambda *_: made)
+        monkeypatch.setattr("mlflow_adk_eval.judge.session.resolve_judge", lambda *_: made)
         ready = scoring(JUDGED, judge="some/model")
         ready.result(row(case("a", turn("yes"))), MATCH)
         del ready

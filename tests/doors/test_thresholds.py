@@ -14,7 +14,7 @@ import pytest
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.errors import ConfigError, PolicyError
-from mlflow_adk_eval.gate.policy_file import load_policy
+from mlflow_adk_eval.gating.policy.load import load_policy
 from tests.doors.plugin_kit import cold, configured_store
 from tests.tracking.small import CONFIG, expected_of, rooms
 

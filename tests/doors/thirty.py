@@ -11,7 +11,7 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
 from mlflow_adk_eval.evalset import EvalSet
-from mlflow_adk_eval.judge.base import Request
+from mlflow_adk_eval.judge.protocol import Request
 from mlflow_adk_eval.testing import ScriptedJudge
 from tests.agents.scripted import call, llm, results, text, user_text
 

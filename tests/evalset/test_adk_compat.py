@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from mlflow_adk_eval.config import load_config
+from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.evalset import EvalSet, dumps, eval_set_digest, load_eval_set, migrate, parse_eval_set, write_eval_set
 from mlflow_adk_eval.evalset.result import dumps_result, parse_result
 from tests.evalset.test_result import METRIC, result_of

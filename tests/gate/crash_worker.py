@@ -11,9 +11,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
 from mlflow import MlflowClient  # noqa: F401 - imported once, for all
 
-from mlflow_adk_eval.gate.alias import promote_in
-from mlflow_adk_eval.gate.policy import DEFAULT_POLICY
-from mlflow_adk_eval.gate.record import Target
+from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY
+from mlflow_adk_eval.gating.promotion.promote import promote_in
+from mlflow_adk_eval.gating.promotion.record import Target
 from tests.gate.fence_kit import Dying, Watched, without_waiting_for_the_disk
 
 

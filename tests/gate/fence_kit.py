@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mlflow_adk_eval.gate.evidence import Evidence
-from mlflow_adk_eval.gate.ledger import Ledger, read_ledger
-from mlflow_adk_eval.gate.mlflow_store import MlflowStore
-from mlflow_adk_eval.gate.record import Record, Target, Version
+from mlflow_adk_eval.gating.evidence.integrity import Evidence
+from mlflow_adk_eval.gating.mlflow_store import MlflowStore
+from mlflow_adk_eval.gating.promotion.claims import Ledger, read_ledger
+from mlflow_adk_eval.gating.promotion.record import Record, Target, Version
 
 
 class Watched(MlflowStore):

@@ -13,16 +13,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from mlflow_adk_eval.agents.base import Played
-from mlflow_adk_eval.agents.recording import Recording
-from mlflow_adk_eval.config import EvalConfig, dumps_config, load_config
+from mlflow_adk_eval.agents.protocol import Played
+from mlflow_adk_eval.agents.recordings.recording import Recording
+from mlflow_adk_eval.config.eval_config import EvalConfig, dumps_config, load_config
 from mlflow_adk_eval.evalset import EvalSet, Invocation, dumps, eval_set_digest
-from mlflow_adk_eval.gate.evidence import Evidence
-from mlflow_adk_eval.gate.keys import key_of_criterion
-from mlflow_adk_eval.outcome import Report
+from mlflow_adk_eval.gating.evidence.integrity import Evidence
+from mlflow_adk_eval.gating.keys import key_of_criterion
+from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.results.table import table_of
+from mlflow_adk_eval.results.votes import dump_votes, judged_criteria
 from mlflow_adk_eval.runner import run
-from mlflow_adk_eval.table import table_of
-from mlflow_adk_eval.votes import dump_votes, judged_criteria
 
 TRAJECTORY, RESPONSE = "tool_trajectory_avg_score", "response_match_score"
 CONFIG = {"criteria": {TRAJECTORY: 1.0, RESPONSE: 0.5}}

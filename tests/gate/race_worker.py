@@ -15,9 +15,9 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.gate.alias import promote_in
-from mlflow_adk_eval.gate.policy import DEFAULT_POLICY
-from mlflow_adk_eval.gate.record import Target
+from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY
+from mlflow_adk_eval.gating.promotion.promote import promote_in
+from mlflow_adk_eval.gating.promotion.record import Target
 from tests.gate.fence_kit import Dawdling, Watched, without_waiting_for_the_disk
 
 Task = dict[str, Any]

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from mlflow_adk_eval.cli_gate import gate_group, verify_command
+from mlflow_adk_eval.cli.gate import gate_group, verify_command
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.gate.audit import AliasAudit, audit, audit_in
-from mlflow_adk_eval.gate.mlflow_store import MlflowStore
+from mlflow_adk_eval.gating.mlflow_store import MlflowStore
+from mlflow_adk_eval.gating.promotion.audit import AliasAudit, audit, audit_in
 from tests.gate.entrant import Entrant, promoted
 from tests.gate.fence_kit import ledger_of
 from tests.gate.gate_kit import Lab

@@ -11,12 +11,12 @@ import pytest
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
-from mlflow_adk_eval.gate.baseline import Rematch
-from mlflow_adk_eval.gate.champion import overridden
-from mlflow_adk_eval.gate.evidence import Evidence
-from mlflow_adk_eval.gate.policy_file import load_policy
-from mlflow_adk_eval.gate.promotion import gate, promote
-from mlflow_adk_eval.outcome import Decision
+from mlflow_adk_eval.gating.api import gate, promote
+from mlflow_adk_eval.gating.baseline.baseline import Rematch
+from mlflow_adk_eval.gating.baseline.find import overridden
+from mlflow_adk_eval.gating.evidence.integrity import Evidence
+from mlflow_adk_eval.gating.policy.load import load_policy
+from mlflow_adk_eval.results.report import Decision
 from tests.gate.gate_kit import TRAJECTORY, Lab, changed, eval_set_of, evidence_of, report_of, with_artifact
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.gate.comparable import incomparable
-from mlflow_adk_eval.gate.decide import decide
-from mlflow_adk_eval.gate.evidence import Evidence
+from mlflow_adk_eval.gating.baseline.comparable import incomparable
+from mlflow_adk_eval.gating.evidence.integrity import Evidence
+from mlflow_adk_eval.gating.rules.decide import decide
 from tests.gate.gate_kit import RESPONSE, TRAJECTORY, changed, evidence_of
 from tests.gate.policy_kit import CHAMPION, JUDGED, cases, champion, policy, report_with, run_with, vote
 

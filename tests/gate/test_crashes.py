@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from mlflow_adk_eval.gate.alias import promote_in
-from mlflow_adk_eval.gate.audit import audit_in
-from mlflow_adk_eval.gate.fence import Patience
-from mlflow_adk_eval.gate.mlflow_store import MlflowStore
-from mlflow_adk_eval.gate.policy import DEFAULT_POLICY
-from mlflow_adk_eval.gate.promotion import verify
-from mlflow_adk_eval.gate.record import Target
+from mlflow_adk_eval.gating.api import verify
+from mlflow_adk_eval.gating.mlflow_store import MlflowStore
+from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY
+from mlflow_adk_eval.gating.promotion.audit import audit_in
+from mlflow_adk_eval.gating.promotion.claim import Patience
+from mlflow_adk_eval.gating.promotion.promote import promote_in
+from mlflow_adk_eval.gating.promotion.record import Target
 from tests.gate.fence_kit import ledger_of, two_against_one
 from tests.gate.gate_kit import Lab, evidence_of, report_of
 

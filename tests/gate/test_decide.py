@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.evalset import EvalSet
-from mlflow_adk_eval.gate.decide import decide
-from mlflow_adk_eval.gate.evidence import Evidence
-from mlflow_adk_eval.gate.keys import key_of_criterion
-from mlflow_adk_eval.gate.policy import DEFAULT_POLICY
-from mlflow_adk_eval.gate.policy_file import parse_policy
-from mlflow_adk_eval.outcome import Decision
+from mlflow_adk_eval.gating.evidence.integrity import Evidence
+from mlflow_adk_eval.gating.keys import key_of_criterion
+from mlflow_adk_eval.gating.policy.load import parse_policy
+from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY
+from mlflow_adk_eval.gating.rules.decide import decide
+from mlflow_adk_eval.results.report import Decision
 from mlflow_adk_eval.tracking.bundle import metrics_of
 from tests.gate.gate_kit import (
     CONFIG,

@@ -10,9 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.gate.ledger import Claim, Confirmation, End, Entry, Ledger, aliases_in, key_of, read_claim, read_ledger, text_of
-from mlflow_adk_eval.gate.mlflow_ledger import MlflowLedger, ledger_name
-from mlflow_adk_eval.gate.mlflow_store import MlflowStore
+from mlflow_adk_eval.gating.mlflow_store import MlflowStore
+from mlflow_adk_eval.gating.promotion.claims import (
+    Claim,
+    Confirmation,
+    End,
+    Entry,
+    Ledger,
+    aliases_in,
+    key_of,
+    read_claim,
+    read_ledger,
+    text_of,
+)
+from mlflow_adk_eval.gating.promotion.mlflow_claims import MlflowLedger, ledger_name
 from tests.gate.gate_kit import Lab
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from mlflow_adk_eval.calibration import load_calibration
+from mlflow_adk_eval.analysis.calibration import load_calibration
+from mlflow_adk_eval.cli.validation import validate_file
 from mlflow_adk_eval.errors import InputError, PolicyError
-from mlflow_adk_eval.gate.measures import OF_A_CRITERION, OF_ALL
-from mlflow_adk_eval.gate.policy import DEFAULT_POLICY, Policy, Rule, Waiver
-from mlflow_adk_eval.gate.policy_file import load_policy, parse_policy, policy_schema
-from mlflow_adk_eval.validation import validate_file
+from mlflow_adk_eval.gating.policy.load import load_policy, parse_policy, policy_schema
+from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, Policy, Rule, Waiver
+from mlflow_adk_eval.gating.rules.measures import OF_A_CRITERION, OF_ALL
 from tests.gate.policy_kit import calibration_of
 
 DOCS = Path(__file__).parents[2] / "docs"

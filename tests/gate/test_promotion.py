@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
+import inspect
 import json
 import os
 import socket
@@ -19,15 +21,15 @@ import pytest
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.errors import GateFailed, TrackingError, UsageError
-from mlflow_adk_eval.gate.alias import promote_in
-from mlflow_adk_eval.gate.baseline import Baseline
-from mlflow_adk_eval.gate.evidence import Evidence
-from mlflow_adk_eval.gate.fence import Patience
-from mlflow_adk_eval.gate.ledger import Confirmation, text_of
-from mlflow_adk_eval.gate.policy import DEFAULT_POLICY, BaselineSource
-from mlflow_adk_eval.gate.promotion import MlflowStore, gate, promote, verify
-from mlflow_adk_eval.gate.record import Record, Target
-from mlflow_adk_eval.outcome import Decision
+from mlflow_adk_eval.gating.api import MlflowStore, gate, promote, verify
+from mlflow_adk_eval.gating.baseline.baseline import Baseline
+from mlflow_adk_eval.gating.evidence.integrity import Evidence
+from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, BaselineSource
+from mlflow_adk_eval.gating.promotion.claim import Patience
+from mlflow_adk_eval.gating.promotion.claims import Confirmation, text_of
+from mlflow_adk_eval.gating.promotion.promote import promote_in
+from mlflow_adk_eval.gating.promotion.record import Record, Target
+from mlflow_adk_eval.results.report import Decision
 from tests.gate.fence_kit import ledger_of
 from tests.gate.gate_kit import TRAJECTORY, Lab, evidence_of, report_of
 
@@ -603,15 +605,16 @@ def test_what_mlflow_is_told_about_patience_is_taken_back(nowhere: str, monkeypa
 
 
 def test_deciding_does_not_need_mlflow() -> None:
-    code = "import sys, mlflow_adk_eval.gate, mlflow_adk_eval.gate.decide, mlflow_adk_eval.gate.policy; assert 'mlflow' not in sys.modules"
+    code = "import sys, mlflow_adk_eval.gating, mlflow_adk_eval.gating.rules.decide, mlflow_adk_eval.gating.policy.model; assert 'mlflow' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_the_module_is_the_function(lab: Lab, good: Entrant) -> None:
+def test_gate_stays_a_function_whatever_is_imported(lab: Lab, good: Entrant) -> None:
     assert adk_eval.gate(good.run_id, tracking_uri=lab.uri).passed
-    from mlflow_adk_eval.gate import DEFAULT_POLICY as policy  # noqa: N811 - the name is not under test
+    from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY as policy  # noqa: N811 - the name is not under test
 
     assert adk_eval.gate(good.run_id, policy, tracking_uri=lab.uri).passed
-    assert sys.modules["mlflow_adk_eval.gate"].gate(good.run_id, tracking_uri=lab.uri).passed
+    assert inspect.isfunction(adk_eval.gate)
+    assert adk_eval.gate is importlib.import_module("mlflow_adk_eval.gating.api").gate
     with pytest.raises(AttributeError, match="no attribute 'gait'"):
-        _ = sys.modules["mlflow_adk_eval.gate"].gait
+        _ = adk_eval.gait

@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.gate.alias import promote_in
-from mlflow_adk_eval.gate.audit import audit_in
-from mlflow_adk_eval.gate.mlflow_store import MlflowStore
-from mlflow_adk_eval.gate.policy import DEFAULT_POLICY
-from mlflow_adk_eval.gate.record import Target
+from mlflow_adk_eval.gating.mlflow_store import MlflowStore
+from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY
+from mlflow_adk_eval.gating.promotion.audit import audit_in
+from mlflow_adk_eval.gating.promotion.promote import promote_in
+from mlflow_adk_eval.gating.promotion.record import Target
 from tests.gate.fence_kit import ledger_of
 from tests.gate.gate_kit import Lab, evidence_of, report_of
 

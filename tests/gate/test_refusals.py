@@ -12,8 +12,8 @@ import pytest
 
 from mlflow_adk_eval.errors import GateFailed
 from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
-from mlflow_adk_eval.gate.evidence import Evidence
-from mlflow_adk_eval.gate.promotion import gate, promote
+from mlflow_adk_eval.gating.api import gate, promote
+from mlflow_adk_eval.gating.evidence.integrity import Evidence
 from tests.gate.gate_kit import (
     CONFIG,
     RESPONSE,

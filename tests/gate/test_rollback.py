@@ -7,10 +7,10 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from mlflow_adk_eval.cli_gate import rollback_command
+from mlflow_adk_eval.cli.gate import rollback_command
 from mlflow_adk_eval.errors import GateFailed, UsageError
-from mlflow_adk_eval.gate.mlflow_store import MlflowStore
-from mlflow_adk_eval.gate.rollback import Move, Way, rollback
+from mlflow_adk_eval.gating.mlflow_store import MlflowStore
+from mlflow_adk_eval.gating.promotion.rollback import Move, Way, rollback
 from tests.gate.entrant import Entrant, promoted
 from tests.gate.fence_kit import ledger_of
 from tests.gate.gate_kit import Lab

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.gate.baseline import Baseline
-from mlflow_adk_eval.gate.decide import decide
-from mlflow_adk_eval.gate.drops import cases_to_decide, judge_drop, smallest_shown
-from mlflow_adk_eval.gate.evidence import Evidence
-from mlflow_adk_eval.gate.limits import Limit, judge_interval
-from mlflow_adk_eval.gate.policy import Policy
-from mlflow_adk_eval.outcome import Check, Decision
-from mlflow_adk_eval.stats import Paired, compare_paired, holm
+from mlflow_adk_eval.analysis.stats import Paired, compare_paired, holm
+from mlflow_adk_eval.gating.baseline.baseline import Baseline
+from mlflow_adk_eval.gating.evidence.integrity import Evidence
+from mlflow_adk_eval.gating.policy.model import Policy
+from mlflow_adk_eval.gating.rules.decide import decide
+from mlflow_adk_eval.gating.rules.max_drop import cases_to_decide, judge_drop, smallest_shown
+from mlflow_adk_eval.gating.rules.min_max import Limit, judge_interval
+from mlflow_adk_eval.results.report import Check, Decision
 from tests.gate.gate_kit import RESPONSE, TRAJECTORY, changed, evidence_of
 from tests.gate.policy_kit import CHAMPION, JUDGED, Scores, calibration_of, cases, champion, only_check, policy, report_with, run_with, vote
 

@@ -13,12 +13,12 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.cli_gate import gate_group
+from mlflow_adk_eval.cli.gate import gate_group
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.gate.audit import audit
-from mlflow_adk_eval.gate.mlflow_store import MlflowStore
-from mlflow_adk_eval.gate.rollback import rollback
-from mlflow_adk_eval.gate.signing import Secret, load_signer, load_verifier, make_key
+from mlflow_adk_eval.gating.mlflow_store import MlflowStore
+from mlflow_adk_eval.gating.promotion.audit import audit
+from mlflow_adk_eval.gating.promotion.rollback import rollback
+from mlflow_adk_eval.gating.promotion.signing import Secret, load_signer, load_verifier, make_key
 from tests.gate.entrant import Entrant, promoted
 from tests.gate.gate_kit import Lab
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.gate.differences import differences
-from mlflow_adk_eval.gate.mlflow_store import MlflowStore
-from mlflow_adk_eval.gate.policy import Policy
-from mlflow_adk_eval.gate.policy_file import load_policy
-from mlflow_adk_eval.gate.record import read_record
-from mlflow_adk_eval.outcome import Check, Decision
+from mlflow_adk_eval.gating.differences import differences
+from mlflow_adk_eval.gating.mlflow_store import MlflowStore
+from mlflow_adk_eval.gating.policy.load import load_policy
+from mlflow_adk_eval.gating.policy.model import Policy
+from mlflow_adk_eval.gating.promotion.record import read_record
+from mlflow_adk_eval.results.report import Check, Decision
 from tests.gate.entrant import Entrant, promoted
 from tests.gate.gate_kit import TRAJECTORY, Lab
 

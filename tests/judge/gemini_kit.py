@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.judge.base import Answer, Request
-from mlflow_adk_eval.judge.gemini import GeminiJudge
+from mlflow_adk_eval.judge.protocol import Answer, Request
+from mlflow_adk_eval.judge.providers.gemini import GeminiJudge
 
 MODEL = "gemini-2.5-flash"
 KEY = "AIza-never-to-be-seen-0123456789"

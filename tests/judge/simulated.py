@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import anyio
 
-from mlflow_adk_eval.concurrency import gathered
 from mlflow_adk_eval.judge import Answer, NoAnswer, Refused, Unavailable
+from mlflow_adk_eval.runtime import gathered
 
 T = TypeVar("T")
 

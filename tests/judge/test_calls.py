@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.judge import Answer, Budget, JudgeOptions, NoAnswer, Refused, Unavailable
-from mlflow_adk_eval.judge.calls import Accounts, Calls, Made
-from mlflow_adk_eval.judge.jury import Tally
+from mlflow_adk_eval.judge.client.client import Accounts, Calls, Made
+from mlflow_adk_eval.judge.voting import Tally
 from tests.judge.simulated import BROKEN, DOWN, NOT_THIS, Provider, all_of, between, simulated, sometimes
 from tests.strategies import QUICK
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.errors import ConfigError, JudgeError
-from mlflow_adk_eval.judge import gemini
-from mlflow_adk_eval.judge.base import Refused, Unavailable
-from mlflow_adk_eval.judge.gemini import GeminiJudge
+from mlflow_adk_eval.judge.protocol import Refused, Unavailable
+from mlflow_adk_eval.judge.providers import gemini
+from mlflow_adk_eval.judge.providers.gemini import GeminiJudge
 from tests.judge.gemini_kit import KEY, MODEL, SCHEMA, answered, asked, empty_environment, failed, request, with_key
 from tests.judge.servers import (
     CUT,
@@ -382,8 +382,8 @@ class TestSetUp:
 
     def test_nothing_is_loaded_before_it_is_needed(self) -> None:
         code = (
-            "import sys, mlflow_adk_eval, mlflow_adk_eval.judge, mlflow_adk_eval.judge.resolve, mlflow_adk_eval.judge.gemini, "
-            "mlflow_adk_eval.judge.lite, mlflow_adk_eval.testing\n"
+            "import sys, mlflow_adk_eval, mlflow_adk_eval.judge, mlflow_adk_eval.judge.providers.resolve, mlflow_adk_eval.judge.providers.gemini, "
+            "mlflow_adk_eval.judge.providers.lite, mlflow_adk_eval.testing\n"
             "print(*sorted({'google.genai', 'google.auth', 'litellm', 'openai', 'aiohttp', 'httpx'} & set(sys.modules)))"
         )
         loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from mlflow_adk_eval.errors import JudgeError
-from mlflow_adk_eval.judge import adc, gemini
-from mlflow_adk_eval.judge.base import Refused, Unavailable
-from mlflow_adk_eval.judge.gemini import GeminiJudge
+from mlflow_adk_eval.judge.protocol import Refused, Unavailable
+from mlflow_adk_eval.judge.providers import gemini
+from mlflow_adk_eval.judge.providers import google_credentials as adc
+from mlflow_adk_eval.judge.providers.gemini import GeminiJudge
 from tests.judge.gemini_kit import KEY, MODEL, SCHEMA, answered, empty_environment, failed, request
 from tests.judge.servers import RESET, Call, Reply, Server, gemini_error, judging, serving
 

@@ -14,16 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.criteria.base import CaseRun
+from mlflow_adk_eval.config.criteria import SETTINGS
+from mlflow_adk_eval.criteria.criterion import CaseRun
 from mlflow_adk_eval.criteria.final_response import NAME as FINAL_MATCH
 from mlflow_adk_eval.criteria.final_response import FinalResponseMatch
-from mlflow_adk_eval.criteria.judged import trivial
+from mlflow_adk_eval.criteria.judged_turns import trivial
 from mlflow_adk_eval.criteria.rubric_quality import FinalResponseQuality, ToolUseQuality, TrajectoryQuality
 from mlflow_adk_eval.criteria.rubrics import FINAL_RESPONSE, RUBRIC_TYPES, TOOL_USE, TRAJECTORY
 from mlflow_adk_eval.evalset import EvalCase, Invocation
 from mlflow_adk_eval.judge import Block, Item, Jury, Paper, Question, Request, load_prompt
-from mlflow_adk_eval.outcome import Scored
-from mlflow_adk_eval.settings import SETTINGS
+from mlflow_adk_eval.results.report import Scored
 from tests.judge.injections import DELIMITERS, INJECTIONS
 from tests.strategies import QUICK
 

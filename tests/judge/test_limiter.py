@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.judge import Answer, NoAnswer, Unavailable
-from mlflow_adk_eval.judge.limiter import Limiter
+from mlflow_adk_eval.judge.client.concurrency_limit import START, Came, Window
+from mlflow_adk_eval.judge.client.limiter import Limiter
 from mlflow_adk_eval.judge.pace import Pace
-from mlflow_adk_eval.judge.window import START, Came, Window
 from tests.judge.simulated import DOWN, Provider, all_of, between, simulated, sometimes
 from tests.strategies import QUICK
 

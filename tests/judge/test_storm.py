@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import mlflow_adk_eval as adk_eval
-from mlflow_adk_eval.cli import main
+from mlflow_adk_eval.cli.main import main
 from tests.judge.servers import HANG, RESET, Call, Handler, Reply, gemini_answer, gemini_error, judging, serving
 
 CASES, TURNS = 40, 5

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.judge.base import NoAnswer
 from mlflow_adk_eval.judge.prompt import Block, Prompt
+from mlflow_adk_eval.judge.protocol import NoAnswer
 from mlflow_adk_eval.judge.question import Item, Question
 from mlflow_adk_eval.testing import Answer, Refused, Request, ScriptedJudge, Unavailable, answer_for
 

@@ -14,11 +14,11 @@ import pytest
 from google.auth.credentials import Credentials
 from google.auth.exceptions import RefreshError, TransportError
 
-from mlflow_adk_eval.concurrency import gathered
 from mlflow_adk_eval.judge import Answer, JudgeOptions, Refused, Unavailable
-from mlflow_adk_eval.judge.calls import Accounts, Calls, Made
-from mlflow_adk_eval.judge.vertex import COHERENCE, VertexClient, VertexService, vertex_client
-from mlflow_adk_eval.judge.vertex_reply import Result, RubricVerdict, read_result
+from mlflow_adk_eval.judge.client.client import Accounts, Calls, Made
+from mlflow_adk_eval.judge.providers.vertex import COHERENCE, VertexClient, VertexService, vertex_client
+from mlflow_adk_eval.judge.providers.vertex_reply import Result, RubricVerdict, read_result
+from mlflow_adk_eval.runtime import gathered
 from tests.judge.servers import CUT, HANG, RESET, Reply, replies, serving
 from tests.judge.vertex_server import LOCATION, PROJECT, client_of, error, evaluating, row, said_in, verdict
 

@@ -15,7 +15,7 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 
 from mlflow_adk_eval.errors import JudgeError
-from mlflow_adk_eval.judge.vertex import vertex_client
+from mlflow_adk_eval.judge.providers.vertex import vertex_client
 from tests.judge.servers import Reply, replies, serving
 from tests.judge.vertex_server import LOCATION, PROJECT, row
 
@@ -119,6 +119,6 @@ def test_without_a_base_url_the_location_says_where(location: str, endpoint: str
 
 
 def test_the_package_is_loaded_only_where_it_is_needed() -> None:
-    code = "import sys, mlflow_adk_eval.judge.vertex, mlflow_adk_eval.criteria.vertex; print([m for m in sys.modules if 'aiplatform' in m])"
+    code = "import sys, mlflow_adk_eval.judge.providers.vertex, mlflow_adk_eval.criteria.vertex; print([m for m in sys.modules if 'aiplatform' in m])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mlflow_adk_eval.judge.vertex import VertexClient, vertex_client
+from mlflow_adk_eval.judge.providers.vertex import VertexClient, vertex_client
 from tests.judge.servers import Call, Handler, Reply, Server, gemini_error
 
 PROJECT, LOCATION = "acme", "us-central1"

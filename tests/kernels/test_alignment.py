@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlflow_adk_eval.criteria.text.alignment import (
+    Step,
+    align,
+    differences,
+    json_equal,
+    same_call,
+    trajectory_matches,
+)
 from mlflow_adk_eval.evalset import FunctionCall
-from mlflow_adk_eval.kernels.alignment import Step, align, differences, json_equal, same_call, trajectory_matches
 from tests.criteria.builders import call
 from tests.strategies import json_values
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.kernels.sentences import sentences
+from mlflow_adk_eval.criteria.text.sentences import sentences
 from tests.criteria.strategies import WORDS
 from tests.strategies import QUICK
 

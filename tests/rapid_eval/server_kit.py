@@ -15,8 +15,8 @@ from typing import Any
 import anyio
 import httpx
 
+from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS, RapidMetric
 from mlflow_adk_eval.judge import Request, Unavailable
-from mlflow_adk_eval.rapid_metrics import RAPID_METRICS, RapidMetric
 
 ROOT = Path(__file__).parents[2]
 PATH = "/v1beta1/projects/acme/locations/us-central1:evaluateInstances"

@@ -9,13 +9,19 @@ from hypothesis import strategies as st
 from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu import sentence_bleu
 
+from mlflow_adk_eval.criteria.rapid.computed import bleu, computed_score, exact_match, rouge
+from mlflow_adk_eval.criteria.rapid.messages import RequestError, read_request
+from mlflow_adk_eval.criteria.rapid.tool_calls import (
+    key_match,
+    kv_match,
+    name_match,
+    read_calls,
+    valid,
+)
+from mlflow_adk_eval.criteria.text.alignment import trajectory_matches
+from mlflow_adk_eval.criteria.text.sentences import sentences
+from mlflow_adk_eval.criteria.text.words import tokens, words
 from mlflow_adk_eval.evalset import FunctionCall
-from mlflow_adk_eval.kernels.alignment import trajectory_matches
-from mlflow_adk_eval.kernels.sentences import sentences
-from mlflow_adk_eval.kernels.words import tokens, words
-from mlflow_adk_eval.rapid_eval.computed import bleu, computed_score, exact_match, rouge
-from mlflow_adk_eval.rapid_eval.messages import RequestError, read_request
-from mlflow_adk_eval.rapid_eval.tool_calls import key_match, kv_match, name_match, read_calls, valid
 
 SCRIPTS = (
     "cat",

@@ -5,9 +5,15 @@ from typing import Any
 import pytest
 from pydantic.alias_generators import to_camel
 
+from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS, RapidMetric
+from mlflow_adk_eval.criteria.rapid.messages import (
+    Rated,
+    RequestError,
+    answer,
+    error_body,
+    read_request,
+)
 from mlflow_adk_eval.errors import JudgeError
-from mlflow_adk_eval.rapid_eval.messages import Rated, RequestError, answer, error_body, read_request
-from mlflow_adk_eval.rapid_metrics import RAPID_METRICS, RapidMetric
 
 METRICS = list(RAPID_METRICS.values())
 

@@ -17,8 +17,8 @@ import httpx
 import pytest
 from pydantic.alias_generators import to_camel
 
+from mlflow_adk_eval.config.rapid_catalogue import RapidMetric
 from mlflow_adk_eval.rapid_eval import evaluate_instances
-from mlflow_adk_eval.rapid_metrics import RapidMetric
 from tests.judge.servers import Reply, replies, serving
 from tests.rapid_eval.documented import CURL, PYTHON, answers
 from tests.rapid_eval.server_kit import EXACT, FLUENCY, METRICS, Running, answer_of, error_of, judge, judged_by, post, request_of, served

@@ -14,13 +14,13 @@ import anyio
 import httpx
 import pytest
 
+from mlflow_adk_eval.criteria.rapid.evaluate import LocalBench, Voting
 from mlflow_adk_eval.errors import JudgeError
+from mlflow_adk_eval.integrations.rapid_server import app as server_app
+from mlflow_adk_eval.integrations.rapid_server.app import application
+from mlflow_adk_eval.integrations.rapid_server.server import Serving, serve
 from mlflow_adk_eval.judge import Request
-from mlflow_adk_eval.judge.judging import JudgeSetup, Judging
-from mlflow_adk_eval.rapid_eval import server_app
-from mlflow_adk_eval.rapid_eval.evaluating import LocalBench, Voting
-from mlflow_adk_eval.rapid_eval.server import Serving, serve
-from mlflow_adk_eval.rapid_eval.server_app import application
+from mlflow_adk_eval.judge.session import JudgeSetup, Judging
 from tests.rapid_eval.server_kit import EXACT, FLUENCY, PATH, judge
 
 JSON = {"content-type": "application/json"}

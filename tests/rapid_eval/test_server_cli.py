@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from mlflow_adk_eval.cli import cli
-from mlflow_adk_eval.rapid_metrics import RAPID_METRICS
+from mlflow_adk_eval.cli.main import cli
+from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS
 from tests.rapid_eval.documented import CURL, answers
 from tests.rapid_eval.server_kit import EXACT, answer_of, judged_by, request_of
 from tests.test_cli import invoke

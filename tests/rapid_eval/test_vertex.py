@@ -12,12 +12,12 @@ import anyio
 import pytest
 
 from mlflow_adk_eval import Budget, JudgeOptions
+from mlflow_adk_eval.config.rapid_catalogue import CHOICES, RAPID_METRICS, RapidMetric
+from mlflow_adk_eval.criteria.rapid.messages import read_request
+from mlflow_adk_eval.criteria.rapid.vertex import VertexBench
 from mlflow_adk_eval.errors import JudgeError
-from mlflow_adk_eval.judge.judging import JudgeSetup, Judging
+from mlflow_adk_eval.judge.session import JudgeSetup, Judging
 from mlflow_adk_eval.rapid_eval import RequestError, aevaluate_instances, evaluate_instances
-from mlflow_adk_eval.rapid_eval.messages import read_request
-from mlflow_adk_eval.rapid_eval.vertex import VertexBench
-from mlflow_adk_eval.rapid_metrics import CHOICES, RAPID_METRICS, RapidMetric
 from tests.judge.servers import HANG, RESET, Reply, Server, replies, serving
 from tests.judge.test_vertex import Shelf
 from tests.judge.test_vertex_setup import ENVIRONMENT

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic.alias_generators import to_camel, to_snake
 
-from mlflow_adk_eval.rapid_metrics import RAPID_METRICS, RapidMetric
+from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS, RapidMetric
 from tests.judge.servers import Call, Handler, Reply
 from tests.judge.vertex_server import LOCATION, PROJECT
 

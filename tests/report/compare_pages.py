@@ -6,14 +6,21 @@ from dataclasses import replace
 from typing import Any
 
 from mlflow_adk_eval import EvalConfig, EvalSet, Invocation, Vote, score
-from mlflow_adk_eval.comparison import Comparison, Side, compared, side_of
-from mlflow_adk_eval.config import FinalStateSettings, HallucinationsSettings, RubricSettings, ToolTrajectorySettings
+from mlflow_adk_eval.analysis.comparison import Comparison, Side, compared, side_of
+from mlflow_adk_eval.config.eval_config import FinalStateSettings, HallucinationsSettings, RubricSettings, ToolTrajectorySettings
 from mlflow_adk_eval.evalset import Rubric
 from mlflow_adk_eval.origin import Origin
-from mlflow_adk_eval.outcome import CaseResult, CriterionResult, Errored, Outcome, Report, Scored
-from mlflow_adk_eval.report.html_compare import compare_html
+from mlflow_adk_eval.report.html.compare import compare_html
+from mlflow_adk_eval.results.report import (
+    CaseResult,
+    CriterionResult,
+    Errored,
+    Outcome,
+    Report,
+    Scored,
+)
+from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.testing import ScriptedJudge
-from mlflow_adk_eval.usage import JudgeUsage
 from tests.report.pages import CONFIG, QUALITY, rooms
 
 TRAJECTORY, STATE, GROUNDED = "tool_trajectory_avg_score", "final_session_state", "hallucinations_v1"

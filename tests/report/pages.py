@@ -6,10 +6,17 @@ from html.parser import HTMLParser
 from typing import Any
 
 from mlflow_adk_eval import EvalConfig, EvalSet, Invocation, Vote, score
-from mlflow_adk_eval.outcome import CaseResult, CriterionResult, Errored, Report, Scored, Skipped
-from mlflow_adk_eval.report.html import html_of
+from mlflow_adk_eval.report.html.report import html_of
+from mlflow_adk_eval.results.report import (
+    CaseResult,
+    CriterionResult,
+    Errored,
+    Report,
+    Scored,
+    Skipped,
+)
+from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.testing import Request, ScriptedJudge
-from mlflow_adk_eval.usage import JudgeUsage
 from tests.tracking.small import eval_set, turn
 
 QUALITY = "rubric_based_final_response_quality_v1"

@@ -8,10 +8,10 @@ from dataclasses import replace
 from rich.console import Console
 
 from mlflow_adk_eval import score
-from mlflow_adk_eval.comparing import compare
-from mlflow_adk_eval.comparison import Comparison, compared, side_of
+from mlflow_adk_eval.analysis.comparison import Comparison, compared, side_of
 from mlflow_adk_eval.report.console_compare import comparison_view
-from mlflow_adk_eval.report.html_text import words_for
+from mlflow_adk_eval.report.html.text import words_for
+from mlflow_adk_eval.tracking.compare import compare
 from tests.repeated import FAILED, PASSED, repeated
 from tests.report.compare_pages import comparison, hostile
 from tests.report.pages import ATTACKS

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval import score
-from mlflow_adk_eval.outcome import CriterionSummary
 from mlflow_adk_eval.redact import secrets_of
-from mlflow_adk_eval.report.html_cases import shown_cases
-from mlflow_adk_eval.report.html_chart import WIDTH, chart_of
+from mlflow_adk_eval.report.html.cases import shown_cases
+from mlflow_adk_eval.report.html.chart import WIDTH, chart_of
+from mlflow_adk_eval.report.html.text import LONGEST, rationale_html, words_for
 from mlflow_adk_eval.report.html_diff import _subsequence, differing
-from mlflow_adk_eval.report.html_text import LONGEST, rationale_html, words_for
+from mlflow_adk_eval.results.report import CriterionSummary
 from tests.report.pages import ATTACKS, Elements, hostile_page, page, report, visible
 from tests.tracking.small import CONFIG, eval_set, expected_of, many, rooms, turn
 

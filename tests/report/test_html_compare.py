@@ -7,9 +7,9 @@ import re
 import pytest
 
 from mlflow_adk_eval import score
-from mlflow_adk_eval.comparing import compare
-from mlflow_adk_eval.comparison import compared, side_of
-from mlflow_adk_eval.report.html_compare import HALF_WIDTH
+from mlflow_adk_eval.analysis.comparison import compared, side_of
+from mlflow_adk_eval.report.html.compare import HALF_WIDTH
+from mlflow_adk_eval.tracking.compare import compare
 from tests.repeated import FAILED, PASSED, repeated
 from tests.report.compare_pages import comparison, hostile_page, page
 from tests.report.pages import ATTACKS, Elements

@@ -5,11 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mlflow_adk_eval.config import EvalConfig, parse_config
+from mlflow_adk_eval.config.eval_config import EvalConfig, parse_config
 from mlflow_adk_eval.evalset import EvalSet
-from mlflow_adk_eval.outcome import CaseResult, CriterionResult, Errored, Outcome, Report, Scored, Vote, case_outcome
+from mlflow_adk_eval.results.report import (
+    CaseResult,
+    CriterionResult,
+    Errored,
+    Outcome,
+    Report,
+    Scored,
+    Vote,
+    case_outcome,
+)
+from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.tracking.bundle import Bundle, bundle_of
-from mlflow_adk_eval.usage import JudgeUsage
 from tests.tracking.small import eval_set, turn
 
 MATCH, RUBRICS, TRAJECTORY = "final_response_match_v2", "rubric_based_final_response_quality_v1", "tool_trajectory_avg_score"

@@ -12,8 +12,8 @@ import pytest
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.errors import PolicyError, UsageError
-from mlflow_adk_eval.gate.decide import decide
-from mlflow_adk_eval.gate.promotion import MlflowStore
+from mlflow_adk_eval.gating.api import MlflowStore
+from mlflow_adk_eval.gating.rules.decide import decide
 from mlflow_adk_eval.testing import ScriptedJudge, assert_gate
 from mlflow_adk_eval.tracking.evidence import evidence_of_report
 from tests.tracking.small import answering, expected_of, many

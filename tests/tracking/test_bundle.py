@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval import UsageError, score
-from mlflow_adk_eval.table import KEY, Table
+from mlflow_adk_eval.results.table import KEY, Table
 from mlflow_adk_eval.tracking.bundle import Bundle, Run, bundle_of, load, metrics_of
 from mlflow_adk_eval.tracking.storable import clean_table, storable
 from tests.tracking.small import CONFIG, expected_of, rooms

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.calibration.labels import Judged, Unit
-from mlflow_adk_eval.config import load_config
+from mlflow_adk_eval.analysis.calibration.labels import Judged, Unit
+from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.errors import TrackingError, UsageError
-from mlflow_adk_eval.gate.promotion import MlflowStore
-from mlflow_adk_eval.tracking.judged import judged_run
-from mlflow_adk_eval.votes import dump_votes
+from mlflow_adk_eval.gating.api import MlflowStore
+from mlflow_adk_eval.results.votes import dump_votes
+from mlflow_adk_eval.tracking.judged_cells import judged_run
 from tests.gate.gate_kit import evidence_of, report_of, with_artifact
 from tests.tracking import judged
 from tests.tracking.judged import MATCH, RUBRICS, TRAJECTORY

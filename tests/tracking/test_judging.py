@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval import score
-from mlflow_adk_eval.config import parse_config
-from mlflow_adk_eval.outcome import Report, Vote
+from mlflow_adk_eval.config.eval_config import parse_config
+from mlflow_adk_eval.results.report import Report, Vote
+from mlflow_adk_eval.results.usage import JudgeUsage
+from mlflow_adk_eval.results.votes import parse_votes
 from mlflow_adk_eval.tracking.bundle import Bundle, Run, bundle_of, metrics_of
-from mlflow_adk_eval.tracking.judging import settings_params
-from mlflow_adk_eval.tracking.records import Assessed
-from mlflow_adk_eval.usage import JudgeUsage
-from mlflow_adk_eval.votes import parse_votes
+from mlflow_adk_eval.tracking.judge_facts import settings_params
+from mlflow_adk_eval.tracking.trace_records import Assessed
 from tests.tracking import judged, small
 from tests.tracking.judged import DOWN, MATCH, MODEL, RUBRICS, TRAJECTORY, USAGE
 
@@ -262,7 +262,7 @@ def test_all_of_it_arrives_in_mlflow(kept: Any) -> None:
 
 
 def test_the_gate_takes_what_was_logged_for_evidence(store: str) -> None:
-    from mlflow_adk_eval.gate.promotion import gate
+    from mlflow_adk_eval.gating.api import gate
 
     made = judged.logged(store, judged.report(lost=False), "gated")
     decision = gate(made.run.run_id, tracking_uri=store)

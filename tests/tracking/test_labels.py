@@ -10,12 +10,12 @@ import mlflow
 import pytest
 from mlflow.entities import AssessmentError, AssessmentSource, Trace
 
-from mlflow_adk_eval.calibration import Calibration
-from mlflow_adk_eval.calibration.labels import LabelError
+from mlflow_adk_eval.analysis.calibration import Calibration
+from mlflow_adk_eval.analysis.calibration.labels import LabelError
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.outcome import Report
+from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.testing import Request, answer_for
-from mlflow_adk_eval.tracking.calibrating import calibrate
+from mlflow_adk_eval.tracking.calibrate import calibrate
 from mlflow_adk_eval.tracking.store import experiment_id
 from tests.calibrated import CASES, EXPERIMENT, MATCH, RUBRICS, TASK, answers, deserves, evaluated
 

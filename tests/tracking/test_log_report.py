@@ -32,7 +32,7 @@ def scored(**answers: Any) -> Any:
 
 
 def logged(report: Any, **options: Any) -> Any:
-    from mlflow_adk_eval.tracking.evaluation import log_report
+    from mlflow_adk_eval.tracking.evaluate import log_report
 
     return log_report(report, **{"agent_name": "lights", "experiment": "reports"} | options)
 

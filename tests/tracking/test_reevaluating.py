@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 import mlflow_adk_eval as adk_eval
-from mlflow_adk_eval.config import parse_config
+from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.errors import AgentError, UsageError
 from mlflow_adk_eval.evalset import EvalSet
-from mlflow_adk_eval.gate.baseline import Rematch
-from mlflow_adk_eval.gate.promotion import gate
-from mlflow_adk_eval.outcome import Decision
+from mlflow_adk_eval.gating.api import gate
+from mlflow_adk_eval.gating.baseline.baseline import Rematch
+from mlflow_adk_eval.results.report import Decision
 from mlflow_adk_eval.testing import ScriptedJudge
 from mlflow_adk_eval.tracking import register
-from mlflow_adk_eval.tracking.reevaluating import reevaluation
+from mlflow_adk_eval.tracking.reevaluate import reevaluation
 from tests.tracking.small import answering, eval_set, many, turn
 
 TRAJECTORY, MATCH = "tool_trajectory_avg_score", "final_response_match_v2"

@@ -10,10 +10,10 @@ import pytest
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.agents.resolve import resolve_agent
-from mlflow_adk_eval.course import Ending
 from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.evalset import EvalSet
-from mlflow_adk_eval.outcome import Report
+from mlflow_adk_eval.results.conversation import Ending
+from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.tracking import recording_of_run
 from tests.agents.environments import ERROR, injecting
 from tests.agents.scripted import call, llm, results, text, user_text

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.evalset import eval_set_digest
-from mlflow_adk_eval.outcome import Report
+from mlflow_adk_eval.results.report import Report
 from tests.tracking.conftest import Server, copied
 from tests.tracking.small import CONFIG, answering, eval_set, expected_of, many, rooms, turn
 

@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from mlflow_adk_eval import UsageError, aevaluate, evaluate
-from mlflow_adk_eval.outcome import Report
+from mlflow_adk_eval.results.report import Report
 from tests.tracking.small import CONFIG, answering, eval_set, expected_of, rooms, turn
 
 

@@ -15,7 +15,7 @@ load = ours.load
 def imports() -> None:
     """Import all that the work needs."""
     ours.imports(logging=False)
-    import_all("google.auth.exceptions", "sentencex", "mlflow_adk_eval.judge.gemini")
+    import_all("google.auth.exceptions", "sentencex", "mlflow_adk_eval.judge.providers.gemini")
 
 
 def judge(data: Any, judging: Judging) -> Cells:

@@ -11,13 +11,19 @@ from urllib.parse import urljoin, urlsplit
 
 import anyio
 
-from mlflow_adk_eval.agents.base import Tools, Turn
 from mlflow_adk_eval.agents.http.a2a_told import WORKING, error_of, pieces_of
 from mlflow_adk_eval.agents.http.a2a_wire import Action, Card, Interface, Message, Task, answer_of, call, card_of, headers, message
-from mlflow_adk_eval.agents.http.asking import Line, Request, checked_url, origin, shown_url
-from mlflow_adk_eval.agents.http.base import HttpAgent, require_real_tools
 from mlflow_adk_eval.agents.http.refusals import HttpError, excerpt
-from mlflow_adk_eval.agents.pieces import TurnLog
+from mlflow_adk_eval.agents.http.request import (
+    Line,
+    Request,
+    checked_url,
+    origin,
+    shown_url,
+)
+from mlflow_adk_eval.agents.http.session import HttpAgent, require_real_tools
+from mlflow_adk_eval.agents.protocol import Tools, Turn
+from mlflow_adk_eval.agents.turn_log import TurnLog
 from mlflow_adk_eval.errors import AgentError
 from mlflow_adk_eval.evalset import Content, EvalCase, Invocation
 from mlflow_adk_eval.evalset.digest import canonical_json

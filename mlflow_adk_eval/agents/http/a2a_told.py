@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from mlflow_adk_eval.agents.http.a2a_wire import Artifact, Message, Task
 from mlflow_adk_eval.agents.http.a2a_wire import Part as WirePart
-from mlflow_adk_eval.agents.pieces import Piece
+from mlflow_adk_eval.agents.turn_log import Piece
 from mlflow_adk_eval.evalset import Content, Part
 from mlflow_adk_eval.evalset.models import Json
 

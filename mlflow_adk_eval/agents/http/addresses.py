@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from urllib.parse import unquote, urlsplit
 
-from mlflow_adk_eval.agents.base import NO_LIMITS, Limits
 from mlflow_adk_eval.agents.http.a2a import A2AAgent
-from mlflow_adk_eval.agents.http.base import HttpAgent
 from mlflow_adk_eval.agents.http.chat import PATH, OpenAIChatAgent
+from mlflow_adk_eval.agents.http.session import HttpAgent
+from mlflow_adk_eval.agents.protocol import NO_LIMITS, Limits
 from mlflow_adk_eval.errors import UsageError
 
 TOKEN = "ADK_EVAL_AGENT_TOKEN"  # noqa: S105 - the name of a variable

@@ -8,12 +8,12 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from mlflow_adk_eval.agents.base import Tools, Turn
-from mlflow_adk_eval.agents.http.asking import Line, Request
-from mlflow_adk_eval.agents.http.base import HttpAgent, require_real_tools
 from mlflow_adk_eval.agents.http.completion import Completion, completion_of
+from mlflow_adk_eval.agents.http.request import Line, Request
+from mlflow_adk_eval.agents.http.session import HttpAgent, require_real_tools
 from mlflow_adk_eval.agents.messages import chat_messages
-from mlflow_adk_eval.agents.pieces import TurnLog
+from mlflow_adk_eval.agents.protocol import Tools, Turn
+from mlflow_adk_eval.agents.turn_log import TurnLog
 from mlflow_adk_eval.errors import AgentError
 from mlflow_adk_eval.evalset import Content, EvalCase, Invocation
 from mlflow_adk_eval.evalset.models import Json

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
-from mlflow_adk_eval.agents.pieces import Piece
+from mlflow_adk_eval.agents.turn_log import Piece
 from mlflow_adk_eval.evalset import Content, FunctionCall, Part
 from mlflow_adk_eval.evalset.models import Json
 

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 from pydantic_core import from_json
 
 from mlflow_adk_eval.errors import AgentError
-from mlflow_adk_eval.judge.failures import one_line
+from mlflow_adk_eval.judge.client.errors import one_line
 from mlflow_adk_eval.redact import redacted
 
 Again = Literal["always", "if harmless", "never"]

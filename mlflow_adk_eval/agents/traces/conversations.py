@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mlflow_adk_eval.agents.base import Played
+from mlflow_adk_eval.agents.protocol import Played
 from mlflow_adk_eval.agents.traces.adk import adk_turn, adk_turns, calls_tools
+from mlflow_adk_eval.agents.traces.manual import record_error, records, written_turns
 from mlflow_adk_eval.agents.traces.spans import Trace, traces_of, unreadable
 from mlflow_adk_eval.agents.traces.turn import Turn
-from mlflow_adk_eval.agents.traces.written import record_error, records, written_turns
 from mlflow_adk_eval.errors import InputError, Problem, UsageError
 from mlflow_adk_eval.evalset import Invocation
 

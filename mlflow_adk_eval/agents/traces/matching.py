@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mlflow_adk_eval.agents.base import Played
-from mlflow_adk_eval.agents.recording import Recording
+from mlflow_adk_eval.agents.protocol import Played
+from mlflow_adk_eval.agents.recordings.recording import Recording
 from mlflow_adk_eval.agents.traces.conversations import Conversation, agent_name, all_of, conversations_of
 from mlflow_adk_eval.errors import InputError, UsageError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet

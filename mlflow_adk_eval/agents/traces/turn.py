@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mlflow_adk_eval.agents.events import union_s
+from mlflow_adk_eval.agents.adk.events import union_s
 from mlflow_adk_eval.agents.traces.spans import Span
 from mlflow_adk_eval.evalset import Content, Invocation, InvocationEvent
 from mlflow_adk_eval.redact import redacted, secrets_of

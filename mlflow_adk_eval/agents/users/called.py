@@ -9,9 +9,9 @@ from typing import Any
 
 import anyio.to_thread
 
-from mlflow_adk_eval.course import Ending
 from mlflow_adk_eval.errors import UsageError, shown
 from mlflow_adk_eval.evalset import Content, ConversationScenario, Invocation, Part
+from mlflow_adk_eval.results.conversation import Ending
 
 UserFunction = Callable[[ConversationScenario, Sequence[Invocation]], Any]
 """From a scenario and the turns so far to the next message; ``None`` ends the conversation. Sync or async."""

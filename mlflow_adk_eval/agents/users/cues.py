@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from mlflow_adk_eval.config.criteria import UserSimulatorConfig
+from mlflow_adk_eval.config.template import filled, placeholders
 from mlflow_adk_eval.criteria.dialogue import dialogue_text
 from mlflow_adk_eval.criteria.personas import persona_of, role_text
 from mlflow_adk_eval.criteria.transcript import conversation_text
@@ -13,9 +15,7 @@ from mlflow_adk_eval.errors import ConfigError, Problem
 from mlflow_adk_eval.evalset import ConversationScenario, EvalCase, Invocation
 from mlflow_adk_eval.evalset.models import UserBehavior, UserPersona
 from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
-from mlflow_adk_eval.judge.speaking import STOP_SIGNAL, Cue
-from mlflow_adk_eval.settings import UserSimulatorConfig
-from mlflow_adk_eval.template import filled, placeholders
+from mlflow_adk_eval.judge.user_model import STOP_SIGNAL, Cue
 
 _MAX_NAMED = 5
 _AT = "$.user_simulator_config"

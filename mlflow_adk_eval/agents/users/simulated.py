@@ -8,10 +8,10 @@ from itertools import count
 
 from mlflow_adk_eval.agents.users.called import limit_reached, message
 from mlflow_adk_eval.agents.users.cues import cue_of
-from mlflow_adk_eval.course import Ending
+from mlflow_adk_eval.config.criteria import UserSimulatorConfig
 from mlflow_adk_eval.evalset import Content, ConversationScenario, EvalCase, Invocation
-from mlflow_adk_eval.judge.speaking import Line, Speaker, line_of
-from mlflow_adk_eval.settings import UserSimulatorConfig
+from mlflow_adk_eval.judge.user_model import Line, Speaker, line_of
+from mlflow_adk_eval.results.conversation import Ending
 
 _ATTEMPTS = 3
 """How often a model is asked for one message before the conversation is given up."""

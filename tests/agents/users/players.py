@@ -6,14 +6,14 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mlflow_adk_eval.agents.base import Agent
-from mlflow_adk_eval.agents.calls import CallableAgent
+from mlflow_adk_eval.agents.functions.agent import CallableAgent
+from mlflow_adk_eval.agents.protocol import Agent
 from mlflow_adk_eval.agents.session import Session
-from mlflow_adk_eval.config import parse_config
+from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.evalset import ConversationScenario, EvalCase, EvalSet
 from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.judging import JudgeSetup
-from mlflow_adk_eval.outcome import CaseResult, Report
+from mlflow_adk_eval.judge.session import JudgeSetup
+from mlflow_adk_eval.results.report import CaseResult, Report
 from mlflow_adk_eval.runner import Options, run
 from mlflow_adk_eval.testing import Answer, Request, ScriptedJudge
 

@@ -19,7 +19,7 @@ from google.adk.models.llm_response import LlmResponse
 from google.adk.models.registry import LLMRegistry
 from google.genai import types
 
-from mlflow_adk_eval.agents.adk import load_adk_agent
+from mlflow_adk_eval.agents.adk.agent import load_adk_agent
 from tests.agents.scripted import call, llm, results, team, text, user_text
 from tests.agents.scripted import echo as repeats
 from tests.test_quirks_in_adk import SERVICE, _manager

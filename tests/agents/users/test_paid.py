@@ -9,11 +9,11 @@ import pytest
 
 from mlflow_adk_eval.agents.session import Session
 from mlflow_adk_eval.judge import Budget
-from mlflow_adk_eval.judge.accounts import Accounts
-from mlflow_adk_eval.judge.judging import JudgeSetup
+from mlflow_adk_eval.judge.client.usage import Accounts
 from mlflow_adk_eval.judge.prompt import load_prompt
+from mlflow_adk_eval.judge.session import JudgeSetup
 from mlflow_adk_eval.ledger import Ledger
-from mlflow_adk_eval.outcome import Report
+from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.testing import Answer, Refused, Request, ScriptedJudge
 from tests.agents.users.players import ENDS, QUICK, echo, ending, evaluated, in_order, player, result, said, says, scenario
 

@@ -8,11 +8,11 @@ from typing import Any
 import anyio
 import pytest
 
-from mlflow_adk_eval.agents.base import Limits
-from mlflow_adk_eval.agents.calls import CallableAgent
+from mlflow_adk_eval.agents.functions.agent import CallableAgent
+from mlflow_adk_eval.agents.protocol import Limits
 from mlflow_adk_eval.agents.session import Session
 from mlflow_adk_eval.errors import ConfigError, JudgeError, UsageError
-from mlflow_adk_eval.judge.judging import JudgeSetup
+from mlflow_adk_eval.judge.session import JudgeSetup
 from mlflow_adk_eval.testing import Answer, Refused, ScriptedJudge, Unavailable
 from tests.agents.users.players import ENDS, QUICK, STOP, echo, ending, evaluated, in_order, player, result, said, says, scenario
 from tests.criteria.builders import RESPONSE, TRAJECTORY

@@ -1,0 +1,1 @@
+"""Agents built with Google's Agent Development Kit. Only this package imports google-adk."""

@@ -1,0 +1,1 @@
+"""Any function as an agent, and its tools."""

@@ -1,0 +1,175 @@
+"""Any function as an agent."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio.to_thread
+
+from mlflow_adk_eval.agents.conversation import converse
+from mlflow_adk_eval.agents.functions.tools import Watch, is_async, name_of
+from mlflow_adk_eval.agents.protocol import (
+    NO_LIMITS,
+    Limits,
+    Played,
+    Tools,
+    Turn,
+)
+from mlflow_adk_eval.agents.session import Session
+from mlflow_adk_eval.agents.turn_log import TurnLog
+from mlflow_adk_eval.agents.turns import failure
+from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.evalset import Content, EvalCase, Invocation
+from mlflow_adk_eval.evalset.models import Json
+
+_TWO = 2
+_WANTED = "wanted a function of the user's text and the session, or of the text alone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallableAgent:
+    """A function that is called once per turn with the user's text and the session, or with the text alone."""
+
+    function: Callable[..., Any]
+    """Answers with a text, an `Invocation` or one as a dict, or ``None`` for silence; or is a generator of texts and events.
+
+    Sync functions and generators run in a worker thread, so that several conversations can go on at the same time.
+    """
+    name: str
+    limits: Limits = NO_LIMITS
+    private: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        """Refuse a function that cannot be called like that.
+
+        Raises:
+            UsageError: saying what it takes, and what is wanted.
+        """
+        takes_session(self.function)
+
+    async def play(self, case: EvalCase, run_index: int) -> Played:
+        """Have the written conversation of `case`. Whatever the function raises ends it and is returned."""
+        return await converse(self, case, run_index)
+
+    @asynccontextmanager
+    async def open(self, case: EvalCase, run_index: int, tools: Tools | None, /) -> AsyncGenerator[CallableSession]:
+        """Begin a conversation with a state of its own."""
+        state = copy.deepcopy(case.session_input.state) if case.session_input else {}
+        watch = Watch(tools, asyncio.get_running_loop())
+        session = CallableSession(self, Session(eval_id=case.eval_id, run_index=run_index, state=state, watch=watch))
+        try:
+            yield session
+        finally:
+            session.log.closed = True
+
+
+@dataclass(slots=True)
+class CallableSession:
+    """One conversation with a function."""
+
+    agent: CallableAgent
+    session: Session
+    log: TurnLog = field(init=False)
+    """The turn that is under way, or was the last one."""
+
+    def __post_init__(self) -> None:
+        """Begin with what was known before the first turn."""
+        self.log = self.session.watch.log
+
+    async def turn(self, user: Content, /) -> Turn:
+        """Call the function. What it raises is the turn's error; what it had told of the turn by then is kept."""
+        self.session.user_content = user
+        self.log = self.session.watch.log = TurnLog(author=self.agent.name, user=user)
+        try:
+            await self._call(user.text)
+        except Exception as error:  # noqa: BLE001 - the function is the user's own code: anything can go wrong
+            return Turn(invocation=self.interrupted(), error=failure(len(self.session.history) + 1, error))
+        invocation = self.log.finished()
+        self.session.history.append(invocation)
+        return Turn(invocation=invocation)
+
+    def interrupted(self) -> Invocation | None:
+        """Return what the function told of the turn so far."""
+        return self.log.unfinished()
+
+    async def state(self) -> Json:
+        """Return what the function left in the session's state."""
+        return self.session.state
+
+    async def _call(self, text: str) -> None:
+        function, log = self.agent.function, self.log
+        args = (text, self.session) if takes_session(function) else (text,)
+        if is_async(function):
+            await _settle(await function(*args), log)
+            return
+
+        def work() -> Any:
+            return _drained(function(*args), log)
+
+        # Without abandoning the thread a function that hangs would hold up the case beyond its time limit.
+        await _settle(await anyio.to_thread.run_sync(work, abandon_on_cancel=True), log)
+
+
+async def _settle(answer: Any, log: TurnLog) -> None:
+    """Keep all that an answer is or will be."""
+    if inspect.isawaitable(answer):
+        await _settle(await answer, log)
+    elif isinstance(answer, AsyncIterable):
+        async with aclosing(answer) if isinstance(answer, AsyncGenerator) else nullcontext(answer) as pieces:
+            async for piece in pieces:
+                log.add(piece)
+    elif isinstance(answer, Iterator):
+        log.add(await anyio.to_thread.run_sync(_drained, answer, log, abandon_on_cancel=True))
+    else:
+        log.add(answer)
+
+
+def _drained(answer: Any, log: TurnLog) -> Any:
+    """Keep what a generator yields, all in one thread, as it may hold on to what belongs to a thread; return what it returns.
+
+    Anything else is returned as it is.
+    """
+    if not isinstance(answer, Iterator):
+        return answer
+    while not log.closed:
+        try:
+            piece = next(answer)
+        except StopIteration as end:
+            return end.value
+        log.add(piece)
+    return None
+
+
+def takes_session(function: Callable[..., Any]) -> bool:
+    """Whether `function` is to be called with the user's text and the session; otherwise with the text alone.
+
+    A second parameter with a default is the session only if it is called so.
+
+    >>> takes_session(lambda text, session: text), takes_session(lambda text, temperature=0.5: text)
+    (True, False)
+
+    Raises:
+        UsageError: if neither is possible.
+    """
+    if isinstance(function, type):
+        raise UsageError(f"agent {function.__name__} is a class: pass an object of it; {_WANTED}")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some functions written in C have none
+        return True
+    parameters = list(signature.parameters.values())
+    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    variadic = any(one.kind is one.VAR_POSITIONAL for one in parameters)
+    second = positional[1] if len(positional) >= _TWO else None
+    with_session = second.default is second.empty or second.name == "session" if second else variadic
+    try:
+        signature.bind(*("text", "session")[: _TWO if with_session else 1])
+    except TypeError:
+        raise UsageError(f"agent {name_of(function)} takes {signature}; {_WANTED}") from None
+    return with_session

@@ -1,0 +1,152 @@
+"""Where actual invocations come from, as protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from mlflow_adk_eval.evalset import Content, EvalCase, Invocation
+from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.results.conversation import Ending, Injection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """What came of an agent having one conversation."""
+
+    actual: tuple[Invocation, ...]
+    """One per turn that the agent finished, silent ones included; then perhaps the one in which it failed."""
+    session_state: Mapping[str, Any] | None = None
+    """The state after the last turn; ``None`` where it is not known."""
+    error: str = ""
+    """Why the conversation broke off; empty where it did not."""
+    unfinished: bool = False
+    """Whether the last turn is the one in which the agent failed, kept for what happened in it."""
+    ending: Ending | None = None
+    """Why a simulated user ended the conversation; ``None`` where the turns were written down."""
+    injections: tuple[Injection, ...] = ()
+    """The tool calls that the tool environment answered or delayed, in order."""
+
+
+class Agent(Protocol):
+    """Something that can have the conversation of an eval case."""
+
+    @property
+    def name(self) -> str:
+        """What reports and agent versions call it."""
+        ...
+
+    async def play(self, case: EvalCase, run_index: int) -> Played:
+        """Have the conversation of `case` from a fresh session. Failures of the agent are returned, not raised."""
+        ...
+
+
+class Tools(Protocol):
+    """What stands between an agent and its tools in one conversation."""
+
+    async def answer(self, tool: str, args: Mapping[str, Any], /) -> Json | None:
+        """Return what `tool` is to have answered to a call; ``None``: it is to be called itself, perhaps after a delay."""
+        ...
+
+    def next_turn(self) -> None:
+        """Note that the agent hears the user's next message."""
+        ...
+
+    @property
+    def injections(self) -> tuple[Injection, ...]:
+        """What was done so far."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What came of one message of the user."""
+
+    invocation: Invocation | None
+    """What happened, also where the agent failed; ``None``: nothing is known of it."""
+    error: str = ""
+    """Why the agent did not finish the turn; empty where it did."""
+
+
+class AgentSession(Protocol):
+    """One conversation with an agent, from a fresh session."""
+
+    async def turn(self, user: Content, /) -> Turn:
+        """Say something to the agent, and return what it did. Its failures are returned, not raised."""
+        ...
+
+    def interrupted(self) -> Invocation | None:
+        """Return what had happened in a turn that was cancelled because its time was up."""
+        ...
+
+    async def state(self) -> Json | None:
+        """Return the state of the session, without what is the framework's own."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long things may take, in seconds; ``None``: as long as they take."""
+
+    case_s: float | None = None
+    """One conversation, from opening the session to its last turn; what the simulated user takes included."""
+    turn_s: float | None = None
+    """The agent's answer to one message."""
+
+
+NO_LIMITS = Limits()
+
+
+@runtime_checkable
+class LiveAgent(Agent, Protocol):
+    """An agent that is spoken with turn by turn, so that a simulated user may lead the conversation."""
+
+    @property
+    def limits(self) -> Limits:
+        """How long its conversations may take."""
+        ...
+
+    @property
+    def private(self) -> frozenset[str]:
+        """The environment variables whose values no error may show."""
+        ...
+
+    def open(self, case: EvalCase, run_index: int, tools: Tools | None, /) -> AbstractAsyncContextManager[AgentSession]:
+        """Begin a session that shares nothing with any other.
+
+        Args:
+            case: whose session input and id to use.
+            run_index: the run of the case, counted from 0.
+            tools: what answers tool calls in the place of some tools; ``None``: all are the real ones.
+        """
+        ...
+
+
+class User(Protocol):
+    """Who speaks with an agent in one conversation."""
+
+    async def say(self, turns: Sequence[Invocation], /) -> Content | Ending | None:
+        """Return the next message, or why there is none: ``None`` where all written turns were had.
+
+        Args:
+            turns: what was said and done so far.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What a conversation needs besides the agent."""
+
+    user: User
+    tools: Tools | None = None
+
+
+class Staging(Protocol):
+    """How the conversations of an evaluation are set up."""
+
+    def scene(self, case: EvalCase, run_index: int, /) -> Scene:
+        """Return what one conversation needs."""
+        ...

@@ -1,0 +1,77 @@
+"""Conversations as a file or a ledger keeps them, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from pydantic_core import to_jsonable_python
+
+from mlflow_adk_eval.agents.protocol import Played
+from mlflow_adk_eval.evalset import Invocation
+from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.evalset.recording import RecordedCourse, RecordedEnding, RecordedInjection, RecordedRun, json_of
+from mlflow_adk_eval.results.conversation import Ending, Injection
+
+
+def recorded_run(played: Played) -> RecordedRun:
+    """Return a conversation as it is kept."""
+    course = course_given(played.error, played.ending, played.injections, unfinished=played.unfinished)
+    state = {} if played.session_state is None else {"session_state": plain_state(played.session_state)}
+    return RecordedRun(invocations=played.actual, **state, **course)
+
+
+def course_given(error: str, ending: Ending | None, injections: tuple[Injection, ...], *, unfinished: bool) -> dict[str, Any]:
+    """Return what is worth keeping of a conversation's course, as arguments of a `RecordedCourse`."""
+    given = {
+        "error": error,
+        "unfinished": unfinished,
+        "ending": RecordedEnding(**asdict(ending)) if ending else None,
+        "injections": tuple(RecordedInjection(**asdict(injection)) for injection in injections),
+    }
+    return {name: value for name, value in given.items() if value}
+
+
+def played_of(run: RecordedRun) -> Played:
+    """Return the conversation that was kept."""
+    return Played(actual=run.invocations, session_state=run.session_state, **played_course(run))
+
+
+def played_course(course: RecordedCourse) -> dict[str, Any]:
+    """Return what was kept of a conversation's course, as arguments of a `Played`."""
+    return {
+        "error": course.error,
+        "unfinished": course.unfinished,
+        "ending": Ending(**_fields(course.ending)) if course.ending else None,
+        "injections": tuple(Injection(**_fields(injection)) for injection in course.injections),
+    }
+
+
+def _fields(model: RecordedEnding | RecordedInjection) -> dict[str, Any]:
+    return {name: getattr(model, name) for name in type(model).model_fields}
+
+
+def plain_state(state: Mapping[str, Any]) -> Json:
+    r"""Return a session's state as JSON values. It may hold anything; what JSON has no word for is kept as its text.
+
+    >>> plain_state({"pair": (2, None), "rooms": {"hall"}, "raw": b"\xff"})
+    {'pair': [2, None], 'rooms': ['hall'], 'raw': "b'\\xff'"}
+    """
+    return {str(key).encode("utf-8", "replace").decode(): _plain(value) for key, value in state.items()}
+
+
+def _plain(value: Any) -> Any:
+    try:
+        return to_jsonable_python(value, serialize_unknown=True)
+    except ValueError:  # of bytes that are no text, of half a surrogate pair, or of something that holds itself
+        return repr(value)
+
+
+def plain_invocation(invocation: Invocation) -> Invocation:
+    """Return a turn as it would be read from a file: a tuple among the arguments of a tool is a list in JSON, and so on."""
+    try:
+        dumped = invocation.model_dump(mode="json", exclude_unset=True, fallback=json_of, warnings=False)
+    except ValueError:  # as above; nobody can compare that with what an eval set expects
+        return invocation
+    return Invocation.model_validate(dumped)

@@ -1,0 +1,145 @@
+"""The tool environment: what answers some tool calls in the place of the tools, the same way in every evaluation."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+
+from mlflow_adk_eval.config.environment import EnvironmentSimulationConfig, InjectionConfig
+from mlflow_adk_eval.config.eval_config import EvalConfig
+from mlflow_adk_eval.criteria.text.alignment import json_equal
+from mlflow_adk_eval.errors import ConfigError, Problem, did_you_mean, json_path
+from mlflow_adk_eval.evalset import EvalSet
+from mlflow_adk_eval.evalset.digest import canonical_json
+from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.results.conversation import Injection, InjectionKind
+
+_SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ToolEnvironment:
+    """The tools of an evaluation that are not the real ones."""
+
+    config: EvalConfig
+
+    def open(self, eval_id: str, run_index: int) -> CaseTools | None:
+        """Return the tools of one conversation; ``None`` where all are the real ones."""
+        settings = self.config.environment_of(eval_id)
+        return CaseTools(settings, eval_id, run_index) if settings else None
+
+
+def tool_environment(config: EvalConfig, eval_set: EvalSet) -> ToolEnvironment | None:
+    """Return the tool environment that `config` asks for; ``None`` where it asks for none.
+
+    Raises:
+        ConfigError: naming each case that has an environment of its own and is not in the eval set.
+    """
+    known = dict.fromkeys(eval_set.eval_ids)
+    problems = [_unknown(eval_id, known) for eval_id in config.case_environments if eval_id not in known]
+    if problems:
+        raise ConfigError("config", problems)
+    return ToolEnvironment(config) if any(config.environment_of(eval_id) for eval_id in known) else None
+
+
+def _unknown(eval_id: str, known: Iterable[str]) -> Problem:
+    path = json_path("$.case_environments", [eval_id])
+    return Problem(path, "tools for a case that is not in the eval set", "the id of a case", did_you_mean(eval_id, known))
+
+
+@dataclass(slots=True)
+class CaseTools:
+    """The tools of one conversation."""
+
+    settings: EnvironmentSimulationConfig
+    eval_id: str
+    run_index: int
+    done: list[Injection] = field(default_factory=list[Injection])
+    matched: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
+    """How many calls had the arguments that an injection asks for, by tool and index of the injection."""
+    turn: int = -1
+    asked: Counter[str] = field(default_factory=Counter[str])
+    """How often each tool was called in this turn."""
+
+    def next_turn(self) -> None:
+        """Note that the agent hears the user's next message."""
+        self.turn += 1
+        self.asked.clear()
+
+    @property
+    def injections(self) -> tuple[Injection, ...]:
+        """What was done so far."""
+        return tuple(self.done)
+
+    async def answer(self, tool: str, args: Mapping[str, Any], /) -> Json | None:
+        """Return what `tool` is to have answered to a call; ``None``: it is to be called itself, perhaps after a delay."""
+        call_index = self.asked[tool]
+        self.asked[tool] += 1
+        injection = self._chosen(tool, args)
+        if injection is None:
+            return None
+        delay = injection.injected_latency_seconds
+        # Before the delay, so that a turn whose time is up meanwhile tells why.
+        self.done.append(Injection(invocation_index=self.turn, tool=tool, kind=_kind(injection), latency_s=delay, call_index=call_index))
+        if delay:
+            await anyio.sleep(delay)
+        return _answer(injection)
+
+    def _chosen(self, tool: str, args: Mapping[str, Any]) -> InjectionConfig | None:
+        """Return the first injection that applies to a call, after each that it matches has counted it."""
+        found = next((one for one in self.settings.tool_simulation_configs if one.tool_name == tool), None)
+        if found is None:
+            return None
+        matching = [(index, one) for index, one in enumerate(found.injection_configs) if _matches(args, one.match_args)]
+        applying = [one for index, one in matching if self._applies(tool, index, one)]
+        return applying[0] if applying else None
+
+    def _applies(self, tool: str, index: int, injection: InjectionConfig) -> bool:
+        """Whether an injection happens to a call that it matches."""
+        number = self.matched[tool, index]
+        self.matched[tool, index] += 1
+        seed = _SEED if injection.random_seed is None else injection.random_seed
+        drawn = draw(seed, self.eval_id, self.run_index, tool, index, number)
+        return _is_due(injection, number) and drawn < injection.injection_probability
+
+
+def _is_due(injection: InjectionConfig, number: int) -> bool:
+    if injection.on_calls is not None:
+        return number in injection.on_calls
+    return injection.first_calls is None or number < injection.first_calls
+
+
+def _matches(args: Mapping[str, Any], wanted: Json | None) -> bool:
+    return all(name in args and json_equal(args[name], value) for name, value in (wanted or {}).items())
+
+
+def draw(*key: int | str) -> float:
+    """Return a number from 0 up to 1, without 1, that depends on `key` alone: the same whatever was drawn before.
+
+    >>> draw(7, "case", 0) == draw(7, "case", 0), draw(7, "case", 0) == draw(7, "case", 1)
+    (True, False)
+    """
+    digest = hashlib.sha256(canonical_json(key)).digest()
+    return (int.from_bytes(digest[:8], "big") >> 11) / 2**53
+
+
+def _kind(injection: InjectionConfig) -> InjectionKind:
+    if injection.injected_error is not None:
+        return "error"
+    return "latency" if injection.injected_response is None else "response"
+
+
+def _answer(injection: InjectionConfig) -> Json | None:
+    """Return the answer in ADK's shape, as a copy, since callbacks may change what tools answer."""
+    if injection.injected_error is not None:
+        return {
+            "error_code": injection.injected_error.injected_http_error_code,
+            "error_message": injection.injected_error.error_message,
+        }
+    return copy.deepcopy(injection.injected_response)

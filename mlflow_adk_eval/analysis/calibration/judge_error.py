@@ -1,0 +1,248 @@
+"""How often a judge is wrong, and what its pass rate comes to when that is put right. Pure arithmetic on counts.
+
+What people say is taken for the truth. Of what they pass the judge passes a share, its *sensitivity*; of what they fail it
+fails a share, its *specificity*. So where a share θ of all cells deserves to pass, the judge passes
+p = θ·sensitivity + (1 − θ)·(1 − specificity) of them. Rogan and Gladen (1978) solve that for θ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from mlflow_adk_eval.analysis.calibration.agreement import kappa, kappa_interval
+
+Interval = tuple[float, float]
+
+FEWEST = 5
+"""The least labels of each kind, passed and failed by people, for which a corrected rate is given."""
+MARGIN = 0.1
+"""How wide, to either side, the interval of a sensitivity or specificity should be at most."""
+_MOST_LABELS = 100_000
+_WORST_SHARE = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeRates:
+    """What a judge said of the cells that people labelled, as counts."""
+
+    true_passes: int
+    """Passed by both."""
+    false_passes: int
+    """Passed by the judge, failed by people."""
+    true_failures: int
+    """Failed by both."""
+    false_failures: int
+    """Failed by the judge, passed by people."""
+    pass_effect: float = 1.0
+    """The design effect of the cells that people pass: how many of them say as much as one that is independent of all others."""
+    failure_effect: float = 1.0
+    """That of the cells that people fail."""
+    overall_effect: float = 1.0
+    """That of all labelled cells, by whether judge and people agree."""
+
+    @property
+    def passes(self) -> int:
+        """How many cells people passed."""
+        return self.true_passes + self.false_failures
+
+    @property
+    def failures(self) -> int:
+        """How many cells people failed."""
+        return self.true_failures + self.false_passes
+
+    @property
+    def labelled(self) -> int:
+        """How many cells were labelled and judged."""
+        return self.passes + self.failures
+
+    @property
+    def sensitivity(self) -> float | None:
+        """The share of what people pass that the judge passes; ``None`` where they pass nothing."""
+        return self.true_passes / self.passes if self.passes else None
+
+    @property
+    def specificity(self) -> float | None:
+        """The share of what people fail that the judge fails; ``None`` where they fail nothing."""
+        return self.true_failures / self.failures if self.failures else None
+
+    @property
+    def agreement(self) -> float | None:
+        """The share of the cells on which judge and people agree; ``None`` without cells."""
+        return (self.true_passes + self.true_failures) / self.labelled if self.labelled else None
+
+    @property
+    def kappa(self) -> float | None:
+        """Cohen's κ; ``None`` where chance alone would agree on everything, as when both pass all."""
+        return kappa(*self._counts()) if self.labelled else None
+
+    def _counts(self, effect: float = 1.0) -> tuple[float, float, float, float]:
+        counts = (self.true_passes, self.false_passes, self.true_failures, self.false_failures)
+        both, first, neither, second = (count / effect for count in counts)
+        return both, first, neither, second
+
+    def sensitivity_interval(self, confidence: float = 0.95) -> Interval | None:
+        """Return Wilson's interval of the sensitivity."""
+        return _share_interval(self.sensitivity, self.passes / self.pass_effect, confidence)
+
+    def specificity_interval(self, confidence: float = 0.95) -> Interval | None:
+        """Return Wilson's interval of the specificity."""
+        return _share_interval(self.specificity, self.failures / self.failure_effect, confidence)
+
+    def agreement_interval(self, confidence: float = 0.95) -> Interval | None:
+        """Return Wilson's interval of the agreement."""
+        return _share_interval(self.agreement, self.labelled / self.overall_effect, confidence)
+
+    def kappa_interval(self, confidence: float = 0.95) -> Interval | None:
+        """Return the interval of κ; see `agreement.kappa_interval`."""
+        return None if self.kappa is None else kappa_interval(*self._counts(self.overall_effect), confidence)
+
+    def passes_wanted(self, confidence: float = 0.95) -> int:
+        """Return how many more cells that people pass must be labelled for a sensitivity within `MARGIN`."""
+        return _more(self.true_passes, self.passes, self.pass_effect, confidence)
+
+    def failures_wanted(self, confidence: float = 0.95) -> int:
+        """Return how many more cells that people fail must be labelled for a specificity within `MARGIN`."""
+        return _more(self.true_failures, self.failures, self.failure_effect, confidence)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corrected:
+    """The share of cells that people would pass, by a judge whose errors are known, with its confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def corrected_rate(passed: int, judged: int, rates: JudgeRates, confidence: float = 0.95, *, design_effect: float = 1.0) -> Corrected | str:
+    """Return the pass rate that people would give what a judge has judged; a text says why there is none.
+
+    The value is that of Rogan and Gladen, (p + specificity − 1) / (sensitivity + specificity − 1), within [0, 1]. The
+    interval is that of Lang and Reiczigel (2014), which Lee et al. (arXiv 2511.21140) use for judges too: it carries what is
+    not known because few cells were judged, and because few were labelled.
+
+    Args:
+        passed: how many cells the judge passed.
+        judged: how many it judged.
+        rates: its errors, counted on labelled cells.
+        confidence: how often the interval is to cover the truth, between 0 and 1.
+        design_effect: that of the judged cells; see `design_effect`.
+    """
+    if obstacle := obstacle_to_correction(rates, confidence):
+        return obstacle
+    if not judged:
+        return "nothing was judged"
+    sensitivity, specificity = rates.true_passes / rates.passes, rates.true_failures / rates.failures
+    value = (passed / judged + specificity - 1) / (sensitivity + specificity - 1)
+    low, high = _corrected_interval(passed / judged, judged / design_effect, rates, _z(confidence))
+    value = _clipped(value)
+    return Corrected(value=value, low=min(low, value), high=max(high, value))
+
+
+def obstacle_to_correction(rates: JudgeRates, confidence: float = 0.95) -> str:
+    """Return why a judge's pass rate cannot be corrected; empty where it can."""
+    lacking = [
+        f"{count} of the {FEWEST} needed that people {verb}"
+        for count, verb in ((rates.passes, "pass"), (rates.failures, "fail"))
+        if count < FEWEST
+    ]
+    if lacking:
+        return f"too few labelled cells: {' and '.join(lacking)}"
+    low, value = _youden(rates, confidence)
+    if value <= 0:
+        return f"the judge is no better than chance: sensitivity and specificity add up to {value + 1:.2f}, and chance to 1"
+    if low <= 0:
+        return (
+            f"the judge may be no better than chance: sensitivity and specificity add up to {value + 1:.2f}, but to at least {low + 1:.2f}"
+        )
+    return ""
+
+
+def _youden(rates: JudgeRates, confidence: float) -> tuple[float, float]:
+    """Return the lower bound of sensitivity + specificity − 1, from the bounds of both (Newcombe's square and add), and its value."""
+    sensitivity, specificity = rates.true_passes / rates.passes, rates.true_failures / rates.failures
+    below = sensitivity - wilson(sensitivity, rates.passes / rates.pass_effect, confidence)[0]
+    beside = specificity - wilson(specificity, rates.failures / rates.failure_effect, confidence)[0]
+    value = sensitivity + specificity - 1
+    return value - math.hypot(below, beside), value
+
+
+def _corrected_interval(share: float, size: float, rates: JudgeRates, z: float) -> Interval:
+    """Return the interval of Lang and Reiczigel: the delta method after adding z² cells to the judged and 2 to each kind of the labelled."""
+    passes, failures = rates.passes / rates.pass_effect + 2, rates.failures / rates.failure_effect + 2
+    sensitivity = (rates.true_passes / rates.pass_effect + 1) / passes
+    specificity = (rates.true_failures / rates.failure_effect + 1) / failures
+    total, better = size + z * z, sensitivity + specificity - 1
+    raw = (share * size + z * z / 2) / total
+    value = (raw + specificity - 1) / better
+    of_passes, of_failures = sensitivity * (1 - sensitivity) / passes, specificity * (1 - specificity) / failures
+    shift = 2 * z * z * (value * of_passes - (1 - value) * of_failures)
+    spread = math.sqrt(raw * (1 - raw) / total + value * value * of_passes + (1 - value) ** 2 * of_failures) / better
+    return _clipped(value + shift - z * spread), _clipped(value + shift + z * spread)
+
+
+def _clipped(value: float) -> float:
+    return min(max(value, 0.0), 1.0)
+
+
+def wilson(share: float, size: float, confidence: float = 0.95) -> Interval:
+    """Return Wilson's score interval of a proportion in a sample whose effective size need not be a whole number.
+
+    >>> low, high = wilson(0.9, 10)
+    >>> round(low, 4), round(high, 4)
+    (0.5958, 0.9821)
+    """
+    z = _z(confidence)
+    middle = (share * size + z * z / 2) / (size + z * z)
+    reach = z * math.sqrt(share * (1 - share) * size + z * z / 4) / (size + z * z)
+    # At 0 and 1 the bound is the share itself, which rounding would miss.
+    return min(max(middle - reach, 0.0), share), max(min(middle + reach, 1.0), share)
+
+
+def _z(confidence: float) -> float:
+    return NormalDist().inv_cdf((1 + confidence) / 2)
+
+
+def _share_interval(share: float | None, size: float, confidence: float) -> Interval | None:
+    return None if share is None else wilson(share, size, confidence)
+
+
+def _more(right: int, count: int, effect: float, confidence: float) -> int:
+    """Return how many more labels bring Wilson's interval within `MARGIN`, if their share of right verdicts stays what it is."""
+    share = (right + 1) / (count + 2) if count else _WORST_SHARE
+
+    def wide(size: int) -> bool:
+        low, high = wilson(share, size / effect, confidence)
+        return high - low > 2 * MARGIN
+
+    least, most = count, _MOST_LABELS
+    if not wide(least or 1):
+        return 0
+    while most - least > 1:
+        middle = (least + most) // 2
+        least, most = (middle, most) if wide(middle) else (least, middle)
+    return most - count
+
+
+def design_effect(groups: Iterable[Sequence[bool]]) -> float:
+    """Return how many values say as much as one that is independent of all others: at least 1, and 1 where each group has one value.
+
+    It is the variance of the share of true values with the group as the unit that was sampled, divided by what it would be if
+    each value were (Rao and Scott 1992). Where the values do not differ, nothing is known of how alike those of a group are:
+    then a group is taken to say no more than one value.
+
+    >>> design_effect([[True], [False], [True]]), design_effect([[True, True], [False, False], [True, True], [False, False]])
+    (1.0, 2.6666666666666665)
+    """
+    counts = [(sum(values), len(values)) for values in groups if values]
+    total = sum(size for _, size in counts)
+    if total == len(counts):
+        return 1.0
+    share = sum(true for true, _ in counts) / total
+    if share in (0, 1) or len(counts) == 1:
+        return sum(size * size for _, size in counts) / total
+    between = sum((true - share * size) ** 2 for true, size in counts) * len(counts) / (len(counts) - 1)
+    return max(1.0, between / (total * share * (1 - share)))

@@ -1,0 +1,296 @@
+"""What people say of cells that a judge has decided: as labels, from tables, and of several people put together."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlflow_adk_eval.errors import InputError, Problem, did_you_mean, shown
+from mlflow_adk_eval.evalset.parse import read_text
+from mlflow_adk_eval.results.report import reaches
+
+_PASS = frozenset({"true", "yes", "pass", "passed"})
+_FAIL = frozenset({"false", "no", "fail", "failed"})
+_WANTED = "true or false, yes or no, pass or fail"
+_REQUIRED = ("eval_id", "criterion", "label")
+_PLACE = ("run_id", "eval_id", "run_index", "criterion", "rubric_id", "invocation_index")
+_WHOLE = re.compile(r"^(\d+)\.0+$")
+"""How a table that was once full of numbers writes whole ones."""
+COLUMNS = ("run_id", "eval_id", "run_index", "invocation_index", "criterion", "rubric_id", "label", "labeller")
+"""The columns of a table of labels. A run must be named where there are several; whatever else is empty has a meaning."""
+
+
+class LabelError(InputError):
+    """Labels that cannot be read, or that are about nothing."""
+
+    noun = "set of labels"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """What one label is about."""
+
+    run_id: str
+    eval_id: str
+    run_index: int
+    invocation_index: int | None
+    """``None``: the whole case."""
+    criterion: str
+    rubric_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What a judge decided about a unit, and how a label of it is to be read."""
+
+    passed: bool | None
+    """``None``: the judge could not say."""
+    said: str = ""
+    certainty: float = 1.0
+    """The share of the votes that say so."""
+    threshold: float | None = None
+    """Where a number passes; ``None``: only 0 and 1 can be read."""
+    greater_is_better: bool = True
+    bounds: tuple[float, float] = (0.0, 1.0)
+    """What numbers there are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label:
+    """What one person says of a unit."""
+
+    unit: Unit
+    passed: bool
+    labeller: str
+    said: str = ""
+    """Why, where the person says so."""
+    at: int = 0
+    """When, in milliseconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """What all people together say of a unit."""
+
+    labels: tuple[Label, ...]
+    """One of each labeller."""
+
+    @property
+    def passes(self) -> int:
+        """How many say that it passes."""
+        return sum(label.passed for label in self.labels)
+
+    @property
+    def passed(self) -> bool | None:
+        """What the majority says; ``None`` where there is none."""
+        twice = 2 * self.passes
+        return None if twice == len(self.labels) else twice > len(self.labels)
+
+    @property
+    def unanimity(self) -> float:
+        """The share of the labels that say what the majority says."""
+        return max(self.passes, len(self.labels) - self.passes) / len(self.labels)
+
+    @property
+    def answers(self) -> list[bool]:
+        """What each of them says."""
+        return [label.passed for label in self.labels]
+
+    @property
+    def told(self) -> str:
+        """What they say, as text."""
+        count = len(self.labels)
+        word = "pass" if self.passed else "fail"
+        agreeing = [label.said for label in self.labels if label.passed == self.passed and label.said]
+        numbers = f" ({round(self.unanimity * count)} of {count})" if count > 1 else ""
+        return f"{word}{numbers}" + (f": {agreeing[0]}" if agreeing else "")
+
+
+def opinions_of(labels: Iterable[Label]) -> dict[Unit, Opinion]:
+    """Return what people say of each unit, in which the latest label of each of them counts."""
+    latest: dict[Unit, dict[str, Label]] = {}
+    for label in sorted(labels, key=lambda label: label.at):
+        latest.setdefault(label.unit, {})[label.labeller] = label
+    return {unit: Opinion(tuple(found.values())) for unit, found in latest.items()}
+
+
+def read_label(value: Any, judged: Judged) -> bool | str:
+    """Return whether a label says that a unit passes; a text says what was wanted instead."""
+    if isinstance(value, bool):
+        return value
+    word = value.strip().casefold() if isinstance(value, str) else ""
+    if word in _PASS or word in _FAIL:
+        return word in _PASS
+    number = _number(value)
+    if judged.threshold is None:
+        return bool(number) if number in (0, 1) else f"{_WANTED}, 1 or 0"
+    low, high = judged.bounds
+    if number is None or not low <= number <= high:
+        return f"{_WANTED}, or a score from {low:g} to {high:g}"
+    return reaches(number, judged.threshold, greater_is_better=judged.greater_is_better)
+
+
+def _number(value: Any) -> float | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of a table of labels."""
+
+    place: str
+    """What messages call it."""
+    cells: Mapping[str, str]
+    """Its texts by column; without those that are empty."""
+
+
+def read_rows(source: str | Path | Iterable[Mapping[str, Any]]) -> tuple[str, list[Row]]:
+    """Return the name of a table of labels and its rows, from a CSV file or from mappings.
+
+    Raises:
+        LabelError: if it is no such table.
+    """
+    if isinstance(source, str | Path):
+        return str(source), _csv_rows(Path(source))
+    given = list(source)
+    columns = dict.fromkeys(str(name) for row in given for name in row)
+    if given and (problems := list(_column_problems("$", list(columns)))):
+        raise LabelError("labels", problems)
+    return "labels", [Row(f"$[{index}]", _texts(row)) for index, row in enumerate(given)]
+
+
+def _csv_rows(path: Path) -> list[Row]:
+    text = read_text(path, error=LabelError)
+    try:
+        lines = list(csv.reader(io.StringIO(text.decode(), newline=""), strict=True))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise LabelError(str(path), [Problem("$", f"no table ({error})", "comma-separated values in UTF-8")]) from None
+    header = [name.strip() for name in lines[0]] if lines else []
+    problems = list(_column_problems("row 1", header))
+    rows = [(number, cells) for number, cells in enumerate(lines[1:], start=2) if any(cell.strip() for cell in cells)]
+    wanted = f"{len(header)}, as in row 1"
+    problems += [Problem(f"row {number}", f"{len(cells)} cells", wanted) for number, cells in rows if len(cells) != len(header)]
+    if problems:
+        raise LabelError(str(path), problems)
+    return [Row(f"row {number}", _texts(dict(zip(header, cells, strict=True)))) for number, cells in rows]
+
+
+def _texts(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return what is said of each column, numbers of runs and turns without a fraction."""
+    texts = {name: str(value).strip() for name, value in row.items() if value is not None and value == value}  # noqa: PLR0124 - NaN
+    return {name: _WHOLE.sub(r"\1", text) if name.endswith("_index") else text for name, text in texts.items() if text}
+
+
+def _column_problems(where: str, columns: Sequence[str]) -> Iterator[Problem]:
+    for name in columns:
+        if name not in COLUMNS:
+            yield Problem(where, f"a column {name!r}", f"the columns {', '.join(COLUMNS)}", did_you_mean(name, COLUMNS))
+        elif columns.count(name) > 1:
+            yield Problem(where, f"{columns.count(name)} columns {name!r}", "one")
+            return
+    for name in _REQUIRED:
+        if name not in columns:
+            yield Problem(where, f"no column {name!r}", f"the columns {', '.join(_REQUIRED)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """All that can be labelled, with what judges decided about it."""
+
+    judged: Mapping[Unit, Judged]
+    aliases: Mapping[Unit, Unit]
+    """From a whole case that has a single cell to that cell, by criterion and rubric."""
+
+    def find(self, unit: Unit) -> Unit | None:
+        """Return the unit that another spelling means; ``None`` if there is no such unit."""
+        found = self.aliases.get(unit, unit)
+        return found if found in self.judged else None
+
+    def at(self, criterion: str, rubric_id: str | None, *, whole_cases: bool) -> dict[Unit, Judged]:
+        """Return the units of a criterion or rubric: one for each case run, or one for each cell."""
+        cells = set(self.aliases.values())
+        return {
+            unit: judged
+            for unit, judged in self.judged.items()
+            if (unit.criterion, unit.rubric_id) == (criterion, rubric_id)
+            and (unit.invocation_index is None or unit in cells if whole_cases else unit.invocation_index is not None)
+        }
+
+    def spelt(self) -> Iterator[tuple[Unit, Unit]]:
+        """Yield each way to call a unit, with the unit."""
+        yield from ((unit, unit) for unit in self.judged)
+        yield from self.aliases.items()
+
+
+class Reader:
+    """Turns the rows of a table into labels, and remembers what is wrong with them."""
+
+    def __init__(self, units: Units) -> None:
+        """Read labels of `units`."""
+        self.labels: list[Label] = []
+        self.problems: list[Problem] = []
+        self._units = units
+        self._known = {tuple(_text(spelling, column) for column in _PLACE): unit for spelling, unit in units.spelt()}
+        self._runs = list(dict.fromkeys(key[0] for key in self._known))
+        self._seen: dict[tuple[Unit, str], str] = {}
+
+    def read(self, row: Row) -> None:
+        """Add the label of a row, or what is wrong with it."""
+        unit = self._unit(row)
+        if unit is None:
+            return
+        text, labeller = row.cells.get("label", ""), row.cells.get("labeller", "")
+        passed = read_label(text, self._units.judged[unit])
+        earlier = self._seen.setdefault((unit, labeller), row.place)
+        if earlier != row.place:
+            self._amiss(row, "label", f"what {earlier} labels, too", "one label by each labeller")
+        elif isinstance(passed, str):
+            self._amiss(row, "label", shown(text) if text else "nothing", passed)
+        else:
+            self.labels.append(Label(unit=unit, passed=passed, labeller=labeller))
+
+    def _amiss(self, row: Row, column: str, found: str, wanted: str, hint: str = "") -> None:
+        self.problems.append(Problem(f"{row.place}, {column}", found, wanted, hint))
+
+    def _unit(self, row: Row) -> Unit | None:
+        """Return what a row is about; ``None`` where that is nothing, of which the first wrong column is told."""
+        default = {"run_id": self._runs[0] if len(self._runs) == 1 else "", "run_index": "0"}
+        key = tuple(row.cells.get(column, default.get(column, "")) for column in _PLACE)
+        if key not in self._known:
+            self._explain(row, key)
+        return self._known.get(key)
+
+    def _explain(self, row: Row, key: Sequence[str]) -> None:
+        left = list(self._known)
+        for number, (column, given) in enumerate(zip(_PLACE, key, strict=True)):
+            kept = [other for other in left if other[number] == given]
+            if not kept:
+                known = list(dict.fromkeys(other[number] for other in left))
+                hint = did_you_mean(given, known) if given else ""
+                return self._amiss(row, column, shown(given) if given else "nothing", _one_of(known), hint)
+            left = kept
+        return None
+
+
+def _text(unit: Unit, column: str) -> str:
+    value = getattr(unit, column)
+    return "" if value is None else str(value)
+
+
+_MOST_NAMED = 8
+
+
+def _one_of(known: Sequence[str]) -> str:
+    names = [name or "an empty cell" for name in known]
+    more = f" or another of these {len(names)}" if len(names) > _MOST_NAMED else ""
+    return f"{'one of ' if len(names) > 1 else ''}{', '.join(names[:_MOST_NAMED])}{more}"

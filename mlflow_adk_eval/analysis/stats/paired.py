@@ -1,0 +1,199 @@
+"""Two runs on the same cases: what has changed, and whether luck alone would explain it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from mlflow_adk_eval.results.report import TOLERANCE, mean
+
+_EXACT = 16
+"""Up to so many cases that differ, all 65,536 ways to swap their runs are tried."""
+_DRAWS = 9_999
+"""Ways that are drawn where there are more, each with its mirror image."""
+_AT_ONCE = 12
+"""Cases of which one of all 4,096 ways is drawn at a time."""
+_SEED = 0
+_PAIR = 2
+_DIGITS = 9
+"""Differences that are alike to so many decimals are one."""
+_AT_MOST = 0.25
+"""What a difference of the whole range counts, in cases, where it is to be said how far cases differ that have not been seen to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paired:
+    """How the same cases did in two runs; a difference is after minus before, of case means."""
+
+    cases: int
+    """Those that have values in both."""
+    better: int
+    worse: int
+    unchanged: int
+    before: float
+    """The mean over the cases."""
+    after: float
+    difference: float
+    low: float
+    """Where the interval of the difference begins."""
+    high: float
+    """Where it ends."""
+    p_value: float
+    """The chance of a difference as large as this, up or down, if the runs were alike."""
+    p_worse: float
+    """The chance of a drop as large as this if *after* were at least as good."""
+    p_better: float
+    """The chance of a gain as large as this if *before* were at least as good."""
+    test: Literal["mcnemar", "permutation"]
+    """McNemar's exact test where each case passes or fails, else the permutation of the runs within the cases."""
+    spread: float
+    """The standard deviation of the cases' differences; 0 where they are alike."""
+
+
+def compare_paired(
+    before: Mapping[str, Sequence[float]],
+    after: Mapping[str, Sequence[float]],
+    *,
+    confidence: float = 0.95,
+    bounds: tuple[float, float] | None = (0.0, 1.0),
+) -> Paired | None:
+    """Return how the cases that both runs have did; ``None`` if there are none.
+
+    Args:
+        before: the values of each case, one per run, where higher is better.
+        after: the same of the other run.
+        confidence: how often the interval is to cover the true difference, between 0 and 1.
+        bounds: the least and the largest value that there may be; ``None``: there are none.
+    """
+    pairs = [(mean(before[case]), mean(values)) for case, values in after.items() if values and before.get(case)]
+    if not pairs:
+        return None
+    differences = [late - early for early, late in pairs]
+    gains = [difference for difference in differences if abs(difference) > TOLERANCE]
+    binary = all(value in (0, 1) for pair in pairs for value in pair)
+    p_worse, p_better = _mcnemar(gains) if binary else _permuted(gains)
+    difference = math.fsum(gains) / len(pairs)
+    spread = _spread(gains, len(pairs))
+    low, high = difference_interval(differences, confidence, width=_width(pairs, bounds))
+    return Paired(
+        cases=len(pairs),
+        better=sum(gain > 0 for gain in gains),
+        worse=sum(gain < 0 for gain in gains),
+        unchanged=len(pairs) - len(gains),
+        before=mean(early for early, _ in pairs),
+        after=mean(late for _, late in pairs),
+        difference=difference,
+        low=low,
+        high=high,
+        p_value=min(1.0, 2 * min(p_worse, p_better)),
+        p_worse=p_worse,
+        p_better=p_better,
+        test="mcnemar" if binary else "permutation",
+        spread=spread,
+    )
+
+
+def difference_interval(differences: Sequence[float], confidence: float = 0.95, *, width: float = 1.0) -> tuple[float, float]:
+    """Return the interval of the mean of at least one case's difference.
+
+    It is Student's, with up to two imagined cases, one better and one worse: the more of the cases have the same difference, mostly
+    none, the less they say about the others, and the more the imagined ones count. They differ as much as those that do differ, of
+    which a quarter of a case is taken to differ as much as can be. Where each case passes or fails, this is close to the interval of
+    Bonett and Price (2012).
+
+    Args:
+        differences: that of each case.
+        confidence: how often the interval is to cover the true difference, between 0 and 1.
+        width: the largest difference that a case may have.
+    """
+    from scipy.special import stdtrit  # noqa: PLC0415 - some time to import, needed only where runs are compared
+
+    scale = max(width, *map(abs, differences)) or 1.0
+    cases, found = len(differences), mean(differences) / scale
+    counts = Counter(round(difference, _DIGITS) for difference in differences)
+    imagined = 2 * (max(counts.values()) / cases) ** 2
+    squares = math.fsum((difference / scale) ** 2 for difference in differences)
+    typical = (squares + _AT_MOST * (width / scale) ** 2) / (cases - counts[0.0] + _AT_MOST)
+    total = cases + imagined
+    middle = found * cases / total
+    variance = max((squares + imagined * typical) / total - middle * middle, 0.0)
+    reach = float(stdtrit(max(cases - 1, 1), (1 + confidence) / 2)) * math.sqrt(variance / max(total - 1, 1.0))
+    low, high = scale * min(found, middle - reach), scale * max(found, middle + reach)
+    return max(-width, low), min(width, high)
+
+
+def holm(p_values: Sequence[float]) -> tuple[float, ...]:
+    """Return p-values adjusted for that several tests were made, by Holm's method, in the order given.
+
+    >>> holm([0.01, 0.04, 0.03])
+    (0.03, 0.06, 0.06)
+    """
+    adjusted, highest = dict.fromkeys(range(len(p_values)), 0.0), 0.0
+    for rank, index in enumerate(sorted(adjusted, key=p_values.__getitem__)):
+        highest = max(highest, min(1.0, p_values[index] * (len(p_values) - rank)))
+        adjusted[index] = highest
+    return tuple(adjusted.values())
+
+
+def _mcnemar(gains: Sequence[float]) -> tuple[float, float]:
+    """Return the chances of at least as many cases that got worse, and better, if each were a fair coin's."""
+    from scipy.stats import binom  # noqa: PLC0415 - a second of import, needed only where runs are compared
+
+    worse = sum(gain < 0 for gain in gains)
+    return float(binom.sf(worse - 1, len(gains), 0.5)), float(binom.cdf(worse, len(gains), 0.5))
+
+
+def _permuted(gains: Sequence[float]) -> tuple[float, float]:
+    """Return the shares of the ways to swap the runs within the cases that come to a sum as low, and as high."""
+    import numpy as np  # noqa: PLC0415 - as above
+
+    found, sizes = math.fsum(gains), np.sort(np.abs(np.array(gains, dtype=float)))
+    if len(sizes) <= _EXACT:
+        sums = _all_sums(sizes)
+    else:
+        drawn = _drawn_sums(sizes)
+        sums = np.concatenate([drawn, -drawn, [found, -found]])
+    slack = TOLERANCE * (sizes[-1] if len(sizes) else 1.0)
+    return float((sums <= found + slack).mean()), float((sums >= found - slack).mean())
+
+
+def _all_sums(sizes: Any) -> Any:
+    import numpy as np  # noqa: PLC0415 - as above
+
+    sums = np.zeros(1)
+    for size in sizes:
+        sums = np.concatenate([sums + size, sums - size])
+    return sums
+
+
+def _drawn_sums(sizes: Any) -> Any:
+    import numpy as np  # noqa: PLC0415 - as above
+
+    luck, sums = np.random.default_rng(_SEED), np.zeros(_DRAWS)
+    for start in range(0, len(sizes), _AT_ONCE):
+        ways = _all_sums(sizes[start : start + _AT_ONCE])
+        sums += ways[luck.integers(0, len(ways), _DRAWS, dtype=np.uint16)]
+    return sums
+
+
+def _width(pairs: Sequence[tuple[float, float]], bounds: tuple[float, float] | None) -> float:
+    """Return the largest difference that a case may have; where there are no bounds, the range of what was seen."""
+    low, high = bounds or (-math.inf, math.inf)
+    if math.isfinite(low) and math.isfinite(high):
+        return high - low
+    values = [value for pair in pairs for value in pair]
+    return max(values) - min(values)
+
+
+def _spread(gains: Sequence[float], cases: int) -> float:
+    """Return the standard deviation of the cases' differences, those that do not differ included."""
+    scale = max(map(abs, gains), default=0.0)
+    if cases < _PAIR or not scale:
+        return 0.0
+    middle = math.fsum(gains) / cases / scale
+    squares = math.fsum((gain / scale - middle) ** 2 for gain in gains) + (cases - len(gains)) * middle**2
+    found = scale * math.sqrt(squares / (cases - 1))
+    return found if found > TOLERANCE else 0.0

@@ -1,0 +1,1 @@
+"""The command line ``mlflow-adk-eval``: one file per command."""

@@ -1,0 +1,138 @@
+"""The whole path on one screen: two versions of an agent, one promoted, one refused."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.rule import Rule
+from rich.text import Text
+
+from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.report.console import console, decision_view, progress_bar, report_view
+
+if TYPE_CHECKING:
+    from mlflow_adk_eval.results.report import Decision, Report
+
+MODEL = "home_automation"
+EXPERIMENT = "home_automation"
+_EXAMPLE = Path("home_automation")
+_POLICY = "gate.yaml"
+_MODEL_KEYS = ("GOOGLE_API_KEY", "GEMINI_API_KEY")
+"""With one of them the example would ask Gemini, which costs and says something else each time."""
+
+
+def example_folder() -> Path:
+    """Return the example project: inside the installed package, or beside it in a checkout.
+
+    Raises:
+        UsageError: if it is in neither place.
+    """
+    package = Path(__file__).parent
+    for home in (package / "_examples", package.parent / "example_projects"):
+        if (home / _EXAMPLE).is_dir():
+            return home / _EXAMPLE
+    raise UsageError("the example project is not installed with this package")
+
+
+def run_demo(folder: Path) -> None:
+    """Evaluate both versions into an MLflow store in `folder`, and try to promote each.
+
+    Raises:
+        AdkEvalError: if a step does not end as it should.
+    """
+    from mlflow_adk_eval.tracking.store import open_store  # noqa: PLC0415 - MLflow costs seconds
+
+    for key in _MODEL_KEYS:
+        os.environ.pop(key, None)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
+    project = example_folder()
+    sys.path.insert(0, str(project))
+    store = open_store(folder, experiment=EXPERIMENT)
+    screen = console()
+    good = _evaluate("1. The agent as it should be", "home_automation_agent", project, store)
+    promoted = _promote(good, project, store)
+    bad = _evaluate("2. The same agent after a regression", "home_automation_agent_regressed", project, store)
+    refused = _promote(bad, project, store)
+    screen.print(Rule("3. What the regression changed", align="left"))
+    explained = _compare(good, bad, store)
+    screen.print(Rule("4. What to open next", align="left"))
+    screen.print(_next_steps(folder, store, good, bad, explained), soft_wrap=True)
+    if not promoted.passed or refused.passed:
+        raise UsageError("the demo did not end as it should: the good version is to be promoted, the other refused")
+
+
+def _evaluate(title: str, agent: str, project: Path, store: str) -> tuple[Report, str]:
+    from mlflow_adk_eval.tracking import evaluate, register  # noqa: PLC0415
+
+    screen = console()
+    screen.print(Rule(title, align="left"))
+    with progress_bar("evaluating") as progress:
+        report = evaluate(
+            project / "home_automation.evalset.json",
+            agent=agent,
+            config=project / "judged_config.json",
+            judge=importlib.import_module("home_automation_judge").names_and_numbers,
+            ledger=False,
+            experiment=EXPERIMENT,
+            run_name=agent,
+            tracking_uri=store,
+            progress=progress,
+        )
+    screen.print(report_view(report))
+    version = register(report, MODEL, tracking_uri=store)
+    screen.print(Text(f"MLflow run {report.run_id}, registered as version {version} of {MODEL}\n"))
+    return report, version
+
+
+def _promote(evaluated: tuple[Report, str], project: Path, store: str) -> Decision:
+    from mlflow_adk_eval.gating.api import promote  # noqa: PLC0415
+
+    report, version = evaluated
+    decision = promote(MODEL, version, run_id=report.run_id or "", policy=project / _POLICY, raise_on_failure=False, tracking_uri=store)
+    screen = console()
+    command = f"$ mlflow-adk-eval promote {MODEL} --version {version} --alias champion --run-id {report.run_id} --policy {_POLICY}"
+    screen.print(Text(command, style="bold"), soft_wrap=True)
+    screen.print(decision_view(decision))
+    holder = f"champion is now version {version}" if decision.passed else "champion was not moved"
+    screen.print(Text(f"{holder}\n"))
+    return decision
+
+
+def _compare(good: tuple[Report, str], bad: tuple[Report, str], store: str) -> str:
+    """Tell what changed from one run to the other; return where MLflow shows it, from ``#`` on."""
+    from mlflow_adk_eval.redact import secrets_of  # noqa: PLC0415
+    from mlflow_adk_eval.report.console_compare import comparison_view  # noqa: PLC0415
+    from mlflow_adk_eval.report.html.compare import compare_html  # noqa: PLC0415
+    from mlflow_adk_eval.report.html.text import words_for  # noqa: PLC0415
+    from mlflow_adk_eval.tracking.compare import compare, log_comparison  # noqa: PLC0415
+
+    before, after = good[0].run_id or "", bad[0].run_id or ""
+    screen = console()
+    screen.print(Text(f"$ mlflow-adk-eval compare {before} {after} --log", style="bold"), soft_wrap=True)
+    found, secrets = compare(before, after, tracking_uri=store), secrets_of()
+    screen.print(comparison_view(found, words_for(secrets)))
+    screen.print()
+    return log_comparison(found, compare_html(found, secrets=secrets), tracking_uri=store)
+
+
+def _next_steps(folder: Path, store: str, good: tuple[Report, str], bad: tuple[Report, str], explained: str) -> str:
+    from mlflow_adk_eval.tracking.store import experiment_id  # noqa: PLC0415
+
+    experiment = experiment_id(store, EXPERIMENT)
+    mlflow = Path(sys.executable).parent / "mlflow"
+    command = mlflow.relative_to(Path.cwd()) if mlflow.is_relative_to(Path.cwd()) else "mlflow"
+    base = f"http://127.0.0.1:5000/#/experiments/{experiment}"
+    pages = {
+        "both runs with their scores; a click on a run's name shows its turns, a click on a turn the reasons": f"{base}/evaluation-runs",
+        "the two versions side by side, turn by turn": f"{base}/evaluation-runs?selectedRunUuid={bad[0].run_id}&compareToRunUuid={good[0].run_id}",
+        "what changed between them, and why": f"http://127.0.0.1:5000/{explained}",
+        "the versions of the agent with their metrics": f"{base}/models",
+        "the registered model, its champion and the record of the decision": f"http://127.0.0.1:5000/#/models/{MODEL}",
+    }
+    lines = "\n".join(f"  {page}\n    {url}" for page, url in pages.items())
+    return f"Open MLflow (its store is in {folder}):\n\n  {command} ui --backend-store-uri {store} --port 5000\n\nand look at\n\n{lines}\n"

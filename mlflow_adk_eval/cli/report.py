@@ -1,0 +1,89 @@
+"""The command ``mlflow-adk-eval report``: the HTML report that a run holds, as a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from mlflow_adk_eval.errors import TrackingError, UsageError
+
+_NAME = "report.html"
+
+
+@click.command("report")
+@click.argument("run_id")
+@click.option(
+    "-o", "--output", "output", type=click.Path(path_type=Path), default=_NAME, show_default=True, help="The file, or the folder for it."
+)
+@click.option("--force", is_flag=True, help="Overwrite the file.")
+@click.option("--tracking_uri", help="The MLflow server or store. Default: MLFLOW_TRACKING_URI.")
+def report_command(run_id: str, *, output: Path, force: bool, tracking_uri: str | None) -> None:
+    """Save the HTML report of a run, if it is as it was when the evaluation ended."""
+    path = output / _NAME if output.is_dir() else output
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists already; --force overwrites it")
+    content = report_of(run_id, tracking_uri)
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+    click.echo(f"{path}: the report of run {run_id}")
+
+
+def report_of(run_id: str, tracking_uri: str | None = None) -> bytes:
+    """Return the HTML report that a run holds.
+
+    Args:
+        run_id: the run.
+        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
+
+    Raises:
+        UsageError: if there is no such run, or it has no report, as one of an earlier version of this package.
+        TrackingError: if MLflow cannot be reached, or the report is not the one that the run's parameter vouches for.
+    """
+    from mlflow_adk_eval.gating.api import MlflowStore, reaching_mlflow  # noqa: PLC0415
+    from mlflow_adk_eval.gating.evidence.integrity import FOLDER, MANIFEST  # noqa: PLC0415 - `--help` stays fast
+
+    with reaching_mlflow():
+        store = MlflowStore(tracking_uri)
+        content = store.artifact(run_id, f"{FOLDER}/{_NAME}")
+        manifest = store.artifact(run_id, f"{FOLDER}/{MANIFEST}")
+        expected = store.client.get_run(run_id).data.params.get("adk_eval.manifest_sha256")
+    if content is None:
+        raise UsageError(_missing(run_id, manifest))
+    problem = _doubt(content, manifest, expected)
+    if problem:
+        raise TrackingError(f"run {run_id}: {problem}, so its report cannot be believed")
+    return content
+
+
+def _missing(run_id: str, manifest: bytes | None) -> str:
+    if manifest is None:
+        return f"run {run_id} has no report: it holds no finished evaluation"
+    if _NAME in _named(manifest):
+        return f"run {run_id} has lost its report: the manifest names {_NAME}, but the artifact is gone"
+    return f"run {run_id} has no report: the version of mlflow-adk-eval that logged it wrote none. The run's table is adk_eval/invocations.json"
+
+
+def _doubt(content: bytes, manifest: bytes | None, expected: str | None) -> str:
+    """Return why the report is not the one that the run's parameter vouches for; empty if it is."""
+    from mlflow_adk_eval.gating.evidence.integrity import MANIFEST, sha256  # noqa: PLC0415 - as above
+
+    if manifest is None or expected is None:
+        return f"{MANIFEST if manifest is None else 'the parameter adk_eval.manifest_sha256'} is missing"
+    if sha256(manifest) != expected:
+        return f"{MANIFEST} was changed after the run"
+    if _NAME not in _named(manifest):
+        return f"{MANIFEST} does not name {_NAME}, which was added after the run"
+    return "" if _named(manifest)[_NAME] == sha256(content) else f"{_NAME} was changed after the run"
+
+
+def _named(manifest: bytes) -> dict[str, str]:
+    """Return the hashes that a manifest lists by artifact; none if it is no manifest."""
+    try:
+        artifacts = json.loads(manifest)["artifacts"]
+    except (ValueError, LookupError, TypeError):
+        return {}
+    return artifacts if isinstance(artifacts, dict) else {}

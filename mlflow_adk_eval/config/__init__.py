@@ -1,0 +1,1 @@
+"""The eval config: the criteria with their thresholds and settings, and the inputs of an evaluation."""

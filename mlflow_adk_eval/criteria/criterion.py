@@ -1,0 +1,153 @@
+"""What a criterion is, and the one place where it is called."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from mlflow_adk_eval.evalset import ConversationScenario, EvalCase, Invocation
+from mlflow_adk_eval.redact import redacted, secrets_of
+from mlflow_adk_eval.results.conversation import Ending
+from mlflow_adk_eval.results.report import (
+    CriterionResult,
+    Errored,
+    Judged,
+    Outcome,
+    Scored,
+    Skipped,
+    Vote,
+    case_outcome,
+)
+
+_SCENARIO = Skipped("the case is a scenario and has no reference conversation")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseRun:
+    """One eval case after the agent ran: all that a criterion may look at."""
+
+    case: EvalCase
+    run_index: int = 0
+    actual: tuple[Invocation, ...]
+    session_state: Mapping[str, Any] | None = None
+    """The state after the last turn; ``None`` where the agent does not report it."""
+    error: str = ""
+    """Why the conversation is not what the case asks for; empty where it is."""
+    unfinished: bool = False
+    """Whether the last actual turn is the one in which the agent failed."""
+    baseline: tuple[Invocation, ...] | None = None
+    """What the baseline did in the same case, for criteria that choose between the two; ``None`` where there is none."""
+    ending: Ending | None = None
+    """Why a simulated user ended the conversation; ``None`` where that is not known."""
+
+    @property
+    def eval_id(self) -> str:
+        """The id of the case."""
+        return self.case.eval_id
+
+    @property
+    def expected(self) -> tuple[Invocation, ...] | None:
+        """The reference conversation; ``None`` for a scenario."""
+        return self.case.conversation
+
+    @property
+    def scenario(self) -> ConversationScenario | None:
+        """The plan of the simulated user; ``None`` for a written conversation."""
+        return self.case.conversation_scenario
+
+    @property
+    def turns(self) -> int:
+        """How many turns were planned or happened; at least one, so that each criterion has a cell."""
+        return max(len(self.actual), len(self.expected or ()), 1)
+
+
+class Criterion(Protocol):
+    """Frozen settings and how to judge a case by them."""
+
+    def __call__(self, run: CaseRun, /) -> Judged | Awaitable[Judged]:
+        """Judge one case. May raise: the caller records it."""
+        ...
+
+
+Factory = Callable[[Any], Criterion]
+"""From a criterion's settings to something that judges by them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A criterion in the plan of an evaluation."""
+
+    name: str
+    criterion: Criterion
+    threshold: float | None
+    """``None``: measured as information."""
+    greater_is_better: bool = True
+    judged: bool = False
+    """Whether a judge is asked, which takes time but no work of this process."""
+
+
+def judge_pairs(run: CaseRun, judge: Callable[[Invocation, Invocation], Outcome]) -> Judged:
+    """Judge each turn against its reference; a turn that is missing on either side is an error of that turn."""
+    expected, actual = run.expected, run.actual
+    if expected is None:
+        return Judged((_SCENARIO,) * run.turns)
+    cells = tuple(judge(got, want) for got, want in zip(actual, expected, strict=False))
+    extra = Errored(f"no expected invocation: the reference has {len(expected)} of {len(actual)} turns")
+    return Judged((*cells, *missing_turns(run), *(extra,) * (len(actual) - len(expected))))
+
+
+def missing_turns(run: CaseRun) -> tuple[Errored, ...]:
+    """Return an error for each turn that the reference has and the agent has not."""
+    expected = len(run.expected or ())
+    error = Errored(f"no actual invocation: the agent has {len(run.actual)} of {expected} turns")
+    return (error,) * (expected - len(run.actual))
+
+
+def whole_case(run: CaseRun, outcome: Outcome, votes: tuple[Vote, ...] = ()) -> Judged:
+    """Return a judgement of the case as a whole, which is recorded at its last turn."""
+    return Judged((*(None,) * (run.turns - 1), outcome), votes=votes)
+
+
+def failed(run: CaseRun, error: str) -> Judged:
+    """Return a judgement in which every turn of the case ended in `error`."""
+    return Judged((Errored(error),) * run.turns)
+
+
+async def apply(planned: Planned, run: CaseRun) -> CriterionResult:
+    """Judge one case by one criterion, turning whatever it raises into an error of every cell."""
+    try:
+        judged = planned.criterion(run)
+        if inspect.isawaitable(judged):
+            judged = await judged
+    except Exception as error:  # noqa: BLE001 - a criterion may be the user's own code: anything can go wrong
+        judged = failed(run, redacted(f"{planned.name} raised {type(error).__name__}: {error}", secrets_of()))
+    return result_of(planned, run, judged)
+
+
+def result_of(planned: Planned, run: CaseRun, judged: Judged) -> CriterionResult:
+    """Return a judgement with the plan's threshold.
+
+    The case has a score only if every planned cell has one. It is the mean of the cells unless the judgement has its own.
+    """
+    cells = _after_error(run, judged.per_invocation) if run.error else judged.per_invocation
+    overall = case_outcome(cells)
+    if isinstance(overall, Scored) and judged.overall is not None:
+        overall = judged.overall
+        cells = cells if isinstance(overall, Scored) else (*cells[:-1], overall)
+    return CriterionResult(
+        criterion=planned.name,
+        threshold=planned.threshold,
+        greater_is_better=planned.greater_is_better,
+        overall=overall,
+        per_invocation=cells,
+        votes=judged.votes,
+    )
+
+
+def _after_error(run: CaseRun, cells: tuple[Outcome | None, ...]) -> tuple[Outcome | None, ...]:
+    """Say of each turn that the agent did not finish that it was the agent's error."""
+    finished = len(run.actual) - run.unfinished
+    error = Errored(f"the agent did not finish: {run.error}")
+    return tuple(cell if index < finished or cell is None else error for index, cell in enumerate(cells))

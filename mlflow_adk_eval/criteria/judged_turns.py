@@ -1,0 +1,193 @@
+"""What judged criteria share: turns judged at the same time, answers that need no judge, and outcomes from findings."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs, missing_turns
+from mlflow_adk_eval.criteria.transcript import final_text
+from mlflow_adk_eval.judge.question import Question
+from mlflow_adk_eval.judge.voting import Finding, Jury, Place
+from mlflow_adk_eval.results.report import (
+    Errored,
+    Judged,
+    Outcome,
+    Scored,
+    Vote,
+    mean,
+)
+from mlflow_adk_eval.runtime import gathered
+
+C = TypeVar("C")
+
+TRIVIAL = "The final response has no content, so it was not put to a judge."
+"""Why an answer was decided without a call."""
+
+_NO_TURN = Errored("there is no turn to judge")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What a judge found in one cell."""
+
+    outcome: Outcome
+    votes: tuple[Vote, ...] = ()
+
+
+def place(run: CaseRun, index: int, criterion: str) -> Place:
+    """Return where the votes on the turn `index` of a case belong."""
+    return Place(eval_id=run.eval_id, run_index=run.run_index, invocation_index=index, criterion=criterion)
+
+
+def unfinished(run: CaseRun, index: int) -> Errored | None:
+    """Return the error of a turn in which the agent failed, about which no judge needs to be asked; ``None`` for any other."""
+    failed = run.unfinished and index == len(run.actual) - 1
+    return Errored(f"the agent did not finish: {run.error}") if failed else None
+
+
+async def judged_turns(run: CaseRun, judge: Callable[[int], Awaitable[Cell | None]]) -> Judged:
+    """Judge each turn of the agent by its index, all at the same time; ``None`` is a turn to which nothing applies."""
+    cells = await _cells(run, len(run.actual), judge)
+    outcomes = (*(cell.outcome if cell else None for cell in cells), *missing_turns(run))
+    return Judged(outcomes or (_NO_TURN,), votes=_votes(cells))
+
+
+async def judged_pairs(run: CaseRun, judge: Callable[[int], Awaitable[Cell]]) -> Judged:
+    """Judge each turn that both the agent and the reference have by its index, all at the same time."""
+    cells = await _cells(run, min(len(run.actual), len(run.expected or ())), judge)
+    outcomes = iter(cells)
+    planned = judge_pairs(run, lambda _actual, _expected: next(outcomes).outcome)
+    return Judged(planned.per_invocation or (_NO_TURN,), votes=_votes(cells))
+
+
+async def _cells(run: CaseRun, turns: int, judge: Callable[[int], Awaitable[C]]) -> list[C | Cell]:
+    async def cell(index: int) -> C | Cell:
+        error = unfinished(run, index)
+        return Cell(error) if error else await judge(index)
+
+    return await gathered(partial(cell, index) for index in range(turns))
+
+
+def _votes(cells: Sequence[Cell | None]) -> tuple[Vote, ...]:
+    return tuple(vote for cell in cells if cell for vote in cell.votes)
+
+
+_BLANK_LETTERS = {"\u115f", "\u1160", "\u3164", "\uffa0", "\u2800"}
+"""Characters that Unicode calls letters or symbols and that nobody sees."""
+_OPENERS = (
+    "thought process", "mental process", "reasoning( process)?", "chain of thought", "analysis",
+    r"(let us|lets|let me|i will|ill) ([^\W\d_]+ ){1,5}?step by step", "step by step( solution)?",
+    "solution", "(the )?((final|correct) )?answer( is)?",
+    "解", "解答", "解析", "解説", "答案", "答え", "回答", "思考过程", "思考過程", "かいせつ", "かいとう",
+    "풀이", "해설", "정답", "respuesta", "solución", "réponse", "lösung", "antwort", "resposta", "решение", "ответ",
+)  # fmt: skip
+_MASTER_KEYS = re.compile(rf"(?:(?:{'|'.join(_OPENERS)})(?: |\Z))+")
+"""Words that open an answer and are none, yet that judges take for one; see "One Token to Fool LLM-as-a-Judge"."""
+_LONGEST_KEYS = 200
+
+
+def trivial(text: str, reference: str = "") -> bool:
+    r"""Whether an answer says nothing: empty, punctuation only, or just the opening words of an answer; never what the reference says.
+
+    >>> trivial(" \n"), trivial(":"), trivial("**Thought process:**"), trivial("Solution"), trivial("解")
+    (True, True, True, True, True)
+    >>> trivial("42"), trivial("👍"), trivial("Solution: 42"), trivial("Solution", reference="solution.")
+    (False, False, False, False)
+    """
+    given, wanted = _folded(text), _folded(reference)
+    if not any(map(_visible, given)):
+        return not (given and given == wanted)
+    words = _words(given)
+    return len(words) <= _LONGEST_KEYS and bool(_MASTER_KEYS.fullmatch(words)) and words != _words(wanted)
+
+
+def _folded(text: str) -> str:
+    return "".join(char for char in unicodedata.normalize("NFKC", text).casefold() if unicodedata.category(char) != "Cf").strip()
+
+
+def _visible(char: str) -> bool:
+    """Whether a character can say something: a letter, a digit, or a picture such as an emoji."""
+    return char not in _BLANK_LETTERS and (char.isalnum() or unicodedata.category(char) == "So")
+
+
+def _words(folded: str) -> str:
+    """Return a text without punctuation, apostrophes within words included."""
+    kept = "".join(char if char.isalnum() or char.isspace() else "" if char in "'’`" else " " for char in folded)
+    return " ".join(kept.split())
+
+
+def foregone(run: CaseRun) -> Outcome | None:
+    """Return what decides a case as a whole without a judge; ``None`` where nothing does."""
+    if run.error:
+        return Errored(f"the agent did not finish: {run.error}")
+    if missing := missing_turns(run):
+        return missing[-1]
+    if not run.actual:
+        return _NO_TURN
+    return Scored(0.0, TRIVIAL) if all(trivial(final_text(turn)) for turn in run.actual) else None
+
+
+def combined(findings: Sequence[Finding], noun: str) -> Outcome:
+    """Return the mean of what a ballot found about several items; an error that names each item without a verdict.
+
+    Args:
+        findings: at least one.
+        noun: what an item is, such as a rubric.
+    """
+    missing = [f"{noun} {finding.item.id!r}: {finding.outcome.error}" for finding in findings if isinstance(finding.outcome, Errored)]
+    if missing:
+        return Errored("; ".join(missing))
+    found = [(finding, finding.outcome) for finding in findings if isinstance(finding.outcome, Scored)]
+    rationale = "\n".join(
+        f"- {_mark(outcome)} {_line(finding.item.text)} ({tally(finding)}): {outcome.rationale}" for finding, outcome in found
+    )
+    return Scored(
+        mean(outcome.score for _, outcome in found), rationale, {"items": [_item(finding, outcome) for finding, outcome in found]}
+    )
+
+
+def single(finding: Finding) -> Outcome:
+    """Return what a ballot found about its only item."""
+    outcome = finding.outcome
+    if isinstance(outcome, Errored):
+        return outcome
+    return Scored(outcome.score, f"{tally(finding)}: {outcome.rationale}", {"verdict": finding.label, **outcome.details})
+
+
+async def asked(jury: Jury, question: Question, where: Place) -> Cell:
+    """Return what a ballot finds about the only item of a question."""
+    ballot = await jury.decide(question, where)
+    return Cell(single(ballot.findings[0]), ballot.votes)
+
+
+def tally(finding: Finding) -> str:
+    """Return a verdict with the votes for its side and against it, such as ``yes 3:2``; without a verdict, nothing."""
+    if not isinstance(finding.outcome, Scored):
+        return ""
+    details = finding.outcome.details
+    votes, against = sum(details.get("votes", {}).values()), len(details.get("dissent", ()))
+    return f"{finding.label} {votes - against}:{against}"
+
+
+def _mark(outcome: Scored) -> str:
+    return "✓" if outcome.score >= 1 else "✗"
+
+
+def _line(text: str | None) -> str:
+    return " ".join((text or "").split())
+
+
+def _item(finding: Finding, outcome: Scored) -> dict[str, Any]:
+    found = {
+        "id": finding.item.id,
+        "text": finding.item.text,
+        "verdict": finding.label,
+        "score": outcome.score,
+        "rationale": outcome.rationale,
+    }
+    return found | dict(outcome.details)

@@ -1,0 +1,153 @@
+"""The metrics that are computed: exact match, BLEU, ROUGE, and four on tool calls."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from mlflow_adk_eval.criteria.rapid.messages import RequestError
+from mlflow_adk_eval.criteria.rapid.tool_calls import key_match, kv_match, name_match, valid
+from mlflow_adk_eval.criteria.text.sentences import sentences
+from mlflow_adk_eval.criteria.text.words import tokens, words
+from mlflow_adk_eval.errors import Problem
+
+_FULL = 100.0
+"""What sacrebleu calls a perfect score."""
+_DEFAULT_ROUGE = "rouge1"
+_MOST_CELLS = 25_000_000
+"""About 800 MB in rouge-score."""
+
+
+def computed_score(metric: str, spec: Mapping[str, Any], instance: Mapping[str, str]) -> float:
+    """Return the score of one instance.
+
+    Args:
+        metric: the name of a computed metric.
+        spec: its settings.
+        instance: ``prediction`` and ``reference``.
+    """
+    return _KERNELS[metric](instance["prediction"], instance["reference"], spec)
+
+
+def exact_match(prediction: str, reference: str) -> float:
+    """Return 1 where two texts are equal, character by character, else 0."""
+    return float(prediction == reference)
+
+
+def bleu(prediction: str, reference: str, *, use_effective_order: bool = True) -> float:
+    """Return sentence BLEU in [0, 1].
+
+    Args:
+        prediction: what is scored.
+        reference: what it should say.
+        use_effective_order: whether n-grams that a short text cannot have are left out, without which it would score 0.
+
+    Source: sacrebleu.
+
+    >>> bleu("The cat is on the mat.", "The cat is on the mat."), bleu("", "The cat")
+    (1.0, 0.0)
+    """
+    found = _bleu(use_effective_order).sentence_score(prediction, [reference]).score / _FULL
+    return min(float(found), 1.0)
+
+
+@cache
+def _bleu(use_effective_order: bool) -> Any:
+    from sacrebleu.metrics.bleu import BLEU  # noqa: PLC0415 - a tenth of a second
+
+    logging.getLogger("sacrebleu").setLevel(logging.ERROR)  # it gives advice on a setting that the request made
+    return BLEU(effective_order=use_effective_order)
+
+
+def rouge(
+    prediction: str, reference: str, *, rouge_type: str = _DEFAULT_ROUGE, use_stemmer: bool = False, split_summaries: bool = False
+) -> float:
+    """Return a ROUGE F-measure in [0, 1].
+
+    Args:
+        prediction: what is scored.
+        reference: what it should say.
+        rouge_type: ``rouge1`` to ``rouge9`` (n-grams), ``rougeL`` (longest common subsequence) or ``rougeLsum`` (that of each line).
+        use_stemmer: whether English words are stemmed.
+        split_summaries: whether ``rougeLsum`` takes each sentence for a line.
+
+    Source: rouge-score, on words of any script; for texts in ASCII they are its own.
+
+    >>> round(rouge("A fast brown fox leaps over a lazy dog.", "The quick brown fox jumps over the lazy dog."), 4)
+    0.5556
+    """
+    kind = rouge_type.replace("rougen", "rouge")
+    split = tokens if use_stemmer else words
+    if kind == "rougeL":
+        return _of_lengths(lcs_length(split(prediction), split(reference)), len(split(prediction)), len(split(reference)))
+    if kind == "rougeLsum":
+        if split_summaries:
+            prediction, reference = "\n".join(sentences(prediction)), "\n".join(sentences(reference))
+        _refuse_large(len(split(prediction)), len(split(reference)))
+    return float(_rouge(kind, use_stemmer).score(reference, prediction)[kind].fmeasure)
+
+
+def lcs_length(left: Sequence[str], right: Sequence[str]) -> int:
+    """Return the length of the longest common subsequence, in memory that grows with one side only.
+
+    Source: Hyyrö, "Bit-Parallel LCS-length Computation Revisited" (2004). rouge-score keeps a table of both sides.
+
+    >>> lcs_length("the quick brown fox".split(), "a quick red fox".split())
+    2
+    """
+    places: dict[str, int] = {}
+    for index, token in enumerate(left):
+        places[token] = places.get(token, 0) | 1 << index
+    every = (1 << len(left)) - 1
+    missed = every
+    for token in right:
+        hits = missed & places.get(token, 0)
+        missed = (missed + hits | missed - hits) & every
+    return len(left) - missed.bit_count()
+
+
+def _of_lengths(common: int, given: int, wanted: int) -> float:
+    """Return the F-measure, in the order of operations of rouge-score."""
+    if not given or not wanted:
+        return 0.0
+    precision, recall = common / given, common / wanted
+    return 2 * precision * recall / (precision + recall) if precision + recall > 0 else 0.0
+
+
+def _refuse_large(given: int, wanted: int) -> None:
+    """Refuse texts whose table of common words would take gigabytes."""
+    if given * wanted > _MOST_CELLS:
+        found = f"texts of {given} and {wanted} words for rougeLsum"
+        raise RequestError("request", [Problem("$.rouge_input", found, "shorter texts, or rougeL, which takes any length")])
+
+
+@dataclass(frozen=True, slots=True)
+class _Tokenizer:
+    """Splits texts for rouge-score."""
+
+    split: Callable[[str], list[str]]
+
+    def tokenize(self, text: str) -> list[str]:
+        """Return the words of a text."""
+        return self.split(text)
+
+
+@cache
+def _rouge(kind: str, use_stemmer: bool) -> Any:
+    from rouge_score.rouge_scorer import RougeScorer  # noqa: PLC0415 - loads nltk, which takes seconds
+
+    return RougeScorer([kind], tokenizer=_Tokenizer(tokens if use_stemmer else words))
+
+
+_KERNELS: Mapping[str, Callable[[str, str, Mapping[str, Any]], float]] = {
+    "exact_match": lambda prediction, reference, _: exact_match(prediction, reference),
+    "bleu": lambda prediction, reference, spec: bleu(prediction, reference, **spec),
+    "rouge": lambda prediction, reference, spec: rouge(prediction, reference, **spec),
+    "tool_call_valid": lambda prediction, _, __: valid(prediction),
+    "tool_name_match": lambda prediction, reference, _: name_match(prediction, reference),
+    "tool_parameter_key_match": lambda prediction, reference, _: key_match(prediction, reference),
+    "tool_parameter_kv_match": lambda prediction, reference, spec: kv_match(prediction, reference, **spec),
+}

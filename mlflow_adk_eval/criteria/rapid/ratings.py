@@ -1,0 +1,131 @@
+"""The metrics that a model judges: a rating by the vote of a jury, and the choice between two answers, asked in both orders."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from mlflow_adk_eval.config.rapid_catalogue import RapidMetric
+from mlflow_adk_eval.criteria.rapid.messages import Rated
+from mlflow_adk_eval.judge import Ballot, Block, Finding, Item, Jury, Place, Question, load_prompt
+from mlflow_adk_eval.results.report import Errored, Vote
+from mlflow_adk_eval.runtime import gathered
+
+_FIRST, _TIE, _SECOND = "first", "tie", "second"
+_WORTH: Mapping[str, float] = {_FIRST: 0.0, _TIE: 0.5, _SECOND: 1.0}
+_CHOICE = {_FIRST: "BASELINE", _TIE: "TIE", _SECOND: "CANDIDATE"}
+"""What a vote means where the baseline stands first."""
+_SWAPPED = {_FIRST: _SECOND, _TIE: _TIE, _SECOND: _FIRST}
+_NOTHING = "The answer says nothing, so it was not put to a judge."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What a jury made of one instance."""
+
+    rated: Rated | None
+    """``None``: it has no verdict."""
+    error: str = ""
+    """Why not."""
+    votes: tuple[Vote, ...] = ()
+
+
+async def rate(metric: RapidMetric, instance: Mapping[str, str], jury: Jury, place: Place) -> Judgement:
+    """Return a jury's rating of an instance: the median grade, with the share of votes that gave it.
+
+    An answer that says nothing gets the least grade of the scale, without a call.
+
+    Args:
+        metric: a judged metric.
+        instance: its texts by field.
+        jury: who votes.
+        place: what the votes are recorded under.
+    """
+    if not any(map(str.isalnum, instance["prediction"])):
+        return Judgement(rated=Rated(score=metric.bounds[0], explanation=_NOTHING, confidence=1.0))
+    worth = {str(grade): float(grade) for grade in metric.scale}
+    question = Question(prompt=load_prompt(metric.criterion), blocks=_blocks(metric, instance), worth=worth)
+    ballot = await jury.decide(question, place)
+    return _rating(ballot)
+
+
+async def compare(metric: RapidMetric, instance: Mapping[str, str], jury: Jury, place: Place) -> Judgement:
+    """Return which of two answers a jury prefers. It votes with either answer first; if the verdicts differ, it is a tie.
+
+    A judge prefers a position, which voting again in the same order does not cure.
+
+    Args:
+        metric: a pairwise metric.
+        instance: its texts by field.
+        jury: who votes.
+        place: what the votes are recorded under.
+    """
+    baseline, candidate = instance["baseline_prediction"], instance["prediction"]
+    if baseline == candidate:
+        return Judgement(rated=Rated(choice="TIE", explanation="Both answers are the same text.", confidence=1.0))
+    straight = _versus(metric, instance, (baseline, candidate), "baseline_first")
+    swapped = _versus(metric, instance, (candidate, baseline), "candidate_first")
+    ballots = await gathered(partial(jury.decide, question, place) for question in (straight, swapped))
+    return _choice(ballots[0], _turned(ballots[1]))
+
+
+def _blocks(metric: RapidMetric, instance: Mapping[str, str]) -> tuple[Block, ...]:
+    """Return the texts of an instance, the one that is judged last."""
+    about = [
+        field for field in ("instruction", "context", "reference") if field in instance and field in (*metric.fields, *metric.optional)
+    ]
+    return tuple(Block(field, instance[field]) for field in (*about, "prediction"))
+
+
+def _versus(metric: RapidMetric, instance: Mapping[str, str], pair: tuple[str, str], order: str) -> Question:
+    """Return the question which of two answers is better; its votes are recorded under the order in which they are shown."""
+    about = [Block(field, instance[field]) for field in ("instruction", "context", "reference") if field in instance]
+    blocks = (*about, Block("first_response", pair[0]), Block("second_response", pair[1]))
+    return Question(prompt=load_prompt(metric.criterion), blocks=blocks, items=(Item(id=order),), worth=_WORTH)
+
+
+def _rating(ballot: Ballot) -> Judgement:
+    (finding,) = ballot.findings
+    if isinstance(finding.outcome, Errored):
+        return Judgement(rated=None, error=finding.outcome.error, votes=ballot.votes)
+    rated = Rated(score=finding.outcome.score, explanation=finding.outcome.rationale, confidence=_share(ballot.votes, finding.label))
+    return Judgement(rated=rated, votes=ballot.votes)
+
+
+def _turned(ballot: Ballot) -> Ballot:
+    """Return a ballot with the candidate first as if the baseline had stood first."""
+    findings = tuple(replace(one, label=_SWAPPED[one.label] if one.label else None) for one in ballot.findings)
+    votes = tuple(replace(vote, verdict=_SWAPPED[vote.verdict] if vote.verdict else None) for vote in ballot.votes)
+    return Ballot(findings=findings, votes=votes)
+
+
+def _choice(straight: Ballot, swapped: Ballot) -> Judgement:
+    """Return what two ballots come to, in which *first* is the baseline."""
+    votes = (*straight.votes, *swapped.votes)
+    named = tuple(replace(vote, verdict=_CHOICE[vote.verdict] if vote.verdict else None) for vote in votes)
+    findings = (straight.findings[0], swapped.findings[0])
+    errors = [finding.outcome.error for finding in findings if isinstance(finding.outcome, Errored)]
+    if errors:
+        return Judgement(rated=None, error="; ".join(dict.fromkeys(errors)), votes=named)
+    labels = [finding.label or _TIE for finding in findings]
+    label = labels[0] if labels[0] == labels[1] else _TIE
+    rated = Rated(choice=_CHOICE[label], explanation=_explained(findings, labels), confidence=_share(votes, label))
+    return Judgement(rated=rated, votes=named)
+
+
+def _explained(findings: tuple[Finding, Finding], labels: list[str]) -> str:
+    """Return the explanation of the first order, or, where the orders disagree, of both."""
+    said = [finding.outcome.rationale for finding in findings if not isinstance(finding.outcome, Errored)]
+    if labels[0] == labels[1]:
+        return said[0]
+    orders = ("With the baseline first", "With the candidate first")
+    told = [f"{order} the verdict was {_CHOICE[label]}: {text}" for order, label, text in zip(orders, labels, said, strict=True)]
+    return " ".join(["The verdict changed with the order of the answers, so it is a tie.", *told])
+
+
+def _share(votes: tuple[Vote, ...], label: str | None) -> float:
+    """Return the share of the usable votes that agree with a verdict."""
+    cast = Counter(vote.verdict for vote in votes if vote.verdict is not None)
+    return cast[label or ""] / cast.total() if cast else 0.0

@@ -1,0 +1,1 @@
+"""Baselines: the run that a candidate is compared with."""

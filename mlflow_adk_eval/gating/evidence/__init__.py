@@ -1,0 +1,1 @@
+"""Evidence: what a run holds, checked before anything is decided from it."""

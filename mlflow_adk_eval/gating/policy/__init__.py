@@ -1,0 +1,1 @@
+"""Policies: what a run must show before its agent version is promoted."""

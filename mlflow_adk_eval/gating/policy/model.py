@@ -1,0 +1,294 @@
+"""What a run must show before it may be promoted: the model of a policy file, `gate.yaml`."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable
+from datetime import UTC, date, datetime, timedelta
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, PlainSerializer, StringConstraints, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
+
+from mlflow_adk_eval.config.criteria import Settings
+from mlflow_adk_eval.evalset.digest import canonical_json
+from mlflow_adk_eval.evalset.models import Json
+
+CONFIDENCE = 0.95
+POWER = 0.8
+COST, AGENT = "cost", "agent"
+"""The measure that needs prices, and whose price it is that is not a judge's."""
+_AGE = re.compile(r"(\d+)\s*([mhdw])")
+_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_MINUTE = timedelta(minutes=1)
+_AGE_WANTED = "an age such as 12h, 7d or 2w"
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+Confidence = Annotated[float, Field(gt=0.5, lt=1)]
+Number = Annotated[float, Field(allow_inf_nan=False, strict=True)]
+Use = Literal["mean", "ci_low", "ci_high", "corrected_ci_low"]
+
+
+def _unwanted(found: str, wanted: str) -> PydanticCustomError:
+    return PydanticCustomError("unwanted", "{wanted}", {"found": found, "wanted": wanted})
+
+
+def _age(value: Any) -> Any:
+    """Read ``7d`` as a time; a number has no unit, so it is none."""
+    if isinstance(value, timedelta):
+        if value < _MINUTE or value % _MINUTE:
+            raise _unwanted(str(value), "an age of whole minutes")
+        return value
+    found = _AGE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found is None or not int(found[1]):
+        raise _unwanted(repr(value), _AGE_WANTED)
+    try:
+        return timedelta(**{_UNITS[found[2]]: int(found[1])})
+    except OverflowError:
+        raise _unwanted(repr(value), _AGE_WANTED) from None
+
+
+def age_told(age: timedelta) -> str:
+    """Return an age in its largest whole unit.
+
+    >>> age_told(timedelta(days=7)), age_told(timedelta(hours=36))
+    ('1w', '36h')
+    """
+    minutes = int(age.total_seconds()) // 60
+    unit, size = next((unit, size) for unit, size in (("w", 10080), ("d", 1440), ("h", 60), ("m", 1)) if minutes % size == 0)
+    return f"{minutes // size}{unit}"
+
+
+def _day(value: Any) -> Any:
+    """Read a day as YAML or JSON has it; neither a time of day nor a number, which pydantic would take, too."""
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return value
+    if isinstance(value, str) and _DAY.fullmatch(value):
+        return value
+    raise _unwanted(str(value), "a day such as 2027-01-31")
+
+
+def _once(entries: Iterable[str], what: str) -> None:
+    """Refuse what stands twice, as it is likely a slip."""
+    twice = next((entry for entry, count in Counter(entries).items() if count > 1), None)
+    if twice is not None:
+        raise _unwanted(f"{twice!r} twice", f"each {what} once")
+
+
+Age = Annotated[
+    timedelta,
+    BeforeValidator(_age),
+    PlainSerializer(age_told, return_type=str),
+    WithJsonSchema({"type": "string", "pattern": r"^\d+\s*[mhdw]$", "examples": ["12h", "7d", "2w"]}),
+]
+Day = Annotated[date, BeforeValidator(_day)]
+
+
+class Rule(Settings):
+    """What one measure must come to. In a comparison, *worse* is lower, or higher where lower is better."""
+
+    min: Number | None = Field(default=None, description="The least that passes.")
+    max: Number | None = Field(default=None, description="The most that passes.")
+    use: Use | None = Field(
+        default=None,
+        description="Which number is held against min and max, and whether max_drop is tested: mean (as measured), ci_low or ci_high"
+        " (the bound of the confidence interval), corrected_ci_low (the lower bound of the pass rate corrected for the judge's error)."
+        " Without it, min and max take the mean, and max_drop is tested.",
+    )
+    max_drop: Annotated[Number, Field(ge=0)] | None = Field(
+        default=None, description="How much worse than the baseline it may be, over the same cases, in the unit of the measure."
+    )
+    confidence: Confidence | None = Field(default=None, description="The confidence of intervals and tests, instead of the policy's.")
+
+    @model_validator(mode="after")
+    def _one_demand(self) -> Self:
+        if self.min is None and self.max is None and self.max_drop is None:
+            raise _unwanted("a rule that demands nothing", "at least one of min, max and max_drop")
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise _unwanted(f"min {self.min:g} above max {self.max:g}", "a range that a number can lie in")
+        if self.use in ("ci_low", "corrected_ci_low") and (self.min is None or self.max is not None):
+            raise _unwanted(
+                f"use {self.use} without min, or with max", "ci_high for a max, and the bounds of a range in rules of their own"
+            )
+        if self.use == "ci_high" and (self.max is None or self.min is not None):
+            raise _unwanted("use ci_high without max, or with min", "ci_low for a min, and the bounds of a range in rules of their own")
+        return self
+
+
+class Slice(Settings):
+    """Some of the cases, with rules of their own."""
+
+    ids: tuple[Text, ...] = Field(default=(), description="Patterns of eval ids, such as refund_*.")
+    tags: tuple[Text, ...] = Field(default=(), description="Tags, of which a case has one: the list `tags` in the eval case.")
+    min_cases: int = Field(default=1, ge=1, strict=True)
+    rules: dict[Text, Rule] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _some_cases(self) -> Self:
+        if not self.ids and not self.tags:
+            raise _unwanted("neither ids nor tags", "which cases the slice holds")
+        _once(self.ids, "pattern")
+        _once(self.tags, "tag")
+        return self
+
+
+class Waiver(Settings):
+    """A case, or one criterion of it, that does not count until a day."""
+
+    case: Text = Field(description="The eval id.")
+    criterion: Text | None = Field(default=None, description="Only this criterion; without it, the whole case.")
+    owner: Text
+    reason: Text
+    expires: Day = Field(description="The last day on which it holds, in UTC.")
+
+    @property
+    def told(self) -> str:
+        """The waiver as a sentence."""
+        what = f"case {self.case!r}" + (f", {self.criterion}" if self.criterion else "")
+        return f"{what}: waived by {self.owner} until {self.expires}: {self.reason}"
+
+
+class EvalSetPin(Settings):
+    """Which eval set the run must have used."""
+
+    id: Text | None = None
+    digest: Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")] | None = Field(
+        default=None, description="As the run's parameter adk_eval.eval_set_digest has it."
+    )
+
+    @model_validator(mode="after")
+    def _one_pin(self) -> Self:
+        if self.id is None and self.digest is None:
+            raise _unwanted("neither id nor digest", "at least one of id and digest")
+        return self
+
+
+class JudgePin(Settings):
+    """Who may judge."""
+
+    models: tuple[Text, ...] = Field(min_length=1, description="The models that may have judged, as the config names them.")
+
+
+class BaselineSource(Settings):
+    """What the run is compared with: the version that holds an alias, a version, or a run."""
+
+    alias: Text | None = None
+    version: Annotated[int, Field(ge=1, strict=True)] | None = None
+    run: Text | None = None
+    model: Text | None = Field(default=None, description="The registered model; without it, the one that is promoted.")
+    if_missing: Literal["absolute", "refuse"] = Field(
+        default="absolute", description="Without a champion: the absolute rules alone decide, or nothing is promoted."
+    )
+    if_incomparable: Literal["reevaluate", "refuse"] = Field(
+        default="reevaluate",
+        description="If its run used another eval set, judge or criterion: it is evaluated anew where that is possible, or refused.",
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        named = [name for name in ("alias", "version", "run") if getattr(self, name) is not None]
+        if len(named) != 1:
+            raise _unwanted(" and ".join(named) or "none of them", "exactly one of alias, version and run")
+        if self.model and self.run:
+            raise _unwanted("run and model", "a model with an alias or a version only")
+        return self
+
+
+class Price(Settings):
+    """What a million tokens cost, in one currency for the whole policy."""
+
+    input: Annotated[Number, Field(ge=0)] | None = None
+    output: Annotated[Number, Field(ge=0)] | None = None
+    tokens: Annotated[Number, Field(ge=0)] | None = Field(
+        default=None, description="For both alike, and for the agent, of which only the sum is known."
+    )
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        named = [name for name in ("input", "output", "tokens") if getattr(self, name) is not None]
+        if named not in (["tokens"], ["input", "output"]):
+            raise _unwanted(" and ".join(named) or "no price", "either input and output, or tokens")
+        return self
+
+
+class Policy(Settings):
+    """Everything that is demanded. Immutable; its digest is part of each decision."""
+
+    name: Text = "policy"
+    thresholds: bool = Field(
+        default=False, description="Whether each case must also reach every threshold of the run's own config, as without a policy."
+    )
+    eval_set: EvalSetPin | None = None
+    judge: JudgePin | None = None
+    min_cases: int = Field(default=1, ge=1, strict=True, description="How many cases there must be that are not waived.")
+    max_age: Age | None = Field(default=None, description="How long ago the run may have ended, such as 7d.")
+    confidence: Confidence = CONFIDENCE
+    power: Share = Field(default=POWER, description="The power with which the number of cases is told that an undecided rule needs.")
+    rules: dict[Text, Rule] = Field(default_factory=dict, description="By criterion or other measure.")
+    slices: dict[Text, Slice] = Field(default_factory=dict)
+    must_pass: tuple[Text, ...] = Field(default=(), description="The eval ids of cases that must pass in each run.")
+    waivers: tuple[Waiver, ...] = ()
+    baseline: BaselineSource | None = None
+    calibration: Json | None = Field(default=None, description="What `calibrate` found, for corrected_ci_low; in a file, its path.")
+    prices: dict[Text, Price] = Field(default_factory=dict, description="By judge model, and `agent`; for rules on cost.")
+
+    @model_validator(mode="after")
+    def _coherent(self) -> Self:
+        if not (self.thresholds or self.rules or self.slices or self.must_pass):
+            raise _unwanted("a policy that demands nothing", "rules, slices, must_pass or thresholds: true")
+        rules = [rule for _, _, rule in self.all_rules()]
+        if self.compares and self.baseline is None:
+            raise _unwanted("max_drop without a baseline", "a baseline, such as {alias: champion}")
+        if any(rule.use == "corrected_ci_low" for rule in rules) and self.calibration is None:
+            raise _unwanted("corrected_ci_low without a calibration", "calibration: the file that `mlflow-adk-eval calibrate` wrote")
+        if any(measure == COST for _, measure, _ in self.all_rules()) and not self.prices:
+            raise _unwanted("a rule on cost without prices", "prices, by judge model and `agent`")
+        if AGENT in self.prices and self.prices[AGENT].tokens is None:
+            raise _unwanted(
+                "a price of the agent by input and output", "prices.agent.tokens, as only the sum of the agent's tokens is known"
+            )
+        _once(self.must_pass, "case of must_pass")
+        _once((f"{waiver.case}: {waiver.criterion}" if waiver.criterion else waiver.case for waiver in self.waivers), "waiver")
+        return self
+
+    @property
+    def compares(self) -> bool:
+        """Whether a rule looks at a baseline."""
+        return any(rule.max_drop is not None for _, _, rule in self.all_rules())
+
+    @property
+    def absolute(self) -> bool:
+        """Whether something is demanded that needs no baseline."""
+        bounded = any(rule.min is not None or rule.max is not None for _, _, rule in self.all_rules())
+        return self.thresholds or bool(self.must_pass) or bounded
+
+    def all_rules(self) -> list[tuple[str, str, Rule]]:
+        """Return each rule with its slice, empty for all cases, and its measure."""
+        return [
+            *(("", measure, rule) for measure, rule in self.rules.items()),
+            *((name, measure, rule) for name, found in self.slices.items() for measure, rule in found.rules.items()),
+        ]
+
+    def waivers_on(self, now: datetime) -> tuple[tuple[Waiver, ...], tuple[Waiver, ...]]:
+        """Return the waivers that hold at a moment, and those that have expired."""
+        today = now.astimezone(UTC).date()
+        return (
+            tuple(waiver for waiver in self.waivers if waiver.expires >= today),
+            tuple(waiver for waiver in self.waivers if waiver.expires < today),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the policy as JSON values, every default spelt out, for the record of a decision."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+    def digest(self) -> str:
+        """Return the sha256 of the policy, in hex."""
+        return hashlib.sha256(canonical_json(self.to_json())).hexdigest()
+
+
+DEFAULT_POLICY = Policy(name="default", thresholds=True)
+"""Every case must be evaluated on every criterion of the run's config and reach the threshold given there."""

@@ -1,0 +1,1 @@
+"""Rules: each demand of a policy, applied to the evidence."""

@@ -1,0 +1,171 @@
+"""Rules with ``min`` and ``max``: whether a measure, or the interval that it lies in, keeps to a limit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mlflow_adk_eval.analysis.calibration import calibration_problems, corrected_of, load_calibration
+from mlflow_adk_eval.analysis.stats import Interval, mean_interval
+from mlflow_adk_eval.config.eval_config import JudgedSettings
+from mlflow_adk_eval.gating.evidence.read import Examined
+from mlflow_adk_eval.gating.policy.model import Policy, Use
+from mlflow_adk_eval.gating.rules.checks import (
+    Subject,
+    cases_told,
+    exact,
+    extremes,
+    number,
+    percent,
+)
+from mlflow_adk_eval.gating.rules.measures import SHARE, Measured
+from mlflow_adk_eval.results.report import (
+    TOLERANCE,
+    Check,
+    Report,
+    Verdict,
+    reaches,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """One end of what is allowed."""
+
+    bound: float
+    least: bool
+    """Whether it is a minimum."""
+    use: Use
+
+    @property
+    def demand(self) -> str:
+        """What a check calls it."""
+        word = "min" if self.least else "max"
+        return f"{word} {exact(self.bound)}" + ("" if self.use == "mean" else f" ({self.use})")
+
+    @property
+    def noun(self) -> str:
+        """How sentences call it."""
+        return f"the {'minimum' if self.least else 'maximum'} {exact(self.bound)}"
+
+    def kept(self, value: float) -> bool:
+        """Whether a number is on the right side of it."""
+        return reaches(value, self.bound, greater_is_better=self.least)
+
+
+def limits_of(subject: Subject) -> Iterator[Limit]:
+    """Yield the limits of a rule."""
+    use = subject.rule.use or "mean"
+    if subject.rule.min is not None:
+        yield Limit(bound=subject.rule.min, least=True, use=use)
+    if subject.rule.max is not None:
+        yield Limit(bound=subject.rule.max, least=False, use=use)
+
+
+def judge_interval(limit: Limit, interval: Interval) -> Verdict:
+    """Return *passed* if the whole interval keeps to the limit, *failed* if none of it does, else *undecided*."""
+    low, high = interval
+    first, last = (low, high) if limit.least else (high, low)
+    if limit.kept(first):
+        return "passed"
+    return "undecided" if limit.kept(last) else "failed"
+
+
+def check_mean(subject: Subject, limit: Limit, measured: Measured) -> Check:
+    """Return whether the mean keeps to a limit, as measured."""
+    value, cases = measured.value or 0.0, len(measured.values)
+    kept = limit.kept(value)
+    low, high = _interval(subject, measured) or (None, None)
+    said = f"mean {number(value, unlike=limit.bound)} over {cases_told(cases)}, {_relation(limit, kept=kept)}"
+    said += "" if kept else f"; {_worst(limit, measured)}"
+    return subject.check(limit.demand, "passed" if kept else "failed", said, cases, value=value, low=low, high=high)
+
+
+def check_interval(subject: Subject, limit: Limit, measured: Measured) -> Check:
+    """Return whether the interval of the mean keeps to a limit."""
+    value, cases = measured.value or 0.0, len(measured.values)
+    interval = _interval(subject, measured)
+    if interval is None:
+        why = "there is only one" if cases == 1 else "all came to the same, which does not say how far others would differ"
+        said = f"mean {number(value)} over {cases_told(cases)} has no interval to hold against {limit.noun}, since {why}"
+        return subject.check(limit.demand, "undecided", said, cases, value=value)
+    verdict, (low, high) = judge_interval(limit, interval), interval
+    needed = _needed(value, interval, limit.bound, cases, share=measured.bounds == SHARE) if verdict == "undecided" else None
+    told = f"mean {number(value)} over {cases_told(cases)}, {percent(subject.confidence)} interval {number(low)} to {number(high)}"
+    more = {"passed": "", "failed": f"; {_worst(limit, measured)}", "undecided": f"; {_needed_told(needed)}"}[verdict]
+    said = f"{told}: {_interval_said(limit, verdict)}{more}"
+    return subject.check(limit.demand, verdict, said, cases, value=value, low=low, high=high, needed=needed)
+
+
+def check_corrected(subject: Subject, limit: Limit, report: Report, candidate: Examined, policy: Policy) -> Check:
+    """Return whether the pass rate of a judged criterion, corrected for the judge's error, surely keeps to a limit."""
+    name, cases = (
+        subject.measure,
+        len({case.eval_id for case in report.cases for result in case.results if result.criterion == subject.measure}),
+    )
+    calibration = load_calibration(policy.calibration or {})
+    if not _is_judged(report, name):
+        return subject.check(limit.demand, "undecided", "no judge decides it, so there is no judge's error to correct it for", cases)
+    problems = calibration_problems(calibration, candidate.evidence.params, name, candidate.documents.config)
+    found = problems[0] if problems else corrected_of(calibration, report.cases, name, subject.confidence)
+    if isinstance(found, str):
+        return subject.check(limit.demand, "undecided", f"no corrected pass rate: {found}", cases)
+    verdict = judge_interval(limit, (found.low, found.high))
+    told = (
+        f"pass rate of its turns corrected for the judge's error {number(found.value)} over {cases_told(cases)},"
+        f" {percent(subject.confidence)} interval {number(found.low)} to {number(found.high)}"
+    )
+    more = "; more labels or more cases would narrow it" if verdict == "undecided" else ""
+    said = f"{told}: {_interval_said(limit, verdict)}{more}"
+    return subject.check(limit.demand, verdict, said, cases, value=found.value, low=found.low, high=found.high)
+
+
+def _is_judged(report: Report, name: str) -> bool:
+    config = report.config
+    return any(isinstance(criteria.get(name), JudgedSettings) for criteria in (config.criteria, *config.case_criteria.values()))
+
+
+def _interval(subject: Subject, measured: Measured) -> Interval | None:
+    return mean_interval(measured.values, subject.confidence, proportion=measured.proportion)
+
+
+def _relation(limit: Limit, *, kept: bool) -> str:
+    if kept:
+        return f"{'at least' if limit.least else 'at most'} {exact(limit.bound)}"
+    return f"{'below' if limit.least else 'above'} {limit.noun}"
+
+
+def _worst(limit: Limit, measured: Measured) -> str:
+    return f"{'lowest' if limit.least else 'highest'}: {extremes(measured, lowest=limit.least)}"
+
+
+def _interval_said(limit: Limit, verdict: Verdict) -> str:
+    match verdict:
+        case "passed":
+            return f"all of it {_relation(limit, kept=True)}"
+        case "failed":
+            return f"all of it {_relation(limit, kept=False)}"
+        case "undecided":
+            return f"{limit.noun} lies within it, so it is neither shown nor excluded"
+
+
+def _needed_told(needed: int | None) -> str:
+    if needed is None:
+        return "with this mean, no number of cases would decide it"
+    return f"about {cases_told(needed)} would decide it if the mean stayed"
+
+
+def _needed(value: float, interval: Interval, bound: float, cases: int, *, share: bool) -> int | None:
+    """Return how many cases would bring the end of the interval between the value and the bound to the bound.
+
+    The squared distance of an end goes down with the number of cases; that of a share's, by Wilson, in proportion to its variance.
+    """
+    end = interval[0] if value > bound else interval[1]
+    if abs(value - bound) <= TOLERANCE or abs(value - end) <= TOLERANCE:
+        return None
+    wide, narrow = (end * (1 - end), bound * (1 - bound)) if share else (1.0, 1.0)
+    if wide <= 0 or narrow <= 0:
+        return None
+    factor = narrow / wide * ((value - end) / (value - bound)) ** 2
+    return max(cases + 1, math.ceil(factor * cases - TOLERANCE))

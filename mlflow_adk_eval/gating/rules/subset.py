@@ -1,0 +1,75 @@
+"""Leaving out what a policy waives, and saying so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from mlflow_adk_eval.errors import did_you_mean
+from mlflow_adk_eval.gating.policy.model import Policy, Waiver
+from mlflow_adk_eval.results.report import CaseResult, Report
+
+_ALL = None
+"""What a waiver of a whole case names as its criterion."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiving:
+    """What waivers leave out at a moment."""
+
+    by_case: Mapping[str, frozenset[str | None]]
+    """The criteria that do not count, by case; ``None`` among them: the whole case."""
+    waived: tuple[str, ...]
+    """The waivers that cover something, as sentences."""
+    notes: tuple[str, ...]
+    """Those that cover nothing, and why."""
+
+    def rest_of(self, report: Report) -> Report:
+        """Return a report without what is waived: neither a case nor a result of it is left, so it counts in no number."""
+        kept = (self._rest(case) for case in report.cases)
+        return replace(report, cases=tuple(case for case in kept if case is not None))
+
+    def _rest(self, case: CaseResult) -> CaseResult | None:
+        """Return what is left of a case; ``None`` where nothing decides it any more."""
+        waived = self.by_case.get(case.eval_id, frozenset())
+        if _ALL in waived:
+            return None
+        if waived.isdisjoint(result.criterion for result in case.results):
+            return case
+        results = tuple(result for result in case.results if result.criterion not in waived)
+        return replace(case, results=results) if any(result.decides for result in results) else None
+
+
+def waiving(policy: Policy, report: Report, now: datetime) -> Waiving:
+    """Return what the waivers of a policy that hold at a moment leave out of a report."""
+    holding, expired = policy.waivers_on(now)
+    criteria: dict[str, set[str]] = {}
+    for case in report.cases:
+        criteria.setdefault(case.eval_id, set()).update(result.criterion for result in case.results)
+    idle = {waiver: why for waiver in holding if (why := _covers_nothing(waiver, criteria))}
+    used = [waiver for waiver in holding if waiver not in idle]
+    by_case: dict[str, set[str | None]] = {}
+    for waiver in used:
+        by_case.setdefault(waiver.case, set()).add(waiver.criterion)
+    past = (f"a waiver has expired and does not count: {waiver.told}" for waiver in expired)
+    return Waiving(
+        by_case={case: frozenset(found) for case, found in by_case.items()},
+        waived=tuple(waiver.told for waiver in used),
+        notes=(*past, *idle.values()),
+    )
+
+
+def _covers_nothing(waiver: Waiver, criteria: Mapping[str, set[str]]) -> str:
+    """Return why a waiver has no effect; empty where it has one."""
+    if waiver.case not in criteria:
+        return _sentence(f"a waiver covers nothing: there is no case {waiver.case!r} in the eval set", did_you_mean(waiver.case, criteria))
+    known = criteria[waiver.case]
+    if waiver.criterion is None or waiver.criterion in known:
+        return ""
+    said = f"a waiver covers nothing: case {waiver.case!r} has no criterion {waiver.criterion!r}"
+    return _sentence(said, did_you_mean(waiver.criterion, sorted(known)))
+
+
+def _sentence(said: str, hint: str) -> str:
+    return f"{said}. {hint}" if hint else said

@@ -1,0 +1,48 @@
+"""The evaluator that MLflow calls ``adk``. MLflow loads it at anybody's first ``mlflow.models.evaluate``, so it loads the rest late."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mlflow.models.evaluation.base import EvaluationResult, ModelEvaluator
+
+MODEL_TYPE = "adk"
+"""The ``model_type`` that asks for this evaluator."""
+
+
+class AdkEvaluator(ModelEvaluator):  # type: ignore[misc]  # mypy sees nothing of MLflow
+    """Judges what an agent did in conversations by the criteria of an eval config, and logs it as `adk_eval.evaluate` does."""
+
+    @classmethod
+    def can_evaluate(cls, *, model_type: str, evaluator_config: Mapping[str, Any] | None = None, **_: Any) -> bool:  # noqa: ARG003 - MLflow's interface
+        """Return whether it was asked for, since MLflow asks this in evaluations that are about something else, too."""
+        return model_type == MODEL_TYPE
+
+    def evaluate(  # noqa: PLR0913 - MLflow's interface  # pyright: ignore[reportIncompatibleMethodOverride] - which says nothing of its result
+        self,
+        *,
+        model_type: str,  # noqa: ARG002
+        dataset: Any,
+        run_id: str,
+        evaluator_config: Mapping[str, Any] | None,
+        model: Any = None,
+        extra_metrics: Any = None,
+        custom_artifacts: Any = None,
+        predictions: str | None = None,
+        model_id: str | None = None,
+        **_: Any,
+    ) -> EvaluationResult:
+        """Evaluate, log into the run that MLflow has opened, and return the metrics and artifacts.
+
+        Raises:
+            UsageError: for settings that make no sense; its kind `InputError` names every problem of a file.
+            AgentError: if the agent cannot be loaded.
+            JudgeError: if a judge cannot be had.
+            TrackingError: if MLflow cannot take the evaluation, which is then kept in a folder.
+        """
+        from mlflow_adk_eval.integrations.evaluator.evaluate import Asked, evaluated, refuse_extras  # noqa: PLC0415 - loads the package
+
+        refuse_extras(extra_metrics=extra_metrics, custom_artifacts=custom_artifacts)
+        asked = Asked(dataset=dataset, model=model, predictions=predictions, model_id=model_id, run_id=run_id)
+        return evaluated(asked, evaluator_config or {})

@@ -1,0 +1,224 @@
+"""Criteria as scorers of ``mlflow.genai``."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import cache, partial
+from numbers import Real
+from typing import TYPE_CHECKING, Any, Self
+
+from mlflow.entities import Feedback, Trace
+from mlflow.genai.scorers.base import Scorer, ScorerKind, SerializedScorer
+from pydantic import Field, PrivateAttr
+
+from mlflow_adk_eval.config.eval_config import EvalConfig, parse_config
+from mlflow_adk_eval.errors import AdkEvalError, UsageError
+from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.integrations.functions import JudgeArgs
+from mlflow_adk_eval.integrations.genai_rows import row_of_record, row_of_session
+from mlflow_adk_eval.integrations.records import EXPECTATIONS
+from mlflow_adk_eval.judge import JudgeOptions
+from mlflow_adk_eval.results.report import reaches
+from mlflow_adk_eval.tracking.names import assessment_name
+from mlflow_adk_eval.tracking.scorer_feedback import feedback_of, unreadable
+from mlflow_adk_eval.tracking.scorer_shared import Shared
+
+if TYPE_CHECKING:
+    from mlflow_adk_eval.integrations.rows import Row
+
+_ROW = "(*, inputs=None, outputs=None, expectations=None, trace=None)"
+_SESSION = "(*, session, expectations=None)"
+
+
+class CriterionScorer(Scorer):  # type: ignore[misc]  # MLflow is not typed
+    """One criterion as a scorer."""
+
+    criterion: str
+    """Its name in the config, which MLflow might not take as that of an assessment."""
+    settings: dict[str, Any] = Field(default_factory=dict, repr=False)
+    """Its settings, as in a config."""
+    timeout: int | float | None = 0
+    """No limit: judges have their own per request, per outage and by budget. A scorer that MLflow gives up on would go on
+    working, and paying, in the background, and under a provider's rate limit any row may have to wait for its turn."""
+    _shared: Shared | None = PrivateAttr(default=None)
+
+    def _feedback(self, read: Callable[[], Row]) -> Feedback | None:
+        shared = self.shared
+        shared.warn(stacklevel=3)
+        try:
+            row = read()
+        except AdkEvalError as error:
+            return unreadable(self.criterion, error)
+        if not shared.scoring.concerns(row.case, self.criterion):
+            return None
+        return feedback_of(shared.scoring.result(row, self.criterion))
+
+    def sharing(self, shared: Shared) -> Self:
+        """Return itself, with what it shares with the other scorers of its config."""
+        self._shared = shared
+        return self
+
+    @property
+    def shared(self) -> Shared:
+        """What it shares with the other scorers of its config."""
+        if self._shared is None:
+            raise UsageError(f"{type(self).__name__} is not made by hand: use scorers.from_config or scorers.{self.criterion}")
+        return self._shared
+
+    @property
+    def pass_if(self) -> Callable[[Any], bool]:
+        """Whether a value reaches the threshold; the strictest one, where cases have thresholds of their own."""
+        config = self.shared.config
+        groups = (config.criteria, *config.case_criteria.values())
+        thresholds = [criteria[self.criterion].threshold for criteria in groups if self.criterion in criteria]
+        higher = config.greater_is_better(self.criterion)
+        return partial(_reaches, threshold=max(thresholds) if higher else min(thresholds), greater_is_better=higher)
+
+    @property
+    def kind(self) -> ScorerKind:
+        """What MLflow may do with it: as much as with a decorated function, which is what it is stored as."""
+        return ScorerKind.DECORATOR
+
+    def model_dump(self, **_: Any) -> dict[str, Any]:
+        """Return the scorer as MLflow stores it: as the source of a function that makes it anew and calls it.
+
+        Raises:
+            UsageError: if its judge cannot be named.
+        """
+        given = json.dumps(self.shared.to_json(), ensure_ascii=False)
+        signature = _SESSION if self.is_session_level_scorer else _ROW
+        names = ("session", "expectations") if self.is_session_level_scorer else ("inputs", "outputs", "expectations", "trace")
+        arguments = ", ".join(f"{name}={name}" for name in names)
+        made = f"stored({self.criterion!r}, {given!r}, session_level={self.is_session_level_scorer})"
+        return asdict(
+            SerializedScorer(
+                name=self.name,
+                description=self.description,
+                aggregations=[one for one in self.aggregations or () if isinstance(one, str)] or None,
+                is_session_level_scorer=self.is_session_level_scorer,
+                timeout=self.timeout,
+                call_source=f"from mlflow_adk_eval.scorers import stored\n\nreturn {made}({arguments})",
+                call_signature=signature,
+                original_func_name=self.criterion if self.criterion.isidentifier() else "criterion",
+            )
+        )
+
+    def _check_has_source_code(self) -> None:
+        """Pass the check with which MLflow 3.18 refuses functions whose source cannot be read: `model_dump` writes one."""
+
+
+class RowScorer(CriterionScorer):
+    """One criterion, asked of each row."""
+
+    def __call__(  # pyright: ignore[reportIncompatibleMethodOverride] - MLflow passes the arguments that are named
+        self,
+        *,
+        inputs: Any = None,
+        outputs: Any = None,
+        expectations: dict[str, Any] | None = None,
+        trace: Trace | None = None,
+    ) -> Feedback | None:
+        """Return what the criterion makes of a row; ``None`` where the config does not ask for it in this case."""
+        return self._feedback(lambda: row_of_record(inputs, outputs, expectations, trace))
+
+
+class SessionScorer(CriterionScorer):
+    """One criterion, asked of each session: of the traces that are the turns of one conversation."""
+
+    _settled: bool = PrivateAttr(default=False)
+    """Whether it scored a session, or said that it did not."""
+
+    def __call__(  # pyright: ignore[reportIncompatibleMethodOverride] - MLflow passes the arguments that are named
+        self, *, session: list[Trace], expectations: dict[str, Any] | None = None
+    ) -> Feedback | None:
+        """Return what the criterion makes of a session."""
+        self._settled = True
+        return self._feedback(lambda: row_of_session(session, expectations))
+
+    @property
+    def is_session_level_scorer(self) -> bool:
+        """Whether MLflow calls it with sessions."""
+        return True
+
+    @property
+    def pass_if(self) -> Callable[[Any], bool]:
+        """Whether a value reaches the threshold. MLflow asks for it when all is scored, so that nothing scored shows here."""
+        if not self._settled:
+            self._settled = True
+            message = f"{self.name} has scored no session: no trace had a session id (trace metadata mlflow.trace.session)"
+            warnings.warn(message, UserWarning, stacklevel=2)
+        return super().pass_if
+
+
+class ExpectationScorer(Scorer):  # type: ignore[misc]  # MLflow is not typed
+    """The companion of an expectation: it scores nothing, and accepts whatever is expected.
+
+    MLflow's `EvaluationResult.passed` takes every expectation for a score, and one that is neither true nor "yes" for a failure.
+    """
+
+    timeout: int | float | None = 0
+
+    def __call__(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] - MLflow passes the arguments that are named
+        """Score nothing."""
+
+    @property
+    def pass_if(self) -> Callable[[Any], bool]:
+        """Accept any value."""
+        return _anything
+
+
+def _anything(_: Any) -> bool:
+    return True
+
+
+def _reaches(value: Any, *, threshold: float, greater_is_better: bool) -> bool:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    return reaches(float(value), threshold, greater_is_better=greater_is_better)
+
+
+def scorers_of(config: EvalConfig, judging: JudgeArgs, *, session_level: bool = False) -> list[Scorer]:
+    """Return a scorer for each criterion of a config, in its order.
+
+    Raises:
+        JudgeError: if a judge cannot be had.
+    """
+    shared = Shared(config, judging)
+    shared.warn(stacklevel=4)
+    return [_scorer(shared, name, session_level=session_level) for name in shared.scoring.criteria]
+
+
+def _scorer(shared: Shared, criterion: str, *, session_level: bool) -> Scorer:
+    settings = next(group[criterion] for group in _groups(shared.config) if criterion in group)
+    chosen = SessionScorer if session_level else RowScorer
+    made = chosen(name=assessment_name(criterion), criterion=criterion, settings=settings.model_dump(mode="json", exclude_none=True))
+    return made.sharing(shared)
+
+
+def _groups(config: EvalConfig) -> tuple[Mapping[str, Any], ...]:
+    return (config.criteria, *config.case_criteria.values())
+
+
+def expectation_scorers(*names: str) -> list[Scorer]:
+    """Return a companion for each expectation; without names, for each that criteria read."""
+    return [ExpectationScorer(name=name) for name in names or EXPECTATIONS]
+
+
+@cache
+def stored(criterion: str, given: str, *, session_level: bool = False) -> Scorer:
+    """Return the scorer that a stored one stands for: the same one for each row.
+
+    Args:
+        criterion: its name in the config.
+        given: config and judging, as JSON text.
+        session_level: whether it is called with sessions.
+    """
+    told: Json = json.loads(given)
+    options = told.pop("judge_options", None)
+    config = parse_config(told.pop("config"), f"the stored scorer {criterion}")
+    judging = JudgeArgs(judge_options=JudgeOptions(**options) if options else None, **told)
+    made = scorers_of(config, judging, session_level=session_level)
+    return next(one for one in made if isinstance(one, CriterionScorer) and one.criterion == criterion)

@@ -1,0 +1,1 @@
+"""The Rapid Eval API as a local server."""

@@ -1,0 +1,161 @@
+"""The Rapid Eval API as a server: the REST path of Google's, on this machine."""
+
+from __future__ import annotations
+
+import ipaddress
+import signal
+import socket
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, cast
+
+import anyio
+
+from mlflow_adk_eval.criteria.rapid.evaluate import Backend, LocalBench, Voting, bench_of
+from mlflow_adk_eval.criteria.rapid.vertex import VertexBench
+from mlflow_adk_eval.errors import JudgeError, UsageError
+from mlflow_adk_eval.judge.session import JudgeSetup
+from mlflow_adk_eval.ledger import LedgerSource, opened
+from mlflow_adk_eval.results.usage import JudgeUsage
+
+if TYPE_CHECKING:
+    import uvicorn
+    from starlette.applications import Starlette
+
+TOKEN = "ADK_EVAL_RAPID_TOKEN"  # noqa: S105 - the name of a variable
+_BACKLOG = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """Where a server listens, and what it lets in."""
+
+    host: str = "127.0.0.1"
+    port: int = 8085
+    """0: any that is free."""
+    token: str = field(default="", repr=False)
+    """What clients must show; empty: nothing, which other machines may not."""
+    max_body: int = 1_000_000
+    """The most bytes of a request."""
+    concurrency: int = 256
+    """How many requests are evaluated at the same time; others wait."""
+
+
+Ready = Callable[[str, str], None]
+"""Told the base URL once the server listens, and why judged metrics cannot be had; empty where they can."""
+
+
+def serve(
+    serving: Serving, setup: JudgeSetup, backend: Backend, voting: Voting, *, ledger: LedgerSource = None, ready: Ready
+) -> JudgeUsage | None:
+    """Serve until a signal says to stop, answer the requests that are under way, and return what the judges took.
+
+    It belongs into a main thread, as it minds signals: a first SIGTERM or SIGINT is patient, a SIGINT after it is not.
+
+    Args:
+        serving: where to listen.
+        setup: who judges, and how.
+        backend: ``local`` or ``vertex``.
+        voting: how local judges vote.
+        ledger: what keeps their answers, as for `evaluate_instances`.
+        ready: told when it listens.
+
+    Raises:
+        UsageError: if it cannot listen there, or other machines could reach it without a token.
+        JudgeError: if the judge that was named, or Vertex's service, cannot be had.
+    """
+    with listening(serving) as listener, opened(ledger) as kept:
+        return anyio.run(_serve, listener, serving, replace(setup, answers=kept), backend, voting, ready)
+
+
+@contextmanager
+def listening(serving: Serving) -> Generator[socket.socket]:
+    """Provide a socket that listens.
+
+    Raises:
+        UsageError: if there can be none.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(serving.host, serving.port, type=socket.SOCK_STREAM)[0]
+        if not (serving.token or ipaddress.ip_address(address[0]).is_loopback):
+            raise UsageError(f"--host {serving.host} can be reached from other machines: wanted a --token, or {TOKEN}, that they must show")
+        listener = socket.create_server(address, family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise UsageError(f"cannot listen at --host {serving.host} --port {serving.port}: {error.strerror}") from None
+    # Connections have it from here. asyncio leaves it out where a socket names no protocol, and then each answer takes 40 ms longer.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with listener:
+        yield listener
+
+
+async def _serve(
+    listener: socket.socket, serving: Serving, setup: JudgeSetup, backend: Backend, voting: Voting, ready: Ready
+) -> JudgeUsage | None:
+    from mlflow_adk_eval.integrations.rapid_server.app import application  # noqa: PLC0415 - loads starlette
+
+    bench = cast("LocalBench | VertexBench", bench_of(setup, backend, voting))
+    try:
+        note = _missing(bench, setup)
+        app = application(bench, token=serving.token, max_body=serving.max_body, concurrency=serving.concurrency)
+        server = _server(app)
+        with _stopped_by_signals(server):
+            ready(_url(listener), note)
+            await server.serve(sockets=[listener])
+        return bench.judging.usage()
+    finally:
+        await bench.aclose()
+
+
+def _missing(bench: LocalBench | VertexBench, setup: JudgeSetup) -> str:
+    """Return why there is no local judge; empty if there is one. It is loaded here, so that no request waits for it.
+
+    Raises:
+        JudgeError: if there should be one.
+    """
+    try:
+        if isinstance(bench, LocalBench):
+            bench.judging.jury(bench.settings)
+    except JudgeError as error:
+        if setup.judge is not None:
+            raise
+        return str(error)
+    return ""
+
+
+def _server(app: Starlette) -> uvicorn.Server:
+    import uvicorn  # noqa: PLC0415 - as above
+
+    # Without log_config, its errors go where the process's own go.
+    config = uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=_BACKLOG,
+    )
+    return uvicorn.Server(config)
+
+
+@contextmanager
+def _stopped_by_signals(server: uvicorn.Server) -> Generator[None]:
+    """Let signals stop a server, and nothing else: once it has stopped, uvicorn raises them again for whoever minded them before."""
+
+    def stop(*_: object) -> None:
+        server.should_exit = True
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,252 @@
+"""Criteria that judge single case runs, from any thread: for callers that bring their rows one by one, as MLflow does."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import Any, Self, TypeVar
+
+import anyio
+
+from mlflow_adk_eval.config.criteria import (
+    CriterionSettings,
+    CustomSettings,
+    FinalStateSettings,
+    JudgedSettings,
+    VertexSettings,
+)
+from mlflow_adk_eval.config.eval_config import EFFICIENCY, EvalConfig, load_config, parse_config
+from mlflow_adk_eval.config.inputs import ConfigSource
+from mlflow_adk_eval.criteria import plan
+from mlflow_adk_eval.errors import AdkEvalError, UsageError, did_you_mean
+from mlflow_adk_eval.evalset import EvalCase, EvalSet
+from mlflow_adk_eval.integrations.rows import CALLS, MADE, RESPONSE, Row
+from mlflow_adk_eval.judge import JudgeOptions
+from mlflow_adk_eval.judge.session import (
+    BudgetSource,
+    JudgeSetup,
+    JudgeSource,
+    Judging,
+    judge_setup,
+)
+from mlflow_adk_eval.ledger import LedgerSource, opened
+from mlflow_adk_eval.results.report import CriterionResult, Errored
+from mlflow_adk_eval.results.usage import JudgeUsage
+from mlflow_adk_eval.runner import judged_by, run_of
+from mlflow_adk_eval.runtime import BACKGROUND, each
+
+T = TypeVar("T")
+
+PAUSE_S = 10.0
+"""Rows of one evaluation follow each other faster than that."""
+
+NEEDS: Mapping[str, tuple[str, ...]] = {
+    "tool_trajectory_avg_score": (CALLS, MADE),
+    "rubric_based_tool_use_quality_v1": (MADE,),
+    "multi_turn_tool_use_quality_v1": (MADE,),
+    "multi_turn_trajectory_quality_v1": (MADE,),
+    "tool_call_count_v1": (MADE,),
+    "response_match_score": (RESPONSE,),
+    "final_response_match_v2": (RESPONSE,),
+    **{f"rapid_eval_{name}": (CALLS, MADE) for name in ("tool_name_match", "tool_parameter_key_match", "tool_parameter_kv_match")},
+    "rapid_eval_tool_call_valid": (MADE,),
+    **{f"rapid_eval_{name}": (RESPONSE,) for name in ("exact_match", "bleu", "rouge")},
+}
+"""The cells without which a criterion would judge by what nobody said."""
+
+
+class Scoring:
+    """A config with its judges, ready to judge case runs. What took a judge is judged once, however often it is asked for."""
+
+    def __init__(self, config: EvalConfig, setup: JudgeSetup | None = None, ledger: LedgerSource = None) -> None:
+        """Make the judges ready.
+
+        Raises:
+            JudgeError: if a judge cannot be had.
+            UsageError: if the ledger cannot be used.
+        """
+        self.config = config
+        self._resources = ExitStack()
+        kept = self._resources.enter_context(_ledger(ledger, config))
+        self._judging = Judging(replace(setup or JudgeSetup(), answers=kept))
+        self._limit = (setup or JudgeSetup()).options.max_concurrency
+        self._found: dict[str, CriterionResult] = {}
+        self._under_way: dict[str, anyio.Event] = {}
+        self._busy = 0
+        self._rested_at = -math.inf
+        for settings in _judged_settings(config):
+            self._judging.vertex() if isinstance(settings, VertexSettings) and settings.backend == "vertex" else self._judging.jury(
+                settings
+            )
+        BACKGROUND.closes(self, partial(_close, self._judging, self._resources))
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        """Return itself: a copy of a metric asks the same judges within the same limits."""
+        return self
+
+    @property
+    def criteria(self) -> tuple[str, ...]:
+        """The names of the criteria, in the order of the config."""
+        return tuple(dict.fromkeys(name for criteria in (self.config.criteria, *self.config.case_criteria.values()) for name in criteria))
+
+    def concerns(self, case: EvalCase, criterion: str) -> bool:
+        """Whether the config asks for a criterion in a case; else `evaluate` has no result of it either."""
+        settings = self.config.criteria_of(case.eval_id).get(criterion)
+        stateless = isinstance(settings, FinalStateSettings) and settings.only_where_expected and not case.final_session_state
+        return settings is not None and not stateless
+
+    @property
+    def usage(self) -> JudgeUsage | None:
+        """What the judges took so far; ``None`` where no criterion asks one."""
+        return self._judging.usage()
+
+    def results(self, rows: Sequence[Row], criterion: str) -> list[CriterionResult]:
+        """Return what one criterion makes of each row. Whatever goes wrong with a row is its error."""
+        found: dict[int, CriterionResult] = {}
+
+        async def work(index: int) -> None:
+            found[index] = await self._result(rows[index], criterion)
+
+        BACKGROUND.call(lambda: self._working(lambda: each(work, len(rows), limit=self._limit)))
+        return [found[index] for index in range(len(rows))]
+
+    def result(self, row: Row, criterion: str) -> CriterionResult:
+        """Return what one criterion makes of a row."""
+        return BACKGROUND.call(lambda: self._working(lambda: self._result(row, criterion)))
+
+    async def _working(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do `work`. The first after a pause is a new evaluation, in which a judge that was given up has another chance."""
+        if not self._busy and anyio.current_time() - self._rested_at > PAUSE_S:
+            self._judging.recover()
+        self._busy += 1
+        try:
+            return await work()
+        finally:
+            self._busy -= 1
+            self._rested_at = anyio.current_time()
+
+    async def _result(self, row: Row, criterion: str) -> CriterionResult:
+        settings = self.config.criteria_of(row.case.eval_id).get(criterion)
+        if settings is None and criterion not in EFFICIENCY:
+            return self._error(criterion, settings, f"the config has no such criterion for the case {row.case.eval_id!r}")
+        lacking = [name for name in NEEDS.get(criterion, ()) if name in row.lacks and not self._is_custom(criterion)]
+        if lacking:
+            return self._error(criterion, settings, f"the row has no {' and no '.join(lacking)}")
+        if not isinstance(settings, JudgedSettings | CustomSettings):
+            return await self._judged(row, criterion, settings)
+        return await self._once(row, criterion, settings)
+
+    async def _once(self, row: Row, criterion: str, settings: CriterionSettings) -> CriterionResult:
+        key = _key(row, criterion)
+        while key in self._under_way:
+            await self._under_way[key].wait()
+        if key not in self._found:
+            done = self._under_way[key] = anyio.Event()
+            try:
+                result = await self._judged(row, criterion, settings)
+            finally:
+                del self._under_way[key]
+                done.set()
+            if isinstance(result.overall, Errored):
+                return result  # asking again may help, and what was answered is in the ledger
+            self._found[key] = result
+        return self._found[key]
+
+    async def _judged(self, row: Row, criterion: str, settings: CriterionSettings | None) -> CriterionResult:
+        config = self.config.model_copy(update={"criteria": {criterion: settings} if settings else {}, "case_criteria": {}})
+        try:
+            planned = plan(config, EvalSet(eval_set_id=row.case.eval_id, eval_cases=(row.case,)), self._judging)
+        except AdkEvalError as error:
+            return self._error(criterion, settings, str(error))
+        chosen = next((one for one in planned.of(row.case.eval_id) if one.name == criterion), None)
+        if chosen is None:
+            return self._error(criterion, settings, "the criterion is left out for this case, as its settings say")
+        return await judged_by(chosen, run_of(row.case, row.run_index, row.played))
+
+    def _error(self, criterion: str, settings: CriterionSettings | None, reason: str) -> CriterionResult:
+        error = Errored(reason)
+        return CriterionResult(
+            criterion=criterion,
+            threshold=settings.threshold if settings else None,
+            greater_is_better=self.config.greater_is_better(criterion),
+            overall=error,
+            per_invocation=(error,),
+        )
+
+    def _is_custom(self, criterion: str) -> bool:
+        return criterion in (self.config.custom_metrics or {})
+
+
+def scoring(
+    config: ConfigSource,
+    *,
+    judge: JudgeSource = None,
+    judge_options: JudgeOptions | None = None,
+    budget: BudgetSource = None,
+    ledger: LedgerSource = None,
+    rejudge_failed: bool = False,
+) -> Scoring:
+    """Return the criteria of a config, ready to judge.
+
+    Args:
+        config: the path of a config, a dict or an `EvalConfig`; ``None``: ADK's defaults.
+        judge: who judges, instead of the models that the config names: a model's name or a callable.
+        judge_options: how judges are asked.
+        budget: how much may be spent on them: a `Budget`, or a dict with ``max_calls`` and ``max_tokens``.
+        ledger: the file that keeps what judges answered; ``None``: as ``ADK_EVAL_LEDGER`` says, else ``.adk_eval/ledger.sqlite``;
+            ``False``: none.
+        rejudge_failed: whether to ask again where a judge's kept answer cannot be read.
+
+    Raises:
+        InputError: with every problem of the config.
+        JudgeError: if a judge cannot be had.
+    """
+    return Scoring(load_config(config), judge_setup(judge, judge_options, budget, rejudge_failed=rejudge_failed), ledger)
+
+
+def criterion_config(name: str, settings: Mapping[str, Any]) -> EvalConfig:
+    """Return the config of one criterion.
+
+    Raises:
+        ConfigError: naming each setting that there is not, or that is wrong.
+    """
+    return parse_config({"criteria": {name: dict(settings)}}, name)
+
+
+def known_criterion(name: str, known: Sequence[str]) -> str:
+    """Return `name`.
+
+    Raises:
+        UsageError: if there is no such criterion.
+    """
+    if name not in known:
+        raise UsageError(f"no criterion {name!r}; known are {', '.join(known)}. {did_you_mean(name, known)}".rstrip())
+    return name
+
+
+def _judged_settings(config: EvalConfig) -> list[JudgedSettings]:
+    groups = (config.criteria, *config.case_criteria.values())
+    return [settings for criteria in groups for settings in criteria.values() if isinstance(settings, JudgedSettings)]
+
+
+def _ledger(ledger: LedgerSource, config: EvalConfig) -> AbstractContextManager[Any]:
+    return opened(ledger if _judged_settings(config) else False)
+
+
+def _key(row: Row, criterion: str) -> str:
+    """Return what a judgement depends on, as a hash."""
+    played = row.played
+    digest = hashlib.sha256()
+    for model in (row.case, *played.actual):
+        digest.update(model.model_dump_json(exclude_none=True).encode("utf-8", "surrogatepass"))
+    digest.update(repr((criterion, played.session_state, played.error, played.unfinished)).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+async def _close(judging: Judging, resources: ExitStack) -> None:
+    await judging.aclose()
+    resources.close()

@@ -1,0 +1,1 @@
+"""Requests to a judge: limits, retries, errors and usage."""

@@ -1,0 +1,1 @@
+"""The judges: Gemini, any model through LiteLLM, Vertex AI, functions."""

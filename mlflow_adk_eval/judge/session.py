@@ -1,0 +1,201 @@
+"""All that judged criteria share in one evaluation: the judges, their limits, the budget, the ledger and the accounts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from mlflow_adk_eval.errors import ConfigError, JudgeError, UsageError, did_you_mean
+from mlflow_adk_eval.judge.asking import Asker
+from mlflow_adk_eval.judge.client.client import Accounts, Calls
+from mlflow_adk_eval.judge.options import Budget, JudgeOptions
+from mlflow_adk_eval.judge.protocol import Answers, Judge
+from mlflow_adk_eval.judge.providers.resolve import check_settings, resolve_judge
+from mlflow_adk_eval.judge.question import Question
+from mlflow_adk_eval.judge.user_model import Speaker
+from mlflow_adk_eval.judge.voting import Jury, Paper
+from mlflow_adk_eval.results.usage import JudgeUsage
+
+if TYPE_CHECKING:
+    from mlflow_adk_eval.config.criteria import JudgedSettings, UserSimulatorConfig
+    from mlflow_adk_eval.judge.providers.vertex import VertexService
+
+
+JudgeSource = str | Judge | Callable[..., Any] | None
+"""Who judges: a model's name, a judge or a callable."""
+BudgetSource = Budget | Mapping[str, int] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeSetup:
+    """What the caller says of judges."""
+
+    judge: JudgeSource = None
+    """Who judges, instead of the config's models."""
+    options: JudgeOptions = field(default_factory=JudgeOptions)
+    budget: Budget = field(default_factory=Budget)
+    answers: Answers | None = None
+    """The ledger; ``None``: nothing is kept for later."""
+    scope: str | None = None
+    """What the answers of a judge that has no address are kept under, such as a run's id."""
+    rejudge_failed: bool = False
+
+
+def judge_setup(judge: JudgeSource, options: JudgeOptions | None, budget: BudgetSource, *, rejudge_failed: bool = False) -> JudgeSetup:
+    """Return what the arguments of `evaluate` and `score` say of judges.
+
+    Raises:
+        UsageError: if the budget is none.
+    """
+    return JudgeSetup(judge=judge, options=options or JudgeOptions(), budget=_budget(budget), rejudge_failed=rejudge_failed)
+
+
+def _budget(budget: BudgetSource) -> Budget:
+    if budget is None or isinstance(budget, Budget):
+        return budget or Budget()
+    known = [field.name for field in fields(Budget)]
+    for name in budget:
+        if name not in known:
+            raise UsageError(f"budget: unknown key {name!r}; wanted {' and '.join(known)}. {did_you_mean(name, known)}".rstrip())
+    return Budget(**budget)
+
+
+class Judging:
+    """The judges of one evaluation, each made when a criterion first needs it, and who plays its users. It lives inside one event loop."""
+
+    def __init__(self, setup: JudgeSetup | None = None) -> None:
+        """Begin with the caller's settings."""
+        self._setup = setup or JudgeSetup()
+        self._accounts = Accounts(self._setup.budget)
+        self._judges: dict[str, tuple[Judge, Calls]] = {}
+        self._vertex: VertexService | None = None
+        self._prompts: dict[str, str] = {}
+        self._speakers: list[Speaker] = []
+        self._spoken = self._accounts.beside()
+        self._owned: list[Judge] = []
+
+    def jury(self, settings: JudgedSettings) -> Jury:
+        """Return the jury that decides a criterion with these settings.
+
+        Raises:
+            JudgeError: if the judge cannot be had.
+            UsageError: if it has no such settings.
+        """
+        options = settings.judge_model_options
+        judge, calls = self._judge(options.judge_model)
+        config = options.judge_model_config or {}
+        check_settings(judge, config)
+        asker = Asker(
+            judge=judge,
+            calls=calls,
+            settings=config,
+            scope=self._setup.scope,
+            rejudge_failed=self._setup.rejudge_failed,
+        )
+        return Jury(
+            ask=partial(self._noted, asker),
+            num_samples=options.num_samples,
+            early_stop=settings.early_stop,
+            count=self._accounts.count,
+        )
+
+    async def _noted(self, asker: Asker, question: Question, vote: int) -> Paper:
+        prompt = question.prompt
+        self._prompts.setdefault(f"{prompt.name}@{prompt.version}", prompt.sha256)
+        return await asker(question, vote)
+
+    def _judge(self, model: str) -> tuple[Judge, Calls]:
+        """Return the judge for what the config calls `model`, which is the caller's own where there is one."""
+        chosen = self._setup.judge
+        name = model if chosen is None else chosen if isinstance(chosen, str) else ""
+        if name not in self._judges:
+            judge = resolve_judge(chosen, model, self._setup.options)
+            self._judges[name] = judge, self._calls()
+        return self._judges[name]
+
+    def _calls(self) -> Calls:
+        return Calls(self._setup.options, self._accounts, self._setup.answers)
+
+    def vertex(self) -> VertexService:
+        """Return Vertex's evaluation service.
+
+        Raises:
+            JudgeError: naming what is missing for it.
+        """
+        if self._vertex is None:
+            from mlflow_adk_eval.judge.providers.vertex import VertexService, vertex_client  # noqa: PLC0415 - an extra
+
+            self._vertex = VertexService(
+                vertex_client(timeout_s=self._setup.options.timeout_s), self._calls(), rejudge_failed=self._setup.rejudge_failed
+            )
+        return self._vertex
+
+    def speaker(self, settings: UserSimulatorConfig, source: str | Judge | None) -> Speaker:
+        """Return the model that plays the user of scenarios: `source`, else the one that the config names.
+
+        Raises:
+            JudgeError: if it cannot be had.
+            ConfigError: if it has no such settings.
+        """
+        model = _player(settings, source, self._setup.options)
+        if model is not source:
+            self._owned.append(model)
+        calls = Calls(self._setup.options, self._spoken, self._setup.answers, who="the simulated user's model")
+        speaker = Speaker(judge=model, calls=calls, settings=settings.model_configuration or {}, scope=self._setup.scope)
+        self._speakers.append(speaker)
+        return speaker
+
+    def simulating(self) -> JudgeUsage | None:
+        """Return what the model that plays users took so far; ``None`` where none does."""
+        if not self._speakers:
+            return None
+        models = dict.fromkeys(speaker.model for speaker in self._speakers)
+        prompts = {name: sha256 for speaker in self._speakers for name, sha256 in speaker.prompts.items()}
+        usage = self._spoken.usage(tuple(models), dict(sorted(prompts.items())))
+        return replace(usage, outage="; ".join(filter(None, (speaker.calls.outage for speaker in self._speakers))))
+
+    @property
+    def asked(self) -> bool:
+        """Whether any criterion needs a judge."""
+        return bool(self._judges) or self._vertex is not None
+
+    def usage(self) -> JudgeUsage | None:
+        """Return what the judges took so far; ``None`` where no criterion needs one."""
+        if not self.asked:
+            return None
+        services = self._services()
+        models = [judge.model for judge, _ in self._judges.values()] + (["vertex"] if self._vertex else [])
+        usage = self._accounts.usage(tuple(dict.fromkeys(models)), dict(sorted(self._prompts.items())))
+        return replace(usage, outage="; ".join(filter(None, (calls.outage for calls in services))))
+
+    def recover(self) -> None:
+        """Give models that were given up another chance."""
+        for calls in (*self._services(), *(speaker.calls for speaker in self._speakers)):
+            if calls.outage:
+                calls.recover()
+
+    def _services(self) -> list[Calls]:
+        return [calls for _, calls in self._judges.values()] + ([self._vertex.calls] if self._vertex else [])
+
+    async def aclose(self) -> None:
+        """Give back the connections of the models that were made here."""
+        ours = [judge for judge, _ in self._judges.values() if judge is not self._setup.judge]
+        for model in (*ours, *self._owned):
+            await model.aclose()
+        if self._vertex:
+            await self._vertex.aclose()
+
+
+def _player(settings: UserSimulatorConfig, source: str | Judge | None, options: JudgeOptions) -> Judge:
+    """Return the model that plays users."""
+    try:
+        model = resolve_judge(source, settings.model, options)
+    except JudgeError as error:
+        raise JudgeError(f"the simulated user: {error}") from None
+    try:
+        check_settings(model, settings.model_configuration or {})
+    except ConfigError as error:
+        raise ConfigError("user_simulator_config.model_configuration", error.problems) from None
+    return model

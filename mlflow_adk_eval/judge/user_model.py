@@ -1,0 +1,145 @@
+"""Asking a model for the next message of a user that it plays, with the same care for what is paid as for judges."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import string
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mlflow_adk_eval.errors import shown
+from mlflow_adk_eval.evalset.digest import canonical_json
+from mlflow_adk_eval.judge.client.client import Calls, Made
+from mlflow_adk_eval.judge.prompt import Block, Prompt, new_nonce
+from mlflow_adk_eval.judge.protocol import Answer, Judge, Request
+from mlflow_adk_eval.judge.question import decoded, object_of
+
+STOP_SIGNAL = "</finished>"
+"""What a model may write in its message, as in ADK, to end the conversation."""
+
+SCHEMA = object_of(
+    {
+        "reason": {"type": "string", "description": "what the agent's last answer means for the plan, and what the user therefore does"},
+        "finished": {"type": "boolean", "description": "whether the conversation is over"},
+        "message": {
+            "type": "string",
+            "description": "what the user says next; empty if the conversation is over and nothing is left to say",
+        },
+    }
+)
+"""The JSON schema of an answer."""
+
+_SIGNAL = re.compile(rf"[`*]*{re.escape(STOP_SIGNAL)}[`*]*", re.IGNORECASE)
+_NOTHING = string.punctuation + string.whitespace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """What the user says next."""
+
+    message: str
+    """Empty only where the conversation is over."""
+    finished: bool = False
+    """Whether the conversation is over, once the message is said."""
+    reason: str = ""
+    """Why, in the model's words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cue:
+    """What the model is told for one line."""
+
+    prompt: Prompt
+    blocks: tuple[Block, ...]
+    wording: str = ""
+    """The words in which the blocks stand, where they are the caller's."""
+    arranged: Callable[[Mapping[str, str]], str] = field(default=lambda blocks: "\n\n".join(blocks.values()))
+    """From the blocks by name, each between its delimiters, to the text of the request."""
+
+    def request(self, settings: Mapping[str, Any]) -> Request:
+        """Return the request, with delimiters that carry a new random code."""
+        code = new_nonce([*self.blocks, Block("wording", self.wording)])
+        return Request(
+            instructions=self.prompt.instructions(code),
+            text=self.arranged({block.name: block.between(code) for block in self.blocks}),
+            schema=SCHEMA,
+            name=self.prompt.name,
+            blocks={block.name: block.text for block in self.blocks},
+            settings=settings,
+        )
+
+    def address(self, model: str, settings: Mapping[str, Any], place: Sequence[str | int]) -> str:
+        """Return the hash, in hex, of all that an answer depends on but chance, and of its place."""
+        material = [[block.name, block.text] for block in self.blocks]
+        asked = [model, dict(settings), self.prompt.sha256, self.wording, material, SCHEMA, list(place)]
+        return hashlib.sha256(canonical_json(asked)).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speaker:
+    """A model that plays users."""
+
+    judge: Judge
+    """Whoever answers requests in JSON can play a user as well as judge."""
+    calls: Calls
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """``model_configuration``."""
+    scope: str | None = None
+    """What the answers of a model without an address are kept under; ``None``: they are not kept."""
+    prompts: dict[str, str] = field(default_factory=dict[str, str])
+    """The hash of each prompt that was used, by its name and version."""
+
+    @property
+    def model(self) -> str:
+        """What reports call it."""
+        return self.judge.model
+
+    async def ask(self, cue: Cue, place: Sequence[str | int]) -> Made:
+        """Return the model's answer, or why there is none.
+
+        Args:
+            cue: what it is told.
+            place: what tells this answer from others to the same words: the case, the run, the turn and the attempt.
+        """
+        self.prompts.setdefault(f"{cue.prompt.name}@{cue.prompt.version}", cue.prompt.sha256)
+        known_as = self.judge.address or self.scope
+        address = cue.address(known_as, self.settings, place) if known_as else None
+        return await self.calls.make(lambda: self.judge.ask(cue.request(self.settings)), address)
+
+
+def line_of(answer: Answer) -> Line | str:
+    """Return what an answer says, or why it cannot be used. Nothing is guessed."""
+    try:
+        found = _line(decoded(answer.text))
+    except ValueError as error:
+        found = str(error)
+    return f"{found} ({answer.problem})" if isinstance(found, str) and answer.problem else found
+
+
+def _line(value: Any) -> Line | str:
+    if not isinstance(value, dict):
+        return f"the answer is {shown(value)}, not an object"
+    finished, text, reason = value.get("finished"), value.get("message"), value.get("reason")
+    if not isinstance(finished, bool):
+        return f"finished is {shown(finished)}, not true or false"
+    if not isinstance(text, str | None):
+        return f"the message is {shown(text)}, not a text"
+    message, signals = _without_signal(text or "")
+    if not message and not (finished or signals):
+        return "the message is empty"
+    return Line(message=message, finished=finished or signals, reason=" ".join(reason.split()) if isinstance(reason, str) else "")
+
+
+def _without_signal(text: str) -> tuple[str, bool]:
+    r"""Return a message without the stop signal, and whether it had one.
+
+    >>> _without_signal("Thanks, that is all. `</Finished>`"), _without_signal("\n**</finished>**."), _without_signal(" Hi! ")
+    (('Thanks, that is all.', True), ('', True), ('Hi!', False))
+    """
+    sayable = text.encode("utf-8", "replace").decode()  # half a surrogate pair cannot be sent
+    kept, signals = _SIGNAL.subn("", sayable)
+    if signals and not kept.strip(_NOTHING):
+        return "", True
+    return kept.strip(), bool(signals)

@@ -1,0 +1,143 @@
+"""What a page shows of cases, and of which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from mlflow_adk_eval.config.eval_config import ToolTrajectorySettings
+from mlflow_adk_eval.evalset import EvalCase
+from mlflow_adk_eval.report.html.text import on_one_line
+from mlflow_adk_eval.report.html.turns import Tools, TurnView, threshold_text, turn_view
+from mlflow_adk_eval.results.conversation import EndReason
+from mlflow_adk_eval.results.findings import votes_by_turn
+from mlflow_adk_eval.results.report import (
+    CaseResult,
+    CriterionResult,
+    Report,
+    Verdict,
+    reason_of,
+)
+
+MOST_TURNS = 2_000
+"""Above so many turns not every case is shown, and of those that are shown no more than so many turns."""
+
+_ORDER: tuple[Verdict, ...] = ("failed", "undecided", "passed")
+_EXACTLY = ToolTrajectorySettings(threshold=1.0)
+"""How tool calls are compared where no criterion says how."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreView:
+    """A case score."""
+
+    criterion: str
+    reached: bool | None
+    score: str
+    """Empty where there is none."""
+    threshold: str
+    reason: str
+    """Why there is no score; empty where there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndingView:
+    """How the simulated user ended the conversation."""
+
+    badge: str
+    look: str
+    """The verdict whose colour the badge has; empty: none, since reaching the goal says nothing of the agent."""
+    detail: str
+
+
+_ENDINGS: dict[EndReason, tuple[str, str]] = {
+    "goal": ("ended at the goal", ""),
+    "limit": ("ended at the limit", "undecided"),
+    "error": ("broke off", "failed"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CaseView:
+    """One case in one run."""
+
+    label: str
+    verdict: Verdict
+    opening: str
+    """What the user said first, on one line."""
+    scores: tuple[ScoreView, ...]
+    """Of the criteria that decide."""
+    reasons: tuple[str, ...]
+    scenario: tuple[str, str] | None
+    """What a simulated user began with, and its plan."""
+    turns: tuple[TurnView, ...]
+    ending: EndingView | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The cases that are shown."""
+
+    cases: tuple[CaseResult, ...]
+    notice: str
+    """Which are not shown; empty where all are."""
+
+
+def shown_cases(report: Report, most: int = MOST_TURNS) -> Selection:
+    """Return the cases to show, failed ones first, then undecided ones; of a large run only those, and not more than `most` turns."""
+    ranked = sorted(report.cases, key=lambda case: _ORDER.index(case.verdict))
+    turns = sum(max(1, case.turns) for case in report.cases)
+    if turns <= most:
+        return Selection(tuple(ranked), "")
+    unpassed = [case for case in ranked if case.verdict != "passed"]
+    shown = tuple(_first(unpassed, most))
+    of_these = f", and of these the first {len(shown):,} of {len(unpassed):,}" if len(shown) < len(unpassed) else ""
+    return Selection(
+        shown,
+        f"With {turns:,} turns this run is too large to be shown whole. Below are only the cases that did not pass{of_these}. "
+        f"All turns are in the run's table adk_eval/invocations.json.",
+    )
+
+
+def _first(cases: Sequence[CaseResult], most: int) -> Iterator[CaseResult]:
+    """Yield cases until they have `most` turns."""
+    turns = 0
+    for case in cases:
+        turns += max(1, case.turns)
+        if turns > most:
+            return
+        yield case
+
+
+def case_view(report: Report, case: CaseResult, plan: EvalCase | None, tools: Tools) -> CaseView:
+    """Return what is shown of a case; `plan` is what the eval set says of it."""
+    cast = {result.criterion: votes_by_turn(result.votes) for result in case.results if result.votes}
+    trajectory = _trajectory(report, case)
+    scenario = plan.conversation_scenario if plan else None
+    turns = tuple(turn_view(case, index, trajectory, cast, tools) for index in range(case.turns))
+    return CaseView(
+        label=on_one_line(tools.words(report.label(case))),
+        verdict=case.verdict,
+        opening=on_one_line(turns[0].user) if turns else "",
+        scores=tuple(_score(result, tools) for result in case.results if result.decides),
+        reasons=tuple(map(tools.words, case.reasons())),
+        scenario=(tools.words(scenario.starting_prompt), tools.words(scenario.conversation_plan)) if scenario else None,
+        turns=turns,
+        ending=EndingView(*_ENDINGS[case.ending.reason], tools.words(case.ending.detail)) if case.ending else None,
+    )
+
+
+def _trajectory(report: Report, case: CaseResult) -> ToolTrajectorySettings:
+    """Return how the case's tool calls are compared."""
+    found = report.config.criteria_of(case.eval_id).values()
+    return next((settings for settings in found if isinstance(settings, ToolTrajectorySettings)), _EXACTLY)
+
+
+def _score(result: CriterionResult, tools: Tools) -> ScoreView:
+    return ScoreView(
+        criterion=on_one_line(tools.words(result.criterion)),
+        reached=result.passed,
+        score="" if result.score is None else f"{result.score:.4g}",
+        threshold=threshold_text(result.threshold, greater_is_better=result.greater_is_better),
+        reason=tools.words(reason_of(result.overall)),
+    )

@@ -1,0 +1,1 @@
+"""What an evaluation found: the report, its tables, votes and repeated runs."""

@@ -1,0 +1,179 @@
+"""Eval sets and their cases as pytest collects and runs them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from _pytest._code.code import ReprEntryNative, ReprExceptionInfo, ReprFileLocation, ReprTraceback, TerminalRepr
+from _pytest._io import TerminalWriter
+
+from mlflow_adk_eval.errors import AdkEvalError
+from mlflow_adk_eval.results.report import CaseResult
+from mlflow_adk_eval.testing.cases import Job
+from mlflow_adk_eval.testing.failure import failure_of, kind_of, summary_of, votes_of
+from mlflow_adk_eval.testing.lines import Line, Tone, line, text_of
+from mlflow_adk_eval.testing.sources import read_file
+
+if TYPE_CHECKING:
+    from mlflow_adk_eval.testing.pytest_session import AdkSession
+
+SUFFIXES = (".test.json", ".evalset.json")
+"""How the names of eval sets end."""
+
+_MARKUP: dict[Tone, dict[str, bool]] = {
+    "head": {"bold": True},
+    "expected": {"red": True},
+    "actual": {"green": True},
+    "missed": {"red": True, "bold": True},
+    "unknown": {"yellow": True, "bold": True},
+    "dim": {"light": True},
+}
+_UNSAFE = re.compile(r"[^\S ]|[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_BRACKETS = str.maketrans("[]", "()")
+
+
+class EvalSetFile(pytest.File):
+    """An eval set."""
+
+    def __init__(self, *, adk: AdkSession, **node: Any) -> None:
+        """Take the session that runs its cases."""
+        super().__init__(**node)
+        self._adk = adk
+
+    def collect(self) -> Iterator[EvalCaseItem]:
+        """Yield a test for each run of each case."""
+        options = self._adk.options
+        try:
+            file = read_file(_near(self.path), options.config)
+        except AdkEvalError as error:
+            raise self.CollectError(str(error)) from None
+        names = safe_names(file.eval_set.eval_ids)
+        for case in file.eval_set.eval_cases:
+            for run_index in range(options.num_runs):
+                run = f"[run{run_index + 1}]" if options.num_runs > 1 else ""
+                name = f"{names[case.eval_id]}{run}"
+                yield EvalCaseItem.from_parent(self, name=name, adk=self._adk, job=Job(file, case, run_index))
+
+
+class EvalCaseItem(pytest.Item):
+    """One run of one case."""
+
+    def __init__(self, *, adk: AdkSession, job: Job, **node: Any) -> None:
+        """Take what to do, and who does it."""
+        super().__init__(**node)
+        self._adk = adk
+        self.job = job
+        self.result: CaseResult | None = None
+        """What came of it, once it has run."""
+        self.seconds: float | None = None
+        """How long it took, which is not how long this test waited for it."""
+        self.add_marker(pytest.mark.adk)
+        # Said of most of ADK's own classes; where warnings are errors it would end every conversation.
+        self.add_marker(pytest.mark.filterwarnings(r"ignore:\[EXPERIMENTAL\]:UserWarning"))
+
+    @property
+    def case_nodeid(self) -> str:
+        """The node id that all runs of the case have in common; empty where it has one."""
+        run = f"[run{self.job.run_index + 1}]"
+        return self.nodeid.removesuffix(run) if self._adk.options.num_runs > 1 else ""
+
+    def setup(self) -> None:
+        """Make the agent and the judges ready."""
+        self._adk.prepare(self.job.file)
+
+    def runtest(self) -> None:
+        """Wait for the result."""
+        self.result, self.seconds = None, None
+        finished = self._adk.finished(self)
+        self.result, self.seconds = finished.result, finished.seconds
+        found = _properties(finished.result)
+        self.user_properties = [*(pair for pair in self.user_properties if pair[0] not in found), *found.items()]
+        if finished.result.verdict != "passed":
+            raise CaseNotPassed(finished.result)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str | TerminalRepr:
+        """Return what was expected and what the agent did; of an error that explains itself, its message."""
+        error = excinfo.value
+        if isinstance(error, CaseNotPassed):
+            return Failure(failure_of(error.case, self.job.file.config), self.path, summary_of(error.case))
+        if isinstance(error, AdkEvalError):
+            message = str(error)
+            return Failure([line(said, "unknown") for said in message.splitlines()], self.path, message.partition("\n")[0])
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        """Return where the case stands; pytest wants a line, and JSON has none worth naming."""
+        return self.path, 0, self.name
+
+    def sections(self) -> Iterator[tuple[str, str]]:
+        """Yield what to show below a failure."""
+        votes = text_of(votes_of(self.result)) if self.result else ""
+        if votes:
+            yield "Votes of the judges", votes
+
+
+class CaseNotPassed(Exception):  # noqa: N818 - a verdict, not a mishap
+    """A case missed a threshold, or was not fully evaluated."""
+
+    def __init__(self, case: CaseResult) -> None:
+        """Carry the result."""
+        super().__init__(kind_of(case))
+        self.case = case
+
+
+class Failure(ReprExceptionInfo):
+    """A failure without a traceback, in a shape that keeps its short message on the way from one process to another."""
+
+    def __init__(self, lines: Sequence[Line], path: Path, message: str) -> None:
+        """Take the lines, the file and the short message."""
+        traceback = ReprTraceback([ReprEntryNative([f"{text_of(lines)}\n"])], None, "native")
+        super().__init__(reprtraceback=traceback, reprcrash=ReprFileLocation(str(path), 0, message))
+        self._lines = lines
+
+    def __str__(self) -> str:
+        return text_of(self._lines)
+
+    def toterminal(self, tw: TerminalWriter) -> None:
+        """Write the lines, in colours where the terminal has them."""
+        for spans in self._lines:
+            for text, tone in spans:
+                tw.write(text, **_MARKUP.get(tone, {}))
+            tw.line()
+
+
+def safe_names(eval_ids: Sequence[str]) -> dict[str, str]:
+    """Return what tests call cases: their ids without what has a meaning in a node id, each one different.
+
+    >>> safe_names(["a", "a::b", "a:b", "x[1]"])
+    {'a': 'a', 'a::b': 'a:b', 'a:b': 'a:b~2', 'x[1]': 'x(1)'}
+    """
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    for eval_id in eval_ids:
+        name = base = _safe(eval_id)
+        number = 1
+        while name in taken:
+            number += 1
+            name = f"{base}~{number}"
+        taken.add(name)
+        names[eval_id] = name
+    return names
+
+
+def _safe(eval_id: str) -> str:
+    visible = _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), eval_id)
+    return re.sub(r":{2,}", ":", visible.translate(_BRACKETS)).strip(" :") or "(no name)"
+
+
+def _near(path: Path) -> Path:
+    """Return a path as messages call it."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _properties(case: CaseResult) -> dict[str, object]:
+    scores = {result.criterion: "not evaluated" if result.score is None else result.score for result in case.results}
+    return {"adk_verdict": kind_of(case), **scores}

@@ -1,0 +1,123 @@
+"""Comparing runs in MLflow, or reports, and keeping the page that explains what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from mlflow_adk_eval.analysis.comparison import Comparison, Side, compared, side_of
+from mlflow_adk_eval.analysis.comparison.side import by_case, votes_by_run
+from mlflow_adk_eval.errors import TrackingError, UsageError
+from mlflow_adk_eval.evalset import eval_set_digest
+from mlflow_adk_eval.gating.evidence.integrity import Evidence
+from mlflow_adk_eval.gating.evidence.read import examine
+from mlflow_adk_eval.gating.mlflow_store import MlflowStore, reaching_mlflow
+from mlflow_adk_eval.results.report import Report
+
+PAGES = "adk_eval_compare"
+"""The folder of a run's artifacts that holds its comparisons; not among its evidence, to which nothing may be added."""
+_MAX_TOLD = 3
+
+
+def compare(a: str | Report, b: str | Report, *, confidence: float = 0.95, tracking_uri: str | None = None) -> Comparison:
+    """Return what changed from run `a` to run `b`: flipped cases with their causes, and how far the means lie apart.
+
+    Args:
+        a: the run before, by its id, or a report, logged or not.
+        b: the run after.
+        confidence: how often the intervals are to cover the true difference, between 0 and 1.
+        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
+
+    Raises:
+        UsageError: if there is no such run, it holds no evaluation, or the confidence makes no sense.
+        TrackingError: if MLflow cannot be reached, or the evidence of a run cannot be believed.
+    """
+    if not 0 < confidence < 1:
+        raise UsageError(f"confidence is {confidence!r}; wanted a number between 0 and 1")
+    before, after = (_side(run, name, tracking_uri) for run, name in ((a, "before"), (b, "after")))
+    return compared(before, after, confidence=confidence)
+
+
+def _side(run: str | Report, name: str, tracking_uri: str | None) -> Side:
+    if isinstance(run, Report):
+        return side_of(run, name)
+    if not run:
+        raise UsageError("the run id is empty")
+    with reaching_mlflow():
+        evidence = MlflowStore(tracking_uri).evidence(run)
+    return side_of_evidence(evidence)
+
+
+def side_of_evidence(evidence: Evidence) -> Side:
+    """Return what a run holds as one side of a comparison.
+
+    Raises:
+        UsageError: if it holds no evaluation.
+        TrackingError: if its evidence cannot be believed.
+    """
+    if evidence.manifest is None and "adk_eval.manifest_sha256" not in evidence.params:
+        raise UsageError(f"run {evidence.run_id} holds no finished evaluation, so that there is nothing to compare")
+    examined = examine(evidence)
+    if isinstance(examined, tuple):
+        more = f"; and {len(examined) - _MAX_TOLD} more" if len(examined) > _MAX_TOLD else ""
+        raise TrackingError(f"run {evidence.run_id}: {'; '.join(examined[:_MAX_TOLD])}{more}, so it cannot be compared")
+    report = examined.report
+    return Side(
+        name=evidence.tags.get("mlflow.runName", "") or evidence.run_id,
+        run_id=evidence.run_id,
+        eval_set=report.eval_set,
+        digest=eval_set_digest(report.eval_set),
+        config=report.config,
+        num_runs=report.num_runs,
+        cases=by_case(report.cases),
+        rows=examined.rows,
+        votes=votes_by_run(vote for case in report.cases for result in case.results for vote in result.votes),
+        facts=dict(_facts(evidence)),
+        warnings=examined.doubts,
+    )
+
+
+_PARAMS: Mapping[str, str] = {
+    "adk_eval.model_id": "Agent version",
+    "adk_eval.judge_model": "Judges",
+    "adk_eval.user_simulator.model": "Simulated users",
+    "adk_eval.baseline": "Baseline",
+}
+_PREFIXES: Mapping[str, str] = {
+    "adk_eval.judge.": "Judge of ",
+    "adk_eval.prompt.": "Prompt of ",
+    "adk_eval.version.": "Version of ",
+}
+
+
+def _facts(evidence: Evidence) -> Iterator[tuple[str, str]]:
+    """Yield what a run's parameters say of agent, judges and surroundings. Tags could be rewritten; the agent's name is only shown."""
+    yield from ((told, evidence.params[name]) for name, told in _PARAMS.items() if name in evidence.params)
+    if "adk_eval.agent_version" in evidence.tags:
+        yield "Agent", evidence.tags["adk_eval.agent_version"]
+    for prefix, told in _PREFIXES.items():
+        for name, value in sorted(evidence.params.items()):
+            if name.startswith(prefix):
+                yield told + name.removeprefix(prefix), value
+
+
+def log_comparison(found: Comparison, html: str, *, tracking_uri: str | None = None) -> str:
+    """Keep the page of a comparison with the second run; return where MLflow shows it, from ``#`` on.
+
+    Args:
+        found: the comparison.
+        html: the page.
+        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
+
+    Raises:
+        UsageError: if one of the sides is no run of MLflow.
+        TrackingError: if MLflow cannot be reached.
+    """
+    before, after = found.before.run_id, found.after.run_id
+    if not before or not after:
+        raise UsageError("only a comparison of two runs in MLflow can be logged")
+    path = f"{PAGES}/{before}.html"
+    with reaching_mlflow():
+        client = MlflowStore(tracking_uri).client
+        client.log_text(after, html, path)
+        experiment_id = client.get_run(after).info.experiment_id
+    return f"#/experiments/{experiment_id}/runs/{after}/artifacts/{path}"
