@@ -65,7 +65,7 @@ def add_experiment(store: str, experiment: str, add: Callable[[Path, dict[str, A
     import mlflow  # noqa: PLC0415 - slow
 
     from mlflow_adk_eval.cli.demo import example_folder  # noqa: PLC0415
-    from mlflow_adk_eval.tracking.store import open_store  # noqa: PLC0415
+    from mlflow_adk_eval.tracking.client import open_store  # noqa: PLC0415
 
     mlflow.set_tracking_uri(open_store(Path(store.removeprefix("sqlite:///")).parent, experiment=experiment))
     mlflow.set_experiment(experiment)

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from mlflow_adk_eval.integrations.model_fn import model_fn
     from mlflow_adk_eval.integrations.predict_fn import predict_fn, records
     from mlflow_adk_eval.judge import Budget, JudgeOptions
-    from mlflow_adk_eval.recorder import record
     from mlflow_adk_eval.results.conversation import Ending
     from mlflow_adk_eval.results.report import (
         CaseResult,
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
         Skipped,
         Vote,
     )
-    from mlflow_adk_eval.runner import score
+    from mlflow_adk_eval.runner import record, score
     from mlflow_adk_eval.tracking import aevaluate, evaluate, register, upload
     from mlflow_adk_eval.tracking.calibrate import calibrate
     from mlflow_adk_eval.tracking.capture import capture
@@ -84,8 +83,7 @@ _HOMES = {
     "gating.promotion.rollback": ("rollback",),
     "results.report": ("CaseResult", "Check", "CriterionResult", "Decision", "Errored", "Report", "Scored", "Skipped", "Vote"),
     "tracking.plan": ("plan",),
-    "recorder": ("record",),
-    "runner": ("score",),
+    "runner": ("record", "score"),
     "tracking": ("aevaluate", "evaluate", "register", "upload"),
     "tracking.calibrate": ("calibrate",),
     "tracking.capture": ("capture",),

@@ -3,15 +3,74 @@
 from __future__ import annotations
 
 import atexit
+import getpass
+import importlib
 import os
+import re
+import socket
+import sys
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AbstractContextManager, suppress
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
 
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from mlflow_adk_eval.errors import AdkEvalError, UsageError
+
+
+@contextmanager
+def defaults(values: Mapping[str, str]) -> Generator[None, None, None]:
+    """Set environment variables within, except those that the user has set."""
+    added = {name: value for name, value in values.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+
+
+def user_name() -> str:
+    """Return who runs the process, or ``unknown``: a container may run as a user without a name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
+
+
+def user_at_host() -> str:
+    """Return who runs the process, and where."""
+    return f"{user_name()}@{socket.gethostname()}"
+
+
+_OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+def model_or_object(named: str | None, option: str, *, error: type[AdkEvalError] = UsageError) -> Any:
+    """Return the object that ``module:name`` names, also of a module in the working directory; any other name as it is.
+
+    Args:
+        named: what was given.
+        option: what it was given to.
+        error: what is raised.
+
+    Raises:
+        AdkEvalError: of the given kind, if there is no such object.
+    """
+    if named is None or not _OBJECT.fullmatch(named):
+        return named
+    module, _, name = named.partition(":")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as problem:
+        raise error(f"{option}={named}: {problem}") from problem
+
 
 T = TypeVar("T")
 

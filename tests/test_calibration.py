@@ -33,7 +33,7 @@ from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.report.calibration import calibration_json, remarks
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.tracking.calibrate import ARTIFACT, calibrate
-from mlflow_adk_eval.tracking.store import open_store
+from mlflow_adk_eval.tracking.client import open_store
 from tests.calibrated import CONFIG, EXPERIMENT, MATCH, RUBRICS, answers, deserves, evaluated
 
 Rows = list[dict[str, Any]]

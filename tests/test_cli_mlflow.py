@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mlflow_adk_eval.tracking.store import open_store
+from mlflow_adk_eval.tracking.client import open_store
 from tests.test_cli import EXPECTED, invoke, written
 
 EXPERIMENT = "lights"

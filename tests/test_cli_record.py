@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.agents import load_recording
-from mlflow_adk_eval.tracking.store import open_store
+from mlflow_adk_eval.tracking.client import open_store
 from tests.test_cli import invoke, written
 
 EXAMPLE = Path(__file__).parent.parent / "example_projects" / "home_automation"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mlflow_adk_eval.tracking.store import experiment_id, open_store
+from mlflow_adk_eval.tracking.client import experiment_id, open_store
 from tests.test_cli import invoke
 
 HTML = "<!DOCTYPE html><title>passed: a report</title>ü"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mlflow_adk_eval import EvalSet, Invocation, Report, Scored, UsageError, load_config, score
 from mlflow_adk_eval.analysis.comparison import Comparison
 from mlflow_adk_eval.analysis.comparison.calls import call_changes
-from mlflow_adk_eval.analysis.comparison.cause import Cause
+from mlflow_adk_eval.analysis.comparison.causes import Cause
 from mlflow_adk_eval.analysis.stats import compare_paired, holm
 from mlflow_adk_eval.evalset import FunctionCall
 from mlflow_adk_eval.testing import Request, ScriptedJudge

@@ -14,8 +14,8 @@ from mlflow_adk_eval import Report, TrackingError, UsageError, evaluate, gate
 from mlflow_adk_eval.analysis.comparison import Comparison
 from mlflow_adk_eval.gating.evidence.integrity import Evidence
 from mlflow_adk_eval.testing import Request, ScriptedJudge
+from mlflow_adk_eval.tracking.client import experiment_id, open_store
 from mlflow_adk_eval.tracking.compare import compare, side_of_evidence
-from mlflow_adk_eval.tracking.store import experiment_id, open_store
 from tests.gate.gate_kit import changed, evidence_of, report_of, with_artifact, with_table
 from tests.test_cli import invoke as run_cli
 from tests.tracking.small import answering, rooms, turn

@@ -12,7 +12,7 @@ import pytest
 
 from mlflow_adk_eval import EvalCase, Report
 from mlflow_adk_eval.agents.adk.agent import load_adk_agent
-from mlflow_adk_eval.agents.users.called import UserFunction
+from mlflow_adk_eval.agents.users.simulated import UserFunction
 from mlflow_adk_eval.config.inputs import load_inputs
 from mlflow_adk_eval.errors import ConfigError
 from mlflow_adk_eval.judge.session import judge_setup

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlflow_adk_eval import ledger_file
+from mlflow_adk_eval import ledger as ledger_file
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.judge.protocol import Answer
 from mlflow_adk_eval.ledger import DEFAULT, Ledger, StartedRun, ledger_path, opened

@@ -13,7 +13,7 @@ from mlflow import MlflowClient
 
 import mlflow_adk_eval as adk_eval
 from docs.screenshots import browser_page, open_page, server
-from mlflow_adk_eval.tracking.store import experiment_id, open_store
+from mlflow_adk_eval.tracking.client import experiment_id, open_store
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -21,8 +21,8 @@ from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import run
+from mlflow_adk_eval.tracking.client import experiment_id, open_store
 from mlflow_adk_eval.tracking.plan import CASE_PASS_RATE, Need, plan
-from mlflow_adk_eval.tracking.store import experiment_id, open_store
 from tests.gate.gate_kit import RESPONSE, TRAJECTORY, Lab, changed, eval_set_of, evidence_of, turn, with_table
 
 TERMS = {"confidence": 0.95, "power": 0.8}

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import unquote, urlsplit
 
 from mlflow_adk_eval.agents.functions.agent import CallableAgent
 from mlflow_adk_eval.agents.functions.tools import name_of
-from mlflow_adk_eval.agents.http.addresses import agent_at
+from mlflow_adk_eval.agents.http.a2a import A2AAgent
+from mlflow_adk_eval.agents.http.chat import PATH, OpenAIChatAgent
 from mlflow_adk_eval.agents.http.session import HttpAgent
 from mlflow_adk_eval.agents.protocol import NO_LIMITS, Agent, Limits
 from mlflow_adk_eval.agents.recordings.recording import load_recording
@@ -18,6 +21,12 @@ from mlflow_adk_eval.errors import UsageError, shown
 from mlflow_adk_eval.evalset import EvalSet, EvalSetResult
 
 _HTTP = ("http://", "https://")
+TOKEN = "ADK_EVAL_AGENT_TOKEN"  # noqa: S105 - the name of a variable
+"""Sent as ``Authorization: Bearer …``."""
+HEADERS = "ADK_EVAL_AGENT_HEADERS"
+"""Further headers, as OpenTelemetry writes them: ``name=value,name=value``, percent-encoded."""
+MODEL = "ADK_EVAL_AGENT_MODEL"
+"""The model that chat completions are asked of."""
 
 
 def resolve_agent(source: Any, *, agent_name: str | None = None, limits: Limits | None = None, eval_set: EvalSet | None = None) -> Agent:
@@ -83,3 +92,32 @@ def _limited(agent: Agent, limits: Limits | None) -> Agent:
 
 def _is_adk(source: Any) -> bool:
     return any(cls.__module__.partition(".")[0] == "google" for cls in type(source).__mro__)
+
+
+def agent_at(url: str, limits: Limits | None = None) -> HttpAgent:
+    """Return the agent at an address: a chat model's, if it ends in ``/chat/completions``, otherwise one that speaks A2A.
+
+    Raises:
+        UsageError: if it is no address, or an environment variable does not say what it must.
+    """
+    chosen = limits or NO_LIMITS
+    headers, private = headers_of_environment(), frozenset({HEADERS, TOKEN})
+    if urlsplit(url.strip()).path.rstrip("/").endswith(PATH):
+        return OpenAIChatAgent(url.strip(), model=os.environ.get(MODEL) or None, headers=headers, limits=chosen, private=private)
+    return A2AAgent(url.strip(), headers=headers, limits=chosen, private=private)
+
+
+def headers_of_environment() -> dict[str, str]:
+    """Return the headers that environment variables ask for.
+
+    Raises:
+        UsageError: naming the variable and the entry, without its value.
+    """
+    token = os.environ.get(TOKEN, "").strip()
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    for number, entry in enumerate(filter(str.strip, os.environ.get(HEADERS, "").split(",")), start=1):
+        name, equals, value = entry.partition("=")
+        if not equals or not name.strip():
+            raise UsageError(f"{HEADERS}: entry {number} is not name=value")
+        headers[name.strip()] = unquote(value.strip())
+    return headers

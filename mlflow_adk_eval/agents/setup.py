@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mlflow_adk_eval.agents.conversation import WrittenUser
 from mlflow_adk_eval.agents.protocol import Agent, LiveAgent, Scene, User
 from mlflow_adk_eval.agents.recordings.recording import Recording
 from mlflow_adk_eval.agents.tool_environment import ToolEnvironment, tool_environment
-from mlflow_adk_eval.agents.users.called import CalledUser
 from mlflow_adk_eval.agents.users.cues import check_scenarios
-from mlflow_adk_eval.agents.users.simulated import SimulatedUsers
-from mlflow_adk_eval.agents.users.written import WrittenUser
+from mlflow_adk_eval.agents.users.simulated import CalledUser, SimulatedUsers
 from mlflow_adk_eval.config.criteria import UserSimulatorConfig
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.errors import ConfigError, Problem, UsageError, shown

@@ -60,7 +60,7 @@ def conclude(
     """
     from mlflow_adk_eval.report.console import console, decision_view  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.report.github import quoted, quoted_json  # noqa: PLC0415
-    from mlflow_adk_eval.report.summary import EXIT_CODES  # noqa: PLC0415
+    from mlflow_adk_eval.report.markdown import EXIT_CODES  # noqa: PLC0415
 
     with nullcontext() if as_json else quoted(click.echo):
         if as_json:

@@ -45,7 +45,7 @@ def run_demo(folder: Path) -> None:
     Raises:
         AdkEvalError: if a step does not end as it should.
     """
-    from mlflow_adk_eval.tracking.store import open_store  # noqa: PLC0415 - MLflow costs seconds
+    from mlflow_adk_eval.tracking.client import open_store  # noqa: PLC0415 - MLflow costs seconds
 
     for key in _MODEL_KEYS:
         os.environ.pop(key, None)
@@ -121,7 +121,7 @@ def _compare(good: tuple[Report, str], bad: tuple[Report, str], store: str) -> s
 
 
 def _next_steps(folder: Path, store: str, good: tuple[Report, str], bad: tuple[Report, str], explained: str) -> str:
-    from mlflow_adk_eval.tracking.store import experiment_id  # noqa: PLC0415
+    from mlflow_adk_eval.tracking.client import experiment_id  # noqa: PLC0415
 
     experiment = experiment_id(store, EXPERIMENT)
     mlflow = Path(sys.executable).parent / "mlflow"

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlflow_adk_eval.cli.decision import conclude
-from mlflow_adk_eval.cli.options import EXIT_CODES, json_option, store_option
+from mlflow_adk_eval.cli.options import EXIT_CODES, json_option, signing_key_option, store_option, verify_key_option
 from mlflow_adk_eval.cli.promote import gate_command
-from mlflow_adk_eval.cli_keys import signing_key_option, verify_key_option
 from mlflow_adk_eval.errors import UsageError
 
 if TYPE_CHECKING:
@@ -117,9 +116,8 @@ def gate_audit(
     as_json: bool,
 ) -> None:
     """Find aliases of MODEL that were moved without a record that verifies today."""
-    from mlflow_adk_eval.gating.audit_view import audit_view  # noqa: PLC0415
     from mlflow_adk_eval.gating.promotion.audit import audit  # noqa: PLC0415 - `--help` stays fast
-    from mlflow_adk_eval.report.console import console  # noqa: PLC0415
+    from mlflow_adk_eval.report.console import audit_view, console  # noqa: PLC0415
 
     if every == (model is not None):
         raise UsageError("gate audit: wanted the name of a registered model, or --all")

@@ -214,7 +214,7 @@ def migrate(old: Path, new: Path, *, initial_session_file: Path | None, force: b
 @store_option
 def upload(folder: Path, *, tracking_uri: str | None) -> None:
     """Finish logging a run that MLflow could not take when it ended."""
-    from mlflow_adk_eval.tracking import upload as finish  # noqa: PLC0415
+    from mlflow_adk_eval.tracking.log import upload as finish  # noqa: PLC0415
 
     click.echo(f"run {finish(folder, tracking_uri=tracking_uri)} is complete")
 
@@ -230,7 +230,7 @@ def demo(*, folder: Path) -> None:
 
 def _show_report(report: Report, *, detailed: bool, as_json: bool, extra: dict[str, Any] | None = None, hint: str = "") -> NoReturn:
     from mlflow_adk_eval.report.console import console, report_view  # noqa: PLC0415
-    from mlflow_adk_eval.report.summary import exit_code  # noqa: PLC0415
+    from mlflow_adk_eval.report.markdown import exit_code  # noqa: PLC0415
 
     if as_json:
         click.echo(json.dumps(_report_json(report) | (extra or {}), ensure_ascii=False, indent=2, allow_nan=False))

@@ -15,9 +15,9 @@ from mlflow_adk_eval.cli.options import (
     json_option,
     judge_options,
     judging,
+    signing_key_option,
     store_option,
 )
-from mlflow_adk_eval.cli_keys import signing_key_option
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.gating.baseline.baseline import Reevaluate, Rematch

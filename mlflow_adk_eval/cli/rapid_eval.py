@@ -10,7 +10,7 @@ import click
 
 from mlflow_adk_eval.cli.options import Command, budget_options, budgeted
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.named import model_or_object
+from mlflow_adk_eval.runtime import model_or_object
 
 _EXIT_CODES = "Exit codes: 0 answered, or stopped by a signal; 3 a judge or the service has no answer; 64 bad usage or a bad request."
 _FAILED = 3
@@ -85,7 +85,7 @@ def serve(*, host: str, port: int, token: str, max_body: int, concurrency: int, 
     from mlflow_adk_eval.criteria.rapid.evaluate import Voting  # noqa: PLC0415
     from mlflow_adk_eval.integrations.rapid_server import server  # noqa: PLC0415
     from mlflow_adk_eval.judge.session import judge_setup  # noqa: PLC0415 - `--help` stays fast
-    from mlflow_adk_eval.report.judging import accounts  # noqa: PLC0415
+    from mlflow_adk_eval.report.sentences import accounts  # noqa: PLC0415
 
     asked = _asked(options)
     setup = judge_setup(asked["judge"], asked["judge_options"], asked["budget"], rejudge_failed=asked["rejudge_failed"])

@@ -47,8 +47,8 @@ def record(agent: str, eval_sets: tuple[str, ...], *, output: Path, force: bool,
     The file can be scored as often as you like: `mlflow-adk-eval score EVAL_SET --actual FILE`. The config says how users are
     simulated and tools are answered for; its criteria do not matter. What was said up to an interruption is written, too.
     """
-    from mlflow_adk_eval.recorder import record as have  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.report.console import progress_bar  # noqa: PLC0415
+    from mlflow_adk_eval.runner import record as have  # noqa: PLC0415 - `--help` stays fast
 
     refuse_overwriting(output, force=force)
     paths = one_or_several([eval_set_path(agent, name) for name in eval_sets])
@@ -68,8 +68,11 @@ def _commit() -> str:
 
 
 def _show(output: Path, recording: Recording, *, as_json: bool) -> NoReturn:
-    from mlflow_adk_eval.report.judging import accounts_of_users  # noqa: PLC0415
-    from mlflow_adk_eval.report.sentences import counted, course_told  # noqa: PLC0415 - as above
+    from mlflow_adk_eval.report.sentences import (  # noqa: PLC0415 - as above
+        accounts_of_users,
+        counted,
+        course_told,
+    )
 
     played = [(eval_id, index, one) for eval_id, runs in recording.runs.items() for index, one in enumerate(runs)]
     several = len(played) > len(recording.runs)

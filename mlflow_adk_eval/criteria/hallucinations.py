@@ -17,11 +17,11 @@ from mlflow_adk_eval.criteria.judged_turns import (
     tally,
     trivial,
 )
-from mlflow_adk_eval.criteria.knowledge import knowledge
 from mlflow_adk_eval.criteria.steps import Step, steps
 from mlflow_adk_eval.criteria.text.sentences import sentences
 from mlflow_adk_eval.criteria.transcript import (
     final_text,
+    knowledge,
     steps_text,
 )
 from mlflow_adk_eval.evalset import IntermediateData, Invocation

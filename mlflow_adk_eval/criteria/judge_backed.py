@@ -9,7 +9,6 @@ from functools import partial
 
 from mlflow_adk_eval.config.criteria import VertexSettings
 from mlflow_adk_eval.criteria.criterion import CaseRun, whole_case
-from mlflow_adk_eval.criteria.dialogue import dialogue_text
 from mlflow_adk_eval.criteria.judged_turns import (
     TRIVIAL,
     Cell,
@@ -21,7 +20,7 @@ from mlflow_adk_eval.criteria.judged_turns import (
     single,
     trivial,
 )
-from mlflow_adk_eval.criteria.transcript import conversation_text, final_text, instructions_text, tools_text, user_text
+from mlflow_adk_eval.criteria.transcript import conversation_text, dialogue_text, final_text, instructions_text, tools_text, user_text
 from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.judge.prompt import Block, Prompt, blocks_of, load_prompt
 from mlflow_adk_eval.judge.question import Item, Question

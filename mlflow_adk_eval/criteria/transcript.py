@@ -158,3 +158,37 @@ def _is_blob(value: Mapping[Any, Any], key: Any) -> bool:
 
 def _size(data: str) -> str:
     return f"<{len(data)} characters>"
+
+
+def dialogue_text(turns: Sequence[Invocation]) -> str:
+    """Return the words of a conversation as JSON lines: the user's, those on the way to each answer, and the answers."""
+    return "\n".join(json_text({"turn": number} | record) for number, turn in enumerate(turns, 1) for record in _said(turn))
+
+
+def _said(turn: Invocation) -> Iterator[Json]:
+    yield {"user": user_text(turn)}
+    yield from (step_record(step) for step in steps(turn) if step.kind in ("text", "media"))
+    yield {"final_response": final_text(turn)}
+
+
+def knowledge(turns: Sequence[Invocation]) -> Mapping[str, str]:
+    """Return what the agent knew in the last of some turns, whatever it did in it."""
+    app = _latest_app(turns)
+    return {
+        "developer_instructions": instructions_text(app),
+        "tools": tools_text(app),
+        "grounding_metadata": "\n".join(filter(None, map(grounding_text, turns))),
+        "earlier_turns": conversation_text(turns[:-1]),
+        "user_message": user_text(turns[-1]),
+    }
+
+
+def _latest_app(turns: Sequence[Invocation]) -> AppDetails | None:
+    """Return the agents as they were last recorded; not as they were before, since instructions may hold the state of a session."""
+    return next((turn.app_details for turn in reversed(turns) if turn.app_details), None)
+
+
+def knowledge_text(turns: Sequence[Invocation]) -> str:
+    """Return all that the agent knew when it gave the last answer, the results of its tools included, as one text."""
+    texts = {**knowledge(turns), "tool_calls": tool_steps_text(turns[-1])}
+    return "\n\n".join(f"{name}:\n{text}" for name, text in texts.items() if text)

@@ -7,10 +7,9 @@ from functools import partial
 
 from mlflow_adk_eval.config.criteria import UserSimulatorSettings
 from mlflow_adk_eval.criteria.criterion import CaseRun
-from mlflow_adk_eval.criteria.dialogue import dialogue_text
 from mlflow_adk_eval.criteria.judged_turns import Cell, asked, judged_turns, place
 from mlflow_adk_eval.criteria.personas import persona_text
-from mlflow_adk_eval.criteria.transcript import user_text
+from mlflow_adk_eval.criteria.transcript import dialogue_text, user_text
 from mlflow_adk_eval.evalset import ConversationScenario
 from mlflow_adk_eval.judge.prompt import Block, load_prompt
 from mlflow_adk_eval.judge.question import Item, Question

@@ -8,13 +8,13 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from mlflow_adk_eval.environment import defaults
 from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.gating.evidence.integrity import FOLDER, MANIFEST, Evidence
 from mlflow_adk_eval.gating.promotion.mlflow_claims import MlflowLedger
 from mlflow_adk_eval.gating.promotion.record import Record, Target, Version
 from mlflow_adk_eval.gating.promotion.signing import SIGNATURE, Signer
 from mlflow_adk_eval.redact import message_of
+from mlflow_adk_eval.runtime import defaults
 
 _ABSENT = {"RESOURCE_DOES_NOT_EXIST", "NOT_FOUND", "INVALID_PARAMETER_VALUE"}
 _AGENT_VERSION = re.compile(r"(?:models:/)?(m-[^/@]+)|models:/([^/@]+)(?:/(\d+)|@([\w-]+))")

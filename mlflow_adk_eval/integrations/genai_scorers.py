@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass
 from functools import cache, partial
 from numbers import Real
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from mlflow.entities import Feedback, Trace
+import mlflow
+from mlflow.entities import AssessmentError, AssessmentSource, Feedback, Trace
 from mlflow.genai.scorers.base import Scorer, ScorerKind, SerializedScorer
 from pydantic import Field, PrivateAttr
 
@@ -20,14 +24,154 @@ from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.integrations.functions import JudgeArgs
 from mlflow_adk_eval.integrations.genai_rows import row_of_record, row_of_session
 from mlflow_adk_eval.integrations.records import EXPECTATIONS
+from mlflow_adk_eval.integrations.scoring import explained
 from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.results.report import reaches
-from mlflow_adk_eval.tracking.names import assessment_name
-from mlflow_adk_eval.tracking.scorer_feedback import feedback_of, unreadable
-from mlflow_adk_eval.tracking.scorer_shared import Shared
+from mlflow_adk_eval.redact import secrets_of
+from mlflow_adk_eval.results.findings import Finding, findings_of, votes_by_turn
+from mlflow_adk_eval.results.report import (
+    CriterionResult,
+    Errored,
+    Scored,
+    reaches,
+    reason_of,
+    status_of,
+)
+from mlflow_adk_eval.results.table import cell_at
+from mlflow_adk_eval.tracking.judge_facts import judge_of, voting_metadata
+from mlflow_adk_eval.tracking.storable import Secrets, assessment_name, storable_text
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.integrations.rows import Row
+    from mlflow_adk_eval.integrations.scoring import Scoring
+
+WORKERS = "MLFLOW_GENAI_EVAL_MAX_WORKERS"
+_POOL = "MLFLOW_SQLALCHEMYSTORE_POOL_SIZE"
+_MOST, _LARGE_POOL = 6, 60
+"""As many workers as lose nothing with MLflow's own pool, and as large a pool as its default number of workers needs."""
+
+
+def sqlite_warning() -> str:
+    """Return what to say before evaluating on the store that MLflow is set to, or ``""`` where nothing will be lost."""
+    if not mlflow.get_tracking_uri().startswith("sqlite") or _at_most(WORKERS, _MOST) or _at_least(_POOL, _LARGE_POOL):
+        return ""
+    return (
+        "mlflow.genai.evaluate loses rows on a SQLite tracking URI at its default number of workers: traces and assessments that find "
+        f"no free connection are dropped with no more than a warning. Set {WORKERS}=4 in the environment before evaluating, or use an "
+        "MLflow server (`mlflow server`, then its http:// address as the tracking URI)."
+    )
+
+
+def _at_most(name: str, limit: int) -> bool:
+    value = os.environ.get(name, "")
+    return value.isdigit() and 0 < int(value) <= limit
+
+
+def _at_least(name: str, limit: int) -> bool:
+    value = os.environ.get(name, "")
+    return value.isdigit() and int(value) >= limit
+
+
+class Shared:
+    """What the scorers of one config share: its judges with their limits, and what was already judged."""
+
+    def __init__(self, config: EvalConfig, judging: JudgeArgs) -> None:
+        """Make the judges ready.
+
+        Raises:
+            JudgeError: if a judge cannot be had.
+        """
+        self.config = config
+        self.judging = judging
+        self._lock = threading.Lock()
+        self._scoring: Scoring | None = judging.scoring(config)
+        self._warned = False
+
+    @property
+    def scoring(self) -> Scoring:
+        """The criteria, made ready anew in a process that got them from another one."""
+        with self._lock:
+            if self._scoring is None:
+                self._scoring = self.judging.scoring(self.config)
+            return self._scoring
+
+    def warn(self, *, stacklevel: int) -> None:
+        """Warn once if rows will be lost."""
+        message = "" if self._warned else sqlite_warning()
+        if message:
+            self._warned = True
+            warnings.warn(message, UserWarning, stacklevel=stacklevel + 1)
+
+    def to_json(self) -> Json:
+        """Return config and judging as JSON values.
+
+        Raises:
+            UsageError: if the judge is an object, which no JSON text can hold.
+        """
+        judge = self.judging.judge
+        if judge is not None and not isinstance(judge, str):
+            raise UsageError(f"a scorer whose judge is a {type(judge).__name__} cannot be stored: name a model as its judge instead")
+        given = {field.name: getattr(self.judging, field.name) for field in fields(self.judging)}
+        return {"config": self.config.to_json(), **{name: _plain(value) for name, value in given.items() if value is not None}}
+
+    def __getstate__(self) -> Json:
+        return {"config": self.config, "judging": self.judging}
+
+    def __setstate__(self, state: Json) -> None:
+        self.__dict__.update(state, _lock=threading.Lock(), _scoring=None, _warned=False)
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        """Return itself: the copy of a scorer asks the same judges within the same limits."""
+        return self
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+
+
+_SCORED_BY = AssessmentSource(source_type="CODE", source_id="mlflow_adk_eval")
+
+
+def feedback_of(result: CriterionResult) -> Feedback:
+    """Return the score with its reasons, or, where there is none, an error: never a zero in its place."""
+    secrets = secrets_of()
+    judge = judge_of(result.votes, secrets)
+    scored = isinstance(result.overall, Scored)
+    return Feedback(
+        name=assessment_name(result.criterion),
+        value=float(result.overall.score) if isinstance(result.overall, Scored) else None,
+        error=None if scored else _error(result, secrets),
+        rationale=(storable_text(explained(result), secrets) or None) if scored else None,
+        source=AssessmentSource(source_type="LLM_JUDGE", source_id=judge) if judge else _SCORED_BY,
+        metadata={
+            "status": status_of(result.overall),
+            "threshold": repr(result.threshold),
+            **(voting_metadata(_findings(result), secrets) if result.votes else {}),
+        },
+    )
+
+
+def unreadable(criterion: str, error: Exception) -> Feedback:
+    """Return that a row does not say what the criterion could judge."""
+    message = storable_text(str(error), secrets_of())
+    return Feedback(
+        name=assessment_name(criterion),
+        error=AssessmentError(error_code="ERROR", error_message=message),
+        source=_SCORED_BY,
+        metadata={"status": status_of(Errored(message))},
+    )
+
+
+def _error(result: CriterionResult, secrets: Secrets) -> AssessmentError:
+    code = "JUDGE_ERROR" if result.votes else {"skipped": "NOT_EVALUATED"}.get(status_of(result.overall), "ERROR")
+    return AssessmentError(error_code=code, error_message=storable_text(reason_of(result.overall), secrets))
+
+
+def _findings(result: CriterionResult) -> Sequence[Finding]:
+    cells = ((cell_at(result, index), votes) for index, votes in sorted(votes_by_turn(result.votes).items()))
+    return [finding for cell, votes in cells if cell is not None for finding in findings_of(cell, votes)]
+
 
 _ROW = "(*, inputs=None, outputs=None, expectations=None, trace=None)"
 _SESSION = "(*, session, expectations=None)"

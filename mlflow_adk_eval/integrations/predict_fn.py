@@ -14,8 +14,8 @@ from mlflow.entities import LiveSpan, NoOpSpan, SpanStatus, SpanStatusCode, Span
 from mlflow.tracing import disable_notebook_display
 
 from mlflow_adk_eval.agents import Agent, Limits, Played
+from mlflow_adk_eval.agents.conversation import described
 from mlflow_adk_eval.agents.resolve import resolve_agent
-from mlflow_adk_eval.agents.turns import described
 from mlflow_adk_eval.config.inputs import EvalSetSource, load_inputs
 from mlflow_adk_eval.errors import EvalSetError
 from mlflow_adk_eval.evalset import EvalCase

@@ -11,7 +11,7 @@ from mlflow.models import MetricThreshold
 
 from mlflow_adk_eval.config.eval_config import SETTINGS, EvalConfig
 from mlflow_adk_eval.errors import PolicyError, Problem
-from mlflow_adk_eval.gating.keys import key_of_criterion
+from mlflow_adk_eval.gating.evidence.integrity import key_of_criterion
 from mlflow_adk_eval.gating.policy.model import Policy, Rule
 
 if TYPE_CHECKING:

@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from mlflow_adk_eval.report.console_checks import checks_view
-from mlflow_adk_eval.report.console_repeats import repeats_view
-from mlflow_adk_eval.report.judging import outages_of
-from mlflow_adk_eval.report.sentences import told
+from mlflow_adk_eval.gating.promotion.audit import AliasAudit
+from mlflow_adk_eval.gating.promotion.target import named
+from mlflow_adk_eval.report.repeats import flaky_told, pass_hat_lines, ranges_told, rates_told, spread_lines
+from mlflow_adk_eval.report.sentences import outages_of, told
 from mlflow_adk_eval.results.findings import findings_of, votes_by_turn
+from mlflow_adk_eval.results.repeats import CaseRepeats, Repeats
 from mlflow_adk_eval.results.report import (
     CaseResult,
+    Check,
     CriterionResult,
     CriterionSummary,
     Decision,
@@ -29,6 +32,102 @@ from mlflow_adk_eval.results.report import (
     reason_of,
 )
 from mlflow_adk_eval.results.table import cell_at
+
+_MAX_FLAKY = 10
+
+
+def repeats_view(repeats: Repeats) -> RenderableType:
+    """Return pass^k, how far the criteria vary, and the flaky cases."""
+    flaky = repeats.flaky
+    parts: list[RenderableType] = [_pass_hats(repeats), _spreads(repeats), Text(f"Cases passed by run: {rates_told(repeats)}")]
+    parts.append(Text(flaky_told(repeats), style="yellow" if flaky else "green"))
+    parts += [_flaky(repeats, case) for case in flaky[:_MAX_FLAKY]]
+    if len(flaky) > _MAX_FLAKY:
+        parts.append(Text(f"  - and {len(flaky) - _MAX_FLAKY} more", style="dim"))
+    return Group(*parts)
+
+
+def _pass_hats(repeats: Repeats) -> Table:
+    table = Table(title=f"Repeated runs: {repeats.num_runs} of each case", title_justify="left", title_style="bold")
+    for heading in ("", "all of k runs pass", "95% interval"):
+        table.add_column(heading, justify="right")
+    for line in pass_hat_lines(repeats):
+        table.add_row(f"pass^{line.k}", f"{line.mean:.1%}", line.told)
+    return table
+
+
+def _spreads(repeats: Repeats) -> Table:
+    table = Table(caption="standard deviations, over the cases with a score in every run", caption_justify="left")
+    for heading in ("criterion", "lowest run", "highest run", "between runs", "within a case", "between cases", "cases"):
+        table.add_column(heading, justify="left" if heading == "criterion" else "right", overflow="fold")
+    for line in spread_lines(repeats):
+        table.add_row(escape(line.criterion), line.lowest, line.highest, line.run_std, line.within, line.between, line.cases)
+    return table
+
+
+def _flaky(repeats: Repeats, case: CaseRepeats) -> Text:
+    ranges = ranges_told(repeats, case)
+    return Text(f"  - {case.eval_id}: {case.told}" + (f"; {ranges}" if ranges else ""))
+
+
+_COMPARISON = ("baseline", "difference", "p")
+_WHOLE = ("verdict", "p", "cases")
+
+
+def checks_view(checks: Sequence[Check]) -> Table:
+    """Return a table with a row for each demand; the numbers of comparisons have columns of their own where there are any."""
+    compared = any(check.baseline is not None for check in checks)
+    table = Table(title="Demands", title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading in ("verdict", "demand", "value", *(_COMPARISON if compared else ()), "cases"):
+        table.add_column(heading, justify="right" if heading in ("p", "cases") else "left", overflow="fold", no_wrap=heading in _WHOLE)
+    for check in checks:
+        table.add_row(*_row(check, compared=compared))
+    return table
+
+
+def _row(check: Check, *, compared: bool) -> list[str]:
+    ranged = "" if check.low is None or check.high is None else f" ({check.low:.3g} to {check.high:.3g})"
+    paired = check.baseline is not None
+    comparison = (
+        [_check_number(check.baseline), f"{_check_number(check.difference, sign=True)}{ranged}", _check_number(check.p_value)]
+        if paired
+        else [""] * 3
+    )
+    demand = " ".join(filter(None, (f"{check.slice}:" if check.slice else "", check.measure, check.demand)))
+    return [
+        f"[{_COLOURS[check.verdict]}]{check.verdict}[/]",
+        escape(demand),
+        _check_number(check.value) + ("" if paired else ranged),
+        *(comparison if compared else ()),
+        str(check.cases),
+    ]
+
+
+def _check_number(value: float | None, *, sign: bool = False) -> str:
+    if value is None:
+        return ""
+    return f"{value:+.4g}" if sign else f"{value:.4g}"
+
+
+def audit_view(found: Sequence[AliasAudit]) -> RenderableType:
+    """Return what was found about each alias, and a line that sums it up."""
+    if not found:
+        return Text("No alias was ever promoted by the gate.", style="yellow")
+    bad = sum(not each.valid for each in found)
+    sums = f"{len(found)} alias{'es' if len(found) != 1 else ''} audited, " + (f"{bad} not valid" if bad else "all valid")
+    return Group(*(line for each in found for line in _lines(each)), Text(sums, style="bold red" if bad else "bold green"))
+
+
+def _lines(each: AliasAudit) -> Iterator[Text]:
+    mark = ("VALID  ", "bold green") if each.valid else ("INVALID", "bold red")
+    yield Text.assemble(mark, f"  {each.alias} of {each.model}: {named(each.version)}")
+    if each.set_by:
+        yield Text(f"  - set by {each.set_by} at {each.set_at} ({each.kind})")
+    yield from (Text(f"  - {reason}") for reason in each.reasons)
+    yield from (Text(f"  - note: {note}", style="yellow") for note in each.notes)
+    if each.restored is not None:
+        yield Text(f"  - restored: it is at version {each.restored} now", style="bold")
+
 
 _COLOURS = {"passed": "green", "failed": "red", "undecided": "yellow"}
 _MAX_REASONS = 10

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from mlflow_adk_eval.agents import Recording
     from mlflow_adk_eval.config.eval_config import EvalConfig
     from mlflow_adk_eval.evalset import EvalSet, Invocation
-    from mlflow_adk_eval.origin import Origin
-    from mlflow_adk_eval.results.conversation import Ending, Injection
+    from mlflow_adk_eval.results.conversation import Ending, Injection, Origin
     from mlflow_adk_eval.results.repeats import Repeats
     from mlflow_adk_eval.results.usage import JudgeUsage
 

@@ -14,8 +14,7 @@ from _pytest._io import TerminalWriter
 from mlflow_adk_eval.errors import AdkEvalError
 from mlflow_adk_eval.results.report import CaseResult
 from mlflow_adk_eval.testing.cases import Job
-from mlflow_adk_eval.testing.failure import failure_of, kind_of, summary_of, votes_of
-from mlflow_adk_eval.testing.lines import Line, Tone, line, text_of
+from mlflow_adk_eval.testing.failure import Line, Tone, failure_of, kind_of, line, summary_of, text_of, votes_of
 from mlflow_adk_eval.testing.sources import read_file
 
 if TYPE_CHECKING:

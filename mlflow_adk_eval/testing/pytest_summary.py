@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from mlflow_adk_eval.errors import TrackingError
-from mlflow_adk_eval.report.judging import outages_of
 from mlflow_adk_eval.report.markdown import step_summary
-from mlflow_adk_eval.report.sentences import told_of
+from mlflow_adk_eval.report.sentences import outages_of, told_of
 from mlflow_adk_eval.report.tally import CaseLine, CriterionTotals, flaky_of, totals
 from mlflow_adk_eval.results.report import CaseResult, Report
 from mlflow_adk_eval.results.usage import JudgeUsage

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,12 +19,14 @@ from mlflow_adk_eval.config.eval_config import EFFICIENCY, dumps_config
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import dumps
 from mlflow_adk_eval.evalset.digest import canonical_json
-from mlflow_adk_eval.gating.keys import key_of_criterion
+from mlflow_adk_eval.gating.evidence.integrity import key_of_criterion
 from mlflow_adk_eval.report.adk_result import result_of
 from mlflow_adk_eval.report.html.report import html_of
-from mlflow_adk_eval.report.summary import note_of
+from mlflow_adk_eval.report.markdown import note_of
+from mlflow_adk_eval.report.repeats import pass_hat_lines
+from mlflow_adk_eval.results.repeats import Repeats, table_of_repeats, variance
 from mlflow_adk_eval.results.report import CriterionSummary, Report
-from mlflow_adk_eval.results.table import table_of
+from mlflow_adk_eval.results.table import Table, table_of
 from mlflow_adk_eval.tracking.judge_facts import (
     judge_params,
     metrics_of_judging,
@@ -31,10 +34,47 @@ from mlflow_adk_eval.tracking.judge_facts import (
     outage_tag,
     votes_artifact,
 )
-from mlflow_adk_eval.tracking.names import LONGEST_TAG, fitted
-from mlflow_adk_eval.tracking.repeating import REPEATS, metrics_of_repeats, repeats_artifact, series_of_repeats
-from mlflow_adk_eval.tracking.storable import Secrets, clean_table, model_json, storable_text
+from mlflow_adk_eval.tracking.storable import LONGEST_TAG, Secrets, clean_table, fitted, model_json, storable_text
 from mlflow_adk_eval.tracking.trace_records import TraceRecord, records_of
+
+REPEATS = "repeats.json"
+"""Only runs with more than one run of each case have it."""
+
+
+def repeats_artifact(report: Report, secrets: Secrets) -> dict[str, bytes]:
+    """Return the artifact with a row for each case, where cases were repeated."""
+    if report.num_runs == 1:
+        return {}
+    columns, rows = table_of_repeats(report.repeats)
+    return {REPEATS: clean_table(Table(columns, tuple(rows)), secrets)[1].encode()}
+
+
+def metrics_of_repeats(report: Report) -> Iterator[tuple[str, float]]:
+    """Yield the metrics of repeated runs; nothing with one run of each case. What has no value is left out."""
+    if report.num_runs > 1:
+        found = _metrics(report.repeats)
+        yield from ((name, float(value)) for name, value in found if value is not None and math.isfinite(value))
+
+
+def _metrics(repeats: Repeats) -> Iterable[tuple[str, float | None]]:
+    for line in pass_hat_lines(repeats):
+        low, high = line.interval or (None, None)
+        yield from ((f"pass_hat_{line.k}{suffix}", value) for suffix, value in (("", line.mean), ("_ci_low", low), ("_ci_high", high)))
+    if repeats.cases:
+        yield "flaky_cases", len(repeats.flaky)
+        yield "case_pass_rate_run_std", math.sqrt(variance(repeats.run_pass_rates))
+    for name, found in repeats.criteria.items():
+        key = key_of_criterion(name)
+        yield f"{key}/run_std", found.run_std
+        yield f"{key}/within_case_variance", found.within_variance
+        yield f"{key}/between_case_variance", found.between_variance
+
+
+def series_of_repeats(report: Report) -> Mapping[str, tuple[float, ...]]:
+    """Return the metrics that have a value for each run, which MLflow draws over its steps."""
+    rates = report.repeats.run_pass_rates if report.num_runs > 1 else ()
+    return {"case_pass_rate_by_run": rates} if rates else {}
+
 
 FOLDER = "adk_eval"
 """Where a run's artifacts lie."""

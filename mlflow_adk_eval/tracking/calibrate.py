@@ -28,13 +28,13 @@ from mlflow_adk_eval.analysis.calibration.labels import (
     opinions_of,
     read_rows,
 )
-from mlflow_adk_eval.environment import user_at_host
 from mlflow_adk_eval.errors import Problem, UsageError
 from mlflow_adk_eval.evalset.digest import canonical_json
 from mlflow_adk_eval.gating.api import MlflowStore, reaching_mlflow, run_id_of
-from mlflow_adk_eval.gating.keys import key_of_criterion, prompt_keys
+from mlflow_adk_eval.gating.evidence.integrity import key_of_criterion, prompt_keys
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.votes import judged_criteria
+from mlflow_adk_eval.runtime import user_at_host
 from mlflow_adk_eval.tracking.judged_cells import JudgedRun, judged_run
 from mlflow_adk_eval.tracking.labels import human_labels
 

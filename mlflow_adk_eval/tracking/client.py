@@ -11,9 +11,9 @@ import requests
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
-from mlflow_adk_eval.environment import defaults
 from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.redact import message_of, without_credentials
+from mlflow_adk_eval.runtime import defaults
 
 HASTY: Mapping[str, str] = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
@@ -136,3 +136,30 @@ def _current_experiment(client: MlflowClient) -> str:
     if client.tracking_uri == mlflow.get_tracking_uri():
         return _get_experiment_id() or "0"
     return "0"
+
+
+def open_store(folder: str | Path, *, experiment: str) -> str:
+    """Return the tracking URI of a SQLite store in `folder`, with an experiment whose artifacts lie there, too.
+
+    Raises:
+        TrackingError: if the store cannot be made.
+    """
+    root = Path(folder).resolve()
+    uri = f"sqlite:///{(root / 'mlflow.db').as_posix()}"
+    client = connect(uri)
+    with reaching_mlflow(f"experiment {experiment!r} could not be created"):
+        if client.get_experiment_by_name(experiment) is None:
+            tags = {"mlflow.experimentKind": "genai_development"}
+            client.create_experiment(experiment, artifact_location=(root / "artifacts").as_uri(), tags=tags)
+    return uri
+
+
+def experiment_id(tracking_uri: str, experiment: str) -> str:
+    """Return the id of an experiment, creating it if there is none.
+
+    Raises:
+        TrackingError: if the store does not answer.
+    """
+    client = connect(tracking_uri)
+    with reaching_mlflow(f"experiment {experiment!r} could not be found"):
+        return experiment_of(client, experiment)

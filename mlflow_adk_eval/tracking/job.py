@@ -16,14 +16,14 @@ from mlflow import MlflowClient
 from mlflow.entities import Dataset
 
 from mlflow_adk_eval.agents import Agent, Recording
-from mlflow_adk_eval.agents.kept import KeptPlays
+from mlflow_adk_eval.agents.recordings.serialize import KeptPlays
 from mlflow_adk_eval.agents.setup import stage
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.criteria import plan
 from mlflow_adk_eval.errors import AdkEvalError, TrackingError, UsageError
 from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.evalset.parse import no_collection
-from mlflow_adk_eval.gating.keys import key_of_criterion
+from mlflow_adk_eval.gating.evidence.integrity import key_of_criterion
 from mlflow_adk_eval.judge.session import Judging
 from mlflow_adk_eval.ledger import Ledger
 from mlflow_adk_eval.redact import secrets_of

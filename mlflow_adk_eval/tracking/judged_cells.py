@@ -14,9 +14,8 @@ from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.evalset import EvalCase
 from mlflow_adk_eval.gating.evidence.artifacts import Documents, read_documents
 from mlflow_adk_eval.gating.evidence.integrity import Evidence, integrity_problems, state_problems
-from mlflow_adk_eval.gating.evidence.table_cells import read_cases
-from mlflow_adk_eval.gating.evidence.votes import read_votes, voteless, with_votes
-from mlflow_adk_eval.judge.ballot import settled
+from mlflow_adk_eval.gating.evidence.table_cells import read_cases, read_votes, voteless, with_votes
+from mlflow_adk_eval.judge.voting import settled
 from mlflow_adk_eval.redact import cut
 from mlflow_adk_eval.results.report import (
     CaseResult,

@@ -17,7 +17,7 @@ from mlflow_adk_eval.analysis.calibration.labels import (
     read_label,
 )
 from mlflow_adk_eval.errors import Problem, UsageError, did_you_mean, shown
-from mlflow_adk_eval.tracking.names import assessment_name, fitted
+from mlflow_adk_eval.tracking.storable import assessment_name, fitted
 
 _PAGE = 500
 _LONGEST_NAME = 1000

@@ -17,16 +17,16 @@ from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelInput, Metric, Param, RunTag
 
 from mlflow_adk_eval.config.eval_config import EvalConfig
-from mlflow_adk_eval.environment import user_name
 from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
-from mlflow_adk_eval.gating.keys import key_of_criterion
+from mlflow_adk_eval.gating.evidence.integrity import key_of_criterion
 from mlflow_adk_eval.redact import without_credentials
 from mlflow_adk_eval.results.votes import judged_criteria
-from mlflow_adk_eval.tracking.bundle import FOLDER, NOTE, TABLES, Bundle, Run
-from mlflow_adk_eval.tracking.client import HASTY, reaching_mlflow
+from mlflow_adk_eval.runtime import user_name
+from mlflow_adk_eval.tracking.bundle import FOLDER, NOTE, TABLES, Bundle, Run, load
+from mlflow_adk_eval.tracking.client import HASTY, connect, existing, reaching_mlflow
 from mlflow_adk_eval.tracking.judge_facts import JUDGE_PACKAGES, settings_params
-from mlflow_adk_eval.tracking.names import LONGEST_DIGEST, LONGEST_PARAM, LONGEST_TAG, fitted
+from mlflow_adk_eval.tracking.storable import LONGEST_DIGEST, LONGEST_PARAM, LONGEST_TAG, fitted
 from mlflow_adk_eval.tracking.traces import missing_traces, write_traces
 from mlflow_adk_eval.tracking.versions import AgentVersion
 
@@ -261,3 +261,24 @@ def _log(
 
 def _batches(items: Sequence[T], size: int) -> Iterable[Sequence[T]]:
     return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def upload(folder: str | Path, *, tracking_uri: str | None = None) -> str:
+    """Log what `folder` holds and return the run's id. What an earlier attempt has logged is neither changed nor doubled.
+
+    Args:
+        folder: what an evaluation left in ``adk_eval_pending`` when it could not reach MLflow. It is not deleted.
+        tracking_uri: where the run is, if that has changed since.
+
+    Raises:
+        UsageError: if the folder is no such thing, or its run does not exist.
+        TrackingError: if MLflow can still not be reached, or loses something; everything stays in the folder.
+    """
+    bundle = load(Path(folder))
+    client = connect(tracking_uri or bundle.run.tracking_uri)
+    run_id = bundle.run.run_id
+    with reaching_mlflow(f"run {run_id} could not be finished, and {folder} still holds it"):
+        with existing(f"run {run_id}"):
+            client.get_run(run_id)
+        finish_run(client, bundle)
+    return run_id

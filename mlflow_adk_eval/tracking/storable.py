@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -11,8 +12,45 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError
 
+from mlflow_adk_eval.gating.evidence.integrity import key_of_criterion
 from mlflow_adk_eval.redact import has_credentials, redacted, without_credentials
 from mlflow_adk_eval.results.table import KEY, Table
+
+LONGEST_PARAM = 6000
+LONGEST_TAG = 8000
+LONGEST_DIGEST = 36
+_LONGEST_KEY = 200
+
+
+def assessment_name(criterion: str) -> str:
+    """Return `criterion` as the name of an assessment, of which MLflow hides whatever stands before a slash."""
+    return key_of_criterion(criterion.removeprefix("mlflow."))
+
+
+def fitted(text: str, limit: int) -> str:
+    """Return `text`, or, where it is longer than `limit`, its beginning and its hash.
+
+    >>> fitted("a" * 50, 20)
+    'aaaaaaaa… (160b4e43)'
+    """
+    if len(text) <= limit:
+        return text
+    mark = f"… ({_hash(text)})"
+    return text[: limit - len(mark)] + mark
+
+
+def model_name(agent: str) -> str:
+    """Return an agent's name as a LoggedModel may be called.
+
+    >>> model_name("pkg.agents:root")
+    'pkg_agents_root'
+    """
+    return re.sub(r"[/:.%\"']", "_", agent)[:_LONGEST_KEY] or "agent"
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:8]
+
 
 Secrets = Mapping[str, str]
 """What must not be written down, each with what stands in its place."""

@@ -14,8 +14,7 @@ from mlflow_adk_eval.results.findings import findings_of, votes_by_turn
 from mlflow_adk_eval.results.report import CaseResult, CriterionResult, Report, Vote
 from mlflow_adk_eval.results.table import Table, cell_at, columns_of
 from mlflow_adk_eval.tracking.judge_facts import judge_of, voting_metadata
-from mlflow_adk_eval.tracking.names import assessment_name
-from mlflow_adk_eval.tracking.storable import Secrets, storable, storable_text
+from mlflow_adk_eval.tracking.storable import Secrets, assessment_name, storable, storable_text
 
 PASSED = "adk_passed"
 """The assessment that sums up a row. MLflow shows the first three by the alphabet, so this one comes first."""

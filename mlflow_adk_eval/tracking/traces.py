@@ -33,8 +33,8 @@ from opentelemetry.trace import SpanContext, TraceFlags
 from opentelemetry.trace.status import Status, StatusCode
 
 from mlflow_adk_eval.tracking.bundle import Run
-from mlflow_adk_eval.tracking.names import fitted
 from mlflow_adk_eval.tracking.sqlite import SqliteTraces, sqlite_traces
+from mlflow_adk_eval.tracking.storable import fitted
 from mlflow_adk_eval.tracking.trace_records import (
     TOKENS,
     Assessed,

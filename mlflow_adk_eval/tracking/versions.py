@@ -17,7 +17,7 @@ from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.redact import redacted, secrets_of
 from mlflow_adk_eval.tracking.client import existing
 from mlflow_adk_eval.tracking.git import GitState, git_state
-from mlflow_adk_eval.tracking.names import model_name
+from mlflow_adk_eval.tracking.storable import model_name
 
 _LOGGED = re.compile(r"(?:models:/)?(m-\w+)")
 _NUMBERED = re.compile(r"models:/([^/@]+)/(\d+)")

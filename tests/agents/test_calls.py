@@ -10,10 +10,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from mlflow_adk_eval.agents.functions.agent import CallableAgent
+from mlflow_adk_eval.agents.conversation import described
+from mlflow_adk_eval.agents.functions.agent import CallableAgent, Session
 from mlflow_adk_eval.agents.protocol import Limits, Played
-from mlflow_adk_eval.agents.session import Session
-from mlflow_adk_eval.agents.turns import described
 from mlflow_adk_eval.evalset import Content, ConversationScenario, EvalCase, Invocation, Part, SessionInput
 
 

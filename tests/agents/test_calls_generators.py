@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval import UsageError
-from mlflow_adk_eval.agents.functions.agent import CallableAgent, takes_session
+from mlflow_adk_eval.agents.functions.agent import CallableAgent, Session, takes_session
 from mlflow_adk_eval.agents.protocol import Limits, Played
 from mlflow_adk_eval.agents.resolve import resolve_agent
-from mlflow_adk_eval.agents.session import Session
 from mlflow_adk_eval.evalset import IntermediateData, Invocation, InvocationEvents
 from tests.agents.test_calls import case_of, play, said
 

@@ -18,12 +18,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.agents.conversation import converse
-from mlflow_adk_eval.agents.functions.agent import CallableAgent
+from mlflow_adk_eval.agents.conversation import WrittenUser, converse
+from mlflow_adk_eval.agents.functions.agent import CallableAgent, Session
 from mlflow_adk_eval.agents.functions.tools import named
 from mlflow_adk_eval.agents.protocol import Limits, Played, Scene
-from mlflow_adk_eval.agents.session import Session
-from mlflow_adk_eval.agents.users.written import WrittenUser
 from mlflow_adk_eval.evalset import EvalCase, Invocation
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.results.conversation import Injection

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.agents.functions.agent import CallableAgent
+from mlflow_adk_eval.agents.functions.agent import CallableAgent, Session
 from mlflow_adk_eval.agents.protocol import Played, Tools
-from mlflow_adk_eval.agents.session import Session
 from mlflow_adk_eval.agents.tool_environment import CaseTools, ToolEnvironment, draw, tool_environment
 from mlflow_adk_eval.errors import ConfigError, UsageError
 from mlflow_adk_eval.evalset import EvalCase

@@ -19,10 +19,9 @@ from hypothesis import strategies as st
 
 from mlflow_adk_eval.agents import Limits
 from mlflow_adk_eval.agents.adk.agent import load_adk_agent
-from mlflow_adk_eval.agents.conversation import converse
+from mlflow_adk_eval.agents.conversation import WrittenUser, converse
 from mlflow_adk_eval.agents.protocol import Played, Scene
 from mlflow_adk_eval.agents.tool_environment import ToolEnvironment
-from mlflow_adk_eval.agents.users.written import WrittenUser
 from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation
 from mlflow_adk_eval.results.conversation import Injection
 from mlflow_adk_eval.results.report import Report

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mlflow_adk_eval.agents.kept import KeptPlays
 from mlflow_adk_eval.agents.protocol import Played
+from mlflow_adk_eval.agents.recordings.serialize import KeptPlays
 from mlflow_adk_eval.ledger import Ledger, StartedRun
 from tests.agents.environments import ERROR, config_of, injecting
 from tests.criteria.builders import case, turn

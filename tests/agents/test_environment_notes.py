@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from mlflow_adk_eval.agents.environment_notes import notes
+from mlflow_adk_eval.agents.tool_environment import notes
 from mlflow_adk_eval.evalset import AgentDetails, AppDetails, FunctionCall, Invocation
 from mlflow_adk_eval.results.conversation import Injection
 from mlflow_adk_eval.results.report import CaseResult

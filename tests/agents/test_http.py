@@ -11,14 +11,10 @@ import pytest
 
 from mlflow_adk_eval import AgentError, UsageError, score
 from mlflow_adk_eval.agents import A2AAgent, Limits, LiveAgent, OpenAIChatAgent
-from mlflow_adk_eval.agents.conversation import converse
-from mlflow_adk_eval.agents.http.addresses import headers_of_environment
-from mlflow_adk_eval.agents.http.pool import Pool
-from mlflow_adk_eval.agents.http.refusals import HttpError
-from mlflow_adk_eval.agents.http.request import Line, Request
+from mlflow_adk_eval.agents.conversation import WrittenUser, converse
+from mlflow_adk_eval.agents.http.request import HttpError, Line, Pool, Request
 from mlflow_adk_eval.agents.protocol import Played, Scene
-from mlflow_adk_eval.agents.resolve import resolve_agent
-from mlflow_adk_eval.agents.users.written import WrittenUser
+from mlflow_adk_eval.agents.resolve import headers_of_environment, resolve_agent
 from mlflow_adk_eval.evalset import Content, EvalCase, EvalSet, Part
 from tests.agents.http_kit import completion, echoing, had
 from tests.agents.test_calls import case_of

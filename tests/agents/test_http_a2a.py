@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.agents import A2AAgent, Limits
-from mlflow_adk_eval.agents.http.a2a_told import error_of, pieces_of
-from mlflow_adk_eval.agents.http.a2a_wire import ADK_EVENTS, Message, Task, answer_of, card_of
+from mlflow_adk_eval.agents.http.a2a_wire import ADK_EVENTS, Message, Task, answer_of, card_of, error_of, pieces_of
 from mlflow_adk_eval.agents.protocol import Played
 from mlflow_adk_eval.criteria.efficiency import inference_calls, token_usage
 from mlflow_adk_eval.evalset import Content, EvalCase, IntermediateData, Invocation, Part

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.agents import OpenAIChatAgent
-from mlflow_adk_eval.agents.http.completion import completion_of
+from mlflow_adk_eval.agents.http.chat import completion_of
 from mlflow_adk_eval.criteria.efficiency import inference_calls, token_usage
 from mlflow_adk_eval.evalset import Content, EvalCase, Invocation, Part
 from mlflow_adk_eval.results.report import Scored

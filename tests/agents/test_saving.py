@@ -17,18 +17,16 @@ from hypothesis import strategies as st
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.agents import Played, Recording, load_recording
-from mlflow_adk_eval.agents.kept import KeptPlays
 from mlflow_adk_eval.agents.recordings.save import dumps_recording, recording_of_report
-from mlflow_adk_eval.agents.recordings.serialize import played_of, recorded_run
+from mlflow_adk_eval.agents.recordings.serialize import KeptPlays, played_of, recorded_run
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.config.eval_config import EvalConfig, parse_config
 from mlflow_adk_eval.errors import EvalSetError, UsageError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation
 from mlflow_adk_eval.evalset.recording import RecordedEnding, RecordedInjection, RecordedRun
 from mlflow_adk_eval.ledger import Ledger, StartedRun
-from mlflow_adk_eval.origin import Origin
 from mlflow_adk_eval.report.adk_result import result_of
-from mlflow_adk_eval.results.conversation import Ending, Injection
+from mlflow_adk_eval.results.conversation import Ending, Injection, Origin
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import Options, run, score
 from tests.agents.environments import ERROR, injecting

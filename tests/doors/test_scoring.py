@@ -14,9 +14,8 @@ from mlflow_adk_eval import score
 from mlflow_adk_eval.agents import Played
 from mlflow_adk_eval.errors import ConfigError, JudgeError
 from mlflow_adk_eval.evalset import EvalCase
-from mlflow_adk_eval.integrations.explained import explained
 from mlflow_adk_eval.integrations.rows import Row, row_of
-from mlflow_adk_eval.integrations.scoring import Scoring, scoring
+from mlflow_adk_eval.integrations.scoring import Scoring, explained, scoring
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.judge.protocol import Refused, Unavailable
 from mlflow_adk_eval.results.report import Errored

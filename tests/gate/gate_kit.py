@@ -17,8 +17,7 @@ from mlflow_adk_eval.agents.protocol import Played
 from mlflow_adk_eval.agents.recordings.recording import Recording
 from mlflow_adk_eval.config.eval_config import EvalConfig, dumps_config, load_config
 from mlflow_adk_eval.evalset import EvalSet, Invocation, dumps, eval_set_digest
-from mlflow_adk_eval.gating.evidence.integrity import Evidence
-from mlflow_adk_eval.gating.keys import key_of_criterion
+from mlflow_adk_eval.gating.evidence.integrity import Evidence, key_of_criterion
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.table import table_of
 from mlflow_adk_eval.results.votes import dump_votes, judged_criteria

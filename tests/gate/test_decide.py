@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.evalset import EvalSet
-from mlflow_adk_eval.gating.evidence.integrity import Evidence
-from mlflow_adk_eval.gating.keys import key_of_criterion
+from mlflow_adk_eval.gating.evidence.integrity import Evidence, key_of_criterion
 from mlflow_adk_eval.gating.policy.load import parse_policy
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY
 from mlflow_adk_eval.gating.rules.decide import decide
@@ -252,7 +251,7 @@ def test_scores_whose_sum_would_be_no_number_are_no_evidence(score: float) -> No
 @settings(deadline=None)  # the first call imports MLflow
 @given(st.text(min_size=1) | st.sampled_from((TRAJECTORY, "a" * 300, ".", " x", "ü-ß")))
 def test_criteria_have_the_keys_that_the_log_of_a_run_gives_them(name: str) -> None:
-    from mlflow_adk_eval.tracking.names import key_of_criterion as key_in_the_log
+    from mlflow_adk_eval.tracking.storable import key_of_criterion as key_in_the_log
 
     assert key_of_criterion(name) == key_in_the_log(name)
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.gating.differences import differences
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.gating.policy.load import load_policy
 from mlflow_adk_eval.gating.policy.model import Policy
 from mlflow_adk_eval.gating.promotion.record import read_record
+from mlflow_adk_eval.gating.promotion.verify import differences
 from mlflow_adk_eval.results.report import Check, Decision
 from tests.gate.entrant import Entrant, promoted
 from tests.gate.gate_kit import TRAJECTORY, Lab

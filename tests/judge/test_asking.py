@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from mlflow_adk_eval.judge import Answer, Budget, JudgeOptions, Paper, Refused, Request, Unavailable
-from mlflow_adk_eval.judge.asking import Asker
 from mlflow_adk_eval.judge.client.client import Accounts, Calls
+from mlflow_adk_eval.judge.session import Asker
 from tests.judge.ballots import question
 
 GOOD = json.dumps({"rationale": "since", "verdict": "valid"})

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.judge import Jury
-from mlflow_adk_eval.judge.ballot import needed, settled
+from mlflow_adk_eval.judge.voting import needed, settled
 from mlflow_adk_eval.results.report import Errored, Scored
 from tests.judge.ballots import PLACE, Judge, decided, paper, question
 

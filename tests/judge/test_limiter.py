@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from mlflow_adk_eval.judge import Answer, NoAnswer, Unavailable
 from mlflow_adk_eval.judge.client.concurrency_limit import START, Came, Window
-from mlflow_adk_eval.judge.client.limiter import Limiter
-from mlflow_adk_eval.judge.pace import Pace
+from mlflow_adk_eval.judge.client.limiter import Limiter, Pace
 from tests.judge.simulated import DOWN, Provider, all_of, between, simulated, sometimes
 from tests.strategies import QUICK
 

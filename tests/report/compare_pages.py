@@ -9,8 +9,8 @@ from mlflow_adk_eval import EvalConfig, EvalSet, Invocation, Vote, score
 from mlflow_adk_eval.analysis.comparison import Comparison, Side, compared, side_of
 from mlflow_adk_eval.config.eval_config import FinalStateSettings, HallucinationsSettings, RubricSettings, ToolTrajectorySettings
 from mlflow_adk_eval.evalset import Rubric
-from mlflow_adk_eval.origin import Origin
 from mlflow_adk_eval.report.html.compare import compare_html
+from mlflow_adk_eval.results.conversation import Origin
 from mlflow_adk_eval.results.report import (
     CaseResult,
     CriterionResult,

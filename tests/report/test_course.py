@@ -17,17 +17,15 @@ from mlflow_adk_eval.evalset import EvalCase
 from mlflow_adk_eval.evalset.result import dumps_result
 from mlflow_adk_eval.report.adk_result import result_of
 from mlflow_adk_eval.report.console import report_view
-from mlflow_adk_eval.report.markdown import step_summary
+from mlflow_adk_eval.report.markdown import exit_code, note_of, step_summary
 from mlflow_adk_eval.report.sentences import endings_told
-from mlflow_adk_eval.report.summary import exit_code, note_of
 from mlflow_adk_eval.report.tally import CaseLine, case_line
 from mlflow_adk_eval.results.conversation import Ending, Injection, by_call
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.table import table_of
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.runner import Options, run
-from mlflow_adk_eval.testing.failure import failure_of
-from mlflow_adk_eval.testing.lines import text_of
+from mlflow_adk_eval.testing.failure import failure_of, text_of
 from mlflow_adk_eval.testing.pytest_summary import Results
 from tests.criteria.builders import call, case, cases, scenario, turn
 from tests.report.pages import page, visible

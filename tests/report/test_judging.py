@@ -11,8 +11,8 @@ from rich.console import Console
 from mlflow_adk_eval.evalset.result import dumps_result
 from mlflow_adk_eval.report.adk_result import result_of
 from mlflow_adk_eval.report.console import report_view
-from mlflow_adk_eval.report.judging import accounts
-from mlflow_adk_eval.report.summary import exit_code, note_of
+from mlflow_adk_eval.report.markdown import exit_code, note_of
+from mlflow_adk_eval.report.sentences import accounts
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.table import table_of
 from mlflow_adk_eval.results.usage import JudgeUsage

@@ -9,9 +9,8 @@ import pytest
 from rich.console import Console
 
 from mlflow_adk_eval.report.console import report_view
-from mlflow_adk_eval.report.markdown import step_summary
+from mlflow_adk_eval.report.markdown import note_of, step_summary
 from mlflow_adk_eval.report.repeats import flaky_told, ranges_told, rates_told, spread_lines
-from mlflow_adk_eval.report.summary import note_of
 from mlflow_adk_eval.report.tally import CaseLine, case_line, flaky_of
 from mlflow_adk_eval.results.report import Report
 from tests.criteria.builders import RESPONSE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mlflow_adk_eval import score
-from mlflow_adk_eval.report.summary import note_of
+from mlflow_adk_eval.report.markdown import note_of
 from tests.tracking.small import CONFIG, eval_set, expected_of, many, rooms, turn
 
 

@@ -16,7 +16,7 @@ from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.testing import Request, answer_for
 from mlflow_adk_eval.tracking.calibrate import calibrate
-from mlflow_adk_eval.tracking.store import experiment_id
+from mlflow_adk_eval.tracking.client import experiment_id
 from tests.calibrated import CASES, EXPERIMENT, MATCH, RUBRICS, TASK, answers, deserves, evaluated
 
 SHORT, POLITE = "short", "polite"

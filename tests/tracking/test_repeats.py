@@ -14,8 +14,7 @@ import pytest
 
 from mlflow_adk_eval import GateFailed, evaluate, gate
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.tracking.bundle import bundle_of, load, metrics_of
-from mlflow_adk_eval.tracking.repeating import series_of_repeats
+from mlflow_adk_eval.tracking.bundle import bundle_of, load, metrics_of, series_of_repeats
 from tests.repeated import PASSED, repeated
 from tests.tracking.conftest import copied
 from tests.tracking.small import CONFIG, answering, rooms

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from mlflow_adk_eval.agents.turns import described
+from mlflow_adk_eval.agents.conversation import described
 from mlflow_adk_eval.errors import AgentError, did_you_mean
 
 

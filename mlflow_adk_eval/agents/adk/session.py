@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mlflow_adk_eval.agents.adk.events import TurnRecord, model_call, plain, turn_invocation
+from mlflow_adk_eval.agents.conversation import failure
 from mlflow_adk_eval.agents.protocol import Tools, Turn
-from mlflow_adk_eval.agents.turns import failure
 from mlflow_adk_eval.evalset import Content, Invocation, SessionInput
 from mlflow_adk_eval.evalset.models import Json
 

@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 import anyio
 
 from mlflow_adk_eval.agents.adk.events import plain
+from mlflow_adk_eval.agents.conversation import described
 from mlflow_adk_eval.agents.protocol import Tools
 from mlflow_adk_eval.agents.turn_log import Piece, TurnLog
-from mlflow_adk_eval.agents.turns import described
 from mlflow_adk_eval.errors import AgentError, UsageError
 from mlflow_adk_eval.evalset import Content, FunctionCall, FunctionResponse, Part
 from mlflow_adk_eval.evalset.models import Json

@@ -11,13 +11,27 @@ from urllib.parse import urljoin, urlsplit
 
 import anyio
 
-from mlflow_adk_eval.agents.http.a2a_told import WORKING, error_of, pieces_of
-from mlflow_adk_eval.agents.http.a2a_wire import Action, Card, Interface, Message, Task, answer_of, call, card_of, headers, message
-from mlflow_adk_eval.agents.http.refusals import HttpError, excerpt
+from mlflow_adk_eval.agents.http.a2a_wire import (
+    WORKING,
+    Action,
+    Card,
+    Interface,
+    Message,
+    Task,
+    answer_of,
+    call,
+    card_of,
+    error_of,
+    headers,
+    message,
+    pieces_of,
+)
 from mlflow_adk_eval.agents.http.request import (
+    HttpError,
     Line,
     Request,
     checked_url,
+    excerpt,
     origin,
     shown_url,
 )

@@ -2,26 +2,139 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
-from collections.abc import Mapping
+from asyncio import AbstractEventLoop
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import SplitResult, unquote, urljoin, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urljoin, urlsplit
 
 import anyio
 from pydantic_core import from_json
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_random
 
-from mlflow_adk_eval.agents.http.pool import Pool
-from mlflow_adk_eval.agents.http.refusals import HttpError, again_after, excerpt, hidden_of
-from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.errors import AgentError, UsageError
 from mlflow_adk_eval.evalset.digest import canonical_json
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.judge.client.errors import retry_after_s
-from mlflow_adk_eval.redact import without_credentials
+from mlflow_adk_eval.judge.client.errors import one_line, retry_after_s
+from mlflow_adk_eval.redact import redacted, without_credentials
 
 if TYPE_CHECKING:
     from httpx import AsyncClient, Response
+
+Again = Literal["always", "if harmless", "never"]
+"""Whether to ask again. *always*: the agent has surely not heard the request; *if harmless*: perhaps it has."""
+
+_UNHEARD = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
+_SHORTEST = 8
+"""A shorter value would be found in every other word."""
+
+
+class HttpError(AgentError):
+    """An agent behind HTTP did not answer, or with something else than what it was asked for."""
+
+    def __init__(self, message: str, *, again: Again = "never", status: int | None = None, retry_after_s: float = 0.0) -> None:
+        """Say what came instead.
+
+        Args:
+            message: a sentence.
+            again: whether to ask again.
+            status: the HTTP status, if there is one.
+            retry_after_s: how long the agent asked to wait, in seconds.
+        """
+        super().__init__(message)
+        self.again = again
+        self.status = status
+        self.retry_after_s = retry_after_s
+
+
+def again_after(status: int) -> Again:
+    """Return whether to ask again after an HTTP status.
+
+    >>> again_after(429), again_after(502), again_after(404)
+    ('always', 'if harmless', 'never')
+    """
+    if status in _UNHEARD:
+        return "always"
+    return "if harmless" if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.REQUEST_TIMEOUT else "never"
+
+
+def hidden_of(url: str, headers: Mapping[str, str]) -> dict[str, str]:
+    """Return what no error may show of a request, each with what stands in its place.
+
+    >>> hidden_of("https://agents.acme.com/weather?key=0123456789", {"Authorization": "Bearer abcdefgh"})
+    {'Bearer abcdefgh': '[Authorization]', 'abcdefgh': '[Authorization]', '0123456789': '[key]'}
+    """
+    values = [(part, name) for name, value in headers.items() for part in dict.fromkeys((value, value.rpartition(" ")[2]))]
+    values += [(value, name) for name, value in parse_qsl(urlsplit(url).query)]
+    return {value: f"[{name}]" for value, name in values if len(value) >= _SHORTEST}
+
+
+def excerpt(body: bytes, hidden: Mapping[str, str]) -> str:
+    """Return what an agent said instead of an answer, on one line.
+
+    >>> excerpt(b'{"error": {"message": "model overloaded", "code": 1}}', {})
+    'model overloaded'
+    """
+    try:
+        said = _message(from_json(body))
+    except ValueError:
+        said = body.decode("utf-8", "replace")
+    return one_line(redacted(said, hidden)) or "an empty body"
+
+
+def _message(said: Any) -> str:
+    """Return the words in a JSON value that is an error, whoever worded it."""
+    if isinstance(said, dict):
+        found = next((said[key] for key in ("error", "message", "detail", "title") if said.get(key)), None)
+        if found is not None:
+            return _message(found)
+    return said if isinstance(said, str) else str(said)
+
+
+_KEPT_S = 3.0
+"""How long an idle connection is kept; many servers drop theirs after five seconds, perhaps just as a request arrives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """What belongs to one event loop."""
+
+    client: AsyncClient
+    closing: AsyncGenerator[None]
+    """Closes the client when the loop ends, which closes the asynchronous generators that were begun in it."""
+    lock: anyio.Lock = field(default_factory=anyio.Lock)
+    """Held by the conversation that finds out what all of them need to know."""
+
+
+@dataclass(slots=True)
+class Pool:
+    """One client of httpx for each event loop, since connections cannot leave theirs."""
+
+    opened: dict[AbstractEventLoop, Connections] = field(default_factory=dict[AbstractEventLoop, Connections])
+
+    async def connections(self) -> Connections:
+        """Return those of the running loop."""
+        from httpx import AsyncClient, Limits  # noqa: PLC0415 - takes a tenth of a second, and few evaluations need it
+
+        loop = asyncio.get_running_loop()
+        if loop not in self.opened:
+            self.opened = {other: kept for other, kept in self.opened.items() if not other.is_closed()}
+            # Requests are limited as a whole, and how many there are at a time is the runner's business.
+            client = AsyncClient(timeout=None, limits=Limits(max_connections=None, keepalive_expiry=_KEPT_S))  # noqa: S113 - see asking.py
+            self.opened[loop] = Connections(client, _closing(client))
+            await anext(self.opened[loop].closing)
+        return self.opened[loop]
+
+
+async def _closing(client: AsyncClient) -> AsyncGenerator[None]:
+    try:
+        yield
+    finally:
+        await client.aclose()
+
 
 _FIRST_S = 0.5
 """The longest wait before the second attempt."""

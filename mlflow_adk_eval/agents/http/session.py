@@ -9,9 +9,9 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from mlflow_adk_eval.agents.conversation import converse
-from mlflow_adk_eval.agents.http.pool import Pool
 from mlflow_adk_eval.agents.http.request import (
     Line,
+    Pool,
     authorization,
     checked_headers,
     checked_url,

@@ -17,7 +17,7 @@ from mlflow_adk_eval.evalset.models import Json, Model
 from mlflow_adk_eval.evalset.parse import parse, read_text
 from mlflow_adk_eval.evalset.recording import RecordedSet, is_recording, parse_recorded
 from mlflow_adk_eval.evalset.result import EvalCaseResult, parse_result
-from mlflow_adk_eval.origin import Origin
+from mlflow_adk_eval.results.conversation import Origin
 from mlflow_adk_eval.results.usage import JudgeUsage
 
 

@@ -17,8 +17,8 @@ from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet, eval_set_digest
 from mlflow_adk_eval.evalset.digest import canonical, canonical_json
 from mlflow_adk_eval.evalset.recording import SCHEMA, RecordedCase, RecordedSet, dumps_recorded
-from mlflow_adk_eval.origin import Origin
 from mlflow_adk_eval.redact import redacted, secrets_of
+from mlflow_adk_eval.results.conversation import Origin
 from mlflow_adk_eval.results.report import CaseResult, Report
 
 NOT_HAD = "the recording was broken off before this conversation ended"

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
 from mlflow_adk_eval.agents.protocol import Played
-from mlflow_adk_eval.evalset import Invocation
+from mlflow_adk_eval.config.eval_config import EvalConfig
+from mlflow_adk_eval.evalset import EvalCase, Invocation
+from mlflow_adk_eval.evalset.digest import canonical, canonical_json
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.evalset.recording import RecordedCourse, RecordedEnding, RecordedInjection, RecordedRun, json_of
+from mlflow_adk_eval.evalset.recording import RecordedCourse, RecordedEnding, RecordedInjection, RecordedRun, dumps_recorded, json_of
+from mlflow_adk_eval.ledger import Ledger
 from mlflow_adk_eval.results.conversation import Ending, Injection
 
 
@@ -75,3 +80,34 @@ def plain_invocation(invocation: Invocation) -> Invocation:
     except ValueError:  # as above; nobody can compare that with what an eval set expects
         return invocation
     return Invocation.model_validate(dumped)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPlays:
+    """The conversations of one evaluation."""
+
+    ledger: Ledger
+    run_id: str
+    agent: str
+    """The name of the agent that has them."""
+    config: EvalConfig
+    """What its tools are to be, and who plays its users."""
+
+    def get(self, case: EvalCase, run_index: int, /) -> Played | None:
+        """Return what came of a conversation, if it is known. What another version of this package kept may have to be had again."""
+        kept = self.ledger.play(self.run_id, self._key(case, run_index))
+        try:
+            return None if kept is None else played_of(RecordedRun.model_validate_json(kept))
+        except ValidationError:
+            return None
+
+    def keep(self, case: EvalCase, run_index: int, played: Played, /) -> None:
+        """Keep a conversation."""
+        self.ledger.keep_play(self.run_id, self._key(case, run_index), dumps_recorded(recorded_run(played), indent=None).encode())
+
+    def _key(self, case: EvalCase, run_index: int) -> str:
+        """Return the hash, in hex, of all that a conversation depends on but the agent's version and chance."""
+        environment = self.config.environment_of(case.eval_id)
+        user = self.config.user_simulator_config if case.conversation is None else None
+        surroundings = [canonical(settings) for settings in (environment, user) if settings is not None]
+        return hashlib.sha256(canonical_json([canonical(case), run_index, self.agent, *surroundings])).hexdigest()

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mlflow_adk_eval.agents.traces.messages import ModelCall, model_call
-from mlflow_adk_eval.agents.traces.spans import Span, Trace, decoded, unreadable
-from mlflow_adk_eval.agents.traces.turn import Turn, error_of, finished, spent
+from mlflow_adk_eval.agents.traces.spans import Span, Trace, Turn, decoded, error_of, finished, spent, unreadable
 from mlflow_adk_eval.errors import InputError
 from mlflow_adk_eval.evalset import (
     AgentDetails,

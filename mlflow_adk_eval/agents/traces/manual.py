@@ -10,8 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from mlflow_adk_eval.agents.traces.messages import model_name, usage_of
-from mlflow_adk_eval.agents.traces.spans import Span, Trace, unreadable
-from mlflow_adk_eval.agents.traces.turn import Turn, error_of, spent
+from mlflow_adk_eval.agents.traces.spans import Span, Trace, Turn, error_of, spent, unreadable
 from mlflow_adk_eval.evalset import (
     Content,
     FunctionCall,

@@ -8,9 +8,8 @@ from functools import partial
 
 from mlflow_adk_eval.config.criteria import UserSimulatorConfig
 from mlflow_adk_eval.config.template import filled, placeholders
-from mlflow_adk_eval.criteria.dialogue import dialogue_text
 from mlflow_adk_eval.criteria.personas import persona_of, role_text
-from mlflow_adk_eval.criteria.transcript import conversation_text
+from mlflow_adk_eval.criteria.transcript import conversation_text, dialogue_text
 from mlflow_adk_eval.errors import ConfigError, Problem
 from mlflow_adk_eval.evalset import ConversationScenario, EvalCase, Invocation
 from mlflow_adk_eval.evalset.models import UserBehavior, UserPersona

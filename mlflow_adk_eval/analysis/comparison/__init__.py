@@ -9,8 +9,7 @@ from typing import Any
 from mlflow_adk_eval.analysis.comparison.case import CaseChange, Flip, case_change
 from mlflow_adk_eval.analysis.comparison.delta import Delta, deltas_of
 from mlflow_adk_eval.analysis.comparison.differences import Difference, Pairing, differences_of, pairing_of
-from mlflow_adk_eval.analysis.comparison.judging import JudgeCost, judge_cost
-from mlflow_adk_eval.analysis.comparison.side import Side, side_of
+from mlflow_adk_eval.analysis.comparison.side import JudgeCost, Side, judge_cost, side_of
 
 __all__ = [
     "CaseChange",

@@ -7,7 +7,7 @@ from typing import Any
 
 from mlflow_adk_eval.analysis.comparison import Comparison
 from mlflow_adk_eval.analysis.comparison.case import CaseChange, CriterionChange
-from mlflow_adk_eval.analysis.comparison.cause import Cause
+from mlflow_adk_eval.analysis.comparison.causes import Cause
 from mlflow_adk_eval.analysis.comparison.side import Side
 from mlflow_adk_eval.analysis.comparison.turn import Done, TurnChange
 from mlflow_adk_eval.results.report import Scored

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
-from mlflow_adk_eval.analysis.comparison.cause import Cause, shortened
-from mlflow_adk_eval.analysis.comparison.causes import Place, causes_of
+from mlflow_adk_eval.analysis.comparison.causes import Cause, Place, causes_of, shortened
 from mlflow_adk_eval.analysis.comparison.side import Side
 from mlflow_adk_eval.analysis.comparison.turn import CellChange, TurnChange, outcomes_differ, turn_changes
 from mlflow_adk_eval.results.report import (

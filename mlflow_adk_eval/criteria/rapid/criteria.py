@@ -23,10 +23,9 @@ from mlflow_adk_eval.criteria.judged_turns import (
     place,
     trivial,
 )
-from mlflow_adk_eval.criteria.knowledge import knowledge_text
 from mlflow_adk_eval.criteria.rapid.computed import computed_score
 from mlflow_adk_eval.criteria.rapid.ratings import Judgement, compare, rate
-from mlflow_adk_eval.criteria.transcript import final_text, instructions_text, json_text, user_text
+from mlflow_adk_eval.criteria.transcript import final_text, instructions_text, json_text, knowledge_text, user_text
 from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.judge.voting import Jury, Place
 from mlflow_adk_eval.results.report import Errored, Judged, Outcome, Scored

@@ -19,8 +19,8 @@ from mlflow_adk_eval.gating.evidence.integrity import (
     TABLE,
     Evidence,
     few,
+    key_of_criterion,
 )
-from mlflow_adk_eval.gating.keys import key_of_criterion
 from mlflow_adk_eval.results.table import Table, parse_table
 
 _EVAL_SET = TypeAdapter(EvalSet)

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import PlainSerializer, TypeAdapter, ValidationError
 
-from mlflow_adk_eval.environment import user_at_host
 from mlflow_adk_eval.gating.baseline.baseline import Baseline
 from mlflow_adk_eval.gating.evidence.integrity import sha256
 from mlflow_adk_eval.gating.policy.model import Policy
@@ -23,6 +22,7 @@ from mlflow_adk_eval.gating.promotion.target import (
     version_problems,
 )
 from mlflow_adk_eval.results.report import Decision
+from mlflow_adk_eval.runtime import user_at_host
 
 __all__ = [
     "RECORDS",

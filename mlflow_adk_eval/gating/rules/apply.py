@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from mlflow_adk_eval.gating.baseline.comparable import Opponent
 from mlflow_adk_eval.gating.evidence.read import Examined
-from mlflow_adk_eval.gating.opponent import Opponent
 from mlflow_adk_eval.gating.policy.model import Policy, Rule
 from mlflow_adk_eval.gating.rules.checks import Subject, cases_told, exact
 from mlflow_adk_eval.gating.rules.max_drop import Drop, check_drops, drop_of
 from mlflow_adk_eval.gating.rules.measures import Measured, Source, measure, missing_told
 from mlflow_adk_eval.gating.rules.min_max import check_corrected, check_interval, check_mean, limits_of
-from mlflow_adk_eval.gating.slicing import select
+from mlflow_adk_eval.gating.rules.subset import select
 from mlflow_adk_eval.results.report import Check, Report
 
 

@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from mlflow_adk_eval.gating.baseline.baseline import Baseline
-from mlflow_adk_eval.gating.demands import check_min_cases, check_must_pass, check_thresholds
+from mlflow_adk_eval.gating.baseline.comparable import opponent_of
 from mlflow_adk_eval.gating.evidence.integrity import Evidence
 from mlflow_adk_eval.gating.evidence.read import Examined, examine
-from mlflow_adk_eval.gating.opponent import opponent_of
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, Policy
 from mlflow_adk_eval.gating.rules.apply import Bench, Ruling, apply_rules
 from mlflow_adk_eval.gating.rules.pins import pin_problems, pins_told
-from mlflow_adk_eval.gating.rules.reasons import evaluated, unevaluated
+from mlflow_adk_eval.gating.rules.reasons import check_min_cases, check_must_pass, check_thresholds, evaluated, unevaluated
 from mlflow_adk_eval.gating.rules.subset import waiving
 from mlflow_adk_eval.results.report import Check, Decision, Report, Verdict
 

@@ -8,8 +8,7 @@ from typing import Any
 import anyio.to_thread
 
 from mlflow_adk_eval.agents import Played
-from mlflow_adk_eval.agents.conversation import NO_USER
-from mlflow_adk_eval.agents.turns import described
+from mlflow_adk_eval.agents.conversation import NO_USER, described
 from mlflow_adk_eval.errors import UsageError, shown
 from mlflow_adk_eval.evalset import EvalCase, dump
 from mlflow_adk_eval.integrations.records import cells_of

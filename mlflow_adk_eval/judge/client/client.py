@@ -11,10 +11,9 @@ import anyio
 from mlflow_adk_eval.judge.client.concurrency_limit import START, Came
 from mlflow_adk_eval.judge.client.errors import one_line
 from mlflow_adk_eval.judge.client.limiter import Limiter, Passage
-from mlflow_adk_eval.judge.client.retries import Patience, TimedOut
+from mlflow_adk_eval.judge.client.retries import Outage, Patience, TimedOut
 from mlflow_adk_eval.judge.client.usage import Accounts
 from mlflow_adk_eval.judge.options import JudgeOptions
-from mlflow_adk_eval.judge.outage import Outage
 from mlflow_adk_eval.judge.protocol import (
     Answer,
     Answers,

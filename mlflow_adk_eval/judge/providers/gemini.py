@@ -6,19 +6,21 @@ google-genai reads the same environment here as everywhere. It is loaded when a 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from mlflow_adk_eval.errors import ConfigError, JudgeError, Problem
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.alias_generators import to_camel
+
+from mlflow_adk_eval.errors import ConfigError, JudgeError, Problem, shown
 from mlflow_adk_eval.evalset.digest import canonical_json
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.judge.client.errors import failure, one_line, retry_after_s, retry_delay_s
-from mlflow_adk_eval.judge.gemini_endpoint import Endpoint, endpoint_of_environment
-from mlflow_adk_eval.judge.gemini_reply import answer_of
-from mlflow_adk_eval.judge.model_config import problems_of_settings
 from mlflow_adk_eval.judge.protocol import (
     Answer,
     NoAnswer,
@@ -26,11 +28,177 @@ from mlflow_adk_eval.judge.protocol import (
     Request,
     Unavailable,
 )
+from mlflow_adk_eval.judge.providers.google_credentials import application_default
+from mlflow_adk_eval.judge.providers.resolve import problems_of_settings
+from mlflow_adk_eval.redact import without_credentials
 
 if TYPE_CHECKING:
     from google.genai import Client
     from google.genai.errors import APIError
     from google.genai.types import GenerateContentConfig
+
+_NO_KEY = (
+    "no API key for Gemini: set GOOGLE_API_KEY or GEMINI_API_KEY, or for Vertex AI "
+    "GOOGLE_GENAI_USE_VERTEXAI=true, GOOGLE_CLOUD_PROJECT and GOOGLE_CLOUD_LOCATION"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """The Gemini API, or a project on Vertex AI."""
+
+    vertex: bool
+    base_url: str
+    """Instead of Google's own; empty where it is that."""
+    project: str
+    location: str
+    has_key: bool
+
+    def __str__(self) -> str:
+        """Name the place, without secrets."""
+        place = without_credentials(self.base_url) or "Google"
+        return f"{place}, project {self.project or '-'}, location {self.location or '-'}" if self.vertex else place
+
+    def access(self, base_url: str | None) -> Json:
+        """Return the arguments of a google-genai client that reaches it.
+
+        Args:
+            base_url: one that takes the place of the environment's.
+
+        Raises:
+            JudgeError: naming what is missing.
+        """
+        url = base_url or self.base_url
+        if url and not _is_web(url):
+            raise JudgeError(f"{shown(without_credentials(url))} is no base URL for Gemini: wanted http://... or https://...")
+        if not self.vertex and not self.has_key:
+            raise JudgeError(_NO_KEY)
+        on_vertex = self.vertex and (self.project or self.location or not (self.has_key or url))
+        return {"vertexai": self.vertex} | (self._vertex() if on_vertex else {})
+
+    def _vertex(self) -> Json:
+        credentials, own_project = application_default()
+        if not (project := self.project or own_project):
+            raise JudgeError("no project for Gemini on Vertex AI: set GOOGLE_CLOUD_PROJECT")
+        return {"credentials": credentials, "project": project, "location": self.location or "global"}
+
+
+def endpoint_of_environment() -> Endpoint:
+    """Return what the environment says."""
+    env = os.environ
+    switch = env.get("GOOGLE_GENAI_USE_ENTERPRISE", env.get("GOOGLE_GENAI_USE_VERTEXAI", ""))
+    vertex = switch.lower() in {"true", "1"}
+    return Endpoint(
+        vertex=vertex,
+        base_url=env.get("GOOGLE_VERTEX_BASE_URL" if vertex else "GOOGLE_GEMINI_BASE_URL", ""),
+        project=env.get("GOOGLE_CLOUD_PROJECT", ""),
+        location=env.get("GOOGLE_CLOUD_LOCATION", ""),
+        has_key=bool(env.get("GOOGLE_API_KEY") or env.get("GEMINI_API_KEY")),
+    )
+
+
+def _is_web(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return parts.scheme in {"http", "https"} and bool(parts.hostname)
+
+
+_WHOLE = (None, "STOP", "FINISH_REASON_UNSPECIFIED")
+
+
+class _Said(BaseModel):
+    """A part of the response; what is not needed of it is left out."""
+
+    model_config = ConfigDict(alias_generator=to_camel)
+
+
+class _Part(_Said):
+    text: str | None = None
+    thought: bool | None = None
+
+
+class _Content(_Said):
+    parts: list[_Part] | None = None
+
+
+class _Candidate(_Said):
+    content: _Content | None = None
+    finish_reason: str | None = None
+    finish_message: str | None = None
+
+    @property
+    def text(self) -> str:
+        """What the model says; not what it thought on the way, which may name a verdict that it then dropped."""
+        parts = (self.content and self.content.parts) or []
+        return "".join(part.text or "" for part in parts if not part.thought)
+
+    @property
+    def problem(self) -> str:
+        """Why the text is not whole; empty where it is."""
+        if self.finish_reason not in _WHOLE:
+            return ": ".join(filter(None, (self.finish_reason, one_line(self.finish_message or ""))))
+        return "" if self.text else "no text"
+
+
+class _Feedback(_Said):
+    block_reason: str | None = None
+    block_reason_message: str | None = None
+
+    @property
+    def problem(self) -> str:
+        """Why the prompt was not taken; empty where it was."""
+        return ": ".join(filter(None, (self.block_reason, one_line(self.block_reason_message or ""))))
+
+
+class _Usage(_Said):
+    prompt_token_count: int | None = None
+    candidates_token_count: int | None = None
+    thoughts_token_count: int | None = None
+
+    @property
+    def output_tokens(self) -> int | None:
+        """The tokens of answer and thoughts, as far as the provider counts them."""
+        counts = [count for count in (self.candidates_token_count, self.thoughts_token_count) if count is not None]
+        return sum(counts) if counts else None
+
+
+class _Reply(_Said):
+    candidates: list[_Candidate] | None = None
+    prompt_feedback: _Feedback | None = None
+    usage_metadata: _Usage | None = None
+    model_version: str | None = None
+
+    @property
+    def problem(self) -> str:
+        """Why there is no whole text; empty where there is one."""
+        if self.candidates:
+            return self.candidates[0].problem
+        return (self.prompt_feedback and self.prompt_feedback.problem) or "no candidates"
+
+
+def answer_of(body: str | bytes) -> Answer:
+    """Return the answer in the body of a response.
+
+    Raises:
+        Unavailable: if it is no response of Gemini's, as where something on the way sent a page of its own.
+    """
+    try:
+        reply = _Reply.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise Unavailable(f"the response cannot be read: {': '.join(filter(None, (place, first['msg'])))}") from None
+    usage = reply.usage_metadata or _Usage()
+    return Answer(
+        text=reply.candidates[0].text if reply.candidates else "",
+        model=reply.model_version or "",
+        input_tokens=usage.prompt_token_count,
+        output_tokens=usage.output_tokens,
+        problem=reply.problem,
+    )
+
 
 Send = Callable[[Request], Awaitable[str]]
 """Sends a request and returns the body of the response."""

@@ -11,14 +11,12 @@ from markupsafe import Markup
 
 from mlflow_adk_eval.analysis.stats import mean_interval
 from mlflow_adk_eval.config.eval_config import EFFICIENCY
-from mlflow_adk_eval.report.html.cases import CaseView, case_view, shown_cases
+from mlflow_adk_eval.report.html.cases import CaseView, case_view, repeats_view, shown_cases
 from mlflow_adk_eval.report.html.chart import HEIGHT, WIDTH, Chart, chart_of
 from mlflow_adk_eval.report.html.page import policy, source, template
 from mlflow_adk_eval.report.html.text import Words, on_one_line, rationale_html, words_for
 from mlflow_adk_eval.report.html.turns import Tools, threshold_text
-from mlflow_adk_eval.report.html_repeats import repeats_view
-from mlflow_adk_eval.report.judging import accounts, outages_of
-from mlflow_adk_eval.report.sentences import course_facts
+from mlflow_adk_eval.report.sentences import accounts, course_facts, outages_of
 from mlflow_adk_eval.results.report import CaseResult, CriterionSummary, Report, Verdict
 
 _FIRST_REASONS, _MOST_REASONS = 5, 200
