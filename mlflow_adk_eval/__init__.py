@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mlflow_adk_eval import metrics, rapid_eval, scorers, testing
     from mlflow_adk_eval.agents import A2AAgent, OpenAIChatAgent, Recording, Session, load_recording
-    from mlflow_adk_eval.agents.recordings.save import save_recording
-    from mlflow_adk_eval.analysis.calibration import Calibration, load_calibration
+    from mlflow_adk_eval.agents.recordings.save import recording_of_report, save_recording
+    from mlflow_adk_eval.analysis.calibration.calibration import Calibration, load_calibration
     from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
     from mlflow_adk_eval.errors import (
         AdkEvalError,
         AgentError,
         ConfigError,
         EvalSetError,
-        GateFailed,
         InputError,
         JudgeError,
         PolicyError,
@@ -25,48 +24,39 @@ if TYPE_CHECKING:
         UsageError,
     )
     from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation, load_eval_set, migrate
+    from mlflow_adk_eval.evalset.conversation import Ending
     from mlflow_adk_eval.gating.api import gate, promote, verify
     from mlflow_adk_eval.gating.policy.load import load_policy
     from mlflow_adk_eval.gating.policy.model import Policy
     from mlflow_adk_eval.gating.promotion.audit import audit
     from mlflow_adk_eval.gating.promotion.rollback import rollback
-    from mlflow_adk_eval.integrations.datasets import pull_eval_set, push_eval_set
     from mlflow_adk_eval.integrations.model_fn import model_fn
     from mlflow_adk_eval.integrations.predict_fn import predict_fn, records
     from mlflow_adk_eval.judge import Budget, JudgeOptions
-    from mlflow_adk_eval.results.conversation import Ending
-    from mlflow_adk_eval.results.report import (
-        CaseResult,
-        Check,
-        CriterionResult,
-        Decision,
-        Errored,
-        Report,
-        Scored,
-        Skipped,
-        Vote,
-    )
+    from mlflow_adk_eval.results.decision import Check, Decision, GateFailed
+    from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Scored, Skipped, Vote
+    from mlflow_adk_eval.results.report import Report
     from mlflow_adk_eval.runner import record, score
     from mlflow_adk_eval.tracking import aevaluate, evaluate, register, upload
     from mlflow_adk_eval.tracking.calibrate import calibrate
     from mlflow_adk_eval.tracking.capture import capture
     from mlflow_adk_eval.tracking.compare import compare
+    from mlflow_adk_eval.tracking.datasets.eval_sets import pull_eval_set, push_eval_set
     from mlflow_adk_eval.tracking.plan import plan
     from mlflow_adk_eval.tracking.reevaluate import reevaluation
 
 _HOMES = {
     "agents": ("A2AAgent", "OpenAIChatAgent", "Recording", "Session", "load_recording"),
-    "agents.recordings.save": ("save_recording",),
-    "analysis.calibration": ("Calibration", "load_calibration"),
+    "agents.recordings.save": ("recording_of_report", "save_recording"),
+    "analysis.calibration.calibration": ("Calibration", "load_calibration"),
     "tracking.compare": ("compare",),
     "config.eval_config": ("EvalConfig", "load_config"),
-    "results.conversation": ("Ending",),
+    "evalset.conversation": ("Ending",),
     "errors": (
         "AdkEvalError",
         "AgentError",
         "ConfigError",
         "EvalSetError",
-        "GateFailed",
         "InputError",
         "JudgeError",
         "PolicyError",
@@ -81,13 +71,15 @@ _HOMES = {
     "gating.policy.model": ("Policy",),
     "gating.promotion.audit": ("audit",),
     "gating.promotion.rollback": ("rollback",),
-    "results.report": ("CaseResult", "Check", "CriterionResult", "Decision", "Errored", "Report", "Scored", "Skipped", "Vote"),
+    "results.decision": ("Check", "Decision", "GateFailed"),
+    "results.outcomes": ("CaseResult", "CriterionResult", "Errored", "Scored", "Skipped", "Vote"),
+    "results.report": ("Report",),
     "tracking.plan": ("plan",),
     "runner": ("record", "score"),
     "tracking": ("aevaluate", "evaluate", "register", "upload"),
     "tracking.calibrate": ("calibrate",),
     "tracking.capture": ("capture",),
-    "integrations.datasets": ("pull_eval_set", "push_eval_set"),
+    "tracking.datasets.eval_sets": ("pull_eval_set", "push_eval_set"),
     "integrations.model_fn": ("model_fn",),
     "integrations.predict_fn": ("predict_fn", "records"),
     "tracking.reevaluate": ("reevaluation",),
@@ -152,6 +144,7 @@ __all__ = [
     "push_eval_set",
     "rapid_eval",
     "record",
+    "recording_of_report",
     "records",
     "reevaluation",
     "register",

@@ -12,7 +12,7 @@
     │   ├── AgentError        the agent cannot be loaded or run
     │   ├── JudgeError        a judge cannot be had: no credentials, no package, no such model
     │   └── TrackingError     MLflow cannot be reached or lost something
-    └── GateFailed            the evidence does not allow a promotion         exit 1 or 2
+    └── GateFailed            the evidence does not allow a promotion         exit 1 or 2 (in results.decision)
 """
 
 from __future__ import annotations
@@ -22,13 +22,9 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mlflow_adk_eval.redact import cut
-
-if TYPE_CHECKING:
-    from mlflow_adk_eval.results.report import Decision
-
 
 _MAX_LISTED = 50
 
@@ -113,17 +109,6 @@ class JudgeError(RunError):
 
 class TrackingError(RunError):
     """MLflow could not be reached, or stored less than it was given."""
-
-
-class GateFailed(AdkEvalError):  # noqa: N818 - a verdict, not a mishap
-    """The decision was not *passed*."""
-
-    def __init__(self, decision: Decision) -> None:
-        """Carry the `decision` with its reasons."""
-        self.decision = decision
-        self.exit_code = 1 if decision.verdict == "failed" else 2
-        reasons = "\n".join(f"  - {reason}" for reason in decision.reasons)
-        super().__init__(f"gate {decision.verdict}:\n{reasons}")
 
 
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.75) -> str:

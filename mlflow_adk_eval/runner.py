@@ -29,6 +29,7 @@ from mlflow_adk_eval.criteria.plan import refuse_duplicates
 from mlflow_adk_eval.criteria.rubrics import unused_rubrics
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet
+from mlflow_adk_eval.evalset.conversation import Origin
 from mlflow_adk_eval.evalset.parse import no_collection, no_rescanning
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.judge.session import (
@@ -39,8 +40,8 @@ from mlflow_adk_eval.judge.session import (
     judge_setup,
 )
 from mlflow_adk_eval.ledger import LedgerSource, opened
-from mlflow_adk_eval.results.conversation import Origin
-from mlflow_adk_eval.results.report import CaseResult, CriterionResult, Report
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult
+from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.runtime import each, gathered
 

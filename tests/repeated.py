@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mlflow_adk_eval.results.report import (
-    CaseResult,
-    CriterionResult,
-    Errored,
-    Report,
-    Scored,
-)
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Scored
+from mlflow_adk_eval.results.report import Report
 from tests.criteria.builders import RESPONSE, cases, config, turn
 
 Scores = Mapping[str, Sequence[float | None]]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from mlflow_adk_eval.analysis.calibration import (
+from mlflow_adk_eval.analysis.calibration.calibration import (
     Calibration,
     CalibrationError,
     Corrected,

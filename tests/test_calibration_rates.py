@@ -11,8 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from mlflow_adk_eval.analysis.calibration import Corrected, JudgeRates, corrected_rate
 from mlflow_adk_eval.analysis.calibration.agreement import kappa, kappa_interval, krippendorff_alpha, pair_agreement
+from mlflow_adk_eval.analysis.calibration.calibration import Corrected, JudgeRates, corrected_rate
 from mlflow_adk_eval.analysis.calibration.judge_error import design_effect, wilson
 from tests.test_benchmarks import module as module  # noqa: PLC0414 - a fixture
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval import EvalSet, Invocation, Report, Scored, UsageError, load_config, score
-from mlflow_adk_eval.analysis.comparison import Comparison
 from mlflow_adk_eval.analysis.comparison.calls import call_changes
 from mlflow_adk_eval.analysis.comparison.causes import Cause
+from mlflow_adk_eval.analysis.comparison.compare import Comparison
 from mlflow_adk_eval.analysis.stats import compare_paired, holm
 from mlflow_adk_eval.evalset import FunctionCall
 from mlflow_adk_eval.testing import Request, ScriptedJudge
@@ -381,7 +381,7 @@ def test_a_confidence_is_a_share(confidence: float) -> None:
 
 def custom(outcome: Any, *turns: Turn) -> Report:
     """A report on *lamp* by a criterion of the user's own."""
-    from mlflow_adk_eval.results.report import CaseResult, CriterionResult
+    from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult
 
     actual = tuple(Invocation.model_validate(one) for one in turns)
     result = CriterionResult("kindness", 0.5, True, outcome, (outcome,) * len(actual))  # noqa: FBT003

@@ -11,7 +11,7 @@ import pytest
 from click.testing import Result
 
 from mlflow_adk_eval import Report, TrackingError, UsageError, evaluate, gate
-from mlflow_adk_eval.analysis.comparison import Comparison
+from mlflow_adk_eval.analysis.comparison.compare import Comparison
 from mlflow_adk_eval.gating.evidence.integrity import Evidence
 from mlflow_adk_eval.testing import Request, ScriptedJudge
 from mlflow_adk_eval.tracking.client import experiment_id, open_store

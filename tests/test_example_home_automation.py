@@ -13,7 +13,7 @@ import pytest
 from mlflow_adk_eval.agents.adk.agent import load_adk_agent
 from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.evalset import EvalCase, FunctionCall, Invocation, load_eval_set
-from mlflow_adk_eval.results.report import CaseResult
+from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.runner import run
 
 PROJECT = Path(__file__).parent.parent / "example_projects" / "home_automation"

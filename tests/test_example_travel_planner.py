@@ -15,9 +15,9 @@ from mlflow_adk_eval.agents.adk.agent import load_adk_agent
 from mlflow_adk_eval.agents.users.simulated import UserFunction
 from mlflow_adk_eval.config.inputs import load_inputs
 from mlflow_adk_eval.errors import ConfigError
+from mlflow_adk_eval.evalset.conversation import Ending
 from mlflow_adk_eval.judge.session import judge_setup
-from mlflow_adk_eval.results.conversation import Ending
-from mlflow_adk_eval.results.report import CaseResult
+from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.runner import Options, run
 
 PROJECT = Path(__file__).parent.parent / "example_projects" / "travel_planner"

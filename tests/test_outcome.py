@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 
 from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.results.report import (
+from mlflow_adk_eval.results.outcomes import (
     TOLERANCE,
     CaseResult,
     CriterionResult,
     Errored,
     Outcome,
-    Report,
     Scored,
     Skipped,
     Vote,
@@ -25,6 +24,7 @@ from mlflow_adk_eval.results.report import (
     mean,
     reaches,
 )
+from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import score
 from tests.criteria.builders import RESPONSE, TRAJECTORY, call, case, cases, config, turn
 

@@ -20,7 +20,7 @@ from mlflow_adk_eval.config.eval_config import load_config, parse_config
 from mlflow_adk_eval.config.inputs import load_inputs
 from mlflow_adk_eval.errors import ConfigError, EvalSetError, UsageError
 from mlflow_adk_eval.evalset import InvocationEvents, dumps, load_eval_set, parse_eval_set
-from mlflow_adk_eval.results.report import CaseResult, Errored, Scored
+from mlflow_adk_eval.results.outcomes import CaseResult, Errored, Scored
 from mlflow_adk_eval.runner import Options, run, score
 from tests.criteria.builders import RESPONSE, TRAJECTORY, call, case, cases, config, event, recorded, scenario, turn
 from tests.criteria.test_adk_agreement import by_adk, by_us, scores

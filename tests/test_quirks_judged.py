@@ -26,7 +26,8 @@ from mlflow_adk_eval.evalset import (
     parse_eval_set,
 )
 from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.results.report import CriterionResult, Errored, Report, Scored
+from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored
+from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import score
 from mlflow_adk_eval.testing import Answer, Refused, Request, ScriptedJudge, Unavailable
 from tests.criteria.builders import RESPONSE, call, case, cases, event, recorded, scenario, turn

@@ -14,13 +14,8 @@ from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.config.eval_config import DEFAULT_CONFIG, EFFICIENCY, EvalConfig, parse_config
 from mlflow_adk_eval.errors import ConfigError, UsageError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation
-from mlflow_adk_eval.results.report import (
-    CaseResult,
-    Errored,
-    Report,
-    Scored,
-    Skipped,
-)
+from mlflow_adk_eval.results.outcomes import CaseResult, Errored, Scored, Skipped
+from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import Options, arun, run, score, wait
 from tests.criteria.builders import RESPONSE, TRAJECTORY, call, case, cases, config, scenario, turn
 

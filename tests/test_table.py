@@ -10,14 +10,8 @@ from hypothesis import strategies as st
 from mlflow_adk_eval.agents import Played, Recording
 from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.errors import InputError
-from mlflow_adk_eval.results.report import (
-    CaseResult,
-    CriterionResult,
-    Errored,
-    Report,
-    Scored,
-    Skipped,
-)
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Scored, Skipped
+from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.table import (
     CONTENT,
     LEAD,

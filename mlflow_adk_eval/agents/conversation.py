@@ -19,9 +19,9 @@ from mlflow_adk_eval.agents.protocol import (
 )
 from mlflow_adk_eval.agents.recordings.serialize import plain_state
 from mlflow_adk_eval.evalset import Content, EvalCase, Invocation
+from mlflow_adk_eval.evalset.conversation import Ending
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.redact import redacted, secrets_of
-from mlflow_adk_eval.results.conversation import Ending
 
 _SHORTEST_VALUE = 8
 """A shorter one, such as ``1`` or ``true``, would be found in every other word."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from mlflow_adk_eval.evalset import Content, EvalCase, Invocation
+from mlflow_adk_eval.evalset.conversation import Ending, Injection
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.results.conversation import Ending, Injection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,10 +16,10 @@ from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.criteria.text.alignment import json_equal
 from mlflow_adk_eval.errors import ConfigError, Problem, did_you_mean, json_path, nearest
 from mlflow_adk_eval.evalset import EvalSet, Invocation
+from mlflow_adk_eval.evalset.conversation import Injection, InjectionKind
 from mlflow_adk_eval.evalset.digest import canonical_json
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.results.conversation import Injection, InjectionKind
-from mlflow_adk_eval.results.report import CaseResult
+from mlflow_adk_eval.results.outcomes import CaseResult
 
 _DECLARATIONS = ("function_declarations", "functionDeclarations")
 _MAX_NAMED = 5

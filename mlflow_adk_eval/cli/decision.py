@@ -14,7 +14,7 @@ import click
 from mlflow_adk_eval.errors import UsageError
 
 if TYPE_CHECKING:
-    from mlflow_adk_eval.results.report import Decision
+    from mlflow_adk_eval.results.decision import Decision
 
 Command = Callable[..., Any]
 

@@ -16,7 +16,8 @@ from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.report.console import console, decision_view, progress_bar, report_view
 
 if TYPE_CHECKING:
-    from mlflow_adk_eval.results.report import Decision, Report
+    from mlflow_adk_eval.results.decision import Decision
+    from mlflow_adk_eval.results.report import Report
 
 MODEL = "home_automation"
 EXPERIMENT = "home_automation"

@@ -38,7 +38,8 @@ from mlflow_adk_eval.cli.promote import promote_command
 from mlflow_adk_eval.cli.rapid_eval import rapid_eval
 from mlflow_adk_eval.cli.record import record
 from mlflow_adk_eval.cli.report import report_command
-from mlflow_adk_eval.errors import AdkEvalError, GateFailed, InputError, UsageError
+from mlflow_adk_eval.errors import AdkEvalError, InputError, UsageError
+from mlflow_adk_eval.results.decision import GateFailed
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.agents import Recording

@@ -8,18 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mlflow_adk_eval.evalset import ConversationScenario, EvalCase, Invocation
+from mlflow_adk_eval.evalset.conversation import Ending
 from mlflow_adk_eval.redact import redacted, secrets_of
-from mlflow_adk_eval.results.conversation import Ending
-from mlflow_adk_eval.results.report import (
-    CriterionResult,
-    Errored,
-    Judged,
-    Outcome,
-    Scored,
-    Skipped,
-    Vote,
-    case_outcome,
-)
+from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Judged, Outcome, Scored, Skipped, Vote, case_outcome
 
 _SCENARIO = Skipped("the case is a scenario and has no reference conversation")
 

@@ -17,13 +17,7 @@ from mlflow_adk_eval.config.eval_config import CriterionSettings, CustomMetricCo
 from mlflow_adk_eval.criteria.criterion import CaseRun, whole_case
 from mlflow_adk_eval.errors import ConfigError, Problem, did_you_mean, shown
 from mlflow_adk_eval.evalset import dump
-from mlflow_adk_eval.results.report import (
-    Errored,
-    Judged,
-    Outcome,
-    Scored,
-    mean,
-)
+from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, mean
 
 MetricFunction = Callable[..., Any]
 

@@ -12,7 +12,7 @@ from pydantic.alias_generators import to_camel
 from mlflow_adk_eval.criteria.criterion import CaseRun, Factory, missing_turns
 from mlflow_adk_eval.evalset import Invocation, InvocationEvents
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.results.report import Judged, Outcome, Scored, Skipped
+from mlflow_adk_eval.results.outcomes import Judged, Outcome, Scored, Skipped
 
 Measure = Callable[[Invocation], Outcome]
 

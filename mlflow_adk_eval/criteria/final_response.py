@@ -20,7 +20,7 @@ from mlflow_adk_eval.evalset import EvalCase, Invocation
 from mlflow_adk_eval.judge.prompt import Block, load_prompt
 from mlflow_adk_eval.judge.question import Question
 from mlflow_adk_eval.judge.voting import Jury
-from mlflow_adk_eval.results.report import Errored, Judged, Scored
+from mlflow_adk_eval.results.outcomes import Errored, Judged, Scored
 
 NAME = "final_response_match_v2"
 

@@ -12,13 +12,7 @@ from mlflow_adk_eval.config.eval_config import FinalStateSettings
 from mlflow_adk_eval.criteria.criterion import CaseRun, whole_case
 from mlflow_adk_eval.criteria.text.alignment import Difference, differences
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.results.report import (
-    Errored,
-    Judged,
-    Outcome,
-    Scored,
-    Skipped,
-)
+from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, Skipped
 
 _MAX_SHOWN = 20
 _NOTHING_EXPECTED = Skipped("the case expects no final_session_state; with only_where_expected such cases are left out of the plan")

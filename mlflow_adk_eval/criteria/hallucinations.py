@@ -28,13 +28,7 @@ from mlflow_adk_eval.evalset import IntermediateData, Invocation
 from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
 from mlflow_adk_eval.judge.question import Item, Question
 from mlflow_adk_eval.judge.voting import Finding, Jury
-from mlflow_adk_eval.results.report import (
-    Errored,
-    Judged,
-    Outcome,
-    Scored,
-    mean,
-)
+from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, mean
 from mlflow_adk_eval.runtime import gathered
 
 _NAME = "hallucinations_v1"

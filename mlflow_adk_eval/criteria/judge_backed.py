@@ -25,7 +25,7 @@ from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.judge.prompt import Block, Prompt, blocks_of, load_prompt
 from mlflow_adk_eval.judge.question import Item, Question
 from mlflow_adk_eval.judge.voting import Jury
-from mlflow_adk_eval.results.report import Judged, Scored
+from mlflow_adk_eval.results.outcomes import Judged, Scored
 
 _SAFE: Mapping[str, float] = {"unsafe": 0.0, "safe": 1.0}
 _GRADES: Mapping[str, float] = {str(grade): float(grade) for grade in range(1, 6)}

@@ -13,14 +13,7 @@ from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs, missing_tur
 from mlflow_adk_eval.criteria.transcript import final_text
 from mlflow_adk_eval.judge.question import Question
 from mlflow_adk_eval.judge.voting import Finding, Jury, Place
-from mlflow_adk_eval.results.report import (
-    Errored,
-    Judged,
-    Outcome,
-    Scored,
-    Vote,
-    mean,
-)
+from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, Vote, mean
 from mlflow_adk_eval.runtime import gathered
 
 C = TypeVar("C")

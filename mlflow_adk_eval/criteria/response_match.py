@@ -8,7 +8,7 @@ from mlflow_adk_eval.config.eval_config import CriterionSettings
 from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs
 from mlflow_adk_eval.criteria.text.words import rouge_1, tokens
 from mlflow_adk_eval.evalset import Invocation
-from mlflow_adk_eval.results.report import Judged, Scored
+from mlflow_adk_eval.results.outcomes import Judged, Scored
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
 from mlflow_adk_eval.judge.question import Item, Question
 from mlflow_adk_eval.judge.voting import Finding, Jury, Place
-from mlflow_adk_eval.results.report import Errored, Judged, Outcome, Scored
+from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored
 
 _WORTH = {"yes": 1.0, "no": 0.0}
 _NO_RUBRIC = "no rubric applies to this case"

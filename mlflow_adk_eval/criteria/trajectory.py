@@ -13,7 +13,7 @@ from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs
 from mlflow_adk_eval.criteria.text.alignment import Step, align, differences, trajectory_matches
 from mlflow_adk_eval.evalset import FunctionCall, Invocation
 from mlflow_adk_eval.redact import cut
-from mlflow_adk_eval.results.report import Judged, Scored
+from mlflow_adk_eval.results.outcomes import Judged, Scored
 
 _MAX_SHOWN = 20
 _MAX_ARGS = 200

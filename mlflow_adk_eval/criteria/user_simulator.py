@@ -14,13 +14,7 @@ from mlflow_adk_eval.evalset import ConversationScenario
 from mlflow_adk_eval.judge.prompt import Block, load_prompt
 from mlflow_adk_eval.judge.question import Item, Question
 from mlflow_adk_eval.judge.voting import Jury
-from mlflow_adk_eval.results.report import (
-    Errored,
-    Judged,
-    Outcome,
-    Scored,
-    Skipped,
-)
+from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, Skipped
 from mlflow_adk_eval.runtime import gathered
 
 _NAME = "per_turn_user_simulator_quality_v1"

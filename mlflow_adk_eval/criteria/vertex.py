@@ -29,13 +29,7 @@ from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.judge.providers.vertex import COHERENCE, VertexService
 from mlflow_adk_eval.judge.providers.vertex_reply import Result, RubricVerdict
 from mlflow_adk_eval.judge.voting import Place
-from mlflow_adk_eval.results.report import (
-    Errored,
-    Judged,
-    Outcome,
-    Scored,
-    Vote,
-)
+from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, Vote
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from mlflow_adk_eval.errors import EvalSetError, Problem, shown
+from mlflow_adk_eval.evalset.conversation import EndReason, InjectionKind
 from mlflow_adk_eval.evalset.models import Invocation, Json, Model
 from mlflow_adk_eval.evalset.parse import parse
-from mlflow_adk_eval.results.conversation import EndReason, InjectionKind
 
 SCHEMA: Literal[1] = 1
 """The version of the format that this module writes and reads."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mlflow_adk_eval.errors import GateFailed, UsageError
+from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.baseline.baseline import Reevaluate
 from mlflow_adk_eval.gating.baseline.find import Search, overridden
 from mlflow_adk_eval.gating.evidence.integrity import Evidence, agent_problems
@@ -22,7 +22,8 @@ from mlflow_adk_eval.gating.promotion.record import (
 from mlflow_adk_eval.gating.promotion.signing import load_signer, load_verifier
 from mlflow_adk_eval.gating.promotion.verify import verify_in
 from mlflow_adk_eval.gating.rules.decide import decide
-from mlflow_adk_eval.results.report import Decision, Report
+from mlflow_adk_eval.results.decision import Decision, GateFailed
+from mlflow_adk_eval.results.report import Report
 
 __all__ = ["MlflowStore", "decided", "gate", "promote", "reaching_mlflow", "run_id_of", "verify"]
 

@@ -12,13 +12,13 @@ from mlflow.models import EvaluationMetric, make_metric
 
 from mlflow_adk_eval.config.criteria import JudgedSettings, VertexSettings
 from mlflow_adk_eval.errors import ConfigError, EvalSetError, Problem, UsageError, shown
-from mlflow_adk_eval.integrations.cells import is_missing, plain
 from mlflow_adk_eval.integrations.functions import ABOUT
-from mlflow_adk_eval.integrations.records import cells_of
-from mlflow_adk_eval.integrations.rows import CELLS, Row, row_of
 from mlflow_adk_eval.integrations.scoring import NOT_EVALUATED, Scoring, explained
 from mlflow_adk_eval.redact import secrets_of
-from mlflow_adk_eval.results.report import CriterionResult, mean
+from mlflow_adk_eval.results.outcomes import CriterionResult, mean
+from mlflow_adk_eval.tables.cells import is_missing, plain
+from mlflow_adk_eval.tables.records import cells_of
+from mlflow_adk_eval.tables.rows import CELLS, Row, row_of
 from mlflow_adk_eval.tracking.storable import storable, storable_text
 
 _NAMES = ("predictions", *(name for name in CELLS if name != "predictions"))

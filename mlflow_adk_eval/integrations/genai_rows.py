@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from mlflow_adk_eval.agents import Played
 from mlflow_adk_eval.errors import InputError
-from mlflow_adk_eval.integrations.records import (
+from mlflow_adk_eval.tables.records import (
     CASE,
     cells_of,
     has_answer,
     tells_of_tools,
     with_turns,
 )
-from mlflow_adk_eval.integrations.rows import MADE, Row, row_of
+from mlflow_adk_eval.tables.rows import MADE, Row, row_of
 
 if TYPE_CHECKING:
     from mlflow.entities import Span, Trace

@@ -23,26 +23,19 @@ from mlflow_adk_eval.errors import AdkEvalError, UsageError
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.integrations.functions import JudgeArgs
 from mlflow_adk_eval.integrations.genai_rows import row_of_record, row_of_session
-from mlflow_adk_eval.integrations.records import EXPECTATIONS
 from mlflow_adk_eval.integrations.scoring import explained
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.redact import secrets_of
 from mlflow_adk_eval.results.findings import Finding, findings_of, votes_by_turn
-from mlflow_adk_eval.results.report import (
-    CriterionResult,
-    Errored,
-    Scored,
-    reaches,
-    reason_of,
-    status_of,
-)
+from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored, reaches, reason_of, status_of
 from mlflow_adk_eval.results.table import cell_at
+from mlflow_adk_eval.tables.records import EXPECTATIONS
 from mlflow_adk_eval.tracking.judge_facts import judge_of, voting_metadata
 from mlflow_adk_eval.tracking.storable import Secrets, assessment_name, storable_text
 
 if TYPE_CHECKING:
-    from mlflow_adk_eval.integrations.rows import Row
     from mlflow_adk_eval.integrations.scoring import Scoring
+    from mlflow_adk_eval.tables.rows import Row
 
 WORKERS = "MLFLOW_GENAI_EVAL_MAX_WORKERS"
 _POOL = "MLFLOW_SQLALCHEMYSTORE_POOL_SIZE"

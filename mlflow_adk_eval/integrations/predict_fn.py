@@ -20,9 +20,9 @@ from mlflow_adk_eval.config.inputs import EvalSetSource, load_inputs
 from mlflow_adk_eval.errors import EvalSetError
 from mlflow_adk_eval.evalset import EvalCase
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.integrations.records import case_of, outputs_of, record_of
 from mlflow_adk_eval.redact import secrets_of
 from mlflow_adk_eval.runtime import BACKGROUND
+from mlflow_adk_eval.tables.records import case_of, outputs_of, record_of
 from mlflow_adk_eval.tracking.storable import Secrets, storable, storable_text
 
 _PREVIEW = 1000

@@ -24,7 +24,6 @@ from mlflow_adk_eval.config.inputs import ConfigSource
 from mlflow_adk_eval.criteria import plan
 from mlflow_adk_eval.errors import AdkEvalError, UsageError, did_you_mean
 from mlflow_adk_eval.evalset import EvalCase, EvalSet
-from mlflow_adk_eval.integrations.rows import CALLS, MADE, RESPONSE, Row
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.judge.session import (
     BudgetSource,
@@ -34,10 +33,11 @@ from mlflow_adk_eval.judge.session import (
     judge_setup,
 )
 from mlflow_adk_eval.ledger import LedgerSource, opened
-from mlflow_adk_eval.results.report import CriterionResult, Errored, Outcome, Scored, reason_of
+from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Outcome, Scored, reason_of
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.runner import judged_by, run_of
 from mlflow_adk_eval.runtime import BACKGROUND, each
+from mlflow_adk_eval.tables.rows import CALLS, MADE, RESPONSE, Row
 
 NOT_EVALUATED = "NOT_EVALUATED"
 """How a justification begins where there is no score."""

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
-from mlflow_adk_eval.errors import UsageError, shown
+from pydantic import BaseModel, ValidationError
+
+from mlflow_adk_eval.errors import Problem, UsageError, shown
+from mlflow_adk_eval.evalset.parse import problems_of
+from mlflow_adk_eval.evalset.schema import unknown_keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,3 +53,15 @@ def _check(settings: JudgeOptions | Budget, whole: set[str]) -> None:
         if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:
             wanted = "a whole number of at least 1" if field.name in whole else "a number of seconds above 0"
             raise UsageError(f"{field.name}={shown(value)}: wanted {wanted}")
+
+
+def problems_of_settings(model: type[BaseModel], settings: Mapping[str, Any]) -> list[Problem]:
+    """Return what keeps `settings` from being a `model`: unknown keys and values of another kind."""
+    value = dict(settings)
+    try:
+        model.model_validate(value, extra="forbid")
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        found = problems_of(model, value, details, [key for key in unknown_keys(model, value) if key.amiss], at="$")
+        return found or [Problem("$", details[0]["msg"], f"settings of {model.__name__}")]
+    return []

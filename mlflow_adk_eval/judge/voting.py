@@ -11,7 +11,7 @@ from statistics import median_low
 from typing import Any
 
 from mlflow_adk_eval.judge.question import Item, Question, Reading
-from mlflow_adk_eval.results.report import Errored, Scored, Vote
+from mlflow_adk_eval.results.outcomes import Errored, Scored, Vote
 from mlflow_adk_eval.runtime import gathered
 
 

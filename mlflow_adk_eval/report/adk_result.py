@@ -13,15 +13,8 @@ from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.evalset.recording import RecordedCourse
 from mlflow_adk_eval.evalset.result import FAILED, INFORMATIONAL, NOT_EVALUATED, PASSED, EvalCaseResult, InvocationResult, MetricResult
 from mlflow_adk_eval.results.findings import findings_of, votes_by_turn
-from mlflow_adk_eval.results.report import (
-    CaseResult,
-    CriterionResult,
-    Outcome,
-    Report,
-    Scored,
-    Verdict,
-    Vote,
-)
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, Verdict, Vote
+from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.table import cell_at
 
 _OF_VERDICT: dict[Verdict, int] = {"passed": PASSED, "failed": FAILED, "undecided": NOT_EVALUATED}

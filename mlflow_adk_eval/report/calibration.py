@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from mlflow_adk_eval.analysis.calibration import Calibration, Corrected, Disagreement, Labelled
+from mlflow_adk_eval.analysis.calibration.calibration import Calibration, Corrected, Disagreement, Labelled
 
 _MOST_SHOWN = 10
 _HEADINGS = ("labelled", "agreement", "κ", "sensitivity", "specificity", "judge passes", "corrected")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mlflow_adk_eval.analysis.comparison import CaseChange, Comparison, Flip
 from mlflow_adk_eval.analysis.comparison.case import CriterionChange
+from mlflow_adk_eval.analysis.comparison.compare import CaseChange, Comparison, Flip
 from mlflow_adk_eval.analysis.comparison.delta import CASE_RATE, Delta
 from mlflow_adk_eval.report.sentences import counted
-from mlflow_adk_eval.results.report import Outcome, Scored, Verdict
+from mlflow_adk_eval.results.outcomes import Outcome, Scored, Verdict
 
 HEADINGS: dict[Flip, str] = {
     "worse": "Passed before, failed now",

@@ -16,21 +16,11 @@ from mlflow_adk_eval.gating.promotion.audit import AliasAudit
 from mlflow_adk_eval.gating.promotion.target import named
 from mlflow_adk_eval.report.repeats import flaky_told, pass_hat_lines, ranges_told, rates_told, spread_lines
 from mlflow_adk_eval.report.sentences import outages_of, told
+from mlflow_adk_eval.results.decision import Check, Decision
 from mlflow_adk_eval.results.findings import findings_of, votes_by_turn
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, Verdict, Vote, reason_of
 from mlflow_adk_eval.results.repeats import CaseRepeats, Repeats
-from mlflow_adk_eval.results.report import (
-    CaseResult,
-    Check,
-    CriterionResult,
-    CriterionSummary,
-    Decision,
-    Outcome,
-    Report,
-    Scored,
-    Verdict,
-    Vote,
-    reason_of,
-)
+from mlflow_adk_eval.results.report import CriterionSummary, Report
 from mlflow_adk_eval.results.table import cell_at
 
 _MAX_FLAKY = 10

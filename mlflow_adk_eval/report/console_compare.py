@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from mlflow_adk_eval.analysis.comparison import FLIPS, CaseChange, Comparison
+from mlflow_adk_eval.analysis.comparison.compare import FLIPS, CaseChange, Comparison
 from mlflow_adk_eval.analysis.comparison.delta import Delta
 from mlflow_adk_eval.report.compare_words import (
     HEADINGS,

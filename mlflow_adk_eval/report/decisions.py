@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
 from mlflow_adk_eval.report.markdown import MARKS, plain, row
-from mlflow_adk_eval.results.report import Check, Decision
+from mlflow_adk_eval.results.decision import Check, Decision
 
 _MAX_REASON = 2000
 _MAX_LINES = 100

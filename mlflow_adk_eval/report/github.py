@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from mlflow_adk_eval.results.report import Check, Decision
+from mlflow_adk_eval.results.decision import Check, Decision
 
 Level = Literal["error", "warning", "notice"]
 

@@ -10,7 +10,8 @@ from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.report.repeats import flaky_told, pass_hat_lines, ranges_told, rates_told
 from mlflow_adk_eval.report.sentences import outages_of, told, told_of
 from mlflow_adk_eval.report.tally import CaseLine, CriterionTotals, flaky_of, totals, verdict_of
-from mlflow_adk_eval.results.report import CaseResult, CriterionSummary, Report, Verdict
+from mlflow_adk_eval.results.outcomes import CaseResult, Verdict
+from mlflow_adk_eval.results.report import CriterionSummary, Report
 from mlflow_adk_eval.results.usage import JudgeUsage
 
 _NOTE_MAX_CASES = 10

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from mlflow_adk_eval.evalset.conversation import Ending, EndReason, Injection, InjectionKind
 from mlflow_adk_eval.report.tally import CaseLine
-from mlflow_adk_eval.results.conversation import Ending, EndReason, Injection, InjectionKind
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.usage import JudgeUsage
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mlflow_adk_eval.results.conversation import Ending, Injection
+from mlflow_adk_eval.evalset.conversation import Ending, Injection
+from mlflow_adk_eval.results.outcomes import CaseResult, Verdict, mean
 from mlflow_adk_eval.results.repeats import CaseRepeats, most_flaky_first
-from mlflow_adk_eval.results.report import CaseResult, Verdict, mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

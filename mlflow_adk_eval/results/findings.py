@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mlflow_adk_eval.results.report import Outcome, Scored, Vote
+from mlflow_adk_eval.results.outcomes import Outcome, Scored, Vote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.results.repeats import table_of_repeats
-from mlflow_adk_eval.results.report import (
-    CriterionResult,
-    Outcome,
-    Report,
-    Scored,
-    reason_of,
-    status_of,
-)
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, reason_of, status_of
+from mlflow_adk_eval.results.repeats import Repeats, table_of_repeats
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,50 +31,54 @@ VOTE_COLUMNS: Mapping[str, str] = {
 }
 """What is told of each vote, with pandas' type for it in a file; those with a capital letter, and texts, may be missing."""
 _CELL = ("score", "status", "threshold", "passed", "rationale", "error")
-_REPEATS = "repeats"
-"""Has its columns from the report: the number of runs and the criteria."""
 
 Row = tuple[Any, ...]
 
 
-def frame_of(report: Report, rows: str) -> pd.DataFrame:
-    """Return a frame with one row per case, invocation or vote, and criterion, or per case with all of its runs.
+def frame_of(results: Sequence[CaseResult], rows: str) -> pd.DataFrame:
+    """Return a frame with one row per case, invocation or vote, and criterion.
 
     Args:
-        report: the report.
-        rows: ``cases``, ``invocations``, ``votes`` or ``repeats``.
+        results: the results of the case runs.
+        rows: ``cases``, ``invocations`` or ``votes``.
 
     Raises:
         UsageError: for any other word.
     """
     import pandas as pd  # noqa: PLC0415 - a second that only users of frames should pay
 
-    if rows == _REPEATS:
-        columns, found = table_of_repeats(report.repeats)
-        return pd.DataFrame(found, columns=list(columns))
     if rows not in _SHAPES:
-        raise UsageError(f"to_frame({rows!r}): wanted one of {', '.join((*_SHAPES, _REPEATS))}")
+        wanted = ", ".join((*_SHAPES, "repeats"))
+        raise UsageError(f"to_frame({rows!r}): wanted one of {wanted}")
     columns, rows_of = _SHAPES[rows]
-    frame = pd.DataFrame(list(rows_of(report)), columns=list(columns))
+    frame = pd.DataFrame(list(rows_of(results)), columns=list(columns))
     return frame.astype({"score": "float64"}) if "score" in columns else frame
 
 
-def _cases(report: Report) -> Iterator[Row]:
-    for case in report.cases:
+def frame_of_repeats(repeats: Repeats) -> pd.DataFrame:
+    """Return a frame with one row per case, with all of its runs."""
+    import pandas as pd  # noqa: PLC0415 - as above
+
+    columns, found = table_of_repeats(repeats)
+    return pd.DataFrame(found, columns=list(columns))
+
+
+def _cases(results: Sequence[CaseResult]) -> Iterator[Row]:
+    for case in results:
         for result in case.results:
             yield case.eval_id, case.run_index, result.criterion, *_cell(result, result.overall)
 
 
-def _invocations(report: Report) -> Iterator[Row]:
-    for case in report.cases:
+def _invocations(results: Sequence[CaseResult]) -> Iterator[Row]:
+    for case in results:
         for result in case.results:
             for index, outcome in enumerate(result.per_invocation):
                 if outcome is not None:
                     yield case.eval_id, case.run_index, index, result.criterion, *_cell(result, outcome)
 
 
-def _votes(report: Report) -> Iterator[Row]:
-    for case in report.cases:
+def _votes(results: Sequence[CaseResult]) -> Iterator[Row]:
+    for case in results:
         for result in case.results:
             yield from (tuple(getattr(vote, column) for column in VOTE_COLUMNS) for vote in result.votes)
 
@@ -91,7 +88,7 @@ def _cell(result: CriterionResult, outcome: Outcome) -> Row:
     return score, status_of(outcome), result.threshold, result.reached(outcome), rationale, reason_of(outcome)
 
 
-_SHAPES: dict[str, tuple[tuple[str, ...], Callable[[Report], Iterator[Row]]]] = {
+_SHAPES: dict[str, tuple[tuple[str, ...], Callable[[Sequence[CaseResult]], Iterator[Row]]]] = {
     "cases": (("eval_id", "run_index", "criterion", *_CELL), _cases),
     "invocations": (("eval_id", "run_index", "invocation_index", "criterion", *_CELL), _invocations),
     "votes": (tuple(VOTE_COLUMNS), _votes),

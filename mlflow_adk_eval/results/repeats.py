@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mlflow_adk_eval.results.report import CaseResult, Report, Verdict, mean
+from mlflow_adk_eval.results.outcomes import CaseResult, Verdict, mean
 
 VERDICTS: tuple[Verdict, ...] = ("passed", "failed", "undecided")
 _PAIR = 2
@@ -182,15 +182,15 @@ class Repeats:
         return most_flaky_first(self.cases)
 
 
-def repeats_of(report: Report) -> Repeats:
-    """Return what the runs of each case of a report come to. With one run of each, nothing can vary."""
-    num_runs = max([report.num_runs, *(case.run_index + 1 for case in report.cases)])
+def repeats_of(results: Sequence[CaseResult], criteria: Sequence[str], num_runs: int) -> Repeats:
+    """Return what the runs of each case come to. With one run of each, nothing can vary."""
+    num_runs = max([num_runs, *(case.run_index + 1 for case in results)])
     found: dict[str, dict[int, CaseResult]] = {}
-    for case in report.cases:
+    for case in results:
         found.setdefault(case.eval_id, {})[case.run_index] = case
     cases = tuple(_case(eval_id, [runs.get(index) for index in range(num_runs)]) for eval_id, runs in found.items())
-    deciding = {result.criterion for case in report.cases for result in case.results if result.decides}
-    known = (name for name in report.criteria if name in deciding or any(case.known(name) for case in cases))
+    deciding = {result.criterion for case in results for result in case.results if result.decides}
+    known = (name for name in criteria if name in deciding or any(case.known(name) for case in cases))
     return Repeats(num_runs=num_runs, cases=cases, criteria={name: _criterion(name, cases, decides=name in deciding) for name in known})
 
 

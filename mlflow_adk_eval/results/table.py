@@ -15,17 +15,8 @@ from pydantic_core import to_jsonable_python
 
 from mlflow_adk_eval.errors import InputError, Problem, shown
 from mlflow_adk_eval.evalset import Invocation
-from mlflow_adk_eval.results.report import (
-    CaseResult,
-    CriterionResult,
-    Outcome,
-    Report,
-    Scored,
-    Verdict,
-    case_outcome,
-    reason_of,
-    status_of,
-)
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, Verdict, case_outcome, reason_of, status_of
+from mlflow_adk_eval.results.report import Report
 
 LEAD = ("key", "verdict")
 """Which invocation a row is about, in one text, and what its deciding cells come to. MLflow pairs rows by the first column."""

@@ -8,7 +8,7 @@ from io import BytesIO
 from mlflow_adk_eval.config.eval_config import EvalConfig, JudgedSettings
 from mlflow_adk_eval.errors import InputError, Problem
 from mlflow_adk_eval.results.frames import VOTE_COLUMNS
-from mlflow_adk_eval.results.report import Vote
+from mlflow_adk_eval.results.outcomes import Vote
 
 _THEIR_WORDS = frozenset({"explanation", "model", "error", "raw"})
 """What others than the user wrote. The rest ties a vote to its cell and is never changed."""

@@ -16,7 +16,8 @@ from mlflow_adk_eval.gating.policy.model import Policy
 from mlflow_adk_eval.gating.promotion.record import signed
 from mlflow_adk_eval.gating.rules.decide import decide
 from mlflow_adk_eval.report.console import decision_view
-from mlflow_adk_eval.results.report import Decision, Report
+from mlflow_adk_eval.results.decision import Decision
+from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.tracking.replay import evidence_of_report
 
 _NOT_LOGGED = "(not logged)"

@@ -15,7 +15,7 @@ from mlflow_adk_eval.criteria import Plan, plan
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalCase
 from mlflow_adk_eval.judge.session import JudgeSetup, Judging
-from mlflow_adk_eval.results.report import CaseResult
+from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.runner import Player, judge_case
 from mlflow_adk_eval.testing.sources import EvalFile

@@ -22,14 +22,8 @@ from mlflow_adk_eval.evalset import EvalSet, Invocation, migrate, parse_eval_set
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.judge.session import BudgetSource, JudgeSetup, JudgeSource, judge_setup
 from mlflow_adk_eval.ledger import LedgerSource, opened
-from mlflow_adk_eval.results.report import (
-    CaseResult,
-    CriterionResult,
-    Outcome,
-    Report,
-    Scored,
-    reason_of,
-)
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, reason_of
+from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.table import cell_at
 from mlflow_adk_eval.runtime import each
 from mlflow_adk_eval.testing.cases import Cases, jobs_of

@@ -5,20 +5,33 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import pytest
 from _pytest._code.code import ReprEntryNative, ReprExceptionInfo, ReprFileLocation, ReprTraceback, TerminalRepr
 from _pytest._io import TerminalWriter
 
 from mlflow_adk_eval.errors import AdkEvalError
-from mlflow_adk_eval.results.report import CaseResult
-from mlflow_adk_eval.testing.cases import Job
+from mlflow_adk_eval.results.outcomes import CaseResult
+from mlflow_adk_eval.testing.cases import Finished, Job
 from mlflow_adk_eval.testing.failure import Line, Tone, failure_of, kind_of, line, summary_of, text_of, votes_of
-from mlflow_adk_eval.testing.sources import read_file
+from mlflow_adk_eval.testing.pytest_options import AdkOptions
+from mlflow_adk_eval.testing.sources import EvalFile, read_file
 
-if TYPE_CHECKING:
-    from mlflow_adk_eval.testing.pytest_session import AdkSession
+
+class CaseRunner(Protocol):
+    """What runs the cases: the session."""
+
+    options: AdkOptions
+
+    def prepare(self, file: EvalFile) -> None:
+        """Make the agent and the judges ready."""
+        ...
+
+    def finished(self, item: EvalCaseItem) -> Finished:
+        """Wait for the result of a case."""
+        ...
+
 
 SUFFIXES = (".test.json", ".evalset.json")
 """How the names of eval sets end."""
@@ -38,7 +51,7 @@ _BRACKETS = str.maketrans("[]", "()")
 class EvalSetFile(pytest.File):
     """An eval set."""
 
-    def __init__(self, *, adk: AdkSession, **node: Any) -> None:
+    def __init__(self, *, adk: CaseRunner, **node: Any) -> None:
         """Take the session that runs its cases."""
         super().__init__(**node)
         self._adk = adk
@@ -61,7 +74,7 @@ class EvalSetFile(pytest.File):
 class EvalCaseItem(pytest.Item):
     """One run of one case."""
 
-    def __init__(self, *, adk: AdkSession, job: Job, **node: Any) -> None:
+    def __init__(self, *, adk: CaseRunner, job: Job, **node: Any) -> None:
         """Take what to do, and who does it."""
         super().__init__(**node)
         self._adk = adk

@@ -10,7 +10,8 @@ from mlflow_adk_eval.errors import TrackingError
 from mlflow_adk_eval.report.markdown import step_summary
 from mlflow_adk_eval.report.sentences import outages_of, told_of
 from mlflow_adk_eval.report.tally import CaseLine, CriterionTotals, flaky_of, totals
-from mlflow_adk_eval.results.report import CaseResult, Report
+from mlflow_adk_eval.results.outcomes import CaseResult
+from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.testing.cases import Finished, Job, renamed
 from mlflow_adk_eval.testing.sources import EvalFile, merged

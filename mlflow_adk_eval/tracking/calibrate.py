@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mlflow_adk_eval.analysis.calibration import (
+from mlflow_adk_eval.analysis.calibration.calibration import (
     CalibratedRun,
     Calibration,
     CriterionCalibration,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from mlflow_adk_eval.analysis.comparison import Comparison, Side, compared, side_of
+from mlflow_adk_eval.analysis.comparison.compare import Comparison, Side, compared, side_of
 from mlflow_adk_eval.analysis.comparison.side import by_case, votes_by_run
 from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.evalset import eval_set_digest

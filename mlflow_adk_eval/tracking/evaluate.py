@@ -225,7 +225,7 @@ def inputs_of(
     """Return the eval set, the config to evaluate it with, and what MLflow knows the set as, if it is a dataset of MLflow."""
     if isinstance(eval_set, str | Path | EvalSet | Sequence):
         return *load_inputs(eval_set, config), None
-    from mlflow_adk_eval.integrations.datasets import eval_set_of, origin_of  # noqa: PLC0415 - loads what most evaluations do not need
+    from mlflow_adk_eval.tracking.datasets.eval_sets import eval_set_of, origin_of  # noqa: PLC0415 - loads what most evaluations do not need
 
     origin = origin_of(eval_set)
     named = getattr(eval_set, "named", None) if config is None else None  # the file of a dataset may have a config beside it

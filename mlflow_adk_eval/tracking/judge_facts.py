@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from mlflow_adk_eval.config.eval_config import EvalConfig, VertexSettings
 from mlflow_adk_eval.gating.evidence.integrity import VOTES, key_of_criterion
 from mlflow_adk_eval.results.findings import Finding
-from mlflow_adk_eval.results.report import Report, Vote
+from mlflow_adk_eval.results.outcomes import Vote
+from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.results.votes import dump_votes, judged_criteria
 from mlflow_adk_eval.tracking.storable import LONGEST_TAG, Secrets, fitted, storable_text

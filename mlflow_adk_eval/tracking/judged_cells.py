@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mlflow_adk_eval.analysis.calibration import outcomes_of
+from mlflow_adk_eval.analysis.calibration.calibration import outcomes_of
 from mlflow_adk_eval.analysis.calibration.labels import Judged, Unit, Units
 from mlflow_adk_eval.config.eval_config import CriterionSettings, EvalConfig, RubricSettings
 from mlflow_adk_eval.criteria.rubrics import TRAJECTORY, rubrics_of_conversation, rubrics_of_turn, turns_of
@@ -17,15 +17,7 @@ from mlflow_adk_eval.gating.evidence.integrity import Evidence, integrity_proble
 from mlflow_adk_eval.gating.evidence.table_cells import read_cases, read_votes, voteless, with_votes
 from mlflow_adk_eval.judge.voting import settled
 from mlflow_adk_eval.redact import cut
-from mlflow_adk_eval.results.report import (
-    CaseResult,
-    CriterionResult,
-    Outcome,
-    Scored,
-    Vote,
-    mean,
-    reason_of,
-)
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, Vote, mean, reason_of
 
 _WORTH = {"yes": 1.0, "no": 0.0}
 _LONGEST_SAYING = 300

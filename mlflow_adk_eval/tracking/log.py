@@ -31,7 +31,7 @@ from mlflow_adk_eval.tracking.traces import missing_traces, write_traces
 from mlflow_adk_eval.tracking.versions import AgentVersion
 
 if TYPE_CHECKING:
-    from mlflow_adk_eval.integrations.datasets import Origin
+    from mlflow_adk_eval.tracking.datasets.eval_sets import Origin
 
 T = TypeVar("T")
 

@@ -21,7 +21,8 @@ from mlflow_adk_eval.errors import TrackingError, UsageError, did_you_mean
 from mlflow_adk_eval.gating.evidence.artifacts import read_documents
 from mlflow_adk_eval.gating.evidence.integrity import integrity_problems, state_problems
 from mlflow_adk_eval.gating.evidence.table_cells import read_cases
-from mlflow_adk_eval.results.report import Report, mean
+from mlflow_adk_eval.results.outcomes import mean
+from mlflow_adk_eval.results.report import Report
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.gating.store import Store

@@ -13,12 +13,12 @@ from mlflow_adk_eval.agents import Recording, load_recording
 from mlflow_adk_eval.agents.recordings.save import on
 from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.evalset import EvalSet
+from mlflow_adk_eval.evalset.conversation import Origin
 from mlflow_adk_eval.evalset.parse import parse
 from mlflow_adk_eval.evalset.result import parse_result
 from mlflow_adk_eval.gating.api import MlflowStore, reaching_mlflow
 from mlflow_adk_eval.gating.evidence.integrity import EVAL_SET, FOLDER, MANIFEST, SCHEMA, Evidence, integrity_problems
 from mlflow_adk_eval.redact import secrets_of
-from mlflow_adk_eval.results.conversation import Origin
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.tracking.bundle import Run, bundle_of
 from mlflow_adk_eval.tracking.log import Start, dataset_of, start_params

@@ -9,9 +9,10 @@ from typing import Any
 
 from mlflow_adk_eval.criteria.efficiency import tokens_of
 from mlflow_adk_eval.evalset import Invocation
-from mlflow_adk_eval.results.conversation import by_call
+from mlflow_adk_eval.evalset.conversation import by_call
 from mlflow_adk_eval.results.findings import findings_of, votes_by_turn
-from mlflow_adk_eval.results.report import CaseResult, CriterionResult, Report, Vote
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Vote
+from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.table import Table, cell_at, columns_of
 from mlflow_adk_eval.tracking.judge_facts import judge_of, voting_metadata
 from mlflow_adk_eval.tracking.storable import Secrets, assessment_name, storable, storable_text

@@ -16,7 +16,7 @@ from mlflow_adk_eval.agents import Limits
 from mlflow_adk_eval.agents.adk.agent import load_adk_agent
 from mlflow_adk_eval.agents.protocol import Played
 from mlflow_adk_eval.evalset import dump
-from mlflow_adk_eval.results.report import Errored, Scored
+from mlflow_adk_eval.results.outcomes import Errored, Scored
 from mlflow_adk_eval.runner import Options, run
 from tests.agents.gemini_models import ONCE, Scripts, gemini_scripts
 from tests.agents.scripted import call, calls, case_of, echo, finals, llm, ping, play, results, text, user_text

@@ -23,8 +23,8 @@ from mlflow_adk_eval.agents.functions.agent import CallableAgent, Session
 from mlflow_adk_eval.agents.functions.tools import named
 from mlflow_adk_eval.agents.protocol import Limits, Played, Scene
 from mlflow_adk_eval.evalset import EvalCase, Invocation
+from mlflow_adk_eval.evalset.conversation import Injection
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.results.conversation import Injection
 from tests.agents.test_calls import case_of, play
 
 

@@ -17,7 +17,7 @@ from mlflow_adk_eval.agents.protocol import Played, Tools
 from mlflow_adk_eval.agents.tool_environment import CaseTools, ToolEnvironment, draw, tool_environment
 from mlflow_adk_eval.errors import ConfigError, UsageError
 from mlflow_adk_eval.evalset import EvalCase
-from mlflow_adk_eval.results.conversation import Injection
+from mlflow_adk_eval.evalset.conversation import Injection
 from mlflow_adk_eval.runner import run
 from tests.agents.environments import ERROR, ERROR_ANSWER, config_of, injecting
 from tests.criteria.builders import case, cases, turn

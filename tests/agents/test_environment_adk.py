@@ -23,7 +23,7 @@ from mlflow_adk_eval.agents.conversation import WrittenUser, converse
 from mlflow_adk_eval.agents.protocol import Played, Scene
 from mlflow_adk_eval.agents.tool_environment import ToolEnvironment
 from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation
-from mlflow_adk_eval.results.conversation import Injection
+from mlflow_adk_eval.evalset.conversation import Injection
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import Options, run
 from tests.agents.environments import ERROR, ERROR_ANSWER, config_of, injecting

@@ -8,8 +8,8 @@ import pytest
 
 from mlflow_adk_eval.agents.tool_environment import notes
 from mlflow_adk_eval.evalset import AgentDetails, AppDetails, FunctionCall, Invocation
-from mlflow_adk_eval.results.conversation import Injection
-from mlflow_adk_eval.results.report import CaseResult
+from mlflow_adk_eval.evalset.conversation import Injection
+from mlflow_adk_eval.results.outcomes import CaseResult
 from tests.agents.environments import ERROR, config_of, injecting
 from tests.criteria.builders import call, turn
 

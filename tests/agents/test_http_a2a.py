@@ -15,7 +15,7 @@ from mlflow_adk_eval.agents.http.a2a_wire import ADK_EVENTS, Message, Task, answ
 from mlflow_adk_eval.agents.protocol import Played
 from mlflow_adk_eval.criteria.efficiency import inference_calls, token_usage
 from mlflow_adk_eval.evalset import Content, EvalCase, IntermediateData, Invocation, Part
-from mlflow_adk_eval.results.report import Scored, Skipped
+from mlflow_adk_eval.results.outcomes import Scored, Skipped
 from tests.agents.http_kit import CARD, OLDER_CARD, A2AServer, calls, echo_a2a, had, said_in
 from tests.agents.test_calls import case_of
 from tests.judge.servers import HANG, RESET, Call, Reply, Server, serving

@@ -13,7 +13,7 @@ from mlflow_adk_eval.agents import OpenAIChatAgent
 from mlflow_adk_eval.agents.http.chat import completion_of
 from mlflow_adk_eval.criteria.efficiency import inference_calls, token_usage
 from mlflow_adk_eval.evalset import Content, EvalCase, Invocation, Part
-from mlflow_adk_eval.results.report import Scored
+from mlflow_adk_eval.results.outcomes import Scored
 from tests.agents.http_kit import calls, completion, echoing, had, tool_call
 from tests.agents.test_calls import case_of
 from tests.judge.servers import Call, Reply, replies, serving

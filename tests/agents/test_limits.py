@@ -22,7 +22,7 @@ from google.genai import types
 from mlflow_adk_eval.agents import Limits
 from mlflow_adk_eval.agents.adk.agent import AdkAgent, load_adk_agent
 from mlflow_adk_eval.agents.protocol import Played
-from mlflow_adk_eval.results.report import CaseResult
+from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.runner import Options, run
 from tests.agents.scripted import Scripted, call, calls, case_of, echo, finals, llm, play, results, text, user_text
 from tests.criteria.builders import RESPONSE, case, cases, config, turn

@@ -23,10 +23,10 @@ from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.config.eval_config import EvalConfig, parse_config
 from mlflow_adk_eval.errors import EvalSetError, UsageError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation
+from mlflow_adk_eval.evalset.conversation import Ending, Injection, Origin
 from mlflow_adk_eval.evalset.recording import RecordedEnding, RecordedInjection, RecordedRun
 from mlflow_adk_eval.ledger import Ledger, StartedRun
 from mlflow_adk_eval.report.adk_result import result_of
-from mlflow_adk_eval.results.conversation import Ending, Injection, Origin
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import Options, run, score
 from tests.agents.environments import ERROR, injecting
@@ -112,7 +112,7 @@ class TestAnyConversation:
         had = {(eval_id, index): data.draw(_like(eval_set, eval_id)) for eval_id in eval_set.eval_ids for index in range(num_runs)}
         report = run(eval_set, _Had(had), config_for(eval_set), Options(num_runs=num_runs))
         assert_same(report, replayed(report, tmp_path_factory.getbasetemp() / "judged.recording.json"))
-        assert load_recording(result_of(report)).runs == report.recording().runs
+        assert load_recording(result_of(report)).runs == adk_eval.recording_of_report(report).runs
 
 
 def _like(eval_set: EvalSet, eval_id: str) -> st.SearchStrategy[Played]:
@@ -229,7 +229,7 @@ def test_a_live_run_is_scored_again_as_it_was(kind: str, tmp_path: Path) -> None
         assert [(done.tool, done.kind) for done in by_id["plain"].injections] == [("book", "error")]
     else:
         assert by_id["talks on"].ending == Ending(reason="limit", detail="max_allowed_invocations of 4")
-    assert_same(report, score(eval_set, report.recording(), config))
+    assert_same(report, score(eval_set, adk_eval.recording_of_report(report), config))
     again = replayed(report, tmp_path / "trips.recording.json")
     assert_same(report, again)
     assert again.notes == ()
@@ -411,10 +411,10 @@ def test_recording_alone_is_what_an_evaluation_would_record() -> None:
     seen: list[tuple[int, int]] = []
     recording = adk_eval.record(TWO, agent_of_two, num_runs=2, agent_version="v7", progress=lambda done, of: seen.append((done, of)))
     report = run(TWO, resolve_agent(agent_of_two), ONLY_RESPONSES, Options(num_runs=2))
-    assert without_time(recording) == without_time(report.recording())
+    assert without_time(recording) == without_time(adk_eval.recording_of_report(report))
     assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert recording.origin
-    expected = report.recording().origin
+    expected = adk_eval.recording_of_report(report).origin
     assert expected
     assert recording.origin == replace(expected, agent_version="v7", recorded_at=recording.origin.recorded_at)
 

@@ -12,7 +12,7 @@ from mlflow_adk_eval.config.criteria import SETTINGS
 from mlflow_adk_eval.criteria.criterion import CaseRun, Planned, result_of
 from mlflow_adk_eval.judge import Jury, Paper, Question
 from mlflow_adk_eval.judge.question import Reading
-from mlflow_adk_eval.results.report import CriterionResult
+from mlflow_adk_eval.results.outcomes import CriterionResult
 
 Says = Callable[[Question, int], Mapping[str | None, str | None]]
 """What a vote says of each item, by its id; an item that is left out has no verdict."""

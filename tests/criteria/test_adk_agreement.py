@@ -17,7 +17,7 @@ from mlflow_adk_eval.criteria import REGISTRY, CaseRun
 from mlflow_adk_eval.criteria.criterion import Planned, result_of
 from mlflow_adk_eval.criteria.text.words import tokens
 from mlflow_adk_eval.evalset import Invocation, dump
-from mlflow_adk_eval.results.report import CriterionResult, Errored, Scored, Skipped
+from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored, Skipped
 from tests.criteria.builders import RESPONSE, TRAJECTORY, call, case, event, recorded, turn
 from tests.criteria.strategies import texts, turns
 from tests.strategies import QUICK

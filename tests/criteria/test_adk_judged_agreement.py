@@ -23,7 +23,7 @@ from mlflow_adk_eval.criteria.rubrics import FINAL_RESPONSE, RUBRIC_TYPES, TOOL_
 from mlflow_adk_eval.evalset import Content, ConversationScenario, EvalCase, Invocation, Part
 from mlflow_adk_eval.judge import Jury, Paper, Question
 from mlflow_adk_eval.judge.question import Reading
-from mlflow_adk_eval.results.report import CriterionResult, Errored, Scored
+from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored
 from tests.criteria.adk_judge import (
     HALLUCINATIONS,
     MATCH,

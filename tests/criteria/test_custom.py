@@ -11,7 +11,7 @@ from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.criteria import CaseRun, Planned, apply, plan
 from mlflow_adk_eval.criteria.custom import CustomMetric, judged_of, knows_adk, load_function
 from mlflow_adk_eval.errors import ConfigError
-from mlflow_adk_eval.results.report import CriterionResult, Errored, Judged, Scored
+from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Judged, Scored
 from tests.criteria import user_metrics
 from tests.criteria.builders import call, case, cases, run_of, scenario, turn
 

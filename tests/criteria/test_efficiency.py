@@ -7,7 +7,7 @@ import pytest
 from mlflow_adk_eval.config.eval_config import EFFICIENCY
 from mlflow_adk_eval.criteria.efficiency import MEASURES, PerTurn, duration, inference_calls, token_usage, tool_calls
 from mlflow_adk_eval.evalset import Invocation
-from mlflow_adk_eval.results.report import Errored, Scored, Skipped
+from mlflow_adk_eval.results.outcomes import Errored, Scored, Skipped
 from tests.criteria.builders import call, event, recorded, run_of, turn
 
 

@@ -8,7 +8,7 @@ from mlflow_adk_eval.config.criteria import JudgedSettings
 from mlflow_adk_eval.criteria.final_response import NAME, FinalResponseMatch, turns_without_reference
 from mlflow_adk_eval.evalset import Content, Invocation
 from mlflow_adk_eval.judge import load_prompt
-from mlflow_adk_eval.results.report import CriterionResult, Errored, Scored, Skipped
+from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored, Skipped
 from tests.criteria.builders import call, case, event, recorded, run_of, turn
 from tests.criteria.juries import Bench, judged
 

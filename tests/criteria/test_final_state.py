@@ -9,7 +9,7 @@ from mlflow_adk_eval.config.criteria import FinalStateSettings
 from mlflow_adk_eval.criteria import CaseRun
 from mlflow_adk_eval.criteria.final_state import FinalSessionState
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.results.report import Errored, Outcome, Scored, Skipped
+from mlflow_adk_eval.results.outcomes import Errored, Outcome, Scored, Skipped
 from tests.criteria.builders import case, turn
 
 

@@ -26,7 +26,7 @@ from mlflow_adk_eval.evalset import (
 )
 from mlflow_adk_eval.judge.question import Question, Reading
 from mlflow_adk_eval.judge.voting import Jury, Paper
-from mlflow_adk_eval.results.report import Errored, Judged, Outcome, Scored
+from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored
 from tests.criteria.builders import case, message, recorded, run_of, turn
 from tests.criteria.strategies import turns
 from tests.strategies import QUICK

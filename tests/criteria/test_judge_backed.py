@@ -18,7 +18,7 @@ from mlflow_adk_eval.evalset import AgentDetails, AppDetails, Invocation
 from mlflow_adk_eval.judge.prompt import load_prompt
 from mlflow_adk_eval.judge.question import Question
 from mlflow_adk_eval.judge.voting import Jury, Paper
-from mlflow_adk_eval.results.report import Errored, Judged, Outcome, Scored
+from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored
 from tests.criteria.builders import call, event, recorded, run_of, turn
 from tests.strategies import QUICK
 

@@ -20,13 +20,7 @@ from mlflow_adk_eval.criteria.judged_turns import (
     trivial,
 )
 from mlflow_adk_eval.judge import Finding, Item
-from mlflow_adk_eval.results.report import (
-    Errored,
-    Outcome,
-    Scored,
-    Skipped,
-    Vote,
-)
+from mlflow_adk_eval.results.outcomes import Errored, Outcome, Scored, Skipped, Vote
 from tests.criteria.builders import run_of, turn
 from tests.strategies import QUICK
 

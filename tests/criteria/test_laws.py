@@ -23,17 +23,7 @@ from mlflow_adk_eval.evalset import EvalCase, Invocation
 from mlflow_adk_eval.judge import Jury, Paper, Question, Request
 from mlflow_adk_eval.judge.question import Reading
 from mlflow_adk_eval.judge.voting import Ask
-from mlflow_adk_eval.results.report import (
-    TOLERANCE,
-    CaseResult,
-    CriterionResult,
-    Errored,
-    Judged,
-    Outcome,
-    Scored,
-    Vote,
-    mean,
-)
+from mlflow_adk_eval.results.outcomes import TOLERANCE, CaseResult, CriterionResult, Errored, Judged, Outcome, Scored, Vote, mean
 from mlflow_adk_eval.runner import score
 from mlflow_adk_eval.testing import ScriptedJudge
 from tests.criteria.builders import case, cases, scenario, turn

@@ -15,7 +15,8 @@ from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS, RapidMetric
 from mlflow_adk_eval.errors import ConfigError, JudgeError
 from mlflow_adk_eval.evalset import AgentDetails, AppDetails, Invocation
 from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.results.report import Errored, Report, Scored
+from mlflow_adk_eval.results.outcomes import Errored, Scored
+from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import score
 from mlflow_adk_eval.tracking.judge_facts import settings_params
 from tests.criteria.builders import call, case, cases, turn

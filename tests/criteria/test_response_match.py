@@ -14,7 +14,7 @@ from mlflow_adk_eval.criteria.text import words
 from mlflow_adk_eval.criteria.text.stemmer import stem
 from mlflow_adk_eval.criteria.text.words import rouge_1, tokens
 from mlflow_adk_eval.evalset import Content, Invocation, Part
-from mlflow_adk_eval.results.report import Scored
+from mlflow_adk_eval.results.outcomes import Scored
 from tests.criteria.builders import message, run_of, turn
 
 SUFFIXES = (

@@ -23,7 +23,7 @@ from mlflow_adk_eval.criteria.rubrics import (
 )
 from mlflow_adk_eval.evalset import AgentDetails, AppDetails, EvalCase, Invocation, Rubric
 from mlflow_adk_eval.judge import load_prompt
-from mlflow_adk_eval.results.report import CriterionResult, Errored, Scored
+from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored
 from tests.criteria.builders import call, case, event, recorded, scenario, turn
 from tests.criteria.juries import Bench, judged
 from tests.strategies import QUICK, invocations

@@ -21,7 +21,7 @@ from mlflow_adk_eval.evalset import (
     InvocationEvent,
     Part,
 )
-from mlflow_adk_eval.results.report import CriterionResult, Errored, Scored
+from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored
 from tests.criteria.builders import call, event, recorded, run_of, turn
 from tests.criteria.vertex_kit import by_us, said, scores
 from tests.judge.servers import Reply, serving

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.evalset import Content, FunctionResponse, Invocation, InvocationEvent, Part, dump
-from mlflow_adk_eval.results.report import Errored, Scored
+from mlflow_adk_eval.results.outcomes import Errored, Scored
 from tests.criteria.builders import call, event, recorded, run_of, turn
 from tests.criteria.vertex_kit import by_us, said, scores
 from tests.judge.servers import Server, serving

@@ -12,7 +12,7 @@ from mlflow_adk_eval.criteria.vertex import VERTEX
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.judge.client.client import Accounts, Calls
 from mlflow_adk_eval.judge.providers.vertex import VertexService
-from mlflow_adk_eval.results.report import CriterionResult, Scored
+from mlflow_adk_eval.results.outcomes import CriterionResult, Scored
 from tests.criteria.builders import run_of, turn
 from tests.judge.servers import Server
 from tests.judge.vertex_server import client_of

@@ -10,7 +10,7 @@ from hypothesis import given
 from mlflow_adk_eval.agents import Played
 from mlflow_adk_eval.errors import EvalSetError
 from mlflow_adk_eval.evalset import EvalCase, Invocation
-from mlflow_adk_eval.integrations.records import (
+from mlflow_adk_eval.tables.records import (
     EXPECTATIONS,
     case_of,
     cells_of,
@@ -20,7 +20,7 @@ from mlflow_adk_eval.integrations.records import (
     tells_of_tools,
     with_turns,
 )
-from mlflow_adk_eval.integrations.rows import row_of
+from mlflow_adk_eval.tables.rows import row_of
 from tests.strategies import eval_cases
 from tests.tracking.small import rooms, turn
 

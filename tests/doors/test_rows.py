@@ -12,8 +12,8 @@ import pytest
 
 from mlflow_adk_eval.errors import EvalSetError
 from mlflow_adk_eval.evalset import Content, EvalCase, FunctionCall, Invocation, Part, SessionInput
-from mlflow_adk_eval.integrations.cells import is_missing
-from mlflow_adk_eval.integrations.rows import (
+from mlflow_adk_eval.tables.cells import is_missing
+from mlflow_adk_eval.tables.rows import (
     CALLS,
     CELLS,
     MADE,

@@ -83,7 +83,7 @@ class House:
 
 
 def recorded(house: House) -> Mapping[str, Scores]:
-    return of_report(adk_eval.score(house.eval_set, house.recording(), thirty.CONFIG, thirty.judge()))
+    return of_report(adk_eval.score(house.eval_set, adk_eval.recording_of_report(house), thirty.CONFIG, thirty.judge()))
 
 
 def table(house: House) -> Mapping[str, Scores]:
@@ -141,7 +141,7 @@ def of_run(run_id: str) -> Mapping[str, Scores]:
 def genai_rows(house: House) -> Mapping[str, Scores]:
     """``mlflow.genai.evaluate`` on what an agent did."""
     from mlflow_adk_eval.agents import Played
-    from mlflow_adk_eval.integrations.records import outputs_of
+    from mlflow_adk_eval.tables.records import outputs_of
 
     rows = [
         row | {"outputs": outputs_of(Played(actual=house.cases[row["inputs"]["eval_id"]].actual))}

@@ -14,10 +14,10 @@ from mlflow_adk_eval import scorers
 from mlflow_adk_eval.agents import Played
 from mlflow_adk_eval.evalset import EvalSet, Invocation
 from mlflow_adk_eval.integrations.predict_fn import records
-from mlflow_adk_eval.integrations.records import outputs_of
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.judge.protocol import Refused, Request
 from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.tables.records import outputs_of
 from mlflow_adk_eval.testing import Answer, ScriptedJudge, answer_for
 from tests.doors.genai import QUIET, errors_of, feedback_of, genai_store, traces_of, values_of
 from tests.tracking.small import rooms, turn

@@ -14,12 +14,12 @@ from mlflow_adk_eval import score
 from mlflow_adk_eval.agents import Played
 from mlflow_adk_eval.errors import ConfigError, JudgeError
 from mlflow_adk_eval.evalset import EvalCase
-from mlflow_adk_eval.integrations.rows import Row, row_of
 from mlflow_adk_eval.integrations.scoring import Scoring, explained, scoring
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.judge.protocol import Refused, Unavailable
-from mlflow_adk_eval.results.report import Errored
+from mlflow_adk_eval.results.outcomes import Errored
 from mlflow_adk_eval.runtime import BACKGROUND
+from mlflow_adk_eval.tables.rows import Row, row_of
 from mlflow_adk_eval.testing import ScriptedJudge
 from tests.criteria.builders import RESPONSE, TRAJECTORY, call, case, cases, scenario, turn
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mlflow_adk_eval.gating.api import promote, verify
-from mlflow_adk_eval.results.report import Decision
+from mlflow_adk_eval.results.decision import Decision
 from tests.gate.gate_kit import Lab, evidence_of, report_of
 
 GOOD, BAD = report_of(), report_of(wrong=["heating"])

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mlflow_adk_eval.analysis.calibration import settings_sha256
+from mlflow_adk_eval.analysis.calibration.calibration import settings_sha256
 from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.gating.baseline.baseline import Baseline
@@ -14,17 +14,9 @@ from mlflow_adk_eval.gating.evidence.integrity import Evidence
 from mlflow_adk_eval.gating.policy.load import parse_policy
 from mlflow_adk_eval.gating.policy.model import Policy
 from mlflow_adk_eval.gating.rules.decide import decide
-from mlflow_adk_eval.results.report import (
-    CaseResult,
-    Check,
-    CriterionResult,
-    Errored,
-    Outcome,
-    Report,
-    Scored,
-    Vote,
-    case_outcome,
-)
+from mlflow_adk_eval.results.decision import Check
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Outcome, Scored, Vote, case_outcome
+from mlflow_adk_eval.results.report import Report
 from tests.gate.gate_kit import RESPONSE, evidence_of, turn
 
 Scores = Mapping[str, Sequence[float | None]]

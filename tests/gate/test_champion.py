@@ -16,7 +16,7 @@ from mlflow_adk_eval.gating.baseline.baseline import Rematch
 from mlflow_adk_eval.gating.baseline.find import overridden
 from mlflow_adk_eval.gating.evidence.integrity import Evidence
 from mlflow_adk_eval.gating.policy.load import load_policy
-from mlflow_adk_eval.results.report import Decision
+from mlflow_adk_eval.results.decision import Decision
 from tests.gate.gate_kit import TRAJECTORY, Lab, changed, eval_set_of, evidence_of, report_of, with_artifact
 
 

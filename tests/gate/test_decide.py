@@ -19,7 +19,7 @@ from mlflow_adk_eval.gating.evidence.integrity import Evidence, key_of_criterion
 from mlflow_adk_eval.gating.policy.load import parse_policy
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY
 from mlflow_adk_eval.gating.rules.decide import decide
-from mlflow_adk_eval.results.report import Decision
+from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.tracking.bundle import metrics_of
 from tests.gate.gate_kit import (
     CONFIG,

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from mlflow_adk_eval.gating.policy.model import Price
 from mlflow_adk_eval.gating.rules.measures import Measured, Source, answers_of, criteria_behind, measure, price_of
-from mlflow_adk_eval.results.report import Report, Vote
+from mlflow_adk_eval.results.outcomes import Vote
+from mlflow_adk_eval.results.report import Report
 from tests.gate.gate_kit import RESPONSE, TRAJECTORY
 from tests.gate.policy_kit import JUDGED, report_with, vote
 

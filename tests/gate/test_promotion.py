@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import mlflow_adk_eval as adk_eval
-from mlflow_adk_eval.errors import GateFailed, TrackingError, UsageError
+from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.gating.api import MlflowStore, gate, promote, verify
 from mlflow_adk_eval.gating.baseline.baseline import Baseline
 from mlflow_adk_eval.gating.evidence.integrity import Evidence
@@ -29,7 +29,7 @@ from mlflow_adk_eval.gating.promotion.claim import Patience
 from mlflow_adk_eval.gating.promotion.claims import Confirmation, text_of
 from mlflow_adk_eval.gating.promotion.promote import promote_in
 from mlflow_adk_eval.gating.promotion.record import Record, Target
-from mlflow_adk_eval.results.report import Decision
+from mlflow_adk_eval.results.decision import Decision, GateFailed
 from tests.gate.fence_kit import ledger_of
 from tests.gate.gate_kit import TRAJECTORY, Lab, evidence_of, report_of
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.errors import GateFailed
 from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
 from mlflow_adk_eval.gating.api import gate, promote
 from mlflow_adk_eval.gating.evidence.integrity import Evidence
+from mlflow_adk_eval.results.decision import GateFailed
 from tests.gate.gate_kit import (
     CONFIG,
     RESPONSE,

@@ -12,7 +12,7 @@ import pytest
 
 from mlflow_adk_eval.gating.api import promote
 from mlflow_adk_eval.gating.evidence.integrity import Evidence
-from mlflow_adk_eval.results.report import Decision
+from mlflow_adk_eval.results.decision import Decision
 from tests.gate.gate_kit import RESPONSE, TRAJECTORY, Lab, changed, evidence_of
 from tests.gate.policy_kit import JUDGED, cases, report_with, run_with, vote
 

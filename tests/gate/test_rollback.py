@@ -8,9 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 from mlflow_adk_eval.cli.gate import rollback_command
-from mlflow_adk_eval.errors import GateFailed, UsageError
+from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.gating.promotion.rollback import Move, Way, rollback
+from mlflow_adk_eval.results.decision import GateFailed
 from tests.gate.entrant import Entrant, promoted
 from tests.gate.fence_kit import ledger_of
 from tests.gate.gate_kit import Lab

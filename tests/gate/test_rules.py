@@ -17,7 +17,7 @@ from mlflow_adk_eval.gating.policy.model import Policy
 from mlflow_adk_eval.gating.rules.decide import decide
 from mlflow_adk_eval.gating.rules.max_drop import cases_to_decide, judge_drop, smallest_shown
 from mlflow_adk_eval.gating.rules.min_max import Limit, judge_interval
-from mlflow_adk_eval.results.report import Check, Decision
+from mlflow_adk_eval.results.decision import Check, Decision
 from tests.gate.gate_kit import RESPONSE, TRAJECTORY, changed, evidence_of
 from tests.gate.policy_kit import CHAMPION, JUDGED, Scores, calibration_of, cases, champion, only_check, policy, report_with, run_with, vote
 

@@ -15,7 +15,7 @@ from mlflow_adk_eval.gating.policy.load import load_policy
 from mlflow_adk_eval.gating.policy.model import Policy
 from mlflow_adk_eval.gating.promotion.record import read_record
 from mlflow_adk_eval.gating.promotion.verify import differences
-from mlflow_adk_eval.results.report import Check, Decision
+from mlflow_adk_eval.results.decision import Check, Decision
 from tests.gate.entrant import Entrant, promoted
 from tests.gate.gate_kit import TRAJECTORY, Lab
 

@@ -12,13 +12,8 @@ from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.gating.evidence.integrity import Evidence
 from mlflow_adk_eval.gating.rules.decide import decide
-from mlflow_adk_eval.results.report import (
-    CaseResult,
-    Outcome,
-    Report,
-    Scored,
-    Vote,
-)
+from mlflow_adk_eval.results.outcomes import CaseResult, Outcome, Scored, Vote
+from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.votes import dump_votes, parse_votes
 from tests.gate.gate_kit import Row, evidence_of, row_of, with_artifact, with_table
 from tests.tracking import judged

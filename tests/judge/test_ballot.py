@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mlflow_adk_eval.judge import Jury
 from mlflow_adk_eval.judge.voting import needed, settled
-from mlflow_adk_eval.results.report import Errored, Scored
+from mlflow_adk_eval.results.outcomes import Errored, Scored
 from tests.judge.ballots import PLACE, Judge, decided, paper, question
 
 LABELS = ("invalid", "valid")

@@ -23,7 +23,7 @@ from mlflow_adk_eval.criteria.rubric_quality import FinalResponseQuality, ToolUs
 from mlflow_adk_eval.criteria.rubrics import FINAL_RESPONSE, RUBRIC_TYPES, TOOL_USE, TRAJECTORY
 from mlflow_adk_eval.evalset import EvalCase, Invocation
 from mlflow_adk_eval.judge import Block, Item, Jury, Paper, Question, Request, load_prompt
-from mlflow_adk_eval.results.report import Scored
+from mlflow_adk_eval.results.outcomes import Scored
 from tests.judge.injections import DELIMITERS, INJECTIONS
 from tests.strategies import QUICK
 

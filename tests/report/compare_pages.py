@@ -6,19 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from mlflow_adk_eval import EvalConfig, EvalSet, Invocation, Vote, score
-from mlflow_adk_eval.analysis.comparison import Comparison, Side, compared, side_of
+from mlflow_adk_eval.analysis.comparison.compare import Comparison, Side, compared, side_of
 from mlflow_adk_eval.config.eval_config import FinalStateSettings, HallucinationsSettings, RubricSettings, ToolTrajectorySettings
 from mlflow_adk_eval.evalset import Rubric
+from mlflow_adk_eval.evalset.conversation import Origin
 from mlflow_adk_eval.report.html.compare import compare_html
-from mlflow_adk_eval.results.conversation import Origin
-from mlflow_adk_eval.results.report import (
-    CaseResult,
-    CriterionResult,
-    Errored,
-    Outcome,
-    Report,
-    Scored,
-)
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Outcome, Scored
+from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.testing import ScriptedJudge
 from tests.report.pages import CONFIG, QUALITY, rooms

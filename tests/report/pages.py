@@ -7,14 +7,8 @@ from typing import Any
 
 from mlflow_adk_eval import EvalConfig, EvalSet, Invocation, Vote, score
 from mlflow_adk_eval.report.html.report import html_of
-from mlflow_adk_eval.results.report import (
-    CaseResult,
-    CriterionResult,
-    Errored,
-    Report,
-    Scored,
-    Skipped,
-)
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Scored, Skipped
+from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.testing import Request, ScriptedJudge
 from tests.tracking.small import eval_set, turn

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from mlflow_adk_eval.report.console import decision_view
-from mlflow_adk_eval.results.report import Check, Decision
+from mlflow_adk_eval.results.decision import Check, Decision
 
 LIMIT = Check(
     measure="response_match_score",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from mlflow_adk_eval import score
-from mlflow_adk_eval.analysis.comparison import Comparison, compared, side_of
+from mlflow_adk_eval.analysis.comparison.compare import Comparison, compared, side_of
 from mlflow_adk_eval.report.console_compare import comparison_view
 from mlflow_adk_eval.report.html.text import words_for
 from mlflow_adk_eval.tracking.compare import compare

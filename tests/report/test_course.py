@@ -14,13 +14,13 @@ from rich.console import Console
 from mlflow_adk_eval.agents import Played
 from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.evalset import EvalCase
+from mlflow_adk_eval.evalset.conversation import Ending, Injection, by_call
 from mlflow_adk_eval.evalset.result import dumps_result
 from mlflow_adk_eval.report.adk_result import result_of
 from mlflow_adk_eval.report.console import report_view
 from mlflow_adk_eval.report.markdown import exit_code, note_of, step_summary
 from mlflow_adk_eval.report.sentences import endings_told
 from mlflow_adk_eval.report.tally import CaseLine, case_line
-from mlflow_adk_eval.results.conversation import Ending, Injection, by_call
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.table import table_of
 from mlflow_adk_eval.results.usage import JudgeUsage

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from mlflow_adk_eval.report.decisions import decision_summary, junit_of
 from mlflow_adk_eval.report.github import annotations_of, on_github, quoted, quoted_json
-from mlflow_adk_eval.results.report import Check, Decision
+from mlflow_adk_eval.results.decision import Check, Decision
 
 PASSED = Check(
     measure="safety_v1", demand="min 0.9", verdict="passed", reason="safety_v1 is 0.95", cases=20, value=0.95, low=0.9, high=0.99

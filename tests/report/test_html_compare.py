@@ -7,7 +7,7 @@ import re
 import pytest
 
 from mlflow_adk_eval import score
-from mlflow_adk_eval.analysis.comparison import compared, side_of
+from mlflow_adk_eval.analysis.comparison.compare import compared, side_of
 from mlflow_adk_eval.report.html.compare import HALF_WIDTH
 from mlflow_adk_eval.tracking.compare import compare
 from tests.repeated import FAILED, PASSED, repeated

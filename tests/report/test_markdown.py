@@ -13,7 +13,7 @@ from markdown_it.token import Token
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.report.markdown import STEP_SUMMARY, append_step_summary, plain, step_summary
 from mlflow_adk_eval.report.tally import CaseLine, ScoreLine, case_line, totals, verdict_of
-from mlflow_adk_eval.results.report import CaseResult, CriterionResult, Errored, Scored
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Scored
 from mlflow_adk_eval.results.usage import JudgeUsage
 
 HOSTILE = "a | b\n\n</td></tr><script>alert(1)</script> ![x](http://e.vil/y) `code` **bold** [l](http://e.vil) &lt;b&gt; $x$ ~~s~~ @you #1 \\| \x1b[31m"

@@ -7,16 +7,8 @@ from typing import Any
 
 from mlflow_adk_eval.config.eval_config import EvalConfig, parse_config
 from mlflow_adk_eval.evalset import EvalSet
-from mlflow_adk_eval.results.report import (
-    CaseResult,
-    CriterionResult,
-    Errored,
-    Outcome,
-    Report,
-    Scored,
-    Vote,
-    case_outcome,
-)
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Outcome, Scored, Vote, case_outcome
+from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.tracking.bundle import Bundle, bundle_of
 from tests.tracking.small import eval_set, turn

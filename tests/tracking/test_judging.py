@@ -12,7 +12,8 @@ import pytest
 
 from mlflow_adk_eval import score
 from mlflow_adk_eval.config.eval_config import parse_config
-from mlflow_adk_eval.results.report import Report, Vote
+from mlflow_adk_eval.results.outcomes import Vote
+from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.results.votes import parse_votes
 from mlflow_adk_eval.tracking.bundle import Bundle, Run, bundle_of, metrics_of

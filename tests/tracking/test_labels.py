@@ -10,7 +10,7 @@ import mlflow
 import pytest
 from mlflow.entities import AssessmentError, AssessmentSource, Trace
 
-from mlflow_adk_eval.analysis.calibration import Calibration
+from mlflow_adk_eval.analysis.calibration.calibration import Calibration
 from mlflow_adk_eval.analysis.calibration.labels import LabelError
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.results.report import Report

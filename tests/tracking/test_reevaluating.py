@@ -14,7 +14,7 @@ from mlflow_adk_eval.errors import AgentError, UsageError
 from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.gating.api import gate
 from mlflow_adk_eval.gating.baseline.baseline import Rematch
-from mlflow_adk_eval.results.report import Decision
+from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.testing import ScriptedJudge
 from mlflow_adk_eval.tracking import register
 from mlflow_adk_eval.tracking.reevaluate import reevaluation

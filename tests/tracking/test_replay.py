@@ -12,7 +12,7 @@ import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.evalset import EvalSet
-from mlflow_adk_eval.results.conversation import Ending
+from mlflow_adk_eval.evalset.conversation import Ending
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.tracking import recording_of_run
 from tests.agents.environments import ERROR, injecting
@@ -111,7 +111,7 @@ def test_a_run_is_judged_again_without_its_agent(store: str, report: Report) -> 
 
 
 def test_its_recording_is_what_the_report_would_save(store: str, report: Report) -> None:
-    found, saved = recording_of_run(str(report.run_id), store), report.recording()
+    found, saved = recording_of_run(str(report.run_id), store), adk_eval.recording_of_report(report)
     assert found.runs == saved.runs
     assert found.origin
     assert saved.origin
@@ -203,6 +203,6 @@ def test_a_report_that_is_logged_later_keeps_what_is_known_of_its_agent(store: s
     config = adk_eval.load_config({"criteria": {"response_match_score": 1}})
     report = adk_eval.score(cases(case("a", turn("yes"))), {"a": ["yes"]}, config)
     logged = log_report(report, agent_name="fn", tracking_uri=store)
-    assert recording_of_run(str(logged.run_id), store).runs == report.recording().runs
+    assert recording_of_run(str(logged.run_id), store).runs == adk_eval.recording_of_report(report).runs
     assert logged.origin is None
-    assert resolve_agent(replace(report, run_id=None).recording()).name == "recording"
+    assert resolve_agent(adk_eval.recording_of_report(replace(report, run_id=None))).name == "recording"

@@ -13,11 +13,11 @@ from mlflow_adk_eval.agents.protocol import Played
 from mlflow_adk_eval.agents.recordings.serialize import plain_invocation, played_course, played_of
 from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError, shown
 from mlflow_adk_eval.evalset import Content, EvalCase, EvalSet, EvalSetResult, Invocation, Part, parse_eval_set, stem_of
+from mlflow_adk_eval.evalset.conversation import Origin
 from mlflow_adk_eval.evalset.models import Json, Model
 from mlflow_adk_eval.evalset.parse import parse, read_text
 from mlflow_adk_eval.evalset.recording import RecordedSet, is_recording, parse_recorded
 from mlflow_adk_eval.evalset.result import EvalCaseResult, parse_result
-from mlflow_adk_eval.results.conversation import Origin
 from mlflow_adk_eval.results.usage import JudgeUsage
 
 

@@ -15,11 +15,12 @@ from mlflow_adk_eval.agents.recordings.recording import Recording
 from mlflow_adk_eval.agents.recordings.serialize import recorded_run
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet, eval_set_digest
+from mlflow_adk_eval.evalset.conversation import Origin
 from mlflow_adk_eval.evalset.digest import canonical, canonical_json
 from mlflow_adk_eval.evalset.recording import SCHEMA, RecordedCase, RecordedSet, dumps_recorded
 from mlflow_adk_eval.redact import redacted, secrets_of
-from mlflow_adk_eval.results.conversation import Origin
-from mlflow_adk_eval.results.report import CaseResult, Report
+from mlflow_adk_eval.results.outcomes import CaseResult
+from mlflow_adk_eval.results.report import Report
 
 NOT_HAD = "the recording was broken off before this conversation ended"
 
@@ -77,7 +78,7 @@ def save_recording(source: Report | Recording, path: str | Path) -> None:
     Raises:
         UsageError: if it cannot be written.
     """
-    text = dumps_recording(source.recording() if isinstance(source, Report) else source)
+    text = dumps_recording(recording_of_report(source) if isinstance(source, Report) else source)
     target = Path(path)
     partial = target.with_name(f"{target.name}.partial")
     try:

@@ -13,11 +13,11 @@ from pydantic_core import to_jsonable_python
 from mlflow_adk_eval.agents.protocol import Played
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.evalset import EvalCase, Invocation
+from mlflow_adk_eval.evalset.conversation import Ending, Injection
 from mlflow_adk_eval.evalset.digest import canonical, canonical_json
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.evalset.recording import RecordedCourse, RecordedEnding, RecordedInjection, RecordedRun, dumps_recorded, json_of
 from mlflow_adk_eval.ledger import Ledger
-from mlflow_adk_eval.results.conversation import Ending, Injection
 
 
 def recorded_run(played: Played) -> RecordedRun:

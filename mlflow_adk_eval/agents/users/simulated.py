@@ -14,8 +14,8 @@ from mlflow_adk_eval.agents.users.cues import cue_of
 from mlflow_adk_eval.config.criteria import UserSimulatorConfig
 from mlflow_adk_eval.errors import UsageError, shown
 from mlflow_adk_eval.evalset import Content, ConversationScenario, EvalCase, Invocation, Part
+from mlflow_adk_eval.evalset.conversation import Ending
 from mlflow_adk_eval.judge.user_model import Line, Speaker, line_of
-from mlflow_adk_eval.results.conversation import Ending
 
 UserFunction = Callable[[ConversationScenario, Sequence[Invocation]], Any]
 """From a scenario and the turns so far to the next message; ``None`` ends the conversation. Sync or async."""

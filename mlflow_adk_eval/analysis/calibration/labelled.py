@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mlflow_adk_eval.analysis.calibration import Disagreement, Labelled, People, Sample
 from mlflow_adk_eval.analysis.calibration.agreement import krippendorff_alpha, pair_agreement
+from mlflow_adk_eval.analysis.calibration.calibration import Disagreement, Labelled, People, Sample
 from mlflow_adk_eval.analysis.calibration.judge_error import design_effect
 from mlflow_adk_eval.analysis.calibration.labels import Judged, Opinion, Unit
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from mlflow_adk_eval.errors import InputError, Problem, did_you_mean, shown
 from mlflow_adk_eval.evalset.parse import read_text
-from mlflow_adk_eval.results.report import reaches
+from mlflow_adk_eval.results.outcomes import reaches
 
 _PASS = frozenset({"true", "yes", "pass", "passed"})
 _FAIL = frozenset({"false", "no", "fail", "failed"})

@@ -11,13 +11,7 @@ from typing import Literal
 from mlflow_adk_eval.analysis.comparison.causes import Cause, Place, causes_of, shortened
 from mlflow_adk_eval.analysis.comparison.side import Side
 from mlflow_adk_eval.analysis.comparison.turn import CellChange, TurnChange, outcomes_differ, turn_changes
-from mlflow_adk_eval.results.report import (
-    CaseResult,
-    CriterionResult,
-    Outcome,
-    Scored,
-    Verdict,
-)
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, Verdict
 
 Flip = Literal["worse", "better", "undecided", "flaky", "none"]
 """What became of a case's verdict: *worse* and *better* where every run of it passed on one side and failed on the other,

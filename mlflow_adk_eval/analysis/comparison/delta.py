@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from mlflow_adk_eval.analysis.comparison.side import Side
 from mlflow_adk_eval.analysis.stats import Paired, compare_paired, holm
 from mlflow_adk_eval.config.eval_config import SETTINGS, EvalConfig
-from mlflow_adk_eval.results.report import CaseResult, CriterionResult
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult
 
 CASE_RATE = "case_pass_rate"
 """What the share of case runs that passed is called."""

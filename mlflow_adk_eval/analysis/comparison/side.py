@@ -8,7 +8,8 @@ from typing import Any
 
 from mlflow_adk_eval.config.eval_config import CriterionSettings, EvalConfig
 from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
-from mlflow_adk_eval.results.report import CaseResult, Report, Verdict, Vote
+from mlflow_adk_eval.results.outcomes import CaseResult, Verdict, Vote
+from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.table import table_of
 
 Row = Mapping[str, Any]

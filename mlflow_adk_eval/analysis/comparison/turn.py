@@ -10,7 +10,7 @@ from typing import Any
 from mlflow_adk_eval.analysis.comparison.calls import CallChange, call_changes, calls_of
 from mlflow_adk_eval.analysis.comparison.side import Row, Side
 from mlflow_adk_eval.evalset import FunctionCall
-from mlflow_adk_eval.results.report import CaseResult, CriterionResult, Outcome, Scored
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored
 from mlflow_adk_eval.results.table import cell_at
 
 _LEAST_CHANGE = 1e-9

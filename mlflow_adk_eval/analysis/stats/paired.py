@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from mlflow_adk_eval.results.report import TOLERANCE, mean
+from mlflow_adk_eval.results.outcomes import TOLERANCE, mean
 
 _EXACT = 16
 """Up to so many cases that differ, all 65,536 ways to swap their runs are tried."""

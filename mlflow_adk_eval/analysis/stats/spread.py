@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mlflow_adk_eval.analysis.stats import compare_paired, wilson_interval
+from mlflow_adk_eval.results.outcomes import mean
 from mlflow_adk_eval.results.repeats import variance
-from mlflow_adk_eval.results.report import mean
 
 Source = Literal["baseline", "repeated runs", "unrelated scores", "interval"]
 """What a spread was learnt from: see `spread_of`."""

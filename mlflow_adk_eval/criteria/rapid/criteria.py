@@ -28,7 +28,7 @@ from mlflow_adk_eval.criteria.rapid.ratings import Judgement, compare, rate
 from mlflow_adk_eval.criteria.transcript import final_text, instructions_text, json_text, knowledge_text, user_text
 from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.judge.voting import Jury, Place
-from mlflow_adk_eval.results.report import Errored, Judged, Outcome, Scored
+from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored
 
 _ON_CALLS = ("tool_call_valid", "tool_name_match", "tool_parameter_key_match", "tool_parameter_kv_match")
 _NO_CALL = Scored(1.0, "No call was expected or made.")

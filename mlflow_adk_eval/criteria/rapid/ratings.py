@@ -10,7 +10,7 @@ from functools import partial
 from mlflow_adk_eval.config.rapid_catalogue import RapidMetric
 from mlflow_adk_eval.criteria.rapid.messages import Rated
 from mlflow_adk_eval.judge import Ballot, Block, Finding, Item, Jury, Place, Question, load_prompt
-from mlflow_adk_eval.results.report import Errored, Vote
+from mlflow_adk_eval.results.outcomes import Errored, Vote
 from mlflow_adk_eval.runtime import gathered
 
 _FIRST, _TIE, _SECOND = "first", "tie", "second"

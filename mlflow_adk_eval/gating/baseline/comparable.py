@@ -13,7 +13,8 @@ from mlflow_adk_eval.gating.evidence.read import Examined, examine
 from mlflow_adk_eval.gating.policy.model import Policy
 from mlflow_adk_eval.gating.rules.measures import compares_runs, criteria_behind
 from mlflow_adk_eval.gating.rules.subset import Waiving
-from mlflow_adk_eval.results.report import CaseResult, CriterionResult, Report
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult
+from mlflow_adk_eval.results.report import Report
 
 _NO_MATTER = frozenset({"threshold", "parallelism_limit"})
 """Settings that change no score: both runs are held to the thresholds of the candidate's."""

@@ -14,17 +14,7 @@ from mlflow_adk_eval.evalset import EvalCase
 from mlflow_adk_eval.gating.evidence.artifacts import Documents, planned
 from mlflow_adk_eval.gating.evidence.integrity import FOLDER, VOTES, Evidence, few
 from mlflow_adk_eval.gating.evidence.table_rows import Row, Rows, place, read_rows
-from mlflow_adk_eval.results.report import (
-    TOLERANCE,
-    CaseResult,
-    CriterionResult,
-    Errored,
-    Outcome,
-    Scored,
-    Skipped,
-    Vote,
-    case_outcome,
-)
+from mlflow_adk_eval.results.outcomes import TOLERANCE, CaseResult, CriterionResult, Errored, Outcome, Scored, Skipped, Vote, case_outcome
 from mlflow_adk_eval.results.table import case_column, columns_of
 from mlflow_adk_eval.results.votes import judged_criteria, parse_votes
 

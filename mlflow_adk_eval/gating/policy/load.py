@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from mlflow_adk_eval.analysis.calibration import load_calibration
+from mlflow_adk_eval.analysis.calibration.calibration import load_calibration
 from mlflow_adk_eval.errors import PolicyError, Problem, shown
 from mlflow_adk_eval.evalset.parse import problems_of, read_text
 from mlflow_adk_eval.evalset.schema import unknown_keys

@@ -32,7 +32,7 @@ from mlflow_adk_eval.gating.promotion.record import (
 from mlflow_adk_eval.gating.promotion.target import Target, named, version_problems
 from mlflow_adk_eval.gating.rules.decide import decide
 from mlflow_adk_eval.gating.store import Store
-from mlflow_adk_eval.results.report import Decision
+from mlflow_adk_eval.results.decision import Decision
 
 FindBaseline = Callable[[Evidence], Baseline | None]
 _ATTEMPTS = 3

@@ -21,7 +21,7 @@ from mlflow_adk_eval.gating.promotion.target import (
     check_version,
     version_problems,
 )
-from mlflow_adk_eval.results.report import Decision
+from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.runtime import user_at_host
 
 __all__ = [

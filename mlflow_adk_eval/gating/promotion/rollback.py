@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from mlflow_adk_eval.errors import GateFailed, UsageError
+from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY
 from mlflow_adk_eval.gating.promotion.claim import (
     PATIENCE,
@@ -24,7 +24,7 @@ from mlflow_adk_eval.gating.promotion.signing import Verifier, load_signer, load
 from mlflow_adk_eval.gating.promotion.target import check_alias, check_version, named
 from mlflow_adk_eval.gating.promotion.verify import Standing, standing
 from mlflow_adk_eval.gating.store import Store
-from mlflow_adk_eval.results.report import Decision
+from mlflow_adk_eval.results.decision import Decision, GateFailed
 
 LAST = f"{TAG}.last_rollback"
 """Where a version says that the alias was taken back to it."""

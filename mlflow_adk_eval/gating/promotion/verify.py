@@ -26,7 +26,7 @@ from mlflow_adk_eval.gating.promotion.signing import SIGNATURE, Verifier
 from mlflow_adk_eval.gating.promotion.target import Target, Version, version_problems
 from mlflow_adk_eval.gating.rules.decide import decide
 from mlflow_adk_eval.gating.store import Store
-from mlflow_adk_eval.results.report import Check, Decision
+from mlflow_adk_eval.results.decision import Check, Decision
 
 _CLOSE = 1e-9
 _WHAT = ("measure", "slice", "demand")

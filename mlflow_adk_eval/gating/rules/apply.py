@@ -13,7 +13,8 @@ from mlflow_adk_eval.gating.rules.max_drop import Drop, check_drops, drop_of
 from mlflow_adk_eval.gating.rules.measures import Measured, Source, measure, missing_told
 from mlflow_adk_eval.gating.rules.min_max import check_corrected, check_interval, check_mean, limits_of
 from mlflow_adk_eval.gating.rules.subset import select
-from mlflow_adk_eval.results.report import Check, Report
+from mlflow_adk_eval.results.decision import Check
+from mlflow_adk_eval.results.report import Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

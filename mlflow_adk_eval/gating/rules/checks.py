@@ -8,7 +8,8 @@ from typing import Any
 
 from mlflow_adk_eval.gating.policy.model import Rule
 from mlflow_adk_eval.gating.rules.measures import Measured
-from mlflow_adk_eval.results.report import Check, Verdict
+from mlflow_adk_eval.results.decision import Check
+from mlflow_adk_eval.results.outcomes import Verdict
 
 _MAX_EXAMPLES = 3
 _LARGE = 1e12

@@ -15,7 +15,9 @@ from mlflow_adk_eval.gating.rules.apply import Bench, Ruling, apply_rules
 from mlflow_adk_eval.gating.rules.pins import pin_problems, pins_told
 from mlflow_adk_eval.gating.rules.reasons import check_min_cases, check_must_pass, check_thresholds, evaluated, unevaluated
 from mlflow_adk_eval.gating.rules.subset import waiving
-from mlflow_adk_eval.results.report import Check, Decision, Report, Verdict
+from mlflow_adk_eval.results.decision import Check, Decision
+from mlflow_adk_eval.results.outcomes import Verdict
+from mlflow_adk_eval.results.report import Report
 
 
 def decide(

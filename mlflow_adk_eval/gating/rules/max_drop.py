@@ -25,7 +25,8 @@ from mlflow_adk_eval.gating.rules.checks import (
     percent,
 )
 from mlflow_adk_eval.gating.rules.measures import Measured
-from mlflow_adk_eval.results.report import TOLERANCE, Check, Verdict
+from mlflow_adk_eval.results.decision import Check
+from mlflow_adk_eval.results.outcomes import TOLERANCE, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,15 +12,8 @@ from mlflow_adk_eval.config.eval_config import EFFICIENCY, SETTINGS
 from mlflow_adk_eval.errors import did_you_mean
 from mlflow_adk_eval.gating.evidence.integrity import few
 from mlflow_adk_eval.gating.policy.model import AGENT, COST, Price
-from mlflow_adk_eval.results.report import (
-    CaseResult,
-    CriterionResult,
-    Report,
-    Scored,
-    Vote,
-    mean,
-    reason_of,
-)
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Scored, Vote, mean, reason_of
+from mlflow_adk_eval.results.report import Report
 
 _MILLION = 1_000_000
 _VERSION = re.compile(r"[-@:](?:v?\d[\d.-]*|latest)")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mlflow_adk_eval.analysis.calibration import calibration_problems, corrected_of, load_calibration
+from mlflow_adk_eval.analysis.calibration.calibration import calibration_problems, corrected_of, load_calibration
 from mlflow_adk_eval.analysis.stats import Interval, mean_interval
 from mlflow_adk_eval.config.eval_config import JudgedSettings
 from mlflow_adk_eval.gating.evidence.read import Examined
@@ -20,13 +20,9 @@ from mlflow_adk_eval.gating.rules.checks import (
     percent,
 )
 from mlflow_adk_eval.gating.rules.measures import SHARE, Measured
-from mlflow_adk_eval.results.report import (
-    TOLERANCE,
-    Check,
-    Report,
-    Verdict,
-    reaches,
-)
+from mlflow_adk_eval.results.decision import Check
+from mlflow_adk_eval.results.outcomes import TOLERANCE, Verdict, reaches
+from mlflow_adk_eval.results.report import Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

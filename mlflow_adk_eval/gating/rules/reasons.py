@@ -10,18 +10,9 @@ from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.gating.evidence.integrity import few
 from mlflow_adk_eval.gating.policy.model import Policy
 from mlflow_adk_eval.gating.rules.checks import cases_told
-from mlflow_adk_eval.results.report import (
-    CaseResult,
-    Check,
-    CriterionResult,
-    CriterionSummary,
-    Errored,
-    Report,
-    Scored,
-    Skipped,
-    Verdict,
-    reason_of,
-)
+from mlflow_adk_eval.results.decision import Check
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Scored, Skipped, Verdict, reason_of
+from mlflow_adk_eval.results.report import CriterionSummary, Report
 
 _MAX_EXAMPLES = 3
 _MAX_REASON = 200

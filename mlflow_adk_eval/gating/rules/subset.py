@@ -10,7 +10,8 @@ from fnmatch import fnmatchcase
 from mlflow_adk_eval.errors import did_you_mean
 from mlflow_adk_eval.evalset import EvalCase, EvalSet
 from mlflow_adk_eval.gating.policy.model import Policy, Slice, Waiver
-from mlflow_adk_eval.results.report import CaseResult, Report
+from mlflow_adk_eval.results.outcomes import CaseResult
+from mlflow_adk_eval.results.report import Report
 
 
 @dataclass(frozen=True, slots=True)

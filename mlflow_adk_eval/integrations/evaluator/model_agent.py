@@ -11,8 +11,8 @@ from mlflow_adk_eval.agents import Played
 from mlflow_adk_eval.agents.conversation import NO_USER, described
 from mlflow_adk_eval.errors import UsageError, shown
 from mlflow_adk_eval.evalset import EvalCase, dump
-from mlflow_adk_eval.integrations.records import cells_of
-from mlflow_adk_eval.integrations.rows import row_of
+from mlflow_adk_eval.tables.records import cells_of
+from mlflow_adk_eval.tables.rows import row_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

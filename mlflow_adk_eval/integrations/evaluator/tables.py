@@ -11,8 +11,8 @@ from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError, did_you_mean, shown
 from mlflow_adk_eval.evalset import EvalCase, EvalSet
 from mlflow_adk_eval.evalset.digest import canonical
-from mlflow_adk_eval.integrations.rows import CELLS, Row, row_of
 from mlflow_adk_eval.integrations.scoring import NEEDS
+from mlflow_adk_eval.tables.rows import CELLS, Row, row_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

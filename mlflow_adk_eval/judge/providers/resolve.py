@@ -6,27 +6,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from pydantic import BaseModel, ValidationError
-
-from mlflow_adk_eval.errors import JudgeError, Problem, did_you_mean, shown
-from mlflow_adk_eval.evalset.parse import problems_of
-from mlflow_adk_eval.evalset.schema import unknown_keys
+from mlflow_adk_eval.errors import JudgeError, did_you_mean, shown
 from mlflow_adk_eval.judge.options import JudgeOptions
 from mlflow_adk_eval.judge.protocol import Judge
 from mlflow_adk_eval.judge.providers.function import CallableJudge
-
-
-def problems_of_settings(model: type[BaseModel], settings: Mapping[str, Any]) -> list[Problem]:
-    """Return what keeps `settings` from being a `model`: unknown keys and values of another kind."""
-    value = dict(settings)
-    try:
-        model.model_validate(value, extra="forbid")
-    except ValidationError as error:
-        details = error.errors(include_url=False)
-        found = problems_of(model, value, details, [key for key in unknown_keys(model, value) if key.amiss], at="$")
-        return found or [Problem("$", details[0]["msg"], f"settings of {model.__name__}")]
-    return []
-
 
 _GOOGLE = re.compile(r"(models/)?(gemini|gemma)-\S+|(projects|publishers|tunedModels)/\S+")
 _PROVIDER = re.compile(r"[\w.-]+/\S+")

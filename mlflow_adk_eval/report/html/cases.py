@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from mlflow_adk_eval.config.eval_config import ToolTrajectorySettings
 from mlflow_adk_eval.evalset import EvalCase
+from mlflow_adk_eval.evalset.conversation import EndReason
 from mlflow_adk_eval.report.html.text import Words, on_one_line
 from mlflow_adk_eval.report.html.turns import Tools, TurnView, threshold_text, turn_view
 from mlflow_adk_eval.report.repeats import (
@@ -18,16 +19,10 @@ from mlflow_adk_eval.report.repeats import (
     rates_told,
     spread_lines,
 )
-from mlflow_adk_eval.results.conversation import EndReason
 from mlflow_adk_eval.results.findings import votes_by_turn
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Verdict, reason_of
 from mlflow_adk_eval.results.repeats import CaseRepeats, Repeats
-from mlflow_adk_eval.results.report import (
-    CaseResult,
-    CriterionResult,
-    Report,
-    Verdict,
-    reason_of,
-)
+from mlflow_adk_eval.results.report import Report
 
 _MOST_FLAKY = 200
 _MOST_MARKS = 20

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mlflow_adk_eval.config.eval_config import EFFICIENCY
-from mlflow_adk_eval.results.report import CriterionSummary, reaches
+from mlflow_adk_eval.results.outcomes import reaches
+from mlflow_adk_eval.results.report import CriterionSummary
 
 WIDTH, HEIGHT = 200, 40
 """In the units of the picture, without its labels."""

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from markupsafe import Markup
 
-from mlflow_adk_eval.analysis.comparison import FLIPS, CaseChange, Comparison, JudgeCost
+from mlflow_adk_eval.analysis.comparison.compare import FLIPS, CaseChange, Comparison, JudgeCost
 from mlflow_adk_eval.analysis.comparison.delta import Delta
 from mlflow_adk_eval.analysis.comparison.differences import Difference
 from mlflow_adk_eval.report.compare_words import (

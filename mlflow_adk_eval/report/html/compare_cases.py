@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from mlflow_adk_eval.analysis.comparison import CaseChange
 from mlflow_adk_eval.analysis.comparison.calls import CallChange
 from mlflow_adk_eval.analysis.comparison.case import CriterionChange
 from mlflow_adk_eval.analysis.comparison.causes import Cause, reason
+from mlflow_adk_eval.analysis.comparison.compare import CaseChange
 from mlflow_adk_eval.analysis.comparison.turn import CellChange, Done, TurnChange
 from mlflow_adk_eval.evalset import FunctionCall
 from mlflow_adk_eval.report.compare_words import change_told, runs_told, score_told, state_of, verdict_told

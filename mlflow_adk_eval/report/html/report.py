@@ -17,7 +17,8 @@ from mlflow_adk_eval.report.html.page import policy, source, template
 from mlflow_adk_eval.report.html.text import Words, on_one_line, rationale_html, words_for
 from mlflow_adk_eval.report.html.turns import Tools, threshold_text
 from mlflow_adk_eval.report.sentences import accounts, course_facts, outages_of
-from mlflow_adk_eval.results.report import CaseResult, CriterionSummary, Report, Verdict
+from mlflow_adk_eval.results.outcomes import CaseResult, Verdict
+from mlflow_adk_eval.results.report import CriterionSummary, Report
 
 _FIRST_REASONS, _MOST_REASONS = 5, 200
 _RATIONALES = 10_000

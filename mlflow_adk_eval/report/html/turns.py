@@ -11,18 +11,10 @@ from markupsafe import Markup, escape
 from mlflow_adk_eval.config.eval_config import ToolTrajectorySettings
 from mlflow_adk_eval.criteria.text.alignment import Step, align
 from mlflow_adk_eval.evalset import FunctionCall, Invocation
+from mlflow_adk_eval.evalset.conversation import Injection, by_call
 from mlflow_adk_eval.report.html.text import Pieces, Words, differing, json_text, on_one_line
-from mlflow_adk_eval.results.conversation import Injection, by_call
 from mlflow_adk_eval.results.findings import Finding, findings_of
-from mlflow_adk_eval.results.report import (
-    CaseResult,
-    CriterionResult,
-    Outcome,
-    Scored,
-    Verdict,
-    Vote,
-    reason_of,
-)
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, Verdict, Vote, reason_of
 from mlflow_adk_eval.results.table import cell_at, row_verdict
 
 Rationale = Callable[[str], Markup]

@@ -12,7 +12,8 @@ from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.evalset import ConversationScenario, EvalCase, EvalSet
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.judge.session import JudgeSetup
-from mlflow_adk_eval.results.report import CaseResult, Report
+from mlflow_adk_eval.results.outcomes import CaseResult
+from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import Options, run
 from mlflow_adk_eval.testing import Answer, Request, ScriptedJudge
 

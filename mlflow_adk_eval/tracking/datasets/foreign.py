@@ -11,8 +11,8 @@ from mlflow_adk_eval.errors import EvalSetError, Problem, shown
 from mlflow_adk_eval.evalset import EvalCase
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.evalset.parse import parse
-from mlflow_adk_eval.integrations.records import EXPECTATIONS
-from mlflow_adk_eval.integrations.rows import row_of
+from mlflow_adk_eval.tables.records import EXPECTATIONS
+from mlflow_adk_eval.tables.rows import row_of
 
 OTHERS = "mlflow_expectations"
 """The unknown field of a case that keeps what a record expects and ADK has no word for, such as MLflow's ``guidelines``."""

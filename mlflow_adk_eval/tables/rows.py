@@ -16,7 +16,7 @@ from mlflow_adk_eval.errors import EvalSetError, Problem, shown
 from mlflow_adk_eval.evalset import Content, EvalCase, Invocation, Part, Rubric, SessionInput
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.evalset.parse import parse
-from mlflow_adk_eval.integrations.cells import (
+from mlflow_adk_eval.tables.cells import (
     is_list,
     is_missing,
     list_of,

@@ -16,9 +16,9 @@ from mlflow_adk_eval.config.eval_config import DEFAULT_CONFIG
 from mlflow_adk_eval.config.inputs import EvalSetSource, load_inputs
 from mlflow_adk_eval.errors import EvalSetError, Problem, TrackingError, UsageError, shown
 from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
-from mlflow_adk_eval.integrations.dataset_records import cases_of, changes, records_of
-from mlflow_adk_eval.integrations.dataset_store import DatasetStore, is_dataset_id
 from mlflow_adk_eval.tracking.client import connect, experiment_of, reaching_mlflow
+from mlflow_adk_eval.tracking.datasets.records import cases_of, changes, records_of
+from mlflow_adk_eval.tracking.datasets.store import DatasetStore, is_dataset_id
 
 if TYPE_CHECKING:
     from mlflow.genai.datasets import EvaluationDataset

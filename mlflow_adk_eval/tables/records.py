@@ -13,7 +13,7 @@ from mlflow_adk_eval.errors import EvalSetError, Problem, shown
 from mlflow_adk_eval.evalset import Content, EvalCase, Invocation, Part, dump
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.evalset.parse import parse
-from mlflow_adk_eval.integrations.rows import is_missing
+from mlflow_adk_eval.tables.rows import is_missing
 
 CASE = "eval_case"
 """The expectation that holds a whole case."""

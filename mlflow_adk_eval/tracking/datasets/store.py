@@ -11,8 +11,8 @@ from mlflow import MlflowClient
 from mlflow.entities import EvaluationDataset
 
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.integrations.dataset_records import Changes, Stored
 from mlflow_adk_eval.tracking.client import existing
+from mlflow_adk_eval.tracking.datasets.records import Changes, Stored
 
 T = TypeVar("T")
 

@@ -1,0 +1,83 @@
+"""What the gate decided about a run, and the error of whoever wanted it to pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mlflow_adk_eval.errors import AdkEvalError
+from mlflow_adk_eval.results.outcomes import Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """What one demand of a policy came to, with its numbers; ``None`` where there is no such number."""
+
+    measure: str
+    """A criterion, or another measure such as ``case_pass_rate``."""
+    slice: str = ""
+    """The name of the slice; empty for all cases."""
+    demand: str
+    """Such as ``min 0.8`` or ``max_drop 0.02``."""
+    verdict: Verdict
+    reason: str
+    """A sentence with the numbers."""
+    cases: int
+    """How many cases it rests on."""
+    value: float | None = None
+    low: float | None = None
+    """The confidence interval of the value; in a comparison that of the difference, each end of which holds with the confidence."""
+    high: float | None = None
+    baseline: float | None = None
+    """The baseline's value over the same cases."""
+    difference: float | None = None
+    """The value less the baseline's."""
+    p_value: float | None = None
+    """Of the hypothesis that it is no worse than the baseline, adjusted for the number of comparisons."""
+    needed: int | None = None
+    """How many cases would decide it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What the gate decided about a run, with the numbers it decided on."""
+
+    verdict: Verdict
+    reasons: tuple[str, ...]
+    """Sentences with numbers; for a pass, what was checked."""
+    run_id: str
+    evidence_sha256: str
+    """The hash of the run's manifest, and so of every artifact the decision rests on; empty where there is none."""
+    policy_sha256: str
+    scores: Mapping[str, float | None] = field(default_factory=dict)
+    """The case mean of each criterion, recomputed from the run's table."""
+    decided_at: str = ""
+    """ISO 8601, UTC."""
+    decided_by: str = ""
+    """Who asked, as ``user@host`` or the CI job."""
+    checks: tuple[Check, ...] = ()
+    """What each demand of the policy came to."""
+    waived: tuple[str, ...] = ()
+    """The waivers that were used, as sentences."""
+    notes: tuple[str, ...] = ()
+    """What the reader should know besides, such as that there was no champion to compare with."""
+    baseline_run_id: str = ""
+    """The run that it was compared with; empty where there was none."""
+    baseline_sha256: str = ""
+    """The hash of that run's manifest."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the promotion may go ahead."""
+        return self.verdict == "passed"
+
+
+class GateFailed(AdkEvalError):  # noqa: N818 - a verdict, not a mishap
+    """The decision was not *passed*."""
+
+    def __init__(self, decision: Decision) -> None:
+        """Carry the `decision` with its reasons."""
+        self.decision = decision
+        self.exit_code = 1 if decision.verdict == "failed" else 2
+        reasons = "\n".join(f"  - {reason}" for reason in decision.reasons)
+        super().__init__(f"gate {decision.verdict}:\n{reasons}")

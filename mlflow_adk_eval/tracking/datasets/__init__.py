@@ -1,0 +1,1 @@
+"""Eval sets as MLflow's evaluation datasets, and back without loss."""
