@@ -26,7 +26,7 @@ PROJECT: dict[str, Any] = nox.project.load_toml("pyproject.toml")
 SHOWN = ("mlflow", "google-adk", "google-genai", "pydantic", "pandas")
 EXTRAS = ".[adk,litellm,vertex]"
 QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "PYTHONWARNDEFAULTENCODING": ""}
-SUITE = ("tests", "-m", "not browser", "--ignore=tests/test_pages.py", "--ignore=tests/test_benchmarks.py")
+SUITE = ("tests", "-m", "not browser", "--ignore=tests/pages/test_pages.py", "--ignore=tests/benchmarks/test_benchmarks.py")
 # google-api-core says so of Python 3.11 by the date, whatever is tested.
 EXPECTED = ("-W", "ignore:You are using a Python version:FutureWarning")
 

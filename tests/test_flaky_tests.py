@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.testing import evaluate_agent
-from tests.test_pytest_plugin import CONFIG, eval_set, run, turn
+from tests.testing.test_pytest_plugin import CONFIG, eval_set, run, turn
 
 CASES = {"steady": [turn("hi", "Hello there")], "moody": [turn("hi", "Good morning")], "bad": [turn("hi", "Good evening")]}
 RUNS = 3

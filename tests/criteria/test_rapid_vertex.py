@@ -20,9 +20,9 @@ from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import score
 from mlflow_adk_eval.tracking.judge_facts import settings_params
 from tests.criteria.builders import call, case, cases, turn
+from tests.criteria.rapid.vertex_kit import asked_in, camel, rapid, usual
+from tests.judge.providers.vertex_server import LOCATION, PROJECT, error
 from tests.judge.servers import Server, serving
-from tests.judge.vertex_server import LOCATION, PROJECT, error
-from tests.rapid_eval.vertex_kit import asked_in, camel, rapid, usual
 
 JUDGED = [metric for metric in RAPID_METRICS.values() if metric.kind == "judged"]
 WITH_REFERENCE = [metric for metric in JUDGED if "use_reference" in metric.spec]

@@ -24,8 +24,8 @@ from mlflow_adk_eval.evalset import (
 from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored
 from tests.criteria.builders import call, event, recorded, run_of, turn
 from tests.criteria.vertex_kit import by_us, said, scores
+from tests.judge.providers.vertex_server import error, evaluating, metric_of, row, said_in, verdict
 from tests.judge.servers import Reply, serving
-from tests.judge.vertex_server import error, evaluating, metric_of, row, said_in, verdict
 
 SAFETY, COHERENCE, SUCCESS = "safety_v1", "response_evaluation_score", "multi_turn_task_success_v1"
 WHOLE = (SUCCESS, "multi_turn_trajectory_quality_v1", "multi_turn_tool_use_quality_v1")

@@ -14,8 +14,8 @@ from mlflow_adk_eval.evalset import Content, FunctionResponse, Invocation, Invoc
 from mlflow_adk_eval.results.outcomes import Errored, Scored
 from tests.criteria.builders import call, event, recorded, run_of, turn
 from tests.criteria.vertex_kit import by_us, said, scores
+from tests.judge.providers.vertex_server import LOCATION, PROJECT, error, evaluating, metric_of, row, said_in, verdict
 from tests.judge.servers import Server, serving
-from tests.judge.vertex_server import LOCATION, PROJECT, error, evaluating, metric_of, row, said_in, verdict
 
 facade = pytest.importorskip("google.adk.evaluation.vertex_ai_eval_facade", reason="google-adk[eval] is not installed")
 agentplatform = pytest.importorskip("agentplatform", reason="google-cloud-aiplatform[evaluation] is not installed")

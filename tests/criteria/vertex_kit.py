@@ -14,8 +14,8 @@ from mlflow_adk_eval.judge.client.client import Accounts, Calls
 from mlflow_adk_eval.judge.providers.vertex import VertexService
 from mlflow_adk_eval.results.outcomes import CriterionResult, Scored
 from tests.criteria.builders import run_of, turn
+from tests.judge.providers.vertex_server import client_of
 from tests.judge.servers import Server
-from tests.judge.vertex_server import client_of
 
 
 def by_us(server: Server, name: str, run: CaseRun, **settings: Any) -> CriterionResult:

@@ -12,10 +12,10 @@ from mlflow_adk_eval.analysis.comparison.compare import Comparison, compared, si
 from mlflow_adk_eval.report.console_compare import comparison_view
 from mlflow_adk_eval.report.html.text import words_for
 from mlflow_adk_eval.tracking.compare import compare
-from tests.repeated import FAILED, PASSED, repeated
+from tests.analysis.test_comparison import with_set
 from tests.report.compare_pages import comparison, hostile
 from tests.report.pages import ATTACKS
-from tests.test_comparison import with_set
+from tests.results.repeated import FAILED, PASSED, repeated
 from tests.tracking.small import eval_set, turn
 
 

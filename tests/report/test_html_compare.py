@@ -10,10 +10,10 @@ from mlflow_adk_eval import score
 from mlflow_adk_eval.analysis.comparison.compare import compared, side_of
 from mlflow_adk_eval.report.html.compare import HALF_WIDTH
 from mlflow_adk_eval.tracking.compare import compare
-from tests.repeated import FAILED, PASSED, repeated
+from tests.analysis.test_comparison import with_set
 from tests.report.compare_pages import comparison, hostile_page, page
 from tests.report.pages import ATTACKS, Elements
-from tests.test_comparison import with_set
+from tests.results.repeated import FAILED, PASSED, repeated
 from tests.tracking.small import eval_set, turn
 
 PLAIN = "zebra"

@@ -14,8 +14,8 @@ from mlflow_adk_eval.report.repeats import flaky_told, ranges_told, rates_told, 
 from mlflow_adk_eval.report.tally import CaseLine, case_line, flaky_of
 from mlflow_adk_eval.results.report import Report
 from tests.criteria.builders import RESPONSE
-from tests.repeated import FAILED, LOST, PASSED, case_run, repeated, result
 from tests.report.pages import ATTACKS, Elements, hostile, page, visible
+from tests.results.repeated import FAILED, LOST, PASSED, case_run, repeated, result
 
 REPORT = repeated({"steady": [PASSED] * 3, "heat": [PASSED, 0.25, PASSED], "lamp": [FAILED, LOST, PASSED]})
 ONCE = repeated({"steady": [PASSED], "heat": [FAILED]})

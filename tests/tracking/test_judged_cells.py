@@ -13,7 +13,7 @@ from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.gating.api import MlflowStore
 from mlflow_adk_eval.results.votes import dump_votes
 from mlflow_adk_eval.tracking.judged_cells import judged_run
-from tests.gate.gate_kit import evidence_of, report_of, with_artifact
+from tests.gating.gate_kit import evidence_of, report_of, with_artifact
 from tests.tracking import judged
 from tests.tracking.judged import MATCH, RUBRICS, TRAJECTORY
 

@@ -17,7 +17,7 @@ from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.testing import Request, answer_for
 from mlflow_adk_eval.tracking.calibrate import calibrate
 from mlflow_adk_eval.tracking.client import experiment_id
-from tests.calibrated import CASES, EXPERIMENT, MATCH, RUBRICS, TASK, answers, deserves, evaluated
+from tests.analysis.calibrated import CASES, EXPERIMENT, MATCH, RUBRICS, TASK, answers, deserves, evaluated
 
 SHORT, POLITE = "short", "polite"
 Traces = dict[tuple[str, int], str]

@@ -15,7 +15,7 @@ import pytest
 from mlflow_adk_eval import GateFailed, evaluate, gate
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.tracking.bundle import bundle_of, load, metrics_of, series_of_repeats
-from tests.repeated import PASSED, repeated
+from tests.results.repeated import PASSED, repeated
 from tests.tracking.conftest import copied
 from tests.tracking.small import CONFIG, answering, rooms
 from tests.tracking.test_bundle import RUN

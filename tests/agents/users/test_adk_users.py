@@ -22,7 +22,7 @@ from google.genai import types
 from mlflow_adk_eval.agents.adk.agent import load_adk_agent
 from tests.agents.scripted import call, llm, results, team, text, user_text
 from tests.agents.scripted import echo as repeats
-from tests.test_quirks_in_adk import SERVICE, _manager
+from tests.quirks.test_quirks_in_adk import SERVICE, _manager
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ADK's evaluation package is experimental
 BY_ADK = pytest.mark.needs("google-adk", "2.10")

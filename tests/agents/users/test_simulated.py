@@ -15,7 +15,7 @@ from mlflow_adk_eval.judge.session import JudgeSetup
 from mlflow_adk_eval.testing import Answer, Refused, ScriptedJudge, Unavailable
 from tests.agents.users.players import ENDS, QUICK, STOP, echo, ending, evaluated, in_order, player, result, said, says, scenario
 from tests.criteria.builders import RESPONSE, TRAJECTORY
-from tests.judge.gemini_kit import empty_environment
+from tests.judge.providers.gemini_kit import empty_environment
 
 
 def never(text: str, session: Session) -> str:

@@ -1,0 +1,121 @@
+"""The commands that need MLflow, on a SQLite store, and the demo."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mlflow_adk_eval.tracking.client import open_store
+from tests.cli.test_cli import EXPECTED, invoke, written
+
+EXPERIMENT = "lights"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    return open_store(tmp_path / "store", experiment=EXPERIMENT)
+
+
+@pytest.fixture
+def lights(tmp_path: Path) -> Path:
+    return written(tmp_path / "lights.evalset.json", EXPECTED)
+
+
+def regressed(tmp_path: Path) -> Path:
+    actual = json.loads(json.dumps(EXPECTED))
+    actual["eval_cases"][1]["conversation"][0]["final_response"]["parts"][0]["text"] = "go away"
+    return written(tmp_path / "regressed.json", actual)
+
+
+def run_of(agent: Path, lights: Path, store: str, *, exit_code: int) -> dict[str, str]:
+    result = invoke("run", agent, lights, "--tracking_uri", store, "--experiment", EXPERIMENT, "--register", "lights", "--json")
+    assert result.exit_code == exit_code, result.stderr
+    said: dict[str, str] = json.loads(result.stdout)
+    return said
+
+
+def test_a_good_version_goes_all_the_way(lights: Path, store: str) -> None:
+    said = run_of(lights, lights, store, exit_code=0)
+    at = ("--tracking_uri", store)
+    assert said["model_version"] == "1"
+    assert invoke("gate", said["run_id"], *at).exit_code == 0
+    promoted = invoke("promote", "lights", "--version", "1", "--alias", "champion", "--run-id", said["run_id"], *at)
+    assert promoted.exit_code == 0
+    assert "champion is now version 1 of lights" in promoted.stdout
+    assert invoke("verify", "lights", *at).exit_code == 0
+
+
+def test_a_regressed_version_is_refused_with_1_and_the_alias_stays(lights: Path, store: str, tmp_path: Path) -> None:
+    said = run_of(regressed(tmp_path), lights, store, exit_code=1)
+    at = ("--tracking_uri", store)
+    refused = invoke("promote", "lights", "--version", said["model_version"], "--run-id", said["run_id"], *at)
+    assert refused.exit_code == 1
+    assert "1 of 2 cases below the threshold 0.8" in refused.stdout
+    assert "champion was not moved" in refused.stdout
+    decision = json.loads(invoke("gate", said["run_id"], "--json", *at).stdout)
+    assert decision["verdict"] == "failed"
+    assert decision["scores"]["response_match_score"] == 0.5
+
+
+def test_a_dry_run_moves_nothing(lights: Path, store: str) -> None:
+    said = run_of(lights, lights, store, exit_code=0)
+    at = ("--tracking_uri", store)
+    tried = invoke("promote", "lights", "--version", "1", "--run-id", said["run_id"], "--dry-run", *at)
+    assert tried.exit_code == 0
+    assert "champion was not moved" in tried.stdout
+    assert invoke("verify", "lights", *at).exit_code == 64
+
+
+def test_run_prints_each_turn_and_the_run(lights: Path, store: str) -> None:
+    result = invoke("run", lights, lights, "--tracking_uri", store, "--experiment", EXPERIMENT, "--print_detailed_results")
+    assert "✓ response_match_score 1" in result.stdout
+    assert "run id: " in result.stdout
+
+
+def test_an_eval_set_is_found_by_its_id_in_the_agents_folder(tmp_path: Path, store: str) -> None:
+    folder = tmp_path / "lamp"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("from . import agent\n")
+    (folder / "agent.py").write_text("root_agent = None\n")
+    written(folder / "nightly.evalset.json", EXPECTED)
+    missing = invoke("run", folder, "weekly", "--tracking_uri", store)
+    assert missing.exit_code == 64
+    assert "weekly" in missing.stderr
+    found = invoke("run", folder, "nightly:hi", "--tracking_uri", store)
+    assert found.exit_code == 3, "the set is found, and the folder has no agent"
+    assert "lamp" in found.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["gate", "nonsense"], ["promote", "nobody", "--version", "1", "--run-id", "nonsense"], ["verify", "nobody"], ["upload", "nowhere"]],
+)
+def test_what_does_not_exist_is_64_in_one_sentence(command: list[str], store: str) -> None:
+    result = invoke(*command, "--tracking_uri", store)
+    assert result.exit_code == 64
+    assert "Traceback" not in result.stderr
+    assert result.stderr.startswith("error: ")
+
+
+def test_an_mlflow_that_does_not_answer_is_3_before_the_agent_is_called(lights: Path) -> None:
+    result = invoke("run", lights, lights, "--tracking_uri", "http://127.0.0.1:9")
+    assert result.exit_code == 3
+    assert "cannot be reached" in result.stderr
+
+
+@pytest.mark.slow
+def test_the_demo_promotes_one_version_refuses_the_other_and_says_what_to_open(tmp_path: Path) -> None:
+    pytest.importorskip("google.adk", reason="the demo runs ADK agents")
+    secret = {"GEMINI_API_KEY": "not-a-key-of-anybody"}
+    command = [sys.executable, "-m", "mlflow_adk_eval", "demo", "--folder", "store"]
+    shown = subprocess.run(command, cwd=tmp_path, env=os.environ | secret, capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stderr
+    assert "champion is now version 1" in shown.stdout
+    assert "champion was not moved" in shown.stdout
+    assert "mlflow ui --backend-store-uri sqlite:///" in " ".join(shown.stdout.split())
+    assert secret["GEMINI_API_KEY"] not in shown.stdout + shown.stderr

@@ -1,0 +1,179 @@
+"""The commands `gate` and `promote` with policies, champions and everything that a CI system reads."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from click.testing import Result
+
+import mlflow_adk_eval as adk_eval
+from mlflow_adk_eval.tracking import register
+from tests.cli.test_cli import invoke, written
+from tests.gating.baseline.test_champion import ALL_BUT_ONE, NINE, POLICY, Scene
+from tests.gating.gate_kit import TRAJECTORY, Lab, eval_set_of
+from tests.tracking.small import answering, many
+
+HOSTILE = "##[error]x\n::add-mask::y"
+
+
+@pytest.fixture
+def scene(lab: Lab, model: str) -> Scene:
+    return Scene(lab, f"{model}_by_hand")
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    return written(tmp_path / "gate.json", POLICY)
+
+
+@pytest.fixture(autouse=True)
+def _nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def gate(scene: Scene, run_id: str, *options: object) -> Result:
+    return invoke("gate", run_id, "--tracking_uri", scene.lab.uri, *options)
+
+
+def promote(scene: Scene, version: str, run_id: str, *options: object) -> Result:
+    return invoke("promote", scene.name, "--version", version, "--run-id", run_id, "--tracking_uri", scene.lab.uri, *options)
+
+
+def test_a_run_is_held_against_the_champion(scene: Scene, policy: Path) -> None:
+    champion = scene.champion()
+    good = gate(scene, scene.candidate(), "--policy", policy, "--model", scene.name)
+    assert good.exit_code == 0
+    assert good.stdout.count("PASSED") == 1
+    bad = gate(scene, scene.candidate(wrong=ALL_BUT_ONE), "--policy", policy, "--baseline", f"runs:/{champion}")
+    assert bad.exit_code == 1
+    assert f"beside 1 of run {champion}" in " ".join(bad.stdout.split())
+
+
+def test_the_json_is_the_whole_decision(scene: Scene, policy: Path) -> None:
+    champion = scene.champion()
+    version, model_id = scene.register()
+    run_id = scene.run(model_id)
+    decision = json.loads(gate(scene, run_id, "--policy", policy, "--model", scene.name, "--json").stdout)
+    assert decision["baseline_run_id"] == champion
+    assert {check["measure"] for check in decision["checks"]} == {TRAJECTORY, "response_match_score"}
+    assert set(decision) == set(asdict(scene.gate(run_id)))
+    promoted = json.loads(promote(scene, version, run_id, "--policy", policy, "--json").stdout)
+    assert (promoted["model"], promoted["version"], promoted["alias"], promoted["moved"]) == (scene.name, version, "champion", True)
+
+
+def test_a_dry_run_says_so(scene: Scene, policy: Path) -> None:
+    version, model_id = scene.register()
+    tried = promote(scene, version, scene.run(model_id), "--policy", policy, "--dry-run")
+    assert (tried.exit_code, scene.lab.alias(scene.name)) == (0, None)
+    assert "champion was not moved (dry run)" in tried.stdout
+    assert '"moved": false' in promote(scene, version, scene.run(model_id), "--dry-run", "--json").stdout
+
+
+def test_summary_and_junit_are_written_where_asked(scene: Scene, policy: Path, tmp_path: Path) -> None:
+    scene.champion()
+    version, model_id = scene.register()
+    files = ("--summary", tmp_path / "gate.md", "--junit", tmp_path / "gate.xml")
+    assert promote(scene, version, scene.run(model_id, wrong=ALL_BUT_ONE), "--policy", policy, *files).exit_code == 1
+    page = (tmp_path / "gate.md").read_text()
+    assert f"❌ Agent gate failed: version {version} of {scene.name.replace('_', '&#95;')} as champion" in page
+    assert page.endswith("champion was not moved\n")
+    suite = ET.parse(tmp_path / "gate.xml").getroot()  # noqa: S314 - our own
+    assert (suite.get("failures"), suite.get("errors")) == ("1", "0")
+
+
+def test_a_file_that_cannot_be_written_is_64(scene: Scene, tmp_path: Path) -> None:
+    result = gate(scene, scene.candidate(), "--summary", tmp_path / "nowhere" / "gate.md")
+    assert result.exit_code == 64
+    assert "gate.md cannot be written: No such file or directory" in result.stderr
+
+
+def test_a_job_of_github_gets_a_summary_and_annotations(
+    scene: Scene, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "step.md"))
+    scene.champion()
+    bad = gate(scene, scene.candidate(wrong=ALL_BUT_ONE), "--policy", policy, "--model", scene.name)
+    assert "### ❌ Agent gate failed" in (tmp_path / "step.md").read_text()
+    assert bad.stderr.startswith(f"::error title=agent gate%3A {TRAJECTORY} max_drop 0.1 failed::")
+    begin, *_, end = bad.stdout.splitlines()
+    assert end == f"::{begin.removeprefix('::stop-commands::')}::"
+
+
+def test_a_hostile_case_commands_nothing_on_github(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    cases = eval_set_of({HOSTILE: [("hi", "hello", "tool")], "b": [("hi", "hello", "tool")]})
+    run_id = scene.candidate(eval_set=cases, wrong=[HOSTILE])
+    for options in ((), ("--json",)):
+        result = gate(scene, run_id, *options)
+        assert result.exit_code == 1
+        fenced = result.stdout.splitlines()[1:-1] if not options else []
+        free = [line for line in (result.stdout + result.stderr).splitlines() if line not in fenced]
+        commands = [line for line in free if line.strip().startswith("::") or "##[" in line]
+        assert all(line.startswith(("::error title=agent gate", "::stop-commands::")) or line.count(":") == 4 for line in commands)
+    assert json.loads(gate(scene, run_id, "--json").stdout)["verdict"] == "failed"
+
+
+def test_an_incomparable_champion_is_undecided_with_the_way_out(scene: Scene, policy: Path) -> None:
+    scene.champion()
+    result = gate(scene, scene.candidate(eval_set=NINE), "--policy", policy, "--model", scene.name)
+    assert result.exit_code == 2
+    assert "--champion-agent AGENT" in " ".join(result.stdout.split())
+
+
+def test_a_model_that_does_not_exist_is_64(scene: Scene, policy: Path) -> None:
+    result = gate(scene, scene.candidate(), "--policy", policy, "--model", "nobody")
+    assert result.exit_code == 64
+    assert "nothing to compare with" in result.stderr
+
+
+def crowned(store: str) -> adk_eval.Report:
+    """Return the report of a champion in a store."""
+    cases = many(8)
+    config = {"criteria": {"tool_trajectory_avg_score": 1.0}}
+
+    def champion(text: str, session: Any) -> Any:
+        return answering(cases)(text, session)
+
+    report = adk_eval.evaluate(cases, champion, config, tracking_uri=store, traces=False)
+    adk_eval.promote("helper", register(report, "helper", tracking_uri=store), run_id=report, tracking_uri=store)
+    return report
+
+
+def test_a_champion_is_judged_again_or_run_anew_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lab: Lab) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    crowned(store)
+    cases = many(8)
+    config = {"criteria": {"tool_trajectory_avg_score": {"threshold": 1.0, "match_type": "IN_ORDER"}}}
+    candidate = adk_eval.evaluate(cases, answering(cases), config, tracking_uri=store, traces=False)
+    rules = {"rules": {TRAJECTORY: {"max_drop": 0.1}}, "baseline": {"alias": "champion", "model": "helper"}}
+    options = ("--policy", written(tmp_path / "gate.json", rules), "--tracking_uri", store)
+    assert invoke("gate", candidate.run_id, *options).exit_code == 2
+    recorded = tmp_path / "champion.json"
+    adk_eval.save_recording(candidate, recorded)
+    anew = invoke("gate", candidate.run_id, *options, "--champion-agent", recorded, "--json")
+    assert anew.exit_code == 0, anew.stderr
+    more = adk_eval.evaluate(
+        cases,
+        answering(cases),
+        config | {"criteria": {TRAJECTORY: {"threshold": 1.0, "match_type": "ANY_ORDER"}}},
+        tracking_uri=store,
+        traces=False,
+    )
+    again = invoke("gate", more.run_id, *options, "--reevaluate", "--ledger", "off", "--json")
+    assert again.exit_code == 0, again.stderr
+    assert len({json.loads(found.stdout)["baseline_run_id"] for found in (anew, again)}) == 2
+
+
+@pytest.mark.parametrize("command", ["gate", "promote"])
+def test_the_help_tells_every_option_and_exit_code(command: str) -> None:
+    told = " ".join(invoke(command, "--help").stdout.split())
+    for option in ("--policy", "--reevaluate", "--champion-agent", "--judge", "--summary", "--junit", "--json", "too few cases"):
+        assert option in told

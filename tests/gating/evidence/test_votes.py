@@ -1,0 +1,155 @@
+"""A score that only a judge can give needs a vote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mlflow_adk_eval.config.eval_config import parse_config
+from mlflow_adk_eval.evalset import EvalSet
+from mlflow_adk_eval.gating.evidence.integrity import Evidence
+from mlflow_adk_eval.gating.rules.decide import decide
+from mlflow_adk_eval.results.outcomes import CaseResult, Outcome, Scored, Vote
+from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.results.votes import dump_votes, parse_votes
+from tests.gating.gate_kit import Row, evidence_of, row_of, with_artifact, with_table
+from tests.tracking import judged
+from tests.tracking.judged import MATCH, RUBRICS
+
+VOTES = "votes.parquet"
+GOOD = evidence_of(judged.report(lost=False))
+
+
+def with_votes(evidence: Evidence, edit: Callable[[tuple[Vote, ...]], Iterable[Vote]]) -> Evidence:
+    """Return the evidence with other votes, and with a manifest for it: what a faulty writer would have left."""
+    return with_artifact(evidence, VOTES, dump_votes(edit(parse_votes(evidence.artifacts[VOTES], VOTES))))
+
+
+def test_scores_with_votes_pass_and_the_worst_score_needs_none() -> None:
+    assert decide(GOOD).passed
+    trivial = {(vote.invocation_index, vote.criterion) for vote in parse_votes(GOOD.artifacts[VOTES], VOTES) if vote.eval_id == "light"}
+    assert (1, RUBRICS) not in trivial
+
+
+def test_what_judges_could_not_decide_is_not_passed() -> None:
+    decision = decide(evidence_of(judged.report()))
+    assert decision.verdict == "undecided"
+    assert decision.reasons == (
+        f"{MATCH}: 1 of 3 cells errored, so they were not evaluated: heat, turn 1: {judged.LOST.error}",
+        f"{RUBRICS}: 1 of 3 cells errored, so they were not evaluated: heat, turn 1: {judged.LOST_RUBRIC.error}",
+    )
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda votes: [vote for vote in votes if (vote.eval_id, vote.criterion) != ("heat", MATCH)],
+        lambda votes: [replace(vote, verdict=None) if (vote.eval_id, vote.criterion) == ("heat", MATCH) else vote for vote in votes],
+        lambda votes: [replace(vote, run_index=1) if (vote.eval_id, vote.criterion) == ("heat", MATCH) else vote for vote in votes],
+        lambda votes: [replace(vote, invocation_index=1) if (vote.eval_id, vote.criterion) == ("heat", MATCH) else vote for vote in votes],
+        lambda votes: [replace(vote, criterion=RUBRICS) if (vote.eval_id, vote.criterion) == ("heat", MATCH) else vote for vote in votes],
+    ],
+    ids=["none", "without verdict", "of another run", "of another turn", "of another criterion"],
+)
+def test_a_score_without_a_vote_is_no_evidence(edit: Any) -> None:
+    decision = decide(with_votes(GOOD, edit))
+    assert decision.verdict == "undecided"
+    assert decision.reasons == (f"case 'heat', turn 1: {MATCH} has a score, but adk_eval/votes.parquet has no vote for it",)
+
+
+def test_without_votes_what_was_missed_is_named_all_the_same() -> None:
+    def lower(rows: list[Row]) -> None:
+        row_of(rows, "heat")[f"{RUBRICS}/score"] = 0.0
+
+    decision = decide(with_votes(with_table(GOOD, lower), lambda votes: []))
+    assert decision.verdict == "undecided"
+    assert "has no vote for it" in decision.reasons[2]
+    assert decision.reasons[-1].startswith(f"{RUBRICS}: 1 of 2 cases below the threshold 0.25")
+
+
+def test_a_run_with_judges_must_have_a_file_of_votes() -> None:
+    assert decide(with_artifact(GOOD, VOTES, None)).reasons == (
+        f"the run has no adk_eval/votes.parquet, though judges decide {MATCH}, {RUBRICS}",
+    )
+    assert "cannot be read: $: found no Parquet file" in decide(with_artifact(GOOD, VOTES, b"no votes")).reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "the artifact adk_eval/votes.parquet is missing"),
+        (b"others", "the artifact adk_eval/votes.parquet was changed after the run"),
+    ],
+)
+def test_votes_that_were_touched_after_the_run_are_refused(content: bytes | None, reason: str) -> None:
+    kept = {name: found for name, found in GOOD.artifacts.items() if name != VOTES}
+    touched = replace(GOOD, artifacts=kept if content is None else {**kept, VOTES: content})
+    assert decide(touched).reasons == (reason,)
+
+
+def test_the_reason_of_a_miss_is_the_rubric_that_failed() -> None:
+    report = judged.report(lost=False)
+    low = replace(judged.HALF, score=0.0)
+    first, last = report.cases
+    results = tuple(
+        replace(result, overall=Scored(0.0), per_invocation=(low,)) if result.criterion == RUBRICS else result for result in last.results
+    )
+    decision = decide(evidence_of(replace(report, cases=(first, replace(last, results=results)))))
+    assert decision.verdict == "failed"
+    assert "worst: heat 0 (- ✗ The answer is polite. (no 2:1): it gives orders)" in decision.reasons[0]
+
+
+# Cells that need no judge, or none at all
+
+
+def report_on(value: dict[str, Any], criteria: dict[str, Any], criterion: str, cells: tuple[Outcome | None, ...], *votes: Vote) -> Report:
+    """Return the report on a set of one case, judged by one criterion."""
+    config = parse_config({"criteria": criteria}, "config")
+    case = EvalSet.model_validate({"eval_set_id": "one", "eval_cases": [{"eval_id": "a", **value}]})
+    spoken = tuple(found for found in judged.rooms().eval_cases[0].conversation or ())[: len(cells)]
+    result = judged.result(config, criterion, cells, votes)
+    found = CaseResult(eval_id="a", run_index=0, actual=spoken, expected=case.eval_cases[0].conversation, results=(result,))
+    return Report(eval_set=case, config=config, cases=(found,))
+
+
+SIMULATED = "per_turn_user_simulator_quality_v1"
+SCENARIO = {"conversation_scenario": {"starting_prompt": "light on", "conversation_plan": "have the light on"}}
+
+
+def test_the_first_message_of_a_simulated_user_is_compared_without_a_judge() -> None:
+    cells = (Scored(1.0, "as planned"), Scored(1.0, "fine"))
+    vote = judged.vote("a", 1, SIMULATED, 0, "valid")
+    assert decide(evidence_of(report_on(SCENARIO, {SIMULATED: 1.0}, SIMULATED, cells, vote))).passed
+    assert decide(evidence_of(report_on(SCENARIO, {SIMULATED: 1.0}, SIMULATED, cells))).reasons == (
+        f"case 'a', turn 2: {SIMULATED} has a score, but adk_eval/votes.parquet has no vote for it",
+    )
+
+
+def test_the_worst_grade_of_a_scale_needs_no_vote_and_the_next_one_does() -> None:
+    conversation = {"conversation": [turn.model_dump() for turn in judged.rooms().eval_cases[1].conversation or ()]}
+    graded = "response_evaluation_score"
+    assert decide(evidence_of(report_on(conversation, {graded: 1.0}, graded, (Scored(1.0),)))).passed
+    (reason,) = decide(evidence_of(report_on(conversation, {graded: 1.0}, graded, (Scored(2.0),)))).reasons
+    assert reason.endswith("has no vote for it")
+
+
+def with_rubric(*turns: int) -> dict[str, Any]:
+    """Return a conversation of which only some turns have a rubric."""
+    own = judged.rubric("short") | {"type": "FINAL_RESPONSE_QUALITY"}
+    spoken = [turn.model_dump() for turn in judged.rooms().eval_cases[0].conversation or ()]
+    return {"conversation": [turn | ({"rubrics": [own]} if index in turns else {}) for index, turn in enumerate(spoken)]}
+
+
+def test_a_turn_without_a_rubric_needs_no_cell() -> None:
+    cells, vote = (Scored(1.0), None), judged.vote("a", 0, RUBRICS, 0, "yes", item="short")
+    assert decide(evidence_of(report_on(with_rubric(0), {RUBRICS: 1.0}, RUBRICS, cells, vote))).passed
+    decision = decide(evidence_of(report_on(with_rubric(0, 1), {RUBRICS: 1.0}, RUBRICS, cells, vote)))
+    assert decision.reasons == (f"case 'a', turn 2: {RUBRICS} has no status",)
+
+
+def test_a_case_in_which_no_turn_has_a_cell_is_not_passed() -> None:
+    decision = decide(evidence_of(report_on(with_rubric(), {RUBRICS: 1.0}, RUBRICS, (None, None))))
+    assert decision.reasons == (f"case 'a', turn 2: {RUBRICS} has no status",)

@@ -1,0 +1,213 @@
+"""Finding aliases that moved without a record, and moving them back, in a real MLflow store."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from mlflow_adk_eval.cli.gate import gate_group, verify_command
+from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.gating.mlflow_store import MlflowStore
+from mlflow_adk_eval.gating.promotion.audit import AliasAudit, audit, audit_in
+from tests.gating.entrant import Entrant, promoted
+from tests.gating.gate_kit import Lab
+from tests.gating.promotion.claim_kit import ledger_of
+
+
+def audited(lab: Lab, model: str, alias: str | None = "champion", **options: Any) -> AliasAudit:
+    (found,) = audit(model, alias, tracking_uri=lab.uri, **options)
+    return found
+
+
+def test_an_alias_that_the_gate_set_is_valid_and_the_ledger_says_by_whom(lab: Lab, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_ACTOR", "octocat")
+    promoted(lab, model, 2)
+    found = audited(lab, model, None)
+    assert (found.alias, found.version, found.valid, found.set_by, found.kind, found.notes) == (
+        "champion",
+        "2",
+        True,
+        "octocat",
+        "promotion",
+        (),
+    )
+    assert found.reasons[0].startswith(f"version 2 of {model!r} became champion by octocat at 20")
+
+
+def test_an_alias_that_was_moved_by_hand_is_not_valid_and_is_restored(lab: Lab, model: str) -> None:
+    promoted(lab, model, 2)
+    Entrant(lab, model, good=False).set_by_hand()
+    found = audited(lab, model)
+    assert not found.valid
+    assert found.reasons == (f"version 3 of {model!r} has no record of a passed gate for the alias champion",)
+    assert found.notes[0].startswith("it was moved by hand from version 2 (by a promotion to version 2, by ")
+    assert found.notes[0].endswith("to version 3: no claim in its ledger says so")
+    assert lab.alias(model) == "3"
+
+    restored = audited(lab, model, restore=True)
+    assert not restored.valid
+    assert restored.restored == lab.alias(model) == "2"
+    again = audited(lab, model)
+    assert again.valid
+    assert again.kind == "restore"
+    assert [note.partition(", by")[0] for note in again.notes] == ["before a restoration to version 2"]
+    assert again.notes[0].endswith("it was moved by hand from version 2 to version 3")
+    tags = lab.tags(model, "2")
+    assert tags["adk_eval.gate.last_rollback"] == "restore"
+    assert tags["adk_eval.gate.last_rollback.reason"].startswith("version 3 has no record that verifies")
+    record = json.loads(
+        MlflowStore(lab.uri).artifact(tags["adk_eval.gate.last_rollback.run_id"], tags["adk_eval.gate.last_rollback.record"]) or b""
+    )
+    assert (record["kind"], record["previous"], record["claim"], record["decision"]["verdict"]) == ("restore", "3", 3, "passed")
+
+
+def test_what_has_no_version_to_go_back_to_stays_where_it_is(lab: Lab, model: str) -> None:
+    Entrant(lab, model, good=False).set_by_hand()
+    found = audited(lab, model, restore=True)
+    assert found.restored is None
+    assert found.notes[-1] == f"not restored: no version of {model!r} that held the alias champion before is in its ledger"
+    assert lab.alias(model) == "1"
+
+
+def test_a_version_whose_evidence_was_edited_is_gone_back_over(lab: Lab, model: str) -> None:
+    first, second, third = promoted(lab, model, 3)
+    for entrant in (second, third):
+        lab.client.log_text(entrant.run_id, "{}", "adk_eval/invocations.json")
+    found = audited(lab, model, restore=True)
+    assert found.reasons == ("the artifact adk_eval/invocations.json was changed after the run",)
+    assert found.restored == lab.alias(model) == first.version
+
+
+def test_an_alias_that_was_moved_by_hand_to_a_version_that_verifies_is_valid_with_a_note(lab: Lab, model: str) -> None:
+    first, _ = promoted(lab, model, 2)
+    first.set_by_hand()
+    found = audited(lab, model)
+    assert found.valid
+    assert "it was moved by hand from version 2" in found.notes[0]
+    assert found.set_by == ""
+
+
+def test_what_was_promoted_while_it_was_audited_is_not_restored(lab: Lab, model: str) -> None:
+    first, second = (Entrant(lab, model) for _ in range(2))
+    first.promote()
+    Entrant(lab, model, good=False).set_by_hand()
+
+    class Slow(MlflowStore):
+        def aliases(self, name: str) -> dict[str, str]:
+            found = super().aliases(name)
+            if found["champion"] == "3":
+                second.promote()
+            return found
+
+    (found,) = audit_in(Slow(lab.uri), model, "champion", restore=True)
+    assert (found.version, found.valid, found.restored) == ("3", False, None)
+    assert found.notes[-1] == "not restored: version 2, which holds the alias champion by now, verifies"
+    assert lab.alias(model) == "2"
+
+
+def test_an_alias_that_is_gone_is_told_and_restored_only_if_it_was_asked_for(lab: Lab, model: str) -> None:
+    promoted(lab, model, 2)
+    lab.client.delete_registered_model_alias(model, "champion")
+    assert audited(lab, model, None).valid
+    assert audited(lab, model, None, restore=True).restored is None
+    found = audited(lab, model, restore=True)
+    assert not found.valid
+    assert found.reasons[0].startswith("no version holds it, though a promotion to version 2")
+    assert lab.alias(model) == "2"
+
+
+def test_a_deleted_champion_is_replaced_by_the_one_before(lab: Lab, model: str) -> None:
+    promoted(lab, model, 2)
+    lab.client.delete_model_version(model, "2")
+    assert audited(lab, model, restore=True).restored == "1"
+
+
+def test_a_claim_in_the_ledger_that_is_none_is_named_and_stands_in_nobodys_way(lab: Lab, model: str) -> None:
+    promoted(lab, model, 1)
+    MlflowStore(lab.uri).claim(model, "champion.0002", "nonsense")
+    assert audited(lab, model).notes == ("the ledger's champion.0002 is no claim",)
+    Entrant(lab, model).promote()
+    assert [entry.number for entry in ledger_of(MlflowStore(lab.uri), model).entries] == [1, 3]
+
+
+def test_aliases_that_the_gate_never_set_are_nobodys_business(lab: Lab, model: str) -> None:
+    promoted(lab, model, 1)
+    Entrant(lab, model).set_by_hand("dev")
+    assert [found.alias for found in audit(model, tracking_uri=lab.uri)] == ["champion"]
+    assert not audited(lab, model, "dev").valid
+
+
+def test_without_its_ledger_no_alias_is_valid(lab: Lab, model: str) -> None:
+    promoted(lab, model, 1)
+    experiment = lab.client.get_experiment_by_name(f"adk_eval.gate/{model}")
+    lab.client.delete_experiment(experiment.experiment_id)
+    found = audited(lab, model, None, restore=True)
+    assert not found.valid
+    assert "was deleted; restore it: mlflow experiments restore" in found.reasons[0]
+
+
+def test_all_models_are_audited_at_once(lab: Lab, model: str) -> None:
+    promoted(lab, f"{model}_a", 1)
+    promoted(lab, f"{model}_b", 1, alias="staging")
+    found = {(each.model, each.alias) for each in audit(tracking_uri=lab.uri) if each.model.startswith(f"{model}_")}
+    assert found == {(f"{model}_a", "champion"), (f"{model}_b", "staging")}
+    found = {(each.model, each.alias) for each in audit(alias="staging", tracking_uri=lab.uri) if each.model.startswith(f"{model}_")}
+    assert found == {(f"{model}_b", "staging")}
+
+
+def test_what_does_not_exist_is_a_usage_error(lab: Lab) -> None:
+    with pytest.raises(UsageError, match="the registered model 'nothing' does not exist"):
+        audit("nothing", tracking_uri=lab.uri)
+    with pytest.raises(UsageError, match="wanted letters"):
+        audit("nothing", "a b", tracking_uri=lab.uri)
+
+
+def command(lab: Lab, *args: str) -> tuple[int, str]:
+    result = CliRunner().invoke(gate_group, [*args, "--tracking_uri", lab.uri])
+    return result.exit_code, result.stdout
+
+
+def test_the_command_tells_and_exits_by_what_it_found(lab: Lab, model: str) -> None:
+    promoted(lab, model, 1)
+    code, text = command(lab, "audit", model)
+    assert code == 0
+    assert text.startswith(f"VALID    champion of {model}: version 1\n  - set by ")
+    assert text.rstrip().endswith("1 alias audited, all valid")
+    Entrant(lab, model, good=False).set_by_hand()
+    code, text = command(lab, "audit", model, "--restore")
+    assert code == 1
+    assert "INVALID  champion of" in text
+    assert "  - restored: it is at version 1 now\n" in text
+    code, text = command(lab, "audit", model, "--json")
+    assert code == 0
+    assert json.loads(text)["aliases"][0]["kind"] == "restore"
+    code, text = command(lab, "audit", "--all", "--alias", "nobody")
+    assert (code, text) == (0, "No alias was ever promoted by the gate.\n")
+    assert isinstance(CliRunner().invoke(gate_group, ["audit"]).exception, UsageError)
+
+
+def test_the_group_takes_the_id_of_a_run_in_place_of_a_command(lab: Lab, model: str) -> None:
+    entrant = Entrant(lab, model)
+    for args in ([entrant.run_id], ["run", entrant.run_id]):
+        code, text = command(lab, *args)
+        assert code == 0
+        assert "PASSED" in text
+    assert CliRunner().invoke(gate_group, ["--tracking_uri", lab.uri, entrant.run_id]).exit_code == 0
+    shown = CliRunner().invoke(gate_group, ["--help"]).output
+    assert "RUN_ID [OPTIONS] | COMMAND [ARGS]" in shown
+    assert {"run", "verify", "audit", "keygen"} <= set(shown.split())
+
+
+def test_both_commands_verify(lab: Lab, model: str) -> None:
+    promoted(lab, model, 1)
+    assert command(lab, "verify", model)[0] == 0
+    assert command(lab, "verify", model, "1")[0] == 0
+    code, text = command(lab, "verify", model, "1", "--alias", "staging")
+    assert code == 2
+    assert f"version 1 of '{model}' does not hold the alias staging" in text
+    result = CliRunner().invoke(verify_command, [model, "--version", "1", "--tracking_uri", lab.uri, "--json"])
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["verdict"] == "passed"

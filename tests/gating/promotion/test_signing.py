@@ -1,0 +1,226 @@
+"""Signed records: what is made up without the key does not verify, and no key is ever shown."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlflow_adk_eval.cli.gate import gate_group
+from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.gating.mlflow_store import MlflowStore
+from mlflow_adk_eval.gating.promotion.audit import audit
+from mlflow_adk_eval.gating.promotion.rollback import rollback
+from mlflow_adk_eval.gating.promotion.signing import Secret, load_signer, load_verifier, make_key
+from tests.gating.entrant import Entrant, promoted
+from tests.gating.gate_kit import Lab
+
+SECRET = "correct horse battery staple"  # noqa: S105 - of no account
+
+
+@pytest.fixture(params=["ed25519", "hmac file", "hmac variable", "pem variable"])
+def keys(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """A key to sign with, and one to verify with."""
+    if request.param == "hmac file":
+        (tmp_path / "secret").write_text(SECRET + "\n")
+        return (f"hmac:{tmp_path / 'secret'}",) * 2
+    if request.param == "hmac variable":
+        monkeypatch.setenv("GATE_SECRET", SECRET)
+        return ("hmac:$GATE_SECRET",) * 2
+    public = make_key(tmp_path / "key.pem")
+    return (
+        ((tmp_path / "key.pem").read_text(), public.read_text())
+        if request.param == "pem variable"
+        else (str(tmp_path / "key.pem"), str(public))
+    )
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Path, Path]:
+    return tmp_path / "key.pem", make_key(tmp_path / "key.pem")
+
+
+def test_a_signed_promotion_verifies_with_the_key(lab: Lab, model: str, keys: tuple[str, str]) -> None:
+    entrant = Entrant(lab, model)
+    entrant.promote(signing_key=keys[0])
+    assert entrant.verify(verify_key=keys[1]).passed
+    assert entrant.verify(verify_key=keys[0]).passed
+    assert entrant.verify().passed
+    path = entrant.tags["adk_eval.gate.record"]
+    signature = MlflowStore(lab.uri).artifact(entrant.run_id, f"{path}.sig")
+    assert signature is not None
+    assert entrant.tags["adk_eval.gate.signature"] == signature.decode()
+
+
+def test_the_environment_can_name_the_keys(lab: Lab, model: str, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_ADK_EVAL_VERIFY_KEY", str(pair[1]))
+    first, second = Entrant(lab, model), Entrant(lab, model)
+    first.promote()
+    assert first.verify().reasons == (f"its record {first.tags['adk_eval.gate.record']} is not signed",)
+    monkeypatch.setenv("MLFLOW_ADK_EVAL_SIGNING_KEY", str(pair[0]))
+    second.promote()
+    assert second.verify().passed
+    (found,) = audit(model, tracking_uri=lab.uri)
+    assert found.valid
+
+
+def test_what_another_key_signed_does_not_verify(lab: Lab, model: str, pair: tuple[Path, Path], tmp_path: Path) -> None:
+    entrant = Entrant(lab, model)
+    entrant.promote(signing_key=make_key(tmp_path / "other.pem").with_name("other.pem"))
+    path = entrant.tags["adk_eval.gate.record"]
+    assert entrant.verify(verify_key=pair[1]).reasons == (f"its record {path} was not signed with the key",)
+    for nonsense in ("", "ed25519", "ed25519 ?", "hmac-sha256 00", "ed25519 AAAA", "ed25519 Ä"):
+        lab.client.log_text(entrant.run_id, nonsense, f"{path}.sig")
+        assert entrant.verify(verify_key=pair[1]).reasons == (f"its record {path} was not signed with the key",)
+
+
+def forge(lab: Lab, champion: Entrant, target: Entrant) -> None:
+    """Write record, tags and ledger as if `target` had been promoted, and move the alias: all that can be done without the key."""
+    store = MlflowStore(lab.uri)
+    tags = champion.tags
+    record: dict[str, Any] = json.loads(store.artifact(champion.run_id, tags["adk_eval.gate.record"]) or b"")
+    record["target"]["version"], record["source"] = target.version, f"models:/{target.model_id}"
+    record["claim"], record["previous"] = 2, champion.version
+    evidence = store.evidence(target.run_id)
+    record["decision"] |= {"run_id": target.run_id, "evidence_sha256": evidence.sha256, "decided_by": "the boss"}
+    content, path = json.dumps(record), "adk_eval_gate/forged.json"
+    lab.client.log_text(target.run_id, content, path)
+    signature = store.artifact(champion.run_id, tags["adk_eval.gate.record"] + ".sig") or b""
+    lab.client.log_text(target.run_id, signature.decode(), f"{path}.sig")
+    place = f"{target.run_id} {path} {hashlib.sha256(content.encode()).hexdigest()}"
+    lab.client.set_model_version_tag(target.name, target.version, "adk_eval.gate.passed.champion", place)
+    at = record["decision"]["decided_at"]
+    claim = {"id": "x", "kind": "promotion", "version": target.version, "previous": "1", "record": place, "by": "the boss", "at": at}
+    store.claim(target.name, "champion.0002", json.dumps(claim))
+    store.claim(target.name, "champion.0002.go", json.dumps({"id": "x", "at": at}))
+    store.claim(target.name, "champion.0002.end", json.dumps({"outcome": "done", "at": at}))
+    target.set_by_hand()
+
+
+def test_a_forged_promotion_of_a_good_version_is_found_by_its_signature_alone(lab: Lab, model: str, pair: tuple[Path, Path]) -> None:
+    champion, forged = Entrant(lab, model), Entrant(lab, model)
+    champion.promote(signing_key=pair[0])
+    forge(lab, champion, forged)
+    assert forged.verify().passed, "the forgery is complete"
+    expected = "its record adk_eval_gate/forged.json was not signed with the key"
+    assert forged.verify(verify_key=pair[1]).reasons == (expected,)
+    (found,) = audit(model, "champion", restore=True, signing_key=pair[0], verify_key=pair[1], tracking_uri=lab.uri)
+    assert found.reasons == (expected,)
+    assert found.restored == lab.alias(model) == "1"
+    assert champion.verify(verify_key=pair[1]).passed
+
+
+def test_a_forged_promotion_of_a_bad_version_is_found_without_a_key(lab: Lab, model: str, pair: tuple[Path, Path]) -> None:
+    champion, forged = Entrant(lab, model), Entrant(lab, model, good=False)
+    champion.promote(signing_key=pair[0])
+    forge(lab, champion, forged)
+    decision = forged.verify()
+    assert decision.verdict == "failed"
+    assert "below the threshold" in decision.reasons[0]
+
+
+def test_a_rollback_wants_signed_records_and_signs_its_own(lab: Lab, model: str, pair: tuple[Path, Path]) -> None:
+    first, second, _ = (Entrant(lab, model) for _ in range(3))
+    first.promote(signing_key=pair[0])
+    second.promote()
+    promoted_last = promoted(lab, model, 1, signing_key=pair[0])[0]
+    move = rollback(model, reason="slow", signing_key=pair[0], verify_key=pair[1], tracking_uri=lab.uri)
+    assert (move.previous, move.version) == (promoted_last.version, first.version)
+    tags = first.tags
+    signature = MlflowStore(lab.uri).artifact(first.run_id, tags["adk_eval.gate.last_rollback.record"] + ".sig")
+    content = MlflowStore(lab.uri).artifact(first.run_id, tags["adk_eval.gate.last_rollback.record"])
+    verifier = load_verifier(pair[1])
+    assert verifier is not None
+    assert verifier.fits(content or b"", (signature or b"").decode())
+
+
+@given(content=st.binary(max_size=200), other=st.binary(max_size=200))
+def test_a_signature_fits_its_record_alone(content: bytes, other: bytes) -> None:
+    secret = Secret(SECRET.encode())
+    assert secret.fits(content, secret.sign(content))
+    assert secret.fits(other, secret.sign(content)) == (content == other)
+    assert not Secret(b"another secret, long").fits(content, secret.sign(content))
+
+
+def test_a_secret_is_in_no_text(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(SECRET)
+    signer = load_signer(f"hmac:{tmp_path / 'secret'}")
+    assert signer is not None
+    assert SECRET not in repr(signer) + signer.sign(b"record")
+    key = make_key(tmp_path / "key.pem").with_name("key.pem")
+    assert repr(load_signer(key)) == "PrivateKey()"
+
+
+@pytest.fixture
+def spoilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Keys that are none."""
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    locked = form.BestAvailableEncryption(SECRET.encode())
+    pem, pkcs8 = form.Encoding.PEM, form.PrivateFormat.PKCS8
+    (tmp_path / "locked.pem").write_bytes(Ed25519PrivateKey.generate().private_bytes(pem, pkcs8, locked))
+    (tmp_path / "ec.pem").write_bytes(generate_private_key(SECP256R1()).private_bytes(pem, pkcs8, form.NoEncryption()))
+    (tmp_path / "text.pem").write_text(SECRET)
+    (tmp_path / "short").write_text("hunter2")
+    monkeypatch.delenv("NO_SUCH_SECRET", raising=False)
+    return {
+        "missing": str(tmp_path / "missing.pem"),
+        "locked": str(tmp_path / "locked.pem"),
+        "of another kind": str(tmp_path / "ec.pem"),
+        "no key": str(tmp_path / "text.pem"),
+        "a secret itself": SECRET * 20,
+        "spoilt text": f"-----BEGIN PRIVATE KEY-----\n{SECRET}\n",
+        "short": f"hmac:{tmp_path / 'short'}",
+        "no variable": "hmac:$NO_SUCH_SECRET",
+        "the secret after hmac:": f"hmac:{SECRET}",
+    }
+
+
+@pytest.mark.parametrize("load", [load_signer, load_verifier])
+def test_what_is_no_key_is_a_usage_error_that_shows_none_of_it(load: Any, spoilt: dict[str, str]) -> None:
+    for what, spec in spoilt.items():
+        with pytest.raises(UsageError, match="wanted a PEM file") as caught:
+            load(spec)
+        assert SECRET not in str(caught.value), what
+        assert "hunter2" not in str(caught.value), what
+
+
+def test_without_a_key_nothing_is_signed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MLFLOW_ADK_EVAL_SIGNING_KEY", "MLFLOW_ADK_EVAL_VERIFY_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    assert load_signer() is None
+    assert load_verifier() is None
+
+
+def test_the_public_part_alone_cannot_sign(pair: tuple[Path, Path]) -> None:
+    with pytest.raises(UsageError, match="names no ed25519 private key"):
+        load_signer(pair[1])
+
+
+def test_the_command_makes_a_key_that_only_its_owner_can_read(tmp_path: Path) -> None:
+    key = tmp_path / "gate.pem"
+    made = CliRunner().invoke(gate_group, ["keygen", "-o", str(key)])
+    assert made.exit_code == 0
+    assert made.output.splitlines() == [
+        f"MLFLOW_ADK_EVAL_SIGNING_KEY={key}   for those who promote; keep it secret",
+        f"MLFLOW_ADK_EVAL_VERIFY_KEY={tmp_path / 'gate.pub.pem'}   for those who verify and audit",
+    ]
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    signer, verifier = load_signer(key), load_verifier(tmp_path / "gate.pub.pem")
+    assert signer is not None
+    assert verifier is not None
+    assert verifier.fits(b"record", signer.sign(b"record"))
+    assert not verifier.fits(b"records", signer.sign(b"record"))
+    before = key.read_text()
+    again = CliRunner().invoke(gate_group, ["keygen", "-o", str(key)])
+    assert isinstance(again.exception, UsageError)
+    assert key.read_text() == before

@@ -1,0 +1,620 @@
+"""Promoting, being refused, and verifying later, in a real MLflow store."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mlflow_adk_eval as adk_eval
+from mlflow_adk_eval.errors import TrackingError, UsageError
+from mlflow_adk_eval.gating.api import MlflowStore, gate, promote, verify
+from mlflow_adk_eval.gating.baseline.baseline import Baseline
+from mlflow_adk_eval.gating.evidence.integrity import Evidence
+from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, BaselineSource
+from mlflow_adk_eval.gating.promotion.claim import Patience
+from mlflow_adk_eval.gating.promotion.claims import Confirmation, text_of
+from mlflow_adk_eval.gating.promotion.promote import promote_in
+from mlflow_adk_eval.gating.promotion.record import Record, Target
+from mlflow_adk_eval.results.decision import Decision, GateFailed
+from tests.gating.gate_kit import TRAJECTORY, Lab, evidence_of, report_of
+from tests.gating.promotion.claim_kit import ledger_of
+
+GOOD, BAD = report_of(), report_of(wrong=["heating"])
+
+
+class Entrant:
+    """A registered version with the run that evaluated it."""
+
+    def __init__(self, lab: Lab, name: str, evidence: Callable[[str], Evidence] | None = None) -> None:
+        self.lab, self.name, self.model_id = lab, name, lab.agent()
+        self.version = lab.register(name, f"models:/{self.model_id}")
+        make = evidence or (lambda model_id: evidence_of(GOOD, model_id=model_id))
+        self.run_id = lab.log(make(self.model_id))
+
+    def promote(self, alias: str = "champion", run_id: str | None = None, **options: Any) -> Decision:
+        return promote(self.name, self.version, alias, run_id=run_id or self.run_id, tracking_uri=self.lab.uri, **options)
+
+    def verify(self, **options: Any) -> Decision:
+        return verify(self.name, tracking_uri=self.lab.uri, **(options or {"alias": "champion"}))
+
+    @property
+    def tags(self) -> dict[str, str]:
+        return self.lab.tags(self.name, self.version)
+
+    def bad_run(self) -> str:
+        return self.lab.log(evidence_of(BAD, model_id=self.model_id))
+
+
+@pytest.fixture
+def good(lab: Lab, model: str) -> Entrant:
+    return Entrant(lab, model)
+
+
+@pytest.fixture
+def bad(lab: Lab, model: str) -> Entrant:
+    return Entrant(lab, model, lambda model_id: evidence_of(BAD, model_id=model_id))
+
+
+def record_of(lab: Lab, tags: Mapping[str, str], prefix: str = "adk_eval.gate") -> Any:
+    """Return the record that the tags point at, once its hash is checked."""
+    content = MlflowStore(lab.uri).artifact(tags[f"{prefix}.run_id"], tags[f"{prefix}.record"])
+    assert content is not None
+    assert hashlib.sha256(content).hexdigest() == tags[f"{prefix}.record_sha256"]
+    return json.loads(content)
+
+
+def test_a_good_version_gets_the_alias_and_a_record_of_why(lab: Lab, good: Entrant, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_ACTOR", "octocat")
+    decision = good.promote()
+    assert decision.passed
+    assert lab.alias(good.name) == good.version
+    tags = good.tags
+    assert {key.removeprefix("adk_eval.gate."): value for key, value in tags.items() if "record" not in key and "passed" not in key} == {
+        "adk_eval.gate": "passed",
+        "run_id": good.run_id,
+        "alias": "champion",
+        "policy_sha256": DEFAULT_POLICY.digest(),
+        "evidence_sha256": lab.client.get_run(good.run_id).data.params["adk_eval.manifest_sha256"],
+        "decided_at": decision.decided_at,
+        "decided_by": "octocat",
+        "reason": "; ".join(decision.reasons),
+    }
+    record = record_of(lab, tags)
+    assert record["target"] == {"name": good.name, "version": "1", "alias": "champion"}
+    assert record["previous"] is None
+    assert record["source"] == f"models:/{good.model_id}"
+    assert record["decision"]["scores"] == {TRAJECTORY: 1.0, "response_match_score": 1.0}
+    assert record["policy"] == DEFAULT_POLICY.to_json()
+
+
+def test_what_was_promoted_verifies_and_says_since_when(good: Entrant) -> None:
+    promoted = good.promote()
+    for how in ({"alias": "champion"}, {"version": 1}, {"version": "1", "alias": "champion"}):
+        decision = good.verify(**how)
+        assert decision.passed
+        assert decision.reasons[0] == (f"version 1 of {good.name!r} became champion by {promoted.decided_by} at {promoted.decided_at}")
+        assert decision.evidence_sha256 == promoted.evidence_sha256
+
+
+def test_a_report_stands_for_its_run(lab: Lab, good: Entrant) -> None:
+    report = replace(GOOD, run_id=good.run_id)
+    assert gate(report, tracking_uri=lab.uri).run_id == good.run_id
+    assert promote(good.name, 1, run_id=report, tracking_uri=lab.uri).passed
+    with pytest.raises(UsageError, match="the report was not logged"):
+        gate(GOOD, tracking_uri=lab.uri)
+
+
+def test_a_refusal_is_recorded_and_sets_nothing(lab: Lab, bad: Entrant) -> None:
+    with pytest.raises(GateFailed, match="below the threshold") as caught:
+        bad.promote()
+    assert lab.alias(bad.name) is None
+    tags = bad.tags
+    assert tags["adk_eval.gate"] == "failed"
+    assert tags["adk_eval.gate.reason"] == caught.value.decision.reasons[0]
+    assert record_of(lab, tags)["decision"]["verdict"] == "failed"
+    assert "adk_eval.gate.passed.champion" not in tags
+
+
+def test_a_dry_run_decides_and_writes_nothing(lab: Lab, good: Entrant, bad_model: Entrant) -> None:
+    assert good.promote(dry_run=True).passed
+    assert bad_model.promote(dry_run=True, raise_on_failure=False).verdict == "failed"
+    with pytest.raises(GateFailed):
+        bad_model.promote(dry_run=True)
+    for entrant in (good, bad_model):
+        assert lab.alias(entrant.name) is None
+        assert entrant.tags == {}
+        assert not lab.client.list_artifacts(entrant.run_id, "adk_eval_gate")
+
+
+@pytest.fixture
+def bad_model(lab: Lab, model: str) -> Entrant:
+    return Entrant(lab, f"{model}_bad", lambda model_id: evidence_of(BAD, model_id=model_id))
+
+
+def test_promoting_twice_is_fine(lab: Lab, good: Entrant) -> None:
+    first, second = good.promote(), good.promote()
+    assert second.passed
+    assert second.decided_at > first.decided_at
+    assert lab.alias(good.name) == good.version
+    assert record_of(lab, good.tags)["previous"] == good.version
+    assert good.verify().passed
+
+
+def test_the_next_version_takes_the_alias_over(lab: Lab, good: Entrant) -> None:
+    good.promote()
+    second = Entrant(lab, good.name)
+    assert second.promote().passed
+    assert lab.alias(good.name) == second.version == "2"
+    assert record_of(lab, second.tags)["previous"] == "1"
+    assert good.verify().passed
+    assert good.verify(version=1, alias="champion").reasons == (f"version 1 of {good.name!r} does not hold the alias champion",)
+
+
+def test_a_later_refusal_leaves_the_record_of_the_champion_alone(lab: Lab, good: Entrant) -> None:
+    good.promote()
+    before = good.tags
+    assert good.promote(run_id=good.bad_run(), raise_on_failure=False).verdict == "failed"
+    tags = good.tags
+    assert {key: value for key, value in tags.items() if not key.startswith("adk_eval.gate.last_refusal")} == before
+    assert tags["adk_eval.gate.last_refusal"] == "failed"
+    assert record_of(lab, tags, "adk_eval.gate.last_refusal")["decision"]["verdict"] == "failed"
+    assert lab.alias(good.name) == good.version
+    assert good.verify().passed
+
+
+def test_a_refusal_of_a_former_champion_withdraws_its_pass(lab: Lab, good: Entrant) -> None:
+    good.promote()
+    Entrant(lab, good.name).promote()
+    good.promote(run_id=good.bad_run(), raise_on_failure=False)
+    assert good.tags["adk_eval.gate"] == "failed"
+    lab.client.set_registered_model_alias(good.name, "champion", good.version)
+    assert good.verify().reasons == (f"version 1 of {good.name!r} has no record of a passed gate for the alias champion",)
+
+
+def test_each_alias_has_its_own_record(lab: Lab, good: Entrant) -> None:
+    good.promote("staging")
+    good.promote("champion")
+    assert good.verify(alias="staging").passed
+    assert good.verify(alias="champion").passed
+    lab.client.set_registered_model_alias(good.name, "canary", good.version)
+    assert good.verify(alias="canary").reasons == (f"version 1 of {good.name!r} has no record of a passed gate for the alias canary",)
+
+
+def test_an_alias_set_by_hand_does_not_verify(lab: Lab, bad: Entrant) -> None:
+    lab.client.set_registered_model_alias(bad.name, "champion", bad.version)
+    assert bad.verify().reasons == (f"version 1 of {bad.name!r} has no record of a passed gate for the alias champion",)
+    assert bad.verify(version=1).reasons == (f"version 1 of {bad.name!r} has no record of a gate decision",)
+    bad.promote(raise_on_failure=False)
+    decision = bad.verify(version=1)
+    assert decision.verdict == "undecided"
+    assert decision.reasons[0].startswith(f"the record of version 1 of {bad.name!r} says failed: {TRAJECTORY}: 1 of 3 cases")
+
+
+def test_a_changed_table_does_not_verify(lab: Lab, good: Entrant) -> None:
+    good.promote()
+    lab.client.log_text(good.run_id, "{}", "adk_eval/invocations.json")
+    decision = good.verify()
+    assert decision.verdict == "undecided"
+    assert decision.reasons == ("the artifact adk_eval/invocations.json was changed after the run",)
+
+
+def test_a_changed_manifest_does_not_verify(lab: Lab, good: Entrant) -> None:
+    good.promote()
+    lab.client.log_text(good.run_id, "{}", "adk_eval/manifest.json")
+    assert good.verify().reasons[0] == f"the evidence of run {good.run_id} was changed after the decision"
+
+
+def test_a_deleted_run_does_not_verify(lab: Lab, good: Entrant) -> None:
+    good.promote()
+    lab.client.delete_run(good.run_id)
+    assert good.verify().reasons == ("the run is deleted",)
+
+
+def test_a_changed_record_does_not_verify(lab: Lab, good: Entrant) -> None:
+    good.promote()
+    path = good.tags["adk_eval.gate.record"]
+    lab.client.log_text(good.run_id, "{}", path)
+    (reason,) = good.verify().reasons
+    assert reason == f"version 1 of {good.name!r}: its record {path} in run {good.run_id} was changed after the decision"
+
+
+def test_a_missing_record_does_not_verify(lab: Lab, good: Entrant) -> None:
+    good.promote()
+    path = good.tags["adk_eval.gate.record"]
+    Path(lab.client.get_run(good.run_id).info.artifact_uri.removeprefix("file://"), path).unlink()
+    assert good.verify().reasons == (f"version 1 of {good.name!r}: its record {path} is missing from run {good.run_id}",)
+
+
+def test_changed_tags_do_not_verify(lab: Lab, good: Entrant) -> None:
+    good.promote()
+    lab.client.set_model_version_tag(good.name, good.version, "adk_eval.gate.decided_by", "nobody")
+    assert good.verify().reasons == ("the tag adk_eval.gate.decided_by is not what the record says",)
+
+
+def forged(good: Entrant, **changes: str) -> str:
+    """Point the version's tags at a record with changes, and return why that does not verify."""
+    good.promote()
+    tags, lab = good.tags, good.lab
+    content = json.dumps(record_of(lab, tags)).encode().decode()
+    for old, new in changes.items():
+        content = content.replace(old, new)
+    path = "adk_eval_gate/forged.json"
+    lab.client.log_text(good.run_id, content, path)
+    place = f"{good.run_id} {path} {hashlib.sha256(content.encode()).hexdigest()}"
+    lab.client.set_model_version_tag(good.name, good.version, "adk_eval.gate.passed.champion", place)
+    return good.verify().reasons[0]
+
+
+def test_the_record_of_another_version_does_not_verify(good: Entrant) -> None:
+    other = f"version 1 of {good.name + '_other'!r}"
+    reason = forged(good, **{good.name: f"{good.name}_other"})
+    assert reason == f"version 1 of {good.name!r}: its record is about {other} and the alias champion"
+
+
+def test_a_record_that_the_ledger_does_not_name_does_not_verify(good: Entrant) -> None:
+    reason = forged(good, reached="exceeded")
+    assert reason.startswith("the claim champion.0001 of its record went to another record in the ledger: a promotion to version 1, by ")
+
+
+def test_a_record_of_a_claim_that_was_never_made_does_not_verify(good: Entrant) -> None:
+    assert forged(good, **{'"claim": 1': '"claim": 2'}) == "the claim champion.0002 of its record is not in the ledger"
+
+
+def test_a_record_that_is_none_does_not_verify(good: Entrant) -> None:
+    reason = forged(good, decision="decisions")
+    assert reason == f"version 1 of {good.name!r}: its record adk_eval_gate/forged.json in run {good.run_id} cannot be read"
+
+
+def test_a_record_whose_run_is_gone_does_not_verify(lab: Lab, good: Entrant) -> None:
+    good.promote()
+    place = f"{'0' * 32} adk_eval_gate/lost.json {'0' * 64}"
+    lab.client.set_model_version_tag(good.name, good.version, "adk_eval.gate.passed.champion", place)
+    (reason,) = good.verify().reasons
+    assert reason == f"the evidence for version 1 of {good.name!r} is gone: run {'0' * 32!r} does not exist in this MLflow store"
+
+
+class Rival(MlflowStore):
+    """A store in which a second client moves the alias once, at a chosen moment."""
+
+    def __init__(self, lab: Lab, moment: str, version: str) -> None:
+        super().__init__(lab.uri)
+        self.rival, self.moment, self.to = MlflowStore(lab.uri), moment, version
+
+    def _move(self, moment: str, target: Target) -> None:
+        if moment == self.moment:
+            self.moment = ""
+            self.rival.set_alias(replace(target, version=self.to))
+
+    def tag(self, target: Target, tags: Mapping[str, str]) -> None:
+        super().tag(target, tags)
+        self._move("after the record", target)
+
+    def set_alias(self, target: Target) -> None:
+        super().set_alias(target)
+        self._move("after the alias", target)
+
+
+@pytest.mark.parametrize(
+    ("moment", "expected"),
+    [
+        ("after the record", "the alias champion moved from version 1 to version 2 while the evidence was read, so it was not set"),
+        ("after the alias", "the alias champion was set on version 3 of {name!r}, but at once moved to version 2"),
+    ],
+)
+def test_an_alias_that_moves_meanwhile_is_left_where_it_is(moment: str, expected: str, lab: Lab, model: str) -> None:
+    first, second, third = (Entrant(lab, model) for _ in range(3))
+    first.promote()
+    store = Rival(lab, moment, second.version)
+    decision = promote_in(store, Target(name=model, version=third.version, alias="champion"), third.run_id, DEFAULT_POLICY)
+    assert decision.verdict == "undecided"
+    assert decision.reasons == (expected.format(name=model),)
+    assert lab.alias(model) == second.version
+    assert third.tags["adk_eval.gate"] == "undecided"
+    assert "adk_eval.gate.passed.champion" not in third.tags
+    assert record_of(lab, third.tags)["decision"]["verdict"] == "undecided"
+
+
+def test_a_rival_who_sets_the_alias_by_hand_on_the_same_version_has_no_record(lab: Lab, good: Entrant) -> None:
+    store = Rival(lab, "after the record", good.version)
+    decision = promote_in(store, Target(name=good.name, version="1", alias="champion"), good.run_id, DEFAULT_POLICY)
+    assert decision.reasons == ("the alias champion moved from no version to version 1 while the evidence was read, so it was not set",)
+    assert good.tags["adk_eval.gate"] == "undecided"
+    assert good.verify().reasons == (f"version 1 of {good.name!r} has no record of a passed gate for the alias champion",)
+
+
+def test_a_refusal_after_the_claim_leaves_the_earlier_pass_of_the_same_version(lab: Lab, good: Entrant) -> None:
+    good.promote()
+    store = Spoiler(lab, "write", lambda: lab.client.set_registered_model_alias(good.name, "staging", good.version))
+    policy = DEFAULT_POLICY.model_copy(update={"baseline": BaselineSource(alias="staging")})
+    baseline = Baseline(name="nothing")
+    decision = promote_in(store, Target(name=good.name, version="1", alias="champion"), good.run_id, policy, baseline=baseline)
+    assert decision.reasons == (f"it was compared with nothing, but the alias staging of {good.name!r} is at version 1 now",)
+    assert good.tags["adk_eval.gate.last_refusal"] == "undecided"
+    assert good.verify().passed
+
+
+class Spoiler(MlflowStore):
+    """A store in which something happens right after one step."""
+
+    def __init__(self, lab: Lab, step: str, spoil: Callable[[], object]) -> None:
+        super().__init__(lab.uri)
+        self.step, self.spoil = step, spoil
+
+    def write(self, record: Record) -> None:
+        super().write(record)
+        self._spoilt("write")
+
+    def claim(self, name: str, key: str, text: str) -> str:
+        found = super().claim(name, key, text)
+        self._spoilt(f"claim{key.removeprefix('champion.0001').removeprefix('champion.0002')}")
+        return found
+
+    def _spoilt(self, step: str) -> None:
+        if step == self.step:
+            self.step = ""
+            self.spoil()
+
+
+def test_a_run_that_is_edited_after_the_decision_is_refused(lab: Lab, good: Entrant) -> None:
+    target = Target(name=good.name, version="1", alias="champion")
+    store = Spoiler(lab, "claim", lambda: lab.client.set_tag(good.run_id, "adk_eval.verdict", "failed"))
+    decision = promote_in(store, target, good.run_id, DEFAULT_POLICY)
+    assert decision.reasons == (f"run {good.run_id} was changed while it was decided on: its tags",)
+    assert lab.alias(good.name) is None
+    lab.client.set_tag(good.run_id, "adk_eval.verdict", "passed")
+    assert good.promote().passed
+
+
+def test_an_artifact_that_is_overwritten_after_the_decision_is_refused(lab: Lab, good: Entrant) -> None:
+    store = Spoiler(lab, "claim", lambda: lab.client.log_text(good.run_id, "{}", "adk_eval/invocations.json"))
+    decision = promote_in(store, Target(name=good.name, version="1", alias="champion"), good.run_id, DEFAULT_POLICY)
+    assert decision.reasons == (f"run {good.run_id} was changed while it was decided on: its artifacts",)
+    assert lab.alias(good.name) is None
+
+
+@pytest.mark.parametrize("step", ["claim", "write", "claim.go"])
+def test_a_version_that_is_deleted_after_the_decision_is_refused(step: str, lab: Lab, good: Entrant) -> None:
+    store = Spoiler(lab, step, lambda: lab.client.delete_model_version(good.name, good.version))
+    decision = promote_in(store, Target(name=good.name, version="1", alias="champion"), good.run_id, DEFAULT_POLICY)
+    (reason,) = decision.reasons
+    assert reason.startswith("version 1 of ")
+    assert reason.endswith("does not exist in this MLflow store; it did when the decision was made")
+    assert lab.alias(good.name) is None
+    assert ledger_of(store, good.name).entries[-1].state == "refused"
+
+
+def test_two_decisions_against_one_champion_are_not_both_carried_out(lab: Lab, model: str) -> None:
+    first, second, third = (Entrant(lab, model) for _ in range(3))
+    first.promote()
+    store = Before(lab, "evidence", second.promote)
+    decision = promote_in(store, Target(name=model, version="3", alias="champion"), third.run_id, DEFAULT_POLICY)
+    (reason,) = decision.reasons
+    assert reason.startswith("the alias champion was claimed meanwhile, with the same version as champion: a promotion to version 2, by ")
+    assert lab.alias(model) == "2"
+    assert third.tags["adk_eval.gate.last_refusal"] == "undecided"
+    assert first.verify(version=1).passed
+    assert second.verify().passed
+    assert third.promote().passed
+    assert [entry.claim.previous for entry in ledger_of(store, model).entries] == [None, "1", "2"]
+
+
+class Before(MlflowStore):
+    """A store in which something happens before a run is read for the first time."""
+
+    def __init__(self, lab: Lab, step: str, happens: Callable[[], object]) -> None:
+        super().__init__(lab.uri)
+        self.step, self.happens = step, happens
+
+    def evidence(self, run_id: str) -> Evidence:
+        if self.step:
+            self.step = ""
+            self.happens()
+        return super().evidence(run_id)
+
+
+def test_a_promotion_that_is_under_way_refuses_others(lab: Lab, model: str) -> None:
+    first, second = (Entrant(lab, model) for _ in range(2))
+    found: list[Decision] = []
+    store = Spoiler(lab, "claim.go", lambda: found.append(second.promote(raise_on_failure=False)))
+    assert promote_in(store, Target(name=model, version="1", alias="champion"), first.run_id, DEFAULT_POLICY).passed
+    (refused,) = found
+    assert refused.reasons[0].startswith("the alias champion is being set: a promotion to version 1, by ")
+    assert lab.alias(model) == "1"
+    assert first.verify().passed
+
+
+def test_a_claim_that_was_called_off_is_not_carried_out(lab: Lab, model: str) -> None:
+    first, second = (Entrant(lab, model) for _ in range(2))
+
+    def overtake() -> None:
+        target = Target(name=model, version="2", alias="champion")
+        assert promote_in(MlflowStore(lab.uri), target, second.run_id, DEFAULT_POLICY, patience=Patience(grace_s=0)).passed
+
+    store = Spoiler(lab, "write", overtake)
+    decision = promote_in(store, Target(name=model, version="1", alias="champion"), first.run_id, DEFAULT_POLICY)
+    assert decision.reasons == ("the alias champion moved from no version to version 2 while the evidence was read, so it was not set",)
+    assert [entry.state for entry in ledger_of(store, model).entries] == ["called off", "done"]
+    assert second.verify().passed
+
+
+def test_an_owner_finds_out_that_its_claim_was_called_off(lab: Lab, good: Entrant) -> None:
+    store = MlflowStore(lab.uri)
+    other = Confirmation(id="somebody else", at=datetime.now(UTC))
+    spoiler = Spoiler(lab, "write", lambda: store.claim(good.name, "champion.0001.go", text_of(other)))
+    decision = promote_in(spoiler, Target(name=good.name, version="1", alias="champion"), good.run_id, DEFAULT_POLICY)
+    assert decision.reasons == ("the claim to the alias champion took so long that it was called off by somebody else",)
+    assert lab.alias(good.name) is None
+
+
+def test_a_failure_before_the_alias_is_set_leaves_nobody_waiting(lab: Lab, good: Entrant) -> None:
+    def fail() -> None:
+        raise ConnectionError("the cable was pulled")
+
+    with pytest.raises(ConnectionError, match="the cable was pulled"):
+        promote_in(Spoiler(lab, "write", fail), Target(name=good.name, version="1", alias="champion"), good.run_id, DEFAULT_POLICY)
+    assert lab.alias(good.name) is None
+    assert good.promote().passed
+    assert [entry.state for entry in ledger_of(MlflowStore(lab.uri), good.name).entries] == ["called off", "done"]
+
+
+def test_who_is_slow_to_confirm_a_claim_does_not_set_the_alias(lab: Lab, good: Entrant) -> None:
+    target, patience = Target(name=good.name, version="1", alias="champion"), Patience(lease_s=0)
+    decision = promote_in(MlflowStore(lab.uri), target, good.run_id, DEFAULT_POLICY, patience=patience)
+    (reason,) = decision.reasons
+    assert reason.startswith("MLflow took 0 s to confirm the claim, so the alias champion was not set")
+    assert lab.alias(good.name) is None
+
+
+def test_a_ledger_that_was_deleted_is_a_usage_error_that_says_how_to_restore_it(lab: Lab, good: Entrant) -> None:
+    good.promote()
+    experiment = lab.client.get_experiment_by_name(f"adk_eval.gate/{good.name}")
+    (run,) = lab.client.search_runs([experiment.experiment_id])
+    lab.client.delete_run(run.info.run_id)
+    with pytest.raises(UsageError, match=f"was deleted; restore it: mlflow runs restore --run-id {run.info.run_id}"):
+        good.promote()
+    assert good.verify().reasons[0].startswith(f"the evidence for version 1 of {good.name!r} is gone: the ledger of {good.name!r}")
+    lab.client.restore_run(run.info.run_id)
+    lab.client.delete_experiment(experiment.experiment_id)
+    with pytest.raises(UsageError, match=f"mlflow experiments restore --experiment-id {experiment.experiment_id}"):
+        good.promote()
+    lab.client.restore_experiment(experiment.experiment_id)
+    assert good.promote().passed
+
+
+@pytest.mark.parametrize("name", ["Größe & mehr 家电", "a..b", "a b\\c'd\"e;--", "x" * 200, "%2e%2e%2fetc"])
+def test_a_model_of_any_name_has_its_record_within_the_folder(name: str, lab: Lab, model: str) -> None:
+    entrant = Entrant(lab, f"{name} {model}")
+    assert entrant.promote().passed
+    folder, _, file = entrant.tags["adk_eval.gate.record"].partition("/")
+    assert folder == "adk_eval_gate"
+    assert file.replace("-", "").replace("_", "").replace(".json", "").isalnum()
+    assert entrant.verify().passed
+
+
+@pytest.mark.parametrize("alias", ["latest", "Latest", "v3", "V12", "", "a b", "a/b", "champion\n", "x" * 256])
+def test_an_alias_that_the_registry_does_not_take_is_a_usage_error(alias: str) -> None:
+    with pytest.raises(UsageError, match="alias"):
+        promote("any", 1, alias, run_id="any")
+    with pytest.raises(UsageError, match="alias"):
+        verify("any", alias=alias)
+
+
+def test_a_model_without_a_name_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="the name of the registered model is empty"):
+        promote(" ", 1, run_id="any")
+
+
+def test_a_user_without_a_name_can_promote_too(good: Entrant, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nameless() -> str:
+        raise KeyError("uid not found: 4711")
+
+    monkeypatch.delenv("GITHUB_ACTOR", raising=False)
+    monkeypatch.setattr("getpass.getuser", nameless)
+    assert good.promote().decided_by == f"unknown@{socket.gethostname()}"
+
+
+@pytest.mark.parametrize("version", ["", "one", "-1", "1.0", "٣"])
+def test_a_version_that_is_no_number_is_a_usage_error(version: str) -> None:
+    with pytest.raises(UsageError, match="version"):
+        promote("any", version, run_id="any")
+    with pytest.raises(UsageError, match="version"):
+        verify("any", version, alias="champion")
+
+
+def test_what_does_not_exist_is_a_usage_error(lab: Lab, good: Entrant) -> None:
+    with pytest.raises(UsageError, match="run 'nowhere' does not exist"):
+        gate("nowhere", tracking_uri=lab.uri)
+    with pytest.raises(UsageError, match="run 'nowhere' does not exist"):
+        good.promote(run_id="nowhere")
+    with pytest.raises(UsageError, match="version 7 of the registered model 'nothing' does not exist"):
+        promote("nothing", 7, run_id=good.run_id, tracking_uri=lab.uri)
+    with pytest.raises(UsageError, match="version 7 of the registered model"):
+        verify(good.name, 7, tracking_uri=lab.uri)
+    with pytest.raises(UsageError, match="has no alias champion"):
+        verify(good.name, alias="champion", tracking_uri=lab.uri)
+    with pytest.raises(UsageError, match="neither a version nor an alias"):
+        verify(good.name, tracking_uri=lab.uri)
+    with pytest.raises(UsageError, match=r"nowhere\.yaml"):
+        good.promote(policy="nowhere.yaml")
+    assert good.tags == {}
+
+
+def test_the_gate_asks_for_an_agent_version_in_any_spelling(lab: Lab, good: Entrant) -> None:
+    other = Entrant(lab, good.name)
+    good.promote()
+    for spelling in (good.model_id, f"models:/{good.model_id}", f"models:/{good.name}/1", f"models:/{good.name}@champion"):
+        assert gate(good.run_id, agent_version=spelling, tracking_uri=lab.uri).passed
+    for spelling in (other.model_id, f"models:/{good.name}/2"):
+        decision = gate(good.run_id, agent_version=spelling, raise_on_failure=False, tracking_uri=lab.uri)
+        assert decision.reasons == (f"the run evaluated another agent version: {good.model_id}, not {other.model_id}",)
+    for nonsense in ("home_automation", f"models:/{good.name}@nobody", f"models:/{good.name}"):
+        with pytest.raises(UsageError, match="wanted a LoggedModel id"):
+            gate(good.run_id, agent_version=nonsense, tracking_uri=lab.uri)
+
+
+def test_the_gate_writes_nothing(lab: Lab, good: Entrant) -> None:
+    before = lab.client.get_run(good.run_id).to_dictionary()
+    gate(good.run_id, tracking_uri=lab.uri)
+    assert lab.client.get_run(good.run_id).to_dictionary() == before
+    assert not lab.client.list_artifacts(good.run_id, "adk_eval_gate")
+
+
+def test_a_refused_run_that_is_deleted_still_gets_its_record(lab: Lab, good: Entrant) -> None:
+    lab.client.delete_run(good.run_id)
+    assert good.promote(raise_on_failure=False).reasons == ("the run is deleted",)
+    assert record_of(lab, good.tags)["decision"]["reasons"] == ["the run is deleted"]
+
+
+@pytest.fixture
+def nowhere() -> Iterator[str]:
+    """Yield the address of a server that is not there."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://me:s3cret@127.0.0.1:{taken.getsockname()[1]}"
+
+
+def test_a_server_that_does_not_answer_is_a_tracking_error_within_seconds(nowhere: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(TrackingError, match="MLflow could not be asked") as caught:
+        gate("a" * 32, tracking_uri=nowhere)
+    assert time.monotonic() - started < 20
+    assert "s3cret" not in str(caught.value)
+    assert caught.value.exit_code == 3
+
+
+def test_what_mlflow_is_told_about_patience_is_taken_back(nowhere: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    before = dict(os.environ)
+    with pytest.raises(TrackingError):
+        verify("any", 1, tracking_uri=nowhere)
+    assert dict(os.environ) == before
+
+
+def test_deciding_does_not_need_mlflow() -> None:
+    code = "import sys, mlflow_adk_eval.gating, mlflow_adk_eval.gating.rules.decide, mlflow_adk_eval.gating.policy.model; assert 'mlflow' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_gate_stays_a_function_whatever_is_imported(lab: Lab, good: Entrant) -> None:
+    assert adk_eval.gate(good.run_id, tracking_uri=lab.uri).passed
+    from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY as policy  # noqa: N811 - the name is not under test
+
+    assert adk_eval.gate(good.run_id, policy, tracking_uri=lab.uri).passed
+    assert inspect.isfunction(adk_eval.gate)
+    assert adk_eval.gate is importlib.import_module("mlflow_adk_eval.gating.api").gate
+    with pytest.raises(AttributeError, match="no attribute 'gait'"):
+        _ = adk_eval.gait

@@ -1,0 +1,133 @@
+"""The server's life: who may ask, how it stops, clients that go away and judges that fail."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.integrations.rapid_server.server_kit import (
+    EXACT,
+    FLUENCY,
+    METRICS,
+    Running,
+    answer_of,
+    error_of,
+    judged_by,
+    post,
+    request_of,
+    served,
+)
+
+
+def test_who_has_no_token_is_refused() -> None:
+    with served(*judged_by("judge"), "--host", "0.0.0.0", environment={"ADK_EVAL_RAPID_TOKEN": "geheim-ü"}) as server:  # noqa: S104
+        local = Running(server.url.replace("0.0.0.0", "127.0.0.1"), server.process)  # noqa: S104
+        for shown in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic geheim-ü".encode()}):
+            response = post(local, FLUENCY, headers=shown)
+            assert response.status_code == 401
+            assert error_of(response)["status"] == "UNAUTHENTICATED"
+            assert response.headers["www-authenticate"] == "Bearer"
+        right = {"authorization": "Bearer geheim-ü".encode()}
+        assert post(local, EXACT, headers=right).status_code == 200
+        assert post(local, EXACT, headers={**right, "origin": "https://example.com"}).status_code == 200
+        assert httpx.get(f"{local.url}/openapi.json").status_code == 401
+        assert httpx.get(f"{local.url}/health").status_code == 200
+        described = httpx.get(f"{local.url}/openapi.json", headers=right).json()
+        assert described["security"] == [{"token": []}]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_a_stop_waits_for_requests_that_are_under_way(number: int) -> None:
+    answered: list[httpx.Response] = []
+    with served(*judged_by("slow_judge")) as server, httpx.Client(timeout=60) as idle:
+        assert idle.get(f"{server.url}/health").status_code == 200  # a connection that is open, with nothing under way
+        asking = threading.Thread(target=lambda: answered.append(post(server, FLUENCY)))
+        asking.start()
+        asking.join(0.5)
+        assert not answered
+        assert server.stop(number) == (0, "Judged by slow_judge: 5 calls, 0 tokens; 0.0% of 5 votes went against their verdict\n")
+        asking.join()
+        assert answered[0].json()["fluency_result"]["score"] == 5
+        with pytest.raises(httpx.ConnectError):
+            post(server, FLUENCY)
+
+
+def test_a_second_interrupt_does_not_wait() -> None:
+    answered: list[httpx.Response] = []
+    with served(*judged_by("slow_judge"), "--num_samples", "1") as server:
+        asking = threading.Thread(target=lambda: answered.append(post(server, FLUENCY)))
+        asking.start()
+        asking.join(0.4)
+        server.process.send_signal(signal.SIGINT)
+        asking.join(0.2)
+        code, complaints = server.stop(signal.SIGINT)
+        asking.join()
+    assert error_of(answered[0])["status"] == "UNAVAILABLE"
+    assert code == 0
+    assert "Traceback" not in complaints
+
+
+def test_who_goes_away_disturbs_nobody() -> None:
+    with served(*judged_by("slow_judge"), "--num_samples", "1") as server:
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(server.endpoint, json=FLUENCY, timeout=0.3)
+        other = {"fluency_input": {"instance": {"prediction": "another one"}}}
+        assert post(server, other).json()["fluency_result"]["score"] == 5
+        assert post(server, EXACT).status_code == 200
+        assert server.stop() == (0, "Judged by slow_judge: 2 calls, 0 tokens; 0.0% of 2 votes went against their verdict\n")
+
+
+def test_requests_are_judged_at_the_same_time_and_computed_ones_do_not_wait() -> None:
+    with served(*judged_by("slow_judge"), "--num_samples", "1") as server:
+        post(server, EXACT)
+        answered: list[str] = []
+
+        def ask(number: int) -> None:
+            body = EXACT if number == 9 else {"fluency_input": {"instance": {"prediction": f"text {number}"}}}
+            answered.extend(post(server, body).json())
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(10)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(4)
+        assert answered == ["exact_match_results", *["fluency_result"] * 9]
+
+
+def test_a_judge_that_is_down_is_unavailable_until_it_is_up_again(tmp_path: Path) -> None:
+    asleep = tmp_path / "asleep"
+    asleep.touch()
+    with served(*judged_by("moody_judge"), "--judge_outage", "0.2", environment={"MOODY_JUDGE": str(asleep)}) as server:
+        response = post(server, FLUENCY)
+        assert response.status_code == 503
+        error = error_of(response)
+        assert error["status"] == "UNAVAILABLE"
+        assert "the judge is asleep" in error["message"]
+        assert post(server, EXACT).status_code == 200
+        asleep.unlink()
+        assert post(server, FLUENCY).json()["fluency_result"]["score"] == 5
+
+
+def test_without_a_judge_the_server_says_so_and_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GOOGLE_API_KEY", "GEMINI_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI"):
+        monkeypatch.delenv(name, raising=False)
+    with served() as server:
+        assert post(server, EXACT).status_code == 200
+        code, complaints = server.stop()
+    assert code == 0
+    assert complaints.startswith("Judged metrics cannot be had: ")
+
+
+def test_requests_can_be_passed_on_to_vertex() -> None:
+    pytest.importorskip("google.cloud.aiplatform_v1beta1")
+    vertex = {"GOOGLE_CLOUD_PROJECT": "acme", "GOOGLE_CLOUD_LOCATION": "us-central1"}
+    with (
+        served(*judged_by("judge")) as server,
+        served("--backend", "vertex", environment={**vertex, "GOOGLE_VERTEX_BASE_URL": server.url}) as front,
+    ):
+        for metric in (METRICS[0], METRICS[7], METRICS[-1]):
+            assert post(front, request_of(metric)).json() == answer_of(metric)
