@@ -6,23 +6,36 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv
 SYNC := UV_PROJECT_ENVIRONMENT=$(VENV) UV_SYSTEM_CERTS=1 UV_PYTHON_DOWNLOADS=never VIRTUAL_ENV= $(UV) sync --quiet --locked --inexact --extra adk
 WORKERS ?= auto
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
+unexport PYTHONDONTWRITEBYTECODE
 export PYTHONWARNDEFAULTENCODING =
 export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := true
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports docs bench matrix screenshots clean
+.PHONY: help demo test test-all check fmt lint types imports docs bench matrix screenshots clean
 
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 demo: $(VENV)/.demo ## Evaluate a good and a regressed agent, promote one, be refused the other
 	@$(BIN)/mlflow-adk-eval demo
 
-test: $(VENV)/.dev ## Run the whole test suite
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --cov --cov-report=term:skip-covered
+test: $(VENV)/.dev ## Run the quick tests: all that a change is likely to break
+	@echo "running the quick tests (under five minutes on two cores)"
+	@$(PYTEST) -q -m "not slow and not browser" --randomly-seed=1 --randomly-dont-reorganize
+	@echo "the quick tests passed; make test-all also runs the slow ones (servers, processes, browser, many examples)"
 
-check: lint types imports docs test ## All that CI runs
+test-all: export HYPOTHESIS_PROFILE := full
+test-all: $(VENV)/.dev ## Run all tests and measure their coverage
+	@echo "running all tests (under half an hour on two cores)"
+	@$(PYTEST) --cov --cov-report=term:skip-covered
+
+check: lint types imports docs test-all ## All that CI runs
+
+fmt: $(VENV)/.dev ## Format the code and fix what can be fixed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 
 lint: $(VENV)/.dev ## Style and format
 	$(BIN)/ruff check .
@@ -54,12 +67,12 @@ $(UV):
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 
 $(VENV)/.demo: pyproject.toml uv.lock | $(UV)
-	@echo "installing what the demo needs (a few minutes at the first time)"
+	@echo "installing what the demo needs (a few minutes the first time)"
 	@$(SYNC)
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml uv.lock | $(UV)
-	@echo "installing what the tests need (a few minutes at the first time)"
+	@echo "installing what the tests need (a few minutes the first time)"
 	@$(SYNC) --extra vertex --extra litellm --group dev
 	@touch $@ $(VENV)/.demo
 

@@ -93,6 +93,7 @@ def test_a_tool_that_hangs_is_stopped_and_its_call_is_kept() -> None:
     assert tool.began == tool.stopped == 1
 
 
+@pytest.mark.slow
 def test_turns_before_the_one_that_hangs_are_kept() -> None:
     played = play(hanging(), case_of("quick", "hi", "quick again"), limits=PATIENT)
     assert finals(played) == ["echo quick", ""]
@@ -114,6 +115,7 @@ async def rest() -> str:
     return "rested"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", ["parallel", "tool"])
 def test_whatever_hangs_inside_is_stopped(shape: str) -> None:
     tool = Nap()
@@ -149,6 +151,7 @@ def said(eval_id: str, *texts: str) -> Any:
     return case(eval_id, *(turn(f"echo {words}", user=words) for words in texts))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("concurrency", [1, 3])
 def test_other_cases_go_on_beside_and_after_one_that_hangs(concurrency: int) -> None:
     listed = [said("before", "quick"), said("hangs", "quick", "slow", "never"), said("after", "quick", "quick 2")]
@@ -195,6 +198,7 @@ class Block:
         return "free"
 
 
+@pytest.mark.slow
 @pytest.mark.needs("google-adk", "2.13")
 def test_a_function_that_blocks_holds_up_nobody_where_there_is_a_limit() -> None:
     tool = Block()
@@ -250,6 +254,7 @@ def test_a_run_that_is_cancelled_ends() -> None:
     assert anyio.run(cancelled)
 
 
+@pytest.mark.slow
 def test_nothing_is_left_to_be_collected_noisily() -> None:
     tool = Nap()
     play(naps(tool.nap), case_of("hi"), limits=TURN)

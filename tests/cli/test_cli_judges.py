@@ -56,6 +56,7 @@ def test_the_model_of_the_config_can_be_replaced(server: Server, recorded: Path)
     assert {call.model for call in server.calls} == {"gemini-2.5-pro"}
 
 
+@pytest.mark.slow
 def test_a_spent_budget_is_2_and_the_run_can_be_gone_on_with(server: Server, recorded: Path, tmp_path: Path) -> None:
     options = ["--tracking_uri", f"sqlite:///{tmp_path}/mlflow.db", "--ledger", tmp_path / "ledger.sqlite"]
     stopped = invoke("run", recorded, recorded, *options, "--max_calls", "4")

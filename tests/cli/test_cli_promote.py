@@ -146,6 +146,7 @@ def crowned(store: str) -> adk_eval.Report:
     return report
 
 
+@pytest.mark.slow
 def test_a_champion_is_judged_again_or_run_anew_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lab: Lab) -> None:
     monkeypatch.chdir(tmp_path)
     store = f"sqlite:///{tmp_path / 'mlflow.db'}"

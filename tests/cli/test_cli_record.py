@@ -197,6 +197,7 @@ ATTENDED = "import os, signal, sys; signal.signal(signal.SIGINT, signal.default_
 """Does a command as one that somebody watches: in the background of a shell ctrl-C is ignored, and so it is by what starts there."""
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_was_recorded(talker: str, tmp_path: Path) -> None:
     talks(tmp_path, asks("fine", "hello"), asks("waits", "wait"))
     record = ["-m", "mlflow_adk_eval", "record", talker, "talks.evalset.json", "-o", "talks.json", "--concurrency", "1"]
@@ -215,6 +216,7 @@ def test_ctrl_c_keeps_what_was_recorded(talker: str, tmp_path: Path) -> None:
     assert found["waits"][0].error == "the recording was broken off before this conversation ended"
 
 
+@pytest.mark.slow
 def test_recording_and_scoring_need_no_mlflow(talker: str, tmp_path: Path) -> None:
     talks(tmp_path, asks("fine", "hello"))
     code = (

@@ -112,6 +112,7 @@ def test_a_folder_that_does_not_exist_is_named(store: str, tmp_path: Path) -> No
     assert "nowhere/report.html cannot be written: No such file or directory" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_answer_is_a_failed_run(tmp_path: Path) -> None:
     result = invoke("report", NO_RUN, "-o", tmp_path / "report.html", "--tracking_uri", "http://127.0.0.1:1")
     assert result.exit_code == 3

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
@@ -20,14 +20,14 @@ from mlflow_adk_eval.evalset import Invocation, dump
 from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored, Skipped
 from tests.criteria.builders import RESPONSE, TRAJECTORY, call, case, event, recorded, turn
 from tests.criteria.strategies import texts, turns
-from tests.strategies import QUICK
+from tests.profiles import examples
 
 eval_case = pytest.importorskip("google.adk.evaluation.eval_case", reason="the extra [adk] is not installed")
 final_response_match = pytest.importorskip("google.adk.evaluation.final_response_match_v1", reason="google-adk[eval] is not installed")
 trajectory = pytest.importorskip("google.adk.evaluation.trajectory_evaluator", reason="the extra [adk] is not installed")
 
 TURNS: TypeAdapter[tuple[Invocation, ...]] = TypeAdapter(tuple[Invocation, ...])
-MANY = settings(QUICK, max_examples=200)
+MANY = examples(200, HealthCheck.data_too_large)
 EFFICIENT = {
     "tool_call_count_v1": "_ToolCallCountV1Evaluator",
     "inference_call_count_v1": "_InferenceCallCountV1Evaluator",
@@ -98,7 +98,7 @@ def test_responses_score_as_in_adk_bit_for_bit(sides: Any) -> None:
     assert ours.score == pytest.approx(theirs.overall_score, abs=1e-12)
 
 
-@settings(QUICK, max_examples=500)
+@examples(500, HealthCheck.data_too_large)
 @given(texts())
 def test_texts_have_adks_words(text: str) -> None:
     assert tokens(text) == final_response_match._UnicodeAwareTokenizer(use_stemmer=True).tokenize(text)

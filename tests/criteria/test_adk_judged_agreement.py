@@ -13,7 +13,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.config.criteria import SETTINGS
@@ -39,7 +39,7 @@ from tests.criteria.adk_judge import (
     verdicts,
 )
 from tests.criteria.builders import call, case, event, recorded, turn
-from tests.strategies import QUICK
+from tests.profiles import examples
 
 pytestmark = [
     pytest.mark.needs("google-adk", "2.10"),
@@ -56,7 +56,7 @@ BY_RUBRICS = pytest.mark.parametrize("name", RUBRIC_TYPES)
 GROUNDED = {"supported": 1, "unsupported": 0, "contradictory": 0, "disputed": 0, "not_applicable": 1}
 UNREADABLE = "I would rather not say."
 SCENARIO = ConversationScenario(starting_prompt="message 0", conversation_plan="Ask until it works.")
-MANY = settings(QUICK, max_examples=80)
+MANY = examples(80, HealthCheck.data_too_large)
 
 
 def in_our_json(question: Question, vote: Vote) -> Paper:

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
@@ -28,10 +28,11 @@ from mlflow_adk_eval.runner import score
 from mlflow_adk_eval.testing import ScriptedJudge
 from tests.criteria.builders import case, cases, scenario, turn
 from tests.criteria.strategies import turns
-from tests.strategies import QUICK, objects
+from tests.profiles import examples
+from tests.strategies import objects
 
 TURNS: TypeAdapter[tuple[Invocation, ...]] = TypeAdapter(tuple[Invocation, ...])
-FEW = settings(QUICK, max_examples=25)
+FEW = examples(25, HealthCheck.data_too_large)
 RUBRICS = [{"rubric_id": name, "rubric_content": {"text_property": f"The agent is {name}."}} for name in ("kind", "brief")]
 OF_PAIRS = {metric.criterion for metric in RAPID_METRICS.values() if metric.kind == "pairwise"}
 OF_SCENARIOS = {"per_turn_user_simulator_quality_v1"}
@@ -280,7 +281,7 @@ def test_a_judge_that_only_fails_leaves_nothing_but_errors(name: str, actual: An
     assert not asked or result.passed is None
 
 
-@settings(QUICK, max_examples=20)
+@examples(20, HealthCheck.data_too_large)
 @given(listed=st.lists(conversations(min_size=1), min_size=2, max_size=3))
 def test_no_score_depends_on_the_order_of_the_cases(listed: list[Any]) -> None:
     def said(request: Request) -> dict[str, str]:

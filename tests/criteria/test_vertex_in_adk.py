@@ -30,6 +30,7 @@ EVALUATORS = {
 }
 WHOLE = tuple(name for name in EVALUATORS if name.startswith("multi_turn"))
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.needs("google-adk", "2.13"),
     pytest.mark.filterwarnings("ignore"),  # the SDK that ADK uses is experimental in many places
 ]

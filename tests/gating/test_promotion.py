@@ -397,6 +397,7 @@ def test_a_version_that_is_deleted_after_the_decision_is_refused(step: str, lab:
     assert ledger_of(store, good.name).entries[-1].state == "refused"
 
 
+@pytest.mark.slow
 def test_two_decisions_against_one_champion_are_not_both_carried_out(lab: Lab, model: str) -> None:
     first, second, third = (Entrant(lab, model) for _ in range(3))
     first.promote()
@@ -587,6 +588,7 @@ def nowhere() -> Iterator[str]:
         yield f"http://me:s3cret@127.0.0.1:{taken.getsockname()[1]}"
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_answer_is_a_tracking_error_within_seconds(nowhere: str) -> None:
     started = time.monotonic()
     with pytest.raises(TrackingError, match="MLflow could not be asked") as caught:
@@ -604,6 +606,7 @@ def test_what_mlflow_is_told_about_patience_is_taken_back(nowhere: str, monkeypa
     assert dict(os.environ) == before
 
 
+@pytest.mark.slow
 def test_deciding_does_not_need_mlflow() -> None:
     code = "import sys, mlflow_adk_eval.gating, mlflow_adk_eval.gating.rules.decide, mlflow_adk_eval.gating.policy.model; assert 'mlflow' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -252,6 +252,7 @@ def test_the_model_that_mlflow_evaluates_is_the_agent_version() -> None:
         )
 
 
+@pytest.mark.slow
 def test_it_is_the_same_over_http(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
     result = evaluated(actual=expected_of(rooms()))

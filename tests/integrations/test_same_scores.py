@@ -13,10 +13,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.integrations import thirty
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.evalset import write_eval_set
+from tests.integrations import thirty
 from tests.integrations.genai import tracking
 
 Scores = Mapping[str, float | None]

@@ -218,6 +218,7 @@ class TestBackground:
         with pytest.raises(LookupError, match="nothing"):
             BACKGROUND.call(fail)
 
+    @pytest.mark.slow
     def test_what_nobody_holds_is_closed(self) -> None:
         closed = threading.Event()
 
@@ -238,6 +239,7 @@ class TestBackground:
         gc.collect()
         assert closed.wait(5)
 
+    @pytest.mark.slow
     def test_judges_of_a_scoring_that_nobody_holds_are_closed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         made = ScriptedJudge("valid")
         monkeypatch.setattr("mlflow_adk_eval.judge.session.resolve_judge", lambda *_: made)

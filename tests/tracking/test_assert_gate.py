@@ -110,6 +110,7 @@ def test_the_evidence_of_a_report_is_that_of_the_run_it_would_be(store: str, jud
     assert (ours.verdict, ours.reasons, ours.scores, ours.checks) == (theirs.verdict, theirs.reasons, theirs.scores, theirs.checks)
 
 
+@pytest.mark.slow
 def test_in_pytest_the_traceback_ends_at_the_assertion(tmp_path: Path) -> None:
     test = tmp_path / "test_agent.py"
     test.write_text(

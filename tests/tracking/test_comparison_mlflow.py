@@ -171,6 +171,7 @@ def test_a_run_without_an_evaluation_is_bad_usage(runs: tuple[str, Report, Repor
     assert "holds no finished evaluation" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_server_that_is_away_is_no_verdict(runs: tuple[str, Report, Report]) -> None:
     _, good, bad = runs
     refused = invoke(good.run_id, bad.run_id, "--tracking_uri", "http://127.0.0.1:9")

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.agents.protocol import Played
@@ -164,7 +164,6 @@ SOURCES: tuple[Source | None, ...] = ("baseline", "repeated runs", "unrelated sc
 
 
 @given(VALUES, st.none() | VALUES, st.integers(1, 5))
-@settings(deadline=None)
 def test_a_spread_is_a_number_above_0_or_none(values: dict[str, list[float]], before: dict[str, list[float]] | None, runs: int) -> None:
     found = spread_of(values, before, runs, confidence=0.95)
     assert found.source in SOURCES

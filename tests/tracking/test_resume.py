@@ -22,6 +22,8 @@ from mlflow_adk_eval.ledger import Ledger
 from tests.judge.servers import Call, Server, gemini_answer, serving
 from tests.tracking.resume_worker import CALLS
 
+pytestmark = pytest.mark.slow
+
 WORKER = Path(__file__).with_name("resume_worker.py")
 CASES, TURNS, RUNS = 6, 2, 2
 CONFIG = {

@@ -161,6 +161,7 @@ def test_adk_loads_what_was_logged(logged: Any) -> None:
     assert [case.final_eval_status.name for case in result.eval_case_results] == ["PASSED", "FAILED", "NOT_EVALUATED"]
 
 
+@pytest.mark.slow
 def test_a_recording_scores_the_same_over_http(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow import MlflowClient
 

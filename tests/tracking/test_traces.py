@@ -289,7 +289,7 @@ def test_a_score_says_where_it_comes_from_and_what_was_asked_for(store: str) -> 
 TEXT = "| a | b |\n|---|---|\n<script>alert('1')</script> 🏳️‍🌈 \u202eעברית\u202c \\u0041 %s {x}"
 
 
-@pytest.mark.parametrize("way", ["fast", "one_by_one", "http"])
+@pytest.mark.parametrize("way", ["fast", "one_by_one", pytest.param("http", marks=pytest.mark.slow)])
 def test_texts_arrive_as_they_are(way: str, request: pytest.FixtureRequest, store: str, tmp_path: Path) -> None:
     from mlflow_adk_eval import evaluate
 
@@ -307,7 +307,7 @@ def test_texts_arrive_as_they_are(way: str, request: pytest.FixtureRequest, stor
     assert trace.info.response_preview == answer[:1000]
 
 
-@pytest.mark.parametrize("way", ["fast", "http"])
+@pytest.mark.parametrize("way", ["fast", pytest.param("http", marks=pytest.mark.slow)])
 def test_a_long_reason_arrives_whole(
     way: str, request: pytest.FixtureRequest, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

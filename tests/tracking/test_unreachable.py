@@ -37,6 +37,7 @@ def test_a_server_that_refuses_is_found_before_the_agent_is_called(store: str) -
     assert not Path("adk_eval_pending").exists()
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_is_given_up_on(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     with socket.socket() as silent:

@@ -114,6 +114,7 @@ def test_connections_are_kept_and_shared() -> None:
     assert server.connections <= 3
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error::ResourceWarning")
 def test_connections_end_with_their_event_loop() -> None:
     with serving(echoing) as server:

@@ -307,6 +307,7 @@ def test_equal_calls_without_ids_are_several() -> None:
         assert calls(play(server, case_of("a")).actual[0]) == [("lamp", {})] * 2
 
 
+@pytest.mark.slow
 @both
 def test_a_task_that_takes_its_time_is_waited_for(older: bool) -> None:
     polls: list[str] = []

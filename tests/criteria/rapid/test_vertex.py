@@ -262,6 +262,7 @@ def test_what_may_succeed_later_is_repeated(reply: Reply, at: Start) -> None:
     assert second.body == first.body
 
 
+@pytest.mark.slow
 def test_what_does_not_get_better_is_said_with_its_number_of_requests(at: Start) -> None:
     said = failed(error(429, "Quota exceeded for aiplatform.googleapis.com/evaluate_instances"), at)
     assert "429 POST" in said

@@ -43,7 +43,7 @@ class Contest:
     other_id: str
 
 
-@pytest.fixture(scope="session", params=["lab", "served_lab"], ids=["SQLite", "server"])
+@pytest.fixture(scope="session", params=["lab", pytest.param("served_lab", marks=pytest.mark.slow)], ids=["SQLite", "server"])
 def lab(request: pytest.FixtureRequest) -> Lab:
     return request.getfixturevalue(request.param)
 

@@ -149,6 +149,7 @@ def test_without_its_ledger_no_alias_is_valid(lab: Lab, model: str) -> None:
     assert "was deleted; restore it: mlflow experiments restore" in found.reasons[0]
 
 
+@pytest.mark.slow
 def test_all_models_are_audited_at_once(lab: Lab, model: str) -> None:
     promoted(lab, f"{model}_a", 1)
     promoted(lab, f"{model}_b", 1, alias="staging")

@@ -40,6 +40,7 @@ def test_the_alias_goes_back_to_the_version_before_with_a_record(lab: Lab, model
     assert lab.tags(model, "3")["adk_eval.gate.given_up.champion"].startswith("for version 2 by octocat at 20")
 
 
+@pytest.mark.slow
 def test_each_rollback_goes_further_back_and_a_promotion_forward_again(lab: Lab, model: str) -> None:
     first, _, third = promoted(lab, model, 3)
     assert [rolled_back(lab, model).version for _ in range(2)] == ["2", "1"]
@@ -52,6 +53,7 @@ def test_each_rollback_goes_further_back_and_a_promotion_forward_again(lab: Lab,
     assert rolled_back(lab, model).version == "1"
 
 
+@pytest.mark.slow
 def test_a_version_that_was_given_up_does_not_verify_until_it_is_promoted_anew(lab: Lab, model: str) -> None:
     _, second = promoted(lab, model, 2)
     rolled_back(lab, model)
@@ -66,6 +68,7 @@ def test_a_version_that_was_given_up_does_not_verify_until_it_is_promoted_anew(l
     assert second.verify().passed
 
 
+@pytest.mark.slow
 def test_a_former_champion_that_does_not_verify_is_gone_back_over(lab: Lab, model: str) -> None:
     _, second, _ = promoted(lab, model, 3)
     lab.client.log_text(second.run_id, "{}", "adk_eval/invocations.json")
@@ -94,6 +97,7 @@ def test_an_alias_that_was_moved_by_hand_goes_back_to_the_last_one_that_was_prom
     assert rolled_back(lab, model).version == "2"
 
 
+@pytest.mark.slow
 def test_a_promotion_that_is_faster_wins(lab: Lab, model: str) -> None:
     promoted(lab, model, 2)
     third = Entrant(lab, model)

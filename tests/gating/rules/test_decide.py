@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.evalset import EvalSet
@@ -248,7 +248,6 @@ def test_scores_whose_sum_would_be_no_number_are_no_evidence(score: float) -> No
     assert reason.endswith("outside its range from 0 to 1e+150")
 
 
-@settings(deadline=None)  # the first call imports MLflow
 @given(st.text(min_size=1) | st.sampled_from((TRAJECTORY, "a" * 300, ".", " x", "ü-ß")))
 def test_criteria_have_the_keys_that_the_log_of_a_run_gives_them(name: str) -> None:
     from mlflow_adk_eval.tracking.storable import key_of_criterion as key_in_the_log

@@ -54,7 +54,7 @@ def held(lab: Lab, name: str, evidence: Callable[[str], Evidence] = good) -> Con
     return Contest(name, model_ids[1], run_id)
 
 
-@pytest.fixture(scope="session", params=["lab", "served_lab"], ids=["SQLite", "server"])
+@pytest.fixture(scope="session", params=["lab", pytest.param("served_lab", marks=pytest.mark.slow)], ids=["SQLite", "server"])
 def lab(request: pytest.FixtureRequest) -> Lab:
     return request.getfixturevalue(request.param)
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.analysis.stats import Paired, compare_paired, holm
@@ -318,7 +318,6 @@ def test_p_values_are_adjusted_for_all_comparisons_of_the_policy() -> None:
 pairs = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=12)
 
 
-@settings(deadline=None)
 @given(pairs, st.floats(0, 0.5), st.floats(0.6, 0.99), st.floats(0, 1))
 def test_laws_of_a_drop(found: list[tuple[float, float]], max_drop: float, confidence: float, more: float) -> None:
     before, after = ({str(index): [pair[side]] for index, pair in enumerate(found)} for side in (0, 1))
@@ -597,7 +596,6 @@ rule_sets = st.dictionaries(
 values = st.lists(st.sampled_from([0.0, 0.3, 0.5, 0.9, 1.0]), min_size=1, max_size=8)
 
 
-@settings(deadline=None)
 @given(values, rule_sets, rule_sets, bounds)
 def test_a_harder_policy_never_turns_a_refusal_into_a_pass(found: list[float], one: Any, more: Any, harder: float) -> None:
     run = run_with(cases(*found))
@@ -606,7 +604,6 @@ def test_a_harder_policy_never_turns_a_refusal_into_a_pass(found: list[float], o
         assert not decide(run, policy(rules=strict)).passed
 
 
-@settings(deadline=None)
 @given(values, rule_sets, st.randoms(use_true_random=False))
 def test_the_order_of_cases_and_rules_does_not_matter(found: list[float], demanded: Any, rng: Any) -> None:
     named, names = cases(*found), list(demanded)
@@ -624,7 +621,6 @@ def test_the_order_of_cases_and_rules_does_not_matter(found: list[float], demand
     assert sorted(check.reason for check in decisions[0].checks) == sorted(check.reason for check in decisions[1].checks)
 
 
-@settings(deadline=None)
 @given(values, st.integers(0, 7), st.booleans())
 def test_a_waiver_for_a_passing_case_never_turns_a_refusal_into_a_pass(found: list[float], index: int, whole: bool) -> None:
     run, names = run_with(cases(*found)), list(cases(*found))
@@ -637,7 +633,6 @@ def test_a_waiver_for_a_passing_case_never_turns_a_refusal_into_a_pass(found: li
         assert not decide(run, waived(covered, **demands), now=TODAY).passed
 
 
-@settings(deadline=None)
 @given(values, values, st.floats(0, 0.5))
 def test_decisions_are_the_same_each_time(before: list[float], after: list[float], max_drop: float) -> None:
     size = min(len(before), len(after))

@@ -131,6 +131,7 @@ def test_the_documented_curl_examples_run_as_written(example: str, server: Runni
     assert json.loads(done.stdout) == answers(example)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", PYTHON)
 def test_the_documented_python_examples_run_as_written(
     example: str, server: Running, google_account: dict[str, str], tmp_path: Path

@@ -22,6 +22,8 @@ from tests.integrations.rapid_server.server_kit import (
     served,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def test_who_has_no_token_is_refused() -> None:
     with served(*judged_by("judge"), "--host", "0.0.0.0", environment={"ADK_EVAL_RAPID_TOKEN": "geheim-ü"}) as server:  # noqa: S104

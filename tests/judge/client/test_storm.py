@@ -83,6 +83,7 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.mark.slow
 def test_in_a_storm_no_cell_is_lost_and_none_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     eval_set, storm = conversations(CASES, TURNS), Storm(per_second=150, burst=20)
     with serving(storm) as server:
@@ -103,6 +104,7 @@ def test_in_a_storm_no_cell_is_lost_and_none_is_wrong(monkeypatch: pytest.Monkey
     assert (votes.error == "").sum() >= 3 * CASES * TURNS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "handler", [lambda _call: gemini_error(503, "down"), lambda _call: RESET, lambda _call: HANG], ids=["503", "reset", "hang"]
 )

@@ -133,6 +133,7 @@ def test_without_tls_nothing_secret_is_sent(monkeypatch: pytest.MonkeyPatch) -> 
 # At the same time
 
 
+@pytest.mark.slow
 def test_requests_wait_for_the_service_at_the_same_time_and_the_event_loop_goes_on() -> None:
     ticks = 0
 
