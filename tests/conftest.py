@@ -11,6 +11,9 @@ import pytest
 from packaging.version import Version
 
 import tests.profiles  # noqa: F401 - before a test module says how many examples it wants
+from tests.mlflow_kit import new_server, server, store, template
+
+__all__ = ["new_server", "server", "store", "template"]
 
 
 def pytest_configure(config: pytest.Config) -> None:

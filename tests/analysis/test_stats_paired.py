@@ -188,9 +188,9 @@ def test_huge_values_are_no_exception() -> None:
 
 def test_ten_thousand_cases_take_a_moment() -> None:
     pairs = [((index * 37 % 1000) / 1000, (index * 91 % 1000) / 1000) for index in range(10_000)]
-    began = time.perf_counter()
+    began = time.process_time()  # what others do meanwhile does not count
     found = compared(pairs)
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
     assert 0.05 < found.p_value <= 1
 
 

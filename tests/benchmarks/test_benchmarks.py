@@ -48,7 +48,7 @@ def measure(folder: Path, *args: str, cases: int = CASES) -> tuple[subprocess.Co
     """Run the benchmarks on the data set in `folder`; return how that ended and the file of results."""
     command = [sys.executable, BENCHMARKS / "run.py", *args, "--rounds", "1", "--cases", str(cases), "--out", folder.parent / "results.md"]
     environment = {**os.environ, "BENCH_DATA": str(folder.parent)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
     return done, (folder.parent / "results.md").read_text("utf-8")
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mlflow_adk_eval.tracking.client import experiment_id, open_store
+from mlflow_adk_eval.tracking.client import experiment_id
 from tests.cli.test_cli import invoke
+from tests.mlflow_kit import opened
 
 HTML = "<!DOCTYPE html><title>passed: a report</title>ü"
 NO_RUN = "0" * 32
@@ -20,8 +21,8 @@ def sha256(text: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return open_store(tmp_path_factory.mktemp("store"), experiment="reports")
+def store(template: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return opened(template, tmp_path_factory.mktemp("store"), "reports")
 
 
 def logged(store: str, *, report: str | None = HTML, named: str | None = HTML, manifest: bool = True, vouched: str | None = None) -> str:

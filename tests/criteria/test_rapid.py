@@ -23,6 +23,7 @@ from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import score
 from mlflow_adk_eval.testing import ScriptedJudge
 from tests.criteria.builders import call, case, cases, scenario, turn
+from tests.mlflow_kit import copied
 
 COMPUTED = [metric.criterion for metric in RAPID_METRICS.values() if metric.kind == "computed"]
 JUDGED = [metric for metric in RAPID_METRICS.values() if metric.kind == "judged"]
@@ -151,8 +152,8 @@ def test_what_the_baseline_lacks_is_an_error_and_no_win() -> None:
         judged(PAIRWISE[0], [turn("a")], [turn("x")], ScriptedJudge(better))
 
 
-def test_a_run_is_compared_with_an_earlier_one(tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path}/mlflow.db"
+def test_a_run_is_compared_with_an_earlier_one(template: Path, tmp_path: Path) -> None:
+    store = copied(template, tmp_path)
     eval_set = cases(case("c", turn("x", user="hi")))
     config = {"criteria": {"rapid_eval_exact_match": 0.0}}
 

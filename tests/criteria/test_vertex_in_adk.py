@@ -15,7 +15,7 @@ from mlflow_adk_eval.results.outcomes import Errored, Scored
 from tests.criteria.builders import call, event, recorded, run_of, turn
 from tests.criteria.vertex_kit import by_us, said, scores
 from tests.judge.providers.vertex_server import LOCATION, PROJECT, error, evaluating, metric_of, row, said_in, verdict
-from tests.judge.servers import Server, serving
+from tests.judge.servers import Server, serving, together
 
 facade = pytest.importorskip("google.adk.evaluation.vertex_ai_eval_facade", reason="google-adk[eval] is not installed")
 agentplatform = pytest.importorskip("agentplatform", reason="google-cloud-aiplatform[evaluation] is not installed")
@@ -199,9 +199,10 @@ def test_coherence_needs_no_download(by_adk: ByAdk) -> None:
 
 def test_turns_are_judged_at_the_same_time_and_not_one_after_the_other(by_adk: ByAdk) -> None:
     turns = [turn(str(number)) for number in range(6)]
-    with serving(evaluating(lambda *_: row(1), after_s=0.1)) as server:
+    with serving(evaluating(lambda *_: row(1), after_s=0.05)) as server:
         by_adk(server, SAFETY, turns)
         assert server.most_in_flight == 1
+    with serving(together(4, evaluating(lambda *_: row(1)))) as server:
         by_us(server, SAFETY, run_of(turns, None))
         assert server.most_in_flight > 3
 

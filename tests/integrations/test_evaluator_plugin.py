@@ -16,8 +16,8 @@ from mlflow_adk_eval.errors import EvalSetError, UsageError
 from mlflow_adk_eval.evalset import dump, dumps, eval_set_digest
 from mlflow_adk_eval.testing import ScriptedJudge, Unavailable
 from tests.integrations.plugin_kit import cold, configured_store
+from tests.mlflow_kit import Server
 from tests.tracking import small
-from tests.tracking.conftest import Server
 from tests.tracking.small import CONFIG, answering, expected_of, rooms
 
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword:DeprecationWarning")  # how MLflow takes a table apart

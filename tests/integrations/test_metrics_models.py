@@ -141,7 +141,7 @@ class TestRows:
         assert list(found.index) == [9, 4]
 
     def test_are_played_several_at_once(self) -> None:
-        together = threading.Barrier(3, timeout=20)
+        together = threading.Barrier(3, timeout=120)
 
         def agent(text: str, session: Session) -> str:
             together.wait()

@@ -12,7 +12,7 @@ from mlflow_adk_eval.judge.prompt import load_prompt
 from mlflow_adk_eval.testing import ScriptedJudge
 from mlflow_adk_eval.tracking import evaluate
 from mlflow_adk_eval.tracking.prompts import register_used_prompts
-from tests.tracking.conftest import copied, free_port
+from tests.mlflow_kit import copied, free_port
 from tests.tracking.small import expected_of, rooms
 
 NAMES = ("safety_v1", "hallucinations_v1", "final_response_match_v2")

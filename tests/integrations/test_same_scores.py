@@ -212,7 +212,7 @@ def under_pytest(house: House) -> Mapping[str, Scores]:
     command += ["--adk-judge", "thirty_judge:ask", "--junitxml", "junit.xml", "-p", "no:cacheprovider"]
     project = Path(__file__).parents[2]
     environment = {"PYTHONPATH": f"{project}:{house.folder}", "PATH": "/usr/bin:/bin", "ADK_EVAL_LEDGER": "off"}
-    done = subprocess.run(command, cwd=house.folder, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=house.folder, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
     found: dict[str, dict[str, float | None]] = {criterion: {} for criterion in thirty.CRITERIA}
     for test in ET.parse(house.folder / "junit.xml").getroot().iter("testcase"):  # noqa: S314 - our own file
@@ -241,7 +241,7 @@ DOORS: Mapping[str, Callable[[House], Mapping[str, Scores]]] = {
 def house(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     import mlflow
 
-    from tests.tracking.conftest import copied
+    from tests.mlflow_kit import copied
 
     folder = tmp_path_factory.mktemp("house")
     store = copied(template, folder)

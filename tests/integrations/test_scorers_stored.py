@@ -18,7 +18,7 @@ from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.testing import ScriptedJudge
 from tests.integrations.genai import QUIET, genai_store, tracking
-from tests.tracking.conftest import Server
+from tests.mlflow_kit import Server
 
 pytestmark = QUIET
 

@@ -66,7 +66,7 @@ def surroundings(**env: str) -> dict[str, str]:
 def run(folder: Path, *args: str, agent: str | None = "recorded.json", **env: str) -> subprocess.CompletedProcess[str]:
     given = ["--adk-agent", agent] if agent else []
     return subprocess.run(
-        command(*given, *args), check=False, cwd=folder, capture_output=True, text=True, timeout=60, env=surroundings(**env)
+        command(*given, *args), check=False, cwd=folder, capture_output=True, text=True, timeout=300, env=surroundings(**env)
     )
 
 
@@ -330,16 +330,16 @@ class TestSpeed:
     @pytest.mark.slow
     @pytest.mark.parametrize("args", [[], ["--maxfail=9"]])
     def test_ctrl_c_ends_everything(self, slow: Path, args: list[str]) -> None:
-        (slow / "a.test.json").write_text(eval_set({f"c{number}": [turn(f"c{number} 30", "ok")] for number in range(6)}, "a"))
+        (slow / "a.test.json").write_text(eval_set({f"c{number}": [turn(f"c{number} 600", "ok")] for number in range(6)}, "a"))
         attended = [sys.executable, "-c", ATTENDED, *command("--adk-agent", "slow_agent", *args)]
         process = subprocess.Popen(attended, cwd=slow, stdout=subprocess.PIPE, text=True, env=surroundings())
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while not log(slow) and time.monotonic() < deadline:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         interrupted = time.monotonic()
-        output, _ = process.communicate(timeout=20)
-        assert time.monotonic() - interrupted < 15
+        output, _ = process.communicate(timeout=300)
+        assert time.monotonic() - interrupted < 200
         assert process.returncode == pytest.ExitCode.INTERRUPTED, output
         assert "6 of 6 selected cases did not run to their end" in output
         begun, ended = ([line[1] for line in log(slow) if line[0] == word] for word in ("begin", "end"))

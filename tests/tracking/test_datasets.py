@@ -26,9 +26,9 @@ from mlflow_adk_eval.tracking.datasets.eval_sets import (
     pull_eval_set,
     push_eval_set,
 )
+from tests.mlflow_kit import Server, copied, free_port
 from tests.profiles import examples
 from tests.strategies import eval_sets
-from tests.tracking.conftest import Server, copied, free_port
 from tests.tracking.small import CONFIG, answering, many, rooms
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "adk"

@@ -233,7 +233,7 @@ def kept(template: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     from mlflow import MlflowClient
 
-    from tests.tracking.conftest import copied
+    from tests.mlflow_kit import copied
 
     folder = tmp_path_factory.mktemp("judged")
     uri = copied(template, folder)

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -21,9 +22,10 @@ from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import run
-from mlflow_adk_eval.tracking.client import experiment_id, open_store
+from mlflow_adk_eval.tracking.client import experiment_id
 from mlflow_adk_eval.tracking.plan import CASE_PASS_RATE, Need, plan
 from tests.gating.gate_kit import RESPONSE, TRAJECTORY, Lab, changed, eval_set_of, evidence_of, turn, with_table
+from tests.mlflow_kit import opened
 
 TERMS = {"confidence": 0.95, "power": 0.8}
 WORDS = ["the", "light", "in", "the", "hall", "is", "on", "now", "and", "the", "door", "is", "shut"]
@@ -174,11 +176,11 @@ def test_a_spread_is_a_number_above_0_or_none(values: dict[str, list[float]], be
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+def lab(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Lab:
     from mlflow import MlflowClient
 
     folder = tmp_path_factory.mktemp("plans")
-    uri = open_store(folder, experiment="plans")
+    uri = opened(template, folder, "plans")
     return Lab(MlflowClient(uri, uri), uri, experiment_id(uri, "plans"), folder)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from mlflow_adk_eval.evalset import eval_set_digest
 from mlflow_adk_eval.results.report import Report
-from tests.tracking.conftest import Server, copied
+from tests.mlflow_kit import Server, copied
 from tests.tracking.small import CONFIG, answering, eval_set, expected_of, many, rooms, turn
 
 

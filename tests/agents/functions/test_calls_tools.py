@@ -207,7 +207,7 @@ def test_a_sync_tool_called_in_the_loop_itself_gets_its_answer() -> None:
 
 
 def test_calls_at_the_same_time_are_all_kept_each_with_its_answer() -> None:
-    barrier = threading.Barrier(4, timeout=20)
+    barrier = threading.Barrier(4, timeout=120)
 
     def square(n: int) -> int:
         barrier.wait()

@@ -40,7 +40,7 @@ def served(agent: Any) -> Iterator[str]:
         server = uvicorn.Server(uvicorn.Config(to_a2a(agent, host="127.0.0.1", port=port), log_level="error"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not server.started and time.monotonic() < deadline:
             time.sleep(0.02)
         yield f"http://127.0.0.1:{port}"

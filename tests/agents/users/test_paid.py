@@ -222,14 +222,10 @@ def test_requests_without_an_answer_are_not_kept(tmp_path: Path) -> None:
         assert ending(played(ledger, user)) == ("goal", "all done")
 
 
-@pytest.mark.slow
-def test_a_resumed_evaluation_has_a_broken_conversation_anew_without_paying_its_user_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_evaluation_has_a_broken_conversation_anew_without_paying_its_user_again(store: str, tmp_path: Path) -> None:
     from mlflow_adk_eval.evalset import EvalSet
     from mlflow_adk_eval.tracking import evaluate
 
-    monkeypatch.chdir(tmp_path)
     user = player(says("one"), says("two"))
     broken = True
 
@@ -245,7 +241,7 @@ def test_a_resumed_evaluation_has_a_broken_conversation_anew_without_paying_its_
             config={"criteria": {"tool_call_count_v1": 100}},
             agent_version=None,
             user_simulator=user,
-            tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}",
+            tracking_uri=store,
             ledger=tmp_path / "kept.sqlite",
             resume=resume,
         )

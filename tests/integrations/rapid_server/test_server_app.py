@@ -165,7 +165,7 @@ def lived(setup: JudgeSetup, *bodies: Any) -> tuple[Any, str, list[Any]]:
 
     def use(url: str) -> None:
         try:
-            answers.extend(httpx.post(url + PATH, json=body, timeout=60).json() for body in bodies)
+            answers.extend(httpx.post(url + PATH, json=body, timeout=300).json() for body in bodies)
         finally:
             os.kill(os.getpid(), signal.SIGTERM)
 

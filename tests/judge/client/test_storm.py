@@ -114,7 +114,7 @@ def test_with_the_judge_down_the_run_ends_undecided_in_bounded_time(handler: Han
         monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", server.url)
         options = adk_eval.JudgeOptions(timeout_s=0.5, outage_s=1.5)
         report = adk_eval.score(eval_set, eval_set, CONFIG, judge_options=options)
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 60
     assert report.verdict == "undecided"
     assert {reason.partition(": ")[2].partition(":")[0] for reason in report.reasons} == {"final_response_match_v2 was not evaluated"}
     assert report.judging is not None
