@@ -165,6 +165,7 @@ def test_the_sentences_of_generated_answers_are_those_that_we_find(module: Impor
         assert sentences(answer) == module("truth").sentences(answer)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # the imports of ADK's evaluation warn of many things that are not ours
 @pytest.mark.parametrize("criterion", ["final_response_match_v2", "rubric_based_final_response_quality_v1", "hallucinations_v1"])
 @pytest.mark.parametrize("side", [pytest.param("adk", marks=pytest.mark.slow), "ours"])

@@ -17,9 +17,6 @@ from tests.criteria.vertex_kit import by_us, said, scores
 from tests.judge.providers.vertex_server import LOCATION, PROJECT, error, evaluating, metric_of, row, said_in, verdict
 from tests.judge.servers import Server, serving, together
 
-facade = pytest.importorskip("google.adk.evaluation.vertex_ai_eval_facade", reason="google-adk[eval] is not installed")
-agentplatform = pytest.importorskip("agentplatform", reason="google-cloud-aiplatform[evaluation] is not installed")
-
 SAFETY, COHERENCE, SUCCESS = "safety_v1", "response_evaluation_score", "multi_turn_task_success_v1"
 EVALUATORS = {
     SAFETY: ("safety_evaluator", "SafetyEvaluatorV1"),
@@ -39,8 +36,15 @@ ByAdk = Callable[..., Any]
 
 
 @pytest.fixture
-def by_adk(monkeypatch: pytest.MonkeyPatch) -> ByAdk:
+def agentplatform() -> Any:
+    """Google's SDK, whose import takes seconds."""
+    return pytest.importorskip("agentplatform", reason="google-cloud-aiplatform[evaluation] is not installed")
+
+
+@pytest.fixture
+def by_adk(agentplatform: Any, monkeypatch: pytest.MonkeyPatch) -> ByAdk:
     """ADK's evaluators, asking a loopback server."""
+    facade = pytest.importorskip("google.adk.evaluation.vertex_ai_eval_facade", reason="google-adk[eval] is not installed")
     monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
     monkeypatch.setenv("GOOGLE_CLOUD_LOCATION", LOCATION)
@@ -207,7 +211,7 @@ def test_turns_are_judged_at_the_same_time_and_not_one_after_the_other(by_adk: B
         assert server.most_in_flight > 3
 
 
-def test_the_base_url_of_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_base_url_of_the_environment_counts(agentplatform: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from google.auth.credentials import AnonymousCredentials
 
     from mlflow_adk_eval.judge.providers.vertex import vertex_client

@@ -334,9 +334,9 @@ def test_a_task_that_takes_its_time_is_waited_for(older: bool) -> None:
 @pytest.mark.parametrize(
     ("settings", "error"),
     [
-        ({"task_s": 0.4}, "turn 1: the agent's task was still working after 0.4 s"),
-        ({"limits": Limits(turn_s=0.4)}, "turn 1 took longer than its limit of 0.4 s"),
-        ({"limits": Limits(case_s=0.4)}, "the case took longer than its limit of 0.4 s"),
+        ({"task_s": 1.5}, "turn 1: the agent's task was still working after 1.5 s"),
+        ({"limits": Limits(turn_s=1.5)}, "turn 1 took longer than its limit of 1.5 s"),
+        ({"limits": Limits(case_s=1.5)}, "the case took longer than its limit of 1.5 s"),
     ],
     ids=["task", "turn", "case"],
 )
