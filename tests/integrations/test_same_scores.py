@@ -13,10 +13,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.integrations import thirty
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.evalset import write_eval_set
+from tests.integrations import thirty
 from tests.integrations.genai import tracking
 
 Scores = Mapping[str, float | None]
@@ -140,11 +140,11 @@ def of_run(run_id: str) -> Mapping[str, Scores]:
 
 def genai_rows(house: House) -> Mapping[str, Scores]:
     """``mlflow.genai.evaluate`` on what an agent did."""
-    from mlflow_adk_eval.agents import Played
+    from mlflow_adk_eval.agents import Conversation
     from mlflow_adk_eval.tables.records import outputs_of
 
     rows = [
-        row | {"outputs": outputs_of(Played(actual=house.cases[row["inputs"]["eval_id"]].actual))}
+        row | {"outputs": outputs_of(Conversation(actual=house.cases[row["inputs"]["eval_id"]].actual))}
         for row in adk_eval.records(house.eval_set)
     ]
     return genai(rows)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from mlflow_adk_eval.agents import Played
+from mlflow_adk_eval.agents import Conversation
 from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.evalset import EvalCase
 from mlflow_adk_eval.evalset.conversation import Ending, Injection, by_call
@@ -42,10 +42,10 @@ FIRST_BOOKING = Injection(invocation_index=0, tool="book", kind="error", latency
 SOME_SEARCH = Injection(invocation_index=0, tool="book", kind="latency", latency_s=2)
 AT_LIMIT = Ending(reason="limit", detail="max_allowed_invocations of 2")
 HAD = {
-    "written": Played(actual=BOOKED, injections=(FIRST_BOOKING,)),
-    "goal": Played(actual=(turn("a"),), ending=Ending(reason="goal", detail="all <b>booked</b>")),
-    "limit": Played(actual=BOOKED, ending=AT_LIMIT, injections=(SOME_SEARCH,)),
-    "error": Played(actual=(), error="turn 1: no", ending=Ending(reason="error", detail="turn 1: no")),
+    "written": Conversation(actual=BOOKED, injections=(FIRST_BOOKING,)),
+    "goal": Conversation(actual=(turn("a"),), ending=Ending(reason="goal", detail="all <b>booked</b>")),
+    "limit": Conversation(actual=BOOKED, ending=AT_LIMIT, injections=(SOME_SEARCH,)),
+    "error": Conversation(actual=(), error="turn 1: no", ending=Ending(reason="error", detail="turn 1: no")),
 }
 USERS = JudgeUsage(calls=7, failed_calls=1, input_tokens=900, output_tokens=100, models=("player",), prompts={"user_simulator@1": "ab"})
 SAID = (
@@ -61,7 +61,7 @@ class Had:
 
     name: str = "had"
 
-    async def play(self, case: EvalCase, run_index: int) -> Played:
+    async def play(self, case: EvalCase, run_index: int) -> Conversation:
         return HAD[case.eval_id]
 
 

@@ -21,7 +21,7 @@ import anyio
 from mlflow_adk_eval.agents.adk.modules import AgentModule, import_agent
 from mlflow_adk_eval.agents.adk.session import AdkSession, start_session
 from mlflow_adk_eval.agents.conversation import converse
-from mlflow_adk_eval.agents.protocol import NO_LIMITS, Limits, Played, Tools
+from mlflow_adk_eval.agents.protocol import NO_LIMITS, Conversation, Limits, Tools
 from mlflow_adk_eval.errors import AgentError, did_you_mean
 from mlflow_adk_eval.evalset import EvalCase
 
@@ -86,7 +86,7 @@ class AdkAgent:
     limits: Limits = NO_LIMITS
     users: _Users = field(default_factory=_Users, repr=False, compare=False)
 
-    async def play(self, case: EvalCase, run_index: int) -> Played:
+    async def play(self, case: EvalCase, run_index: int) -> Conversation:
         """Have the written conversation of `case` from a fresh session. Whatever goes wrong ends it and is returned."""
         return await converse(self, case, run_index)
 

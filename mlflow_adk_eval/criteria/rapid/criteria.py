@@ -27,7 +27,7 @@ from mlflow_adk_eval.criteria.rapid.computed import computed_score
 from mlflow_adk_eval.criteria.rapid.ratings import Judgement, compare, rate
 from mlflow_adk_eval.criteria.transcript import final_text, instructions_text, json_text, knowledge_text, user_text
 from mlflow_adk_eval.evalset import Invocation
-from mlflow_adk_eval.judge.voting import Jury, Place
+from mlflow_adk_eval.judge.voting import CellKey, Jury
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored
 
 _ON_CALLS = ("tool_call_valid", "tool_name_match", "tool_parameter_key_match", "tool_parameter_kv_match")
@@ -70,7 +70,7 @@ def _calls_text(turn: Invocation) -> str:
     return json.dumps({"content": final_text(turn), "tool_calls": calls}, ensure_ascii=False)
 
 
-Rate = Callable[[Mapping[str, str], Place], Awaitable[Judgement]]
+Rate = Callable[[Mapping[str, str], CellKey], Awaitable[Judgement]]
 """From an instance, and what votes on it are recorded under, to its rating."""
 
 

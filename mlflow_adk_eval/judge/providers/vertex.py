@@ -40,7 +40,7 @@ from mlflow_adk_eval.judge.providers.vertex_reply import (
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
 
-    from mlflow_adk_eval.judge.client.client import Calls, Made, Send
+    from mlflow_adk_eval.judge.client.client import CallResult, JudgeClient, Send
 
 COHERENCE = "coherence"
 """What the service calls its rating of an answer in itself: like all metrics of the Rapid Eval API, an input of its own."""
@@ -236,7 +236,7 @@ class VertexService:
     """The evaluation service with the limits, the budget and the ledger of an evaluation."""
 
     client: VertexClient
-    calls: Calls
+    calls: JudgeClient
     rejudge_failed: bool = False
     """Whether to ask anew where the ledger's answer has no score."""
 
@@ -258,7 +258,7 @@ class VertexService:
                 break
         return result
 
-    async def _attempt(self, send: Send, read: Callable[[Made], Result], address: str) -> Result:
+    async def _attempt(self, send: Send, read: Callable[[CallResult], Result], address: str) -> Result:
         made = await self.calls.make(send, address)
         result = read(made)
         if made.reused and result.error and self.rejudge_failed:

@@ -18,7 +18,7 @@ from google.adk.events.event import Event
 
 from mlflow_adk_eval.agents import Limits
 from mlflow_adk_eval.agents.adk.agent import AdkAgent, load_adk_agent
-from mlflow_adk_eval.agents.protocol import Played
+from mlflow_adk_eval.agents.protocol import Conversation
 from mlflow_adk_eval.errors import AgentError
 from tests.agents.scripted import case_of, echo, finals, llm, play
 
@@ -124,7 +124,7 @@ def test_get_agent_async_may_return_the_agent_alone(project: Path) -> None:
 
 def test_get_agent_async_that_fails_is_an_error_of_each_case(project: Path) -> None:
     write(project, {"failing.py": "async def get_agent_async(): raise OSError('no server')"})
-    assert play("failing", case_of("hi")) == Played(actual=(), error="the agent could not be started: OSError: no server")
+    assert play("failing", case_of("hi")) == Conversation(actual=(), error="the agent could not be started: OSError: no server")
 
 
 def test_the_exit_stack_is_closed_when_a_case_takes_too_long() -> None:
