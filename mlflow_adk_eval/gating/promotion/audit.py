@@ -170,7 +170,7 @@ def audit(
         UsageError: if there is no such model, or a key is none.
         TrackingError: if MLflow cannot be reached.
     """
-    from mlflow_adk_eval.gating.mlflow_store import MlflowStore, reaching_mlflow  # noqa: PLC0415 - only doors know it
+    from mlflow_adk_eval.gating.mlflow_store import MlflowStore, reaching_mlflow  # noqa: PLC0415 - only the public functions need MLflow
 
     if alias is not None:
         check_alias(alias)

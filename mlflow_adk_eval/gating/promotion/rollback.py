@@ -170,7 +170,7 @@ def rollback(  # noqa: PLR0913 - which alias, where to, why, in which store
         UsageError: if the model does not exist, no reason is given, or a key is none.
         TrackingError: if MLflow cannot be reached.
     """
-    from mlflow_adk_eval.gating.mlflow_store import MlflowStore, reaching_mlflow  # noqa: PLC0415 - only doors know it
+    from mlflow_adk_eval.gating.mlflow_store import MlflowStore, reaching_mlflow  # noqa: PLC0415 - only the public functions need MLflow
 
     if not reason.strip():
         raise UsageError("rollback: no reason is given")
