@@ -83,7 +83,7 @@ class House:
 
 
 def recorded(house: House) -> Mapping[str, Scores]:
-    return of_report(adk_eval.score(house.eval_set, adk_eval.recording_of_report(house), thirty.CONFIG, thirty.judge()))
+    return of_report(adk_eval.score(house.eval_set, house.recording(), thirty.CONFIG, thirty.judge()))
 
 
 def table(house: House) -> Mapping[str, Scores]:
