@@ -84,7 +84,7 @@ def evidence_of(report: Report, *, model_id: str = "m-1", run_id: str = "r-1") -
     artifacts = {
         "eval_set.json": dumps(report.eval_set).encode(),
         "config.json": dumps_config(report.config).encode(),
-        "invocations.json": table_of(report).dumps().encode(),
+        "invocations.json": table_of(report.cases, report.criteria).dumps().encode(),
         "result.evalset_result.json": b"{}",
     }
     if judged_criteria(report.config):
