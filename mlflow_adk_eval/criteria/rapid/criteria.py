@@ -23,7 +23,7 @@ from mlflow_adk_eval.criteria.judged_turns import (
     place,
     trivial,
 )
-from mlflow_adk_eval.criteria.rapid.computed import computed_score
+from mlflow_adk_eval.criteria.rapid.computed import computed_score, load
 from mlflow_adk_eval.criteria.rapid.ratings import Judgement, compare, rate
 from mlflow_adk_eval.criteria.transcript import final_text, instructions_text, json_text, knowledge_text, user_text
 from mlflow_adk_eval.evalset import Invocation
@@ -47,6 +47,10 @@ class RapidComputed:
 
     metric: RapidMetric
     settings: CriterionSettings
+
+    def __post_init__(self) -> None:
+        """Refuse a metric whose package is not installed."""
+        load(self.metric.name)
 
     def __call__(self, run: CaseRun, /) -> Judged:
         """Judge each turn on its own."""

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Literal, Protocol
 
 from mlflow_adk_eval.config.criteria import JudgedSettings, JudgeModelOptions
-from mlflow_adk_eval.criteria.rapid.computed import computed_score
+from mlflow_adk_eval.criteria.rapid.computed import computed_score, load
 from mlflow_adk_eval.criteria.rapid.messages import (
     Asked,
     Rated,
@@ -90,13 +90,17 @@ def backend_of(setup: JudgeSetup, backend: Backend, voting: Voting, asked: Seque
 
     Raises:
         JudgeError: if the service, or the judge that `asked` needs, cannot be had.
+        UsageError: if the package of a metric in `asked` is not installed.
     """
     judging = JudgeSession(setup)
     if backend == "vertex":
         return VertexBackend(judging)
     settings = voting.settings()
-    if any(one.metric.kind != "computed" for one in asked):
-        judging.jury(settings)
+    for one in asked:
+        if one.metric.kind == "computed":
+            load(one.metric.name)
+        else:
+            judging.jury(settings)
     return LocalBackend(judging=judging, settings=settings)
 
 

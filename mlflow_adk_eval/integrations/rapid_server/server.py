@@ -18,6 +18,7 @@ from mlflow_adk_eval.errors import JudgeError, UsageError
 from mlflow_adk_eval.judge.session import JudgeSetup
 from mlflow_adk_eval.ledger import LedgerSource, opened
 from mlflow_adk_eval.results.usage import JudgeUsage
+from mlflow_adk_eval.runtime import require_extra
 
 if TYPE_CHECKING:
     import uvicorn
@@ -62,9 +63,13 @@ def serve(
         ready: told when it listens.
 
     Raises:
-        UsageError: if it cannot listen there, or other machines could reach it without a token.
+        UsageError: if it cannot listen there, other machines could reach it without a token, or starlette or uvicorn is not installed.
         JudgeError: if the judge that was named, or Vertex's service, cannot be had.
     """
+    with require_extra("rapid-server", "the Rapid Eval server"):
+        import uvicorn  # noqa: F401, PLC0415 - an extra, which takes a quarter of a second to load
+
+        import mlflow_adk_eval.integrations.rapid_server.app  # noqa: F401, PLC0415 - likewise, as it loads starlette
     with listening(serving) as listener, opened(ledger) as kept:
         return anyio.run(_serve, listener, serving, replace(setup, answers=kept), backend, voting, ready)
 
