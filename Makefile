@@ -73,11 +73,11 @@ $(VENV)/.demo: pyproject.toml uv.lock | $(UV)
 
 $(VENV)/.dev: pyproject.toml uv.lock | $(UV)
 	@echo "installing what the tests need (a few minutes the first time)"
-	@$(SYNC) --extra vertex --extra litellm --group dev
+	@$(SYNC) --extra all --group dev
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.bench: pyproject.toml uv.lock | $(UV)
-	@$(SYNC) --extra vertex --extra litellm --group dev --group bench
+	@$(SYNC) --extra all --group dev --group bench
 	@touch $@
 
 clean: ## Remove what the other targets made

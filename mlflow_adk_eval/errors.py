@@ -3,14 +3,14 @@
 ::
 
     AdkEvalError
-    ├── UsageError            the call itself is wrong                        exit 64
+    ├── UsageError            the call is wrong, or needs a missing extra     exit 64
     │   └── InputError        a file or value does not say what it must       exit 64
     │       ├── EvalSetError  an eval set, a recording or a result file
     │       ├── ConfigError   an eval config
     │       └── PolicyError   a policy of the gate
     ├── RunError              the run could not be carried out                exit 3
     │   ├── AgentError        the agent cannot be loaded or run
-    │   ├── JudgeError        a judge cannot be had: no credentials, no package, no such model
+    │   ├── JudgeError        a judge cannot be had: no credentials, no such model
     │   └── TrackingError     MLflow cannot be reached or lost something
     └── GateFailed            the evidence does not allow a promotion         exit 1 or 2 (in results.decision)
 """

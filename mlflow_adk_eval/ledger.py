@@ -52,7 +52,7 @@ COMMIT;
 _IDENTITY = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
 
 
-class Veil:
+class SecretMask:
     """Keeps the values of secret environment variables out of the file.
 
     In JSON, control characters are escaped, so a mark made of one is never part of what it stands in. Reading undoes the marks, since
@@ -212,7 +212,7 @@ class StartedRun:
     """A run that was killed stays ``running``."""
 
 
-class Ledger:
+class CallCache:
     """The record in one file, which is opened when it is first needed and made when there is something to keep."""
 
     def __init__(self, path: str | Path) -> None:
@@ -220,7 +220,7 @@ class Ledger:
         self.path = Path(path).absolute()  # an agent may change the working directory
         self._connection: sqlite3.Connection | None = None
         self._lock = RLock()
-        self._veil = Veil()
+        self._veil = SecretMask()
         self._trouble = ""
         self._unwritten: dict[str, Answer] = {}
 
@@ -289,7 +289,7 @@ class Ledger:
         if self._trouble:
             return
         with self._enduring():
-            self._veil = Veil()  # loading the agent may have set further variables
+            self._veil = SecretMask()  # loading the agent may have set further variables
             body = self._veil.hide(conversation)
             self._write(_KEEP_PLAY, {"lineage": self.scope(run_id), "key": key, "body": body, "now": time.time()})
 
@@ -412,7 +412,7 @@ def _run(run_id: str, eval_set: str, config: str, agent: str, version: str, stat
 
 
 @contextmanager
-def opened(source: LedgerSource) -> Generator[Ledger | None]:
+def opened(source: LedgerSource) -> Generator[CallCache | None]:
     """Provide the ledger, or ``None`` where nothing is to be kept.
 
     Raises:
@@ -422,7 +422,7 @@ def opened(source: LedgerSource) -> Generator[Ledger | None]:
     if path is None:
         yield None
         return
-    with Ledger(path) as ledger:
+    with CallCache(path) as ledger:
         ledger.check()
         yield ledger
 

@@ -13,13 +13,13 @@ from typing import Any, Protocol, TypeVar
 
 import anyio
 
-from mlflow_adk_eval.agents import Agent, Limits, LiveAgent, Played, Recording, load_recording
+from mlflow_adk_eval.agents import Agent, Conversation, Limits, LiveAgent, Recording, load_recording
 from mlflow_adk_eval.agents.conversation import converse, described
-from mlflow_adk_eval.agents.protocol import Staging
+from mlflow_adk_eval.agents.protocol import ConversationSetups
 from mlflow_adk_eval.agents.recordings.recording import Recorded
 from mlflow_adk_eval.agents.recordings.save import NOT_HAD, changed_cases, on, save_recording
 from mlflow_adk_eval.agents.resolve import resolve_agent
-from mlflow_adk_eval.agents.setup import UserSource, stage
+from mlflow_adk_eval.agents.setup import UserSource, conversation_setups
 from mlflow_adk_eval.agents.tool_environment import notes
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.config.inputs import ConfigSource, EvalSetSource, load_inputs
@@ -34,9 +34,9 @@ from mlflow_adk_eval.evalset.parse import no_collection, no_rescanning
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.judge.session import (
     BudgetSource,
+    JudgeSession,
     JudgeSetup,
     JudgeSource,
-    Judging,
     judge_setup,
 )
 from mlflow_adk_eval.ledger import LedgerSource, opened
@@ -53,14 +53,14 @@ Progress = Callable[[int, int], None]
 """Called with the number of finished case runs and of all."""
 
 
-class Plays(Protocol):
+class ConversationStore(Protocol):
     """Conversations that were had earlier in this evaluation, before it was interrupted."""
 
-    def get(self, case: EvalCase, run_index: int, /) -> Played | None:
+    def get(self, case: EvalCase, run_index: int, /) -> Conversation | None:
         """Return what came of a conversation, if it is known."""
         ...
 
-    def keep(self, case: EvalCase, run_index: int, played: Played, /) -> None:
+    def keep(self, case: EvalCase, run_index: int, played: Conversation, /) -> None:
         """Keep a conversation, before anything else is done with it."""
         ...
 
@@ -75,7 +75,7 @@ class Options:
     """How many conversations are had at the same time."""
     progress: Progress | None = None
     judges: JudgeSetup = field(default_factory=JudgeSetup)
-    plays: Plays | None = None
+    plays: ConversationStore | None = None
     """Where conversations are kept; ``None``: nowhere."""
     user_simulator: UserSource = None
     """Who plays the user of scenarios; ``None``: the model that the config names."""
@@ -100,10 +100,10 @@ async def arun(eval_set: EvalSet, agent: Agent, config: EvalConfig, options: Opt
     """
     chosen = options or Options()
     began = datetime.now(UTC).isoformat(timespec="seconds")
-    judging = Judging(chosen.judges)
+    judging = JudgeSession(chosen.judges)
     planned = plan(config, eval_set, judging)
     require_baseline(planned, chosen.baseline)
-    staging = stage(config, eval_set, agent, judging, chosen.user_simulator)
+    staging = conversation_setups(config, eval_set, agent, judging, chosen.user_simulator)
     recording = agent if isinstance(agent, Recording) else None
     num_runs = max(chosen.num_runs, recording.num_runs(eval_set.eval_ids) if recording else 1)
     jobs = [(case, run_index) for case in eval_set.eval_cases for run_index in range(num_runs)]
@@ -150,11 +150,11 @@ class Player:
     """Has conversations with an agent."""
 
     agent: Agent
-    staging: Staging | None = None
+    staging: ConversationSetups | None = None
     """How those of a live agent are set up; ``None``: their turns are written."""
-    plays: Plays | None = None
+    plays: ConversationStore | None = None
 
-    async def remembered(self, case: EvalCase, run_index: int) -> Played:
+    async def remembered(self, case: EvalCase, run_index: int) -> Conversation:
         """Return the conversation that is known from before, or have it and keep it. What failed is not kept."""
         known = self.plays.get(case, run_index) if self.plays else None
         if known is not None:
@@ -164,19 +164,19 @@ class Player:
             self.plays.keep(case, run_index, played)
         return played
 
-    async def play(self, case: EvalCase, run_index: int) -> Played:
+    async def play(self, case: EvalCase, run_index: int) -> Conversation:
         """Return what came of the conversation; if it has another number of turns than the case, that is its error."""
         try:
             played = await self._had(case, run_index)
         except Exception as error:  # noqa: BLE001 - an agent may be anybody's object, and must not cost the other cases
-            return Played(actual=(), error=described(error))
+            return Conversation(actual=(), error=described(error))
         wanted = None if case.conversation is None else len(case.conversation)
         if played.error or wanted is None or len(played.actual) == wanted:
             return played
         took_place = "1 turn" if len(played.actual) == 1 else f"{len(played.actual)} turns"
         return replace(played, error=f"{took_place} took place, and the case asks for {wanted}")
 
-    async def _had(self, case: EvalCase, run_index: int) -> Played:
+    async def _had(self, case: EvalCase, run_index: int) -> Conversation:
         if self.staging and isinstance(self.agent, LiveAgent):
             return await converse(self.agent, case, run_index, self.staging.scene(case, run_index))
         return await self.agent.play(case, run_index)
@@ -214,7 +214,7 @@ def require_baseline(planned: Plan, baseline: Recording | None) -> None:
         raise UsageError(f"{', '.join(planned.pairwise)}: wanted a baseline to compare with, given as baseline=")
 
 
-async def judge_case(case: EvalCase, run_index: int, played: Played, planned: Plan, baseline: Recording | None = None) -> CaseResult:
+async def judge_case(case: EvalCase, run_index: int, played: Conversation, planned: Plan, baseline: Recording | None = None) -> CaseResult:
     """Return what the criteria of a case make of what the agent did."""
     run = run_of(case, run_index, played, baseline)
     criteria = planned.of(case.eval_id)
@@ -236,7 +236,7 @@ async def judge_case(case: EvalCase, run_index: int, played: Played, planned: Pl
     )
 
 
-def run_of(case: EvalCase, run_index: int, played: Played, baseline: Recording | None = None) -> CaseRun:
+def run_of(case: EvalCase, run_index: int, played: Conversation, baseline: Recording | None = None) -> CaseRun:
     """Return a case after the agent ran, as criteria look at it; a baseline of fewer runs is compared with again and again."""
     runs = baseline.runs.get(case.eval_id, ()) if baseline else ()
     return CaseRun(
@@ -389,7 +389,7 @@ class Tape:
     config: EvalConfig
     options: Options
     agent_version: str = ""
-    played: dict[tuple[str, int], Played] = field(default_factory=dict[tuple[str, int], Played])
+    played: dict[tuple[str, int], Conversation] = field(default_factory=dict[tuple[str, int], Conversation])
     """What came of the conversations that have ended, by eval id and run."""
     simulating: JudgeUsage | None = None
     """What a model that played users took."""
@@ -403,8 +403,8 @@ class Tape:
             JudgeError: before the agent is called, if the model that is to play the user cannot be had.
         """
         refuse_duplicates(self.eval_set)
-        judging = Judging(self.options.judges)
-        player = Player(self.agent, stage(self.config, self.eval_set, self.agent, judging, self.options.user_simulator))
+        judging = JudgeSession(self.options.judges)
+        player = Player(self.agent, conversation_setups(self.config, self.eval_set, self.agent, judging, self.options.user_simulator))
         jobs = [(case, run_index) for case in self.eval_set.eval_cases for run_index in range(self.options.num_runs)]
 
         async def work(index: int) -> None:
@@ -423,7 +423,7 @@ class Tape:
     def recording(self) -> Recording:
         """Return what was recorded. A conversation that was not had to its end is one that failed."""
         num_runs = self.options.num_runs
-        not_had = Played(actual=(), error=NOT_HAD)
+        not_had = Conversation(actual=(), error=NOT_HAD)
         runs = {
             eval_id: tuple(self.played.get((eval_id, run_index), not_had) for run_index in range(num_runs))
             for eval_id in self.eval_set.eval_ids

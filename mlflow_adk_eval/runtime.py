@@ -72,6 +72,29 @@ def model_or_object(named: str | None, option: str, *, error: type[AdkEvalError]
         raise error(f"{option}={named}: {problem}") from problem
 
 
+@contextmanager
+def require_extra(extra: str, feature: str) -> Generator[None]:
+    """Import what an extra of this package installs, or say how to install it.
+
+    Args:
+        extra: the extra, as pyproject.toml calls it.
+        feature: what needs it, as the subject of a sentence.
+
+    Raises:
+        UsageError: if an import within fails.
+
+    >>> with require_extra("adk", "running ADK agents"):
+    ...     import no_such_package
+    Traceback (most recent call last):
+    mlflow_adk_eval.errors.UsageError: running ADK agents needs the extra `adk`: pip install 'mlflow-adk-eval[adk]' (No module named 'no_such_package')
+    """
+    try:
+        yield
+    except ImportError as error:
+        message = f"{feature} needs the extra `{extra}`: pip install 'mlflow-adk-eval[{extra}]' ({error})"
+        raise UsageError(message) from None
+
+
 T = TypeVar("T")
 
 

@@ -9,7 +9,7 @@ from itertools import count
 
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.judge.protocol import Answer
-from mlflow_adk_eval.ledger import Ledger
+from mlflow_adk_eval.ledger import CallCache
 
 
 def say(line: str) -> None:
@@ -17,7 +17,7 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def forever(ledger: Ledger, name: str) -> None:
+def forever(ledger: CallCache, name: str) -> None:
     """Keep one thing after the other, and say so as soon as each is kept."""
     for number in count():
         ledger.put(f"{name}:{number}", Answer(text=f"{name} {number} " + "x" * (number % 50) * 40))
@@ -27,7 +27,7 @@ def forever(ledger: Ledger, name: str) -> None:
             say(f"play {number}")
 
 
-def hammer(ledger: Ledger, name: str) -> None:
+def hammer(ledger: CallCache, name: str) -> None:
     """Keep and look up, together with others."""
     say("ready")
     sys.stdin.readline()
@@ -39,7 +39,7 @@ def hammer(ledger: Ledger, name: str) -> None:
     say(f"done {ledger.trouble}")
 
 
-def starving(ledger: Ledger, name: str) -> None:
+def starving(ledger: CallCache, name: str) -> None:
     """Go on although the disk takes no more."""
     ledger.put("before", Answer(text=name))
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
@@ -51,7 +51,7 @@ def starving(ledger: Ledger, name: str) -> None:
     say(ledger.trouble)
 
 
-def powerless(ledger: Ledger, name: str) -> None:
+def powerless(ledger: CallCache, name: str) -> None:
     """Try to use a ledger as somebody who must not write there."""
     if os.geteuid() == 0:
         os.setuid(65534)
@@ -66,5 +66,5 @@ def powerless(ledger: Ledger, name: str) -> None:
 
 if __name__ == "__main__":
     _, work, file, worker = sys.argv
-    with Ledger(file) as opened:
+    with CallCache(file) as opened:
         {"forever": forever, "hammer": hammer, "starving": starving, "powerless": powerless}[work](opened, worker)

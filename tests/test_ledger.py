@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from mlflow_adk_eval import ledger as ledger_file
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.judge.protocol import Answer
-from mlflow_adk_eval.ledger import DEFAULT, Ledger, StartedRun, ledger_path, opened
+from mlflow_adk_eval.ledger import DEFAULT, CallCache, StartedRun, ledger_path, opened
 from tests.profiles import examples
 
 WORKER = Path(__file__).with_name("ledger_worker.py")
@@ -46,8 +46,8 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def ledger(path: Path) -> Iterator[Ledger]:
-    with Ledger(path) as made:
+def ledger(path: Path) -> Iterator[CallCache]:
+    with CallCache(path) as made:
         yield made
 
 
@@ -71,8 +71,8 @@ def started(run_id: str, **changes: object) -> StartedRun:
 # What is kept
 
 
-def test_any_answer_comes_back_as_it_was_to_whoever_has_the_file_open(ledger: Ledger) -> None:
-    with Ledger(ledger.path) as other:
+def test_any_answer_comes_back_as_it_was_to_whoever_has_the_file_open(ledger: CallCache) -> None:
+    with CallCache(ledger.path) as other:
 
         @examples(200)
         @given(st.text("0123456789abcdef:", min_size=1), ANSWERS)
@@ -88,14 +88,14 @@ def test_any_answer_comes_back_as_it_was_to_whoever_has_the_file_open(ledger: Le
 @examples(30)
 def test_the_last_answer_at_an_address_counts(puts: list[tuple[str, Answer]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        with Ledger(Path(folder) / "l.sqlite") as ledger:
+        with CallCache(Path(folder) / "l.sqlite") as ledger:
             for address, answer in puts:
                 ledger.put(address, answer)
-        with Ledger(Path(folder) / "l.sqlite") as ledger:
+        with CallCache(Path(folder) / "l.sqlite") as ledger:
             assert {address: ledger.get(address) for address in "abc"} == {**dict.fromkeys("abc"), **dict(puts)}
 
 
-def test_a_closed_ledger_opens_again(ledger: Ledger) -> None:
+def test_a_closed_ledger_opens_again(ledger: CallCache) -> None:
     ledger.put("a", ANSWER)
     ledger.close()
     ledger.close()
@@ -103,7 +103,7 @@ def test_a_closed_ledger_opens_again(ledger: Ledger) -> None:
     assert ledger.trouble == ""
 
 
-def test_an_answer_that_cannot_be_read_is_none(ledger: Ledger) -> None:
+def test_an_answer_that_cannot_be_read_is_none(ledger: CallCache) -> None:
     for address in ("no json", "another shape", "fine"):
         ledger.put(address, ANSWER)
     with closing(sqlite3.connect(ledger.path)) as connection, connection:
@@ -117,7 +117,7 @@ def test_an_answer_that_cannot_be_read_is_none(ledger: Ledger) -> None:
 
 def test_nothing_is_made_until_there_is_something_to_keep(tmp_path: Path) -> None:
     path = tmp_path / "deep" / DEFAULT
-    with Ledger(path) as ledger:
+    with CallCache(path) as ledger:
         ledger.check()
         assert (ledger.get("a"), ledger.play("run", "key"), ledger.runs(), ledger.prune(0)) == (None, None, (), 0)
         assert not path.parent.exists()
@@ -127,7 +127,7 @@ def test_nothing_is_made_until_there_is_something_to_keep(tmp_path: Path) -> Non
 
 def test_only_the_owner_can_read_it_and_git_leaves_it_out(tmp_path: Path) -> None:
     path = tmp_path / DEFAULT
-    with Ledger(path) as ledger:
+    with CallCache(path) as ledger:
         ledger.put("a", ANSWER)
         modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir() if file.name.startswith("ledger")}
     assert modes == {"ledger.sqlite": 0o600, "ledger.sqlite-wal": 0o600, "ledger.sqlite-shm": 0o600}
@@ -137,14 +137,14 @@ def test_only_the_owner_can_read_it_and_git_leaves_it_out(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("folder", [".", "made/for it"])
 def test_a_folder_of_the_users_own_holds_nothing_else(folder: str, tmp_path: Path) -> None:
-    with Ledger(tmp_path / folder / "my.sqlite") as ledger:
+    with CallCache(tmp_path / folder / "my.sqlite") as ledger:
         ledger.put("a", ANSWER)
     assert [file.name for file in (tmp_path / folder).iterdir()] == ["my.sqlite"]
 
 
 def test_it_stays_where_it_was_when_the_working_directory_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with Ledger("here.sqlite") as ledger:
+    with CallCache("here.sqlite") as ledger:
         (tmp_path / "elsewhere").mkdir()
         monkeypatch.chdir(tmp_path / "elsewhere")
         ledger.put("a", ANSWER)
@@ -188,14 +188,14 @@ def _foreign(path: Path) -> None:
 
 
 def _newer(path: Path) -> None:
-    with Ledger(path) as ledger:
+    with CallCache(path) as ledger:
         ledger.put("a", ANSWER)
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA user_version = 2")
 
 
 def _damaged(path: Path) -> None:
-    with Ledger(path) as ledger:
+    with CallCache(path) as ledger:
         ledger.put("a", ANSWER)
     content = bytearray(path.read_bytes())
     content[100:2_000] = os.urandom(1_900)
@@ -220,13 +220,18 @@ def test_a_file_that_is_no_ledger_is_named_and_left_alone(spoil: Callable[[Path]
     spoil(path)
     before = path.read_bytes() if path.is_file() else None
     found = []
-    for use in (Ledger(path).check, lambda: Ledger(path).begin(started("r")), Ledger(path).runs, lambda: Ledger(path).play("r", "k")):
+    for use in (
+        CallCache(path).check,
+        lambda: CallCache(path).begin(started("r")),
+        CallCache(path).runs,
+        lambda: CallCache(path).play("r", "k"),
+    ):
         with pytest.raises(UsageError) as caught:
             use()
         found.append(str(caught.value))
     with pytest.raises(UsageError), opened(path):
         pytest.fail("the file was taken for a ledger")
-    with Ledger(path) as ledger:
+    with CallCache(path) as ledger:
         ledger.put("paid", ANSWER)
         assert (ledger.get("paid"), ledger.trouble.partition(": ")[2]) == (ANSWER, found[0])
     way_out = "move it away, or name another file with --ledger or ADK_EVAL_LEDGER (`off`: keep nothing)"
@@ -244,7 +249,7 @@ def test_an_empty_file_becomes_a_ledger(path: Path) -> None:
 
 def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with Ledger(tmp_path / "file" / "ledger.sqlite") as ledger, pytest.raises(UsageError, match="Not a directory"):
+    with CallCache(tmp_path / "file" / "ledger.sqlite") as ledger, pytest.raises(UsageError, match="Not a directory"):
         ledger.begin(started("r"))
 
 
@@ -253,7 +258,7 @@ def test_where_nothing_can_be_written_it_says_so_before_and_goes_on_after(exists
     with tempfile.TemporaryDirectory() as made:  # not below the folder of the tests, which others cannot even enter
         folder, path = Path(made), Path(made) / "ledger.sqlite"
         if exists:
-            with Ledger(path) as ledger:
+            with CallCache(path) as ledger:
                 ledger.put("a", ANSWER)
             path.chmod(0o644)
         folder.chmod(0o555)
@@ -270,7 +275,7 @@ def test_where_nothing_can_be_written_it_says_so_before_and_goes_on_after(exists
 def test_a_disk_that_takes_no_more_does_not_end_the_run(path: Path) -> None:
     trouble = said("starving", path)
     assert trouble.startswith(f"What was paid for could not be kept for a later run: {path}: the ledger cannot be used (")
-    with Ledger(path) as ledger:
+    with CallCache(path) as ledger:
         assert ledger.get("before") == Answer(text="worker")
         kept = [ledger.get(f"worker:{number}") for number in range(500)]
         assert None not in kept[:5]
@@ -279,11 +284,11 @@ def test_a_disk_that_takes_no_more_does_not_end_the_run(path: Path) -> None:
 
 
 def test_a_file_that_is_damaged_meanwhile_does_not_end_the_run(path: Path) -> None:
-    with Ledger(path) as ledger:
+    with CallCache(path) as ledger:
         for number in range(300):
             ledger.put(f"{number:064}", Answer(text="x" * 500))
     content = path.read_bytes()
-    with Ledger(path) as ledger:
+    with CallCache(path) as ledger:
         ledger.check()
         path.write_bytes(content[:8_192] + os.urandom(len(content) - 8_192))
         assert {ledger.get(f"{number:064}") for number in range(300)} <= {None, Answer(text="x" * 500)}
@@ -298,7 +303,7 @@ def test_a_file_that_is_damaged_meanwhile_does_not_end_the_run(path: Path) -> No
 
 
 def test_what_one_keeps_another_sees_at_once(path: Path) -> None:
-    with Ledger(path) as one, Ledger(path) as other:
+    with CallCache(path) as one, CallCache(path) as other:
         for number in range(50):
             writer, reader = (one, other) if number % 2 else (other, one)
             assert reader.get(str(number)) is None
@@ -306,7 +311,7 @@ def test_what_one_keeps_another_sees_at_once(path: Path) -> None:
             assert reader.get(str(number)) == ANSWER
 
 
-def test_many_threads_use_one_ledger(ledger: Ledger) -> None:
+def test_many_threads_use_one_ledger(ledger: CallCache) -> None:
     def work(name: int) -> None:
         for number in range(100):
             ledger.put(f"{name}:{number}", Answer(text=f"{name} {number}"))
@@ -323,13 +328,13 @@ def test_many_threads_use_one_ledger(ledger: Ledger) -> None:
 
 def test_many_ledgers_of_one_process_make_one_file(path: Path) -> None:
     def work(name: int) -> str:
-        with Ledger(path) as ledger:
+        with CallCache(path) as ledger:
             ledger.put(str(name), ANSWER)
             return ledger.trouble
 
     with ThreadPoolExecutor(16) as pool:
         assert set(pool.map(work, range(16))) == {""}
-    with Ledger(path) as ledger:
+    with CallCache(path) as ledger:
         assert [ledger.get(str(name)) for name in range(16)] == [ANSWER] * 16
 
 
@@ -343,7 +348,7 @@ def test_several_processes_make_and_use_one_file(path: Path) -> None:
     for process in processes:
         with process:
             assert process.stdout.read() == "done \n"
-    with Ledger(path) as ledger:
+    with CallCache(path) as ledger:
         assert all(ledger.get(f"w{name}:{number}") == Answer(text=f"w{name} {number}") for name in range(4) for number in range(200))
         assert {ledger.get(f"shared:{number}").text for number in range(200)} == {f"shared {number}" for number in range(200)}
     assert _integrity(path) == "ok"
@@ -351,7 +356,7 @@ def test_several_processes_make_and_use_one_file(path: Path) -> None:
 
 @pytest.mark.parametrize("new", [True, False])
 def test_a_writer_waits_for_another_one(new: bool, path: Path) -> None:
-    with Ledger(path) as ledger:
+    with CallCache(path) as ledger:
         if not new:
             ledger.put("a", ANSWER)
         with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other, ThreadPoolExecutor(1) as pool:
@@ -367,7 +372,7 @@ def test_a_writer_waits_for_another_one(new: bool, path: Path) -> None:
 @pytest.mark.parametrize("new", [True, False])
 def test_a_writer_does_not_wait_for_ever(new: bool, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_file, "_PATIENCE_S", 0.05)
-    with Ledger(path) as ledger:
+    with CallCache(path) as ledger:
         if not new:
             ledger.put("a", ANSWER)
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -395,7 +400,7 @@ def test_a_killed_process_loses_nothing_that_it_kept(path: Path) -> None:
             with process:
                 lines = process.stdout.read().split("\n")[:-1]  # a line cut short says nothing
             kept += [(name, *line.split(" ", 1)) for line in lines]
-    with Ledger(path) as ledger:
+    with CallCache(path) as ledger:
         for name, what, key in kept:
             if what == "answer":
                 number = int(key.rpartition(":")[2])
@@ -410,7 +415,7 @@ def test_a_killed_process_loses_nothing_that_it_kept(path: Path) -> None:
 # Runs and their conversations
 
 
-def test_runs_are_listed_with_the_one_that_went_on_last_first(ledger: Ledger) -> None:
+def test_runs_are_listed_with_the_one_that_went_on_last_first(ledger: CallCache) -> None:
     later = datetime(2026, 3, 2, tzinfo=UTC)
     first, second = started("first"), started("second", agent_version="m-2", started_at=later)
     ledger.begin(first)
@@ -421,7 +426,7 @@ def test_runs_are_listed_with_the_one_that_went_on_last_first(ledger: Ledger) ->
     assert ledger.runs() == (again, second)
 
 
-def test_a_run_is_running_until_it_has_finished_and_again_when_it_goes_on(ledger: Ledger) -> None:
+def test_a_run_is_running_until_it_has_finished_and_again_when_it_goes_on(ledger: CallCache) -> None:
     ledger.begin(started("r"))
     assert [run.status for run in ledger.runs()] == ["running"]
     ledger.finish("r")
@@ -430,7 +435,7 @@ def test_a_run_is_running_until_it_has_finished_and_again_when_it_goes_on(ledger
     assert [run.status for run in ledger.runs()] == ["running"]
 
 
-def test_a_conversation_belongs_to_its_run(ledger: Ledger) -> None:
+def test_a_conversation_belongs_to_its_run(ledger: CallCache) -> None:
     for run_id in ("a", "b"):
         ledger.begin(started(run_id))
     ledger.keep_play("a", "case 1", b'{"n": 1}')
@@ -438,7 +443,7 @@ def test_a_conversation_belongs_to_its_run(ledger: Ledger) -> None:
     assert (ledger.play("a", "case 1"), ledger.play("a", "case 2"), ledger.play("b", "case 1")) == (b'{"n": 2}', None, None)
 
 
-def test_what_one_run_paid_for_counts_for_all_that_go_on_with_it(ledger: Ledger) -> None:
+def test_what_one_run_paid_for_counts_for_all_that_go_on_with_it(ledger: CallCache) -> None:
     for run_id in ("a", "b", "c", "alone"):
         ledger.begin(started(run_id))
         ledger.keep_play(run_id, f"of {run_id}", b"[]")
@@ -452,7 +457,7 @@ def test_what_one_run_paid_for_counts_for_all_that_go_on_with_it(ledger: Ledger)
     assert (ledger.scope("alone"), ledger.scope("unknown")) == ("alone", "unknown")
 
 
-def test_going_on_with_a_run_keeps_what_it_adopted(ledger: Ledger) -> None:
+def test_going_on_with_a_run_keeps_what_it_adopted(ledger: CallCache) -> None:
     ledger.begin(started("a"))
     ledger.keep_play("a", "case", b"[]")
     ledger.begin(started("b"))
@@ -461,7 +466,7 @@ def test_going_on_with_a_run_keeps_what_it_adopted(ledger: Ledger) -> None:
     assert ledger.play("b", "case") == b"[]"
 
 
-def test_the_earlier_runs_conversation_counts_where_both_have_one(ledger: Ledger) -> None:
+def test_the_earlier_runs_conversation_counts_where_both_have_one(ledger: CallCache) -> None:
     for run_id in ("a", "b"):
         ledger.begin(started(run_id))
         ledger.keep_play(run_id, "case", f'"{run_id}"'.encode())
@@ -481,7 +486,7 @@ def test_secrets_are_not_in_the_file_and_still_come_back(secret: str, path: Path
         Answer(text=json.dumps(text, ensure_ascii=False), model=secret, input_tokens=123456789012),
     ]
     play = json.dumps({"said": secret, "count": 123456789012}).encode()
-    with Ledger(path) as ledger:
+    with CallCache(path) as ledger:
         for number, answer in enumerate(answers):
             ledger.put(str(number), answer)
         ledger.keep_play("run", "key", play)
@@ -490,16 +495,16 @@ def test_secrets_are_not_in_the_file_and_still_come_back(secret: str, path: Path
             assert spelling.encode() not in content
         assert b"HOUSE_API_KEY" in content
         assert [ledger.get(str(number)) for number in range(2)] == answers
-    with Ledger(path) as ledger:
+    with CallCache(path) as ledger:
         assert [ledger.get(str(number)) for number in range(2)] == answers
         assert ledger.play("run", "key") == play
     monkeypatch.delenv("HOUSE_API_KEY")
-    with Ledger(path) as ledger:
+    with CallCache(path) as ledger:
         assert (ledger.get("0"), ledger.play("run", "key"), ledger.trouble) == (None, None, "")
 
 
 def test_a_secret_that_came_with_the_agent_is_kept_out_of_conversations(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Ledger(path) as ledger:
+    with CallCache(path) as ledger:
         ledger.put("a", ANSWER)
         monkeypatch.setenv("AGENTS_OWN_TOKEN", "tok-abcdefgh")
         ledger.keep_play("run", "key", b'["tok-abcdefgh"]')
@@ -507,7 +512,7 @@ def test_a_secret_that_came_with_the_agent_is_kept_out_of_conversations(path: Pa
         assert b"tok-abcdefgh" not in path.with_name("ledger.sqlite-wal").read_bytes()
 
 
-def test_a_text_that_looks_like_a_mark_is_no_mark(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_that_looks_like_a_mark_is_no_mark(ledger: CallCache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOUSE_API_KEY", "s3cr3t-0123456789")
     answer = Answer(text="\x1a[HOUSE_API_KEY]0\x1a [HOUSE_API_KEY]")
     ledger.put("a", answer)
@@ -517,7 +522,7 @@ def test_a_text_that_looks_like_a_mark_is_no_mark(ledger: Ledger, monkeypatch: p
 # How much, how fast
 
 
-def test_prune_forgets_what_is_old_and_gives_the_space_back(ledger: Ledger) -> None:
+def test_prune_forgets_what_is_old_and_gives_the_space_back(ledger: CallCache) -> None:
     for number in range(500):
         ledger.put(f"old {number}", Answer(text="x" * 2_000))
     ledger.keep_play("run", "old", b"[]")
@@ -535,7 +540,7 @@ def test_prune_forgets_what_is_old_and_gives_the_space_back(ledger: Ledger) -> N
     assert ledger.path.stat().st_size < 100_000
 
 
-def test_looking_up_and_keeping_take_microseconds(ledger: Ledger) -> None:
+def test_looking_up_and_keeping_take_microseconds(ledger: CallCache) -> None:
     answer = Answer(text="x" * 600, model="gemini-2.5-flash")
     puts, gets = [], []
     for number in range(2_000):

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mlflow_adk_eval.agents import Played, Recording
+from mlflow_adk_eval.agents import Conversation, Recording
 from mlflow_adk_eval.agents.functions.agent import CallableAgent
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.config.eval_config import DEFAULT_CONFIG, EFFICIENCY, EvalConfig, parse_config
@@ -32,7 +32,7 @@ class Actor:
     def name(self) -> str:
         return "actor"
 
-    async def play(self, case: EvalCase, run_index: int) -> Played:
+    async def play(self, case: EvalCase, run_index: int) -> Conversation:
         self.now += 1
         self.most = max(self.most, self.now)
         try:
@@ -42,8 +42,8 @@ class Actor:
             self.now -= 1
 
 
-def repeat(case: EvalCase, run_index: int) -> Played:
-    return Played(actual=case.conversation or ())
+def repeat(case: EvalCase, run_index: int) -> Conversation:
+    return Conversation(actual=case.conversation or ())
 
 
 def numbered(count: int) -> EvalSet:
@@ -65,7 +65,7 @@ def only(report: Report) -> CaseResult:
 def test_results_follow_the_eval_set_whatever_finished_first() -> None:
     finished: list[str] = []
 
-    async def later_is_faster(case: EvalCase, run_index: int) -> Played:
+    async def later_is_faster(case: EvalCase, run_index: int) -> Conversation:
         await anyio.sleep(0.05 - 0.01 * int(case.eval_id[1:]))
         finished.append(case.eval_id)
         return repeat(case, run_index)
@@ -85,7 +85,7 @@ def test_criteria_follow_the_config() -> None:
 
 @pytest.mark.parametrize("concurrency", [1, 3])
 def test_no_more_conversations_than_allowed_go_on_at_the_same_time(concurrency: int) -> None:
-    async def slowly(case: EvalCase, run_index: int) -> Played:
+    async def slowly(case: EvalCase, run_index: int) -> Conversation:
         await anyio.sleep(0.01)
         return repeat(case, run_index)
 
@@ -110,8 +110,8 @@ def test_numbers_below_one_are_refused(wrong: Any) -> None:
 
 
 def test_each_run_keeps_its_own_result() -> None:
-    def every_other(case: EvalCase, run_index: int) -> Played:
-        return repeat(case, run_index) if run_index % 2 == 0 else Played(actual=(turn("wrong"),))
+    def every_other(case: EvalCase, run_index: int) -> Conversation:
+        return repeat(case, run_index) if run_index % 2 == 0 else Conversation(actual=(turn("wrong"),))
 
     report = run(numbered(2), Actor(every_other), MATCH, Options(num_runs=3))
     assert [(found.eval_id, found.run_index) for found in report.cases] == [(f"c{case}", run) for case in range(2) for run in range(3)]
@@ -123,21 +123,21 @@ def test_each_run_keeps_its_own_result() -> None:
 
 
 def test_recorded_runs_are_all_judged() -> None:
-    recording = Recording({"c0": (Played(actual=(turn("answer 0"),)), Played(actual=(turn("wrong"),)))})
+    recording = Recording({"c0": (Conversation(actual=(turn("answer 0"),)), Conversation(actual=(turn("wrong"),)))})
     report = run(numbered(1), recording, MATCH)
     assert report.num_runs == 2
     assert overall(report) == [1.0, 0.0]
 
 
 def test_a_run_that_was_not_recorded_is_an_error() -> None:
-    recording = Recording({"c0": (Played(actual=(turn("answer 0"),)),) * 2, "c1": (Played(actual=(turn("answer 1"),)),)})
+    recording = Recording({"c0": (Conversation(actual=(turn("answer 0"),)),) * 2, "c1": (Conversation(actual=(turn("answer 1"),)),)})
     report = run(numbered(2), recording, MATCH)
     assert [found.verdict for found in report.cases] == ["passed", "passed", "passed", "undecided"]
     assert report.cases[3].error == "the recording does not hold run 2 of case 'c1'"
 
 
 def test_runs_of_cases_that_are_not_in_the_set_ask_for_no_runs_of_others() -> None:
-    recording = Recording({"c0": (Played(actual=(turn("answer 0"),)),), "other": (Played(actual=()),) * 5})
+    recording = Recording({"c0": (Conversation(actual=(turn("answer 0"),)),), "other": (Conversation(actual=()),) * 5})
     report = run(numbered(1), recording, MATCH)
     assert report.passed
     assert report.notes == ("1 recorded case is not in the eval set: other",)
@@ -149,8 +149,8 @@ def test_runs_of_cases_that_are_not_in_the_set_ask_for_no_runs_of_others() -> No
 def test_the_agents_error_is_kept_and_the_case_is_undecided() -> None:
     eval_set = cases(case("a", turn("x"), turn("y")), case("b", turn("z")))
 
-    def fails_on_a(case: EvalCase, run_index: int) -> Played:
-        return repeat(case, run_index) if case.eval_id == "b" else Played(actual=(turn("x"),), error="turn 2: OSError: model down")
+    def fails_on_a(case: EvalCase, run_index: int) -> Conversation:
+        return repeat(case, run_index) if case.eval_id == "b" else Conversation(actual=(turn("x"),), error="turn 2: OSError: model down")
 
     first, second = run(eval_set, Actor(fails_on_a), MATCH).cases
     assert second.verdict == "passed"
@@ -166,8 +166,8 @@ def test_the_agents_error_is_kept_and_the_case_is_undecided() -> None:
 def test_the_turn_in_which_the_agent_failed_is_kept_but_not_judged() -> None:
     partial = turn(None, call("search"))
 
-    def fails(case: EvalCase, run_index: int) -> Played:
-        return Played(actual=(turn("x"), partial), error="turn 2: boom", unfinished=True)
+    def fails(case: EvalCase, run_index: int) -> Conversation:
+        return Conversation(actual=(turn("x"), partial), error="turn 2: boom", unfinished=True)
 
     found = only(run(cases(case("a", turn("x"), turn("y", call("search")))), Actor(fails), config(TRAJECTORY)))
     assert found.actual[1] == partial
@@ -178,7 +178,7 @@ def test_the_turn_in_which_the_agent_failed_is_kept_but_not_judged() -> None:
 def test_an_agent_that_raises_costs_no_other_case(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVICE_TOKEN", "t0p-secret")
 
-    def raises_on_c1(case: EvalCase, run_index: int) -> Played:
+    def raises_on_c1(case: EvalCase, run_index: int) -> Conversation:
         if case.eval_id == "c1":
             raise RuntimeError("401 for t0p-secret")
         return repeat(case, run_index)
@@ -266,7 +266,7 @@ def test_the_async_twin_runs_in_the_callers_loop() -> None:
     async def main() -> Report:
         here = threading.get_ident()
 
-        async def where(case: EvalCase, run_index: int) -> Played:
+        async def where(case: EvalCase, run_index: int) -> Conversation:
             assert threading.get_ident() == here
             return repeat(case, run_index)
 

@@ -11,9 +11,9 @@ import anyio
 
 from mlflow_adk_eval.agents.protocol import (
     AgentSession,
+    Conversation,
+    ConversationSetup,
     LiveAgent,
-    Played,
-    Scene,
     Turn,
     User,
 )
@@ -65,7 +65,7 @@ class WrittenUser:
 _LOG = logging.getLogger(__name__)
 
 
-async def converse(agent: LiveAgent, case: EvalCase, run_index: int, scene: Scene | None = None) -> Played:
+async def converse(agent: LiveAgent, case: EvalCase, run_index: int, scene: ConversationSetup | None = None) -> Conversation:
     """Have one conversation with `agent`. Whatever goes wrong ends it and is returned with all turns so far.
 
     Args:
@@ -76,7 +76,7 @@ async def converse(agent: LiveAgent, case: EvalCase, run_index: int, scene: Scen
     """
     chosen = scene or _written(case)
     if chosen is None:
-        return Played(actual=(), error=NO_USER, ending=Ending(reason="error", detail=NO_USER))
+        return Conversation(actual=(), error=NO_USER, ending=Ending(reason="error", detail=NO_USER))
     course = _Course()
     limit = agent.limits.case_s
     with anyio.move_on_after(limit) as scope:
@@ -89,8 +89,8 @@ async def converse(agent: LiveAgent, case: EvalCase, run_index: int, scene: Scen
 NO_USER = "this case has a conversation_scenario, and nobody plays its user here; evaluate it with mlflow_adk_eval.evaluate, or write its turns down"
 
 
-def _written(case: EvalCase) -> Scene | None:
-    return None if case.conversation is None else Scene(user=WrittenUser(case.conversation))
+def _written(case: EvalCase) -> ConversationSetup | None:
+    return None if case.conversation is None else ConversationSetup(user=WrittenUser(case.conversation))
 
 
 @dataclass(slots=True)
@@ -122,12 +122,12 @@ class _Course:
         interrupted = self.session.interrupted() if self.session is not None and self.pending else None
         self.add(Turn(invocation=interrupted, error=error))
 
-    def played(self, scene: Scene, *, simulated: bool) -> Played:
+    def played(self, scene: ConversationSetup, *, simulated: bool) -> Conversation:
         """Return what came of it."""
         ending = self.ending
         if simulated and self.error:
             ending = Ending(reason="error", detail=self.error)
-        return Played(
+        return Conversation(
             actual=tuple(self.turns),
             session_state=self.state,
             error=self.error,
@@ -137,7 +137,7 @@ class _Course:
         )
 
 
-async def _led(agent: LiveAgent, case: EvalCase, run_index: int, scene: Scene, course: _Course) -> None:
+async def _led(agent: LiveAgent, case: EvalCase, run_index: int, scene: ConversationSetup, course: _Course) -> None:
     """Open a session and have the conversation in it."""
     try:
         async with agent.open(case, run_index, scene.tools) as session:
@@ -150,7 +150,7 @@ async def _led(agent: LiveAgent, case: EvalCase, run_index: int, scene: Scene, c
             _LOG.warning("the session of agent %s could not be closed: %s", agent.name, described(error, agent.private))
 
 
-async def _talk(session: AgentSession, scene: Scene, course: _Course, turn_s: float | None) -> None:
+async def _talk(session: AgentSession, scene: ConversationSetup, course: _Course, turn_s: float | None) -> None:
     """Have one turn after the other, until the user has nothing to say or something fails."""
     while not course.error:
         said = await _next(scene.user, course.turns)

@@ -13,7 +13,7 @@ from mlflow_adk_eval.evalset.models import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
+class Conversation:
     """What came of an agent having one conversation."""
 
     actual: tuple[Invocation, ...]
@@ -38,7 +38,7 @@ class Agent(Protocol):
         """What reports and agent versions call it."""
         ...
 
-    async def play(self, case: EvalCase, run_index: int) -> Played:
+    async def play(self, case: EvalCase, run_index: int) -> Conversation:
         """Have the conversation of `case` from a fresh session. Failures of the agent are returned, not raised."""
         ...
 
@@ -137,16 +137,16 @@ class User(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class ConversationSetup:
     """What a conversation needs besides the agent."""
 
     user: User
     tools: Tools | None = None
 
 
-class Staging(Protocol):
+class ConversationSetups(Protocol):
     """How the conversations of an evaluation are set up."""
 
-    def scene(self, case: EvalCase, run_index: int, /) -> Scene:
+    def scene(self, case: EvalCase, run_index: int, /) -> ConversationSetup:
         """Return what one conversation needs."""
         ...

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlflow_adk_eval.agents.conversation import WrittenUser
-from mlflow_adk_eval.agents.protocol import Agent, LiveAgent, Scene, User
+from mlflow_adk_eval.agents.protocol import Agent, ConversationSetup, LiveAgent, User
 from mlflow_adk_eval.agents.recordings.recording import Recording
 from mlflow_adk_eval.agents.tool_environment import ToolEnvironment, tool_environment
 from mlflow_adk_eval.agents.users.cues import check_scenarios
@@ -17,26 +17,28 @@ from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.errors import ConfigError, Problem, UsageError, shown
 from mlflow_adk_eval.evalset import EvalCase, EvalSet
 from mlflow_adk_eval.judge import Judge
-from mlflow_adk_eval.judge.session import Judging
+from mlflow_adk_eval.judge.session import JudgeSession
 
 UserSource = str | Judge | Callable[..., Any] | None
 """Who plays the user of scenarios: a model's name, a judge object, or a function of scenario and turns; ``None``: the config's model."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class Setup:
     """The set-up of an evaluation's conversations."""
 
     users: Callable[[EvalCase, int], User]
     environment: ToolEnvironment | None = None
 
-    def scene(self, case: EvalCase, run_index: int, /) -> Scene:
+    def scene(self, case: EvalCase, run_index: int, /) -> ConversationSetup:
         """Return what one conversation needs."""
         user = self.users(case, run_index) if case.conversation is None else WrittenUser(case.conversation)
-        return Scene(user=user, tools=self.environment.open(case.eval_id, run_index) if self.environment else None)
+        return ConversationSetup(user=user, tools=self.environment.open(case.eval_id, run_index) if self.environment else None)
 
 
-def stage(config: EvalConfig, eval_set: EvalSet, agent: Agent, judging: Judging, user_simulator: UserSource = None) -> Stage | None:
+def conversation_setups(
+    config: EvalConfig, eval_set: EvalSet, agent: Agent, judging: JudgeSession, user_simulator: UserSource = None
+) -> Setup | None:
     """Return how `agent` gets its conversations; ``None`` for one that is not spoken with turn by turn, such as a recording.
 
     Raises:
@@ -56,7 +58,7 @@ def stage(config: EvalConfig, eval_set: EvalSet, agent: Agent, judging: Judging,
     scenarios = [case for case in eval_set.eval_cases if case.conversation is None]
     settings = config.user_simulator_config or UserSimulatorConfig()
     users = _users(settings, scenarios, judging, user_simulator) if scenarios else _nobody
-    return Stage(users, environment)
+    return Setup(users, environment)
 
 
 def _nobody(case: EvalCase, run_index: int) -> User:
@@ -65,7 +67,7 @@ def _nobody(case: EvalCase, run_index: int) -> User:
 
 
 def _users(
-    settings: UserSimulatorConfig, scenarios: Sequence[EvalCase], judging: Judging, source: UserSource
+    settings: UserSimulatorConfig, scenarios: Sequence[EvalCase], judging: JudgeSession, source: UserSource
 ) -> Callable[[EvalCase, int], User]:
     is_model = source is None or isinstance(source, str) or hasattr(source, "ask")
     if is_model:

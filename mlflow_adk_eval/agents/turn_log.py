@@ -32,7 +32,7 @@ _WANTED = "a text, an Invocation or a dict of one, an event of ADK, or a generat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class TurnEvent:
     """One thing said or done in a turn, in the shape of ADK's events."""
 
     author: str
@@ -55,9 +55,9 @@ class Piece:
         return [part.function_call for part in (self.content and self.content.parts) or () if part.function_call]
 
 
-def text_piece(author: str, text: str) -> Piece:
+def text_event(author: str, text: str) -> TurnEvent:
     """Return a text that may be the turn's answer."""
-    return Piece(author=author, content=Content(role="model", parts=(Part(text=text),)), final=True, kind="text")
+    return TurnEvent(author=author, content=Content(role="model", parts=(Part(text=text),)), final=True, kind="text")
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class TurnLog:
     user: Content
     record: TurnRecord = field(default_factory=TurnRecord)
     pieces: list[Any] = field(default_factory=list[Any])
-    """Each a `Piece` or an event of ADK."""
+    """Each a `TurnEvent` or an event of ADK."""
     given: Invocation | None = None
     """The turn as the agent itself sums it up."""
     closed: bool = False
@@ -88,8 +88,8 @@ class TurnLog:
             case None:
                 return
             case str():
-                self._append(text_piece(self.author, piece))
-            case Piece():
+                self._append(text_event(self.author, piece))
+            case TurnEvent():
                 self._append(piece)
             case Mapping() if "author" in piece or "content" in piece:
                 if not piece.get("partial"):
@@ -124,11 +124,11 @@ class TurnLog:
     def _turn(self, *, final: bool) -> Invocation:
         with self.lock:
             pieces = _not_twice(self.pieces)
-        open_pieces = [replace(piece, final=False) if isinstance(piece, Piece) and not final else piece for piece in pieces]
+        open_pieces = [replace(piece, final=False) if isinstance(piece, TurnEvent) and not final else piece for piece in pieces]
         turn = turn_invocation(open_pieces, self.user, self.record)
         # Of models nothing is known here, and of tools only what went through the session.
         known: Json = {"model_duration": None, "tool_duration": round(union_s(self.record.tool), 3) if self.record.tool else None}
-        if all(isinstance(piece, Piece) and piece.kind != "event" for piece in pieces):
+        if all(isinstance(piece, TurnEvent) and piece.kind != "event" for piece in pieces):
             known["intermediate_data"] = _as_written(turn.events)
         return turn.model_copy(update=known)
 
@@ -150,7 +150,7 @@ def _not_twice(pieces: Iterable[Any]) -> list[Any]:
 
 
 def _is_watched(piece: Any) -> bool:
-    return isinstance(piece, Piece) and piece.kind == "call"
+    return isinstance(piece, TurnEvent) and piece.kind == "call"
 
 
 def _as_written(events: Iterable[InvocationEvent]) -> IntermediateData | None:
@@ -165,7 +165,7 @@ def _as_written(events: Iterable[InvocationEvent]) -> IntermediateData | None:
     )
 
 
-def _event_of(given: Mapping[str, Any], author: str) -> Piece:
+def _event_of(given: Mapping[str, Any], author: str) -> TurnEvent:
     """Return an event that came as a dict; its content may be a text."""
     known = {key: given[key] for key in _EVENT_KEYS if key in given}
     content = known.get("content")
@@ -173,7 +173,7 @@ def _event_of(given: Mapping[str, Any], author: str) -> Piece:
         known["content"] = Content(role="model", parts=(Part(text=content),))
     event = parse(_EVENT, {"author": author} | {key: value for key, value in known.items() if value is not None}, f"event of {author}")
     busy = event.content is None or any(part.function_call or part.function_response for part in event.content.parts or ())
-    return Piece(
+    return TurnEvent(
         author=event.author,
         content=event.content,
         final=not busy,

@@ -20,7 +20,7 @@ from mlflow_adk_eval.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from mlflow_adk_eval.gating.baseline.baseline import Reevaluate, Rematch
+    from mlflow_adk_eval.gating.baseline.baseline import Reevaluate, ReevaluationRequest
 
 Command = Callable[..., Any]
 
@@ -47,7 +47,7 @@ def reevaluator(options: dict[str, Any], tracking_uri: str | None, *, shown: boo
         return None
     judged = {name: judged[name] for name in ("judge", "judge_options", "budget", "rejudge_failed", "ledger")}
 
-    def reevaluate(rematch: Rematch) -> str:
+    def reevaluate(rematch: ReevaluationRequest) -> str:
         from mlflow_adk_eval.report.console import progress_bar  # noqa: PLC0415 - `--help` stays fast
         from mlflow_adk_eval.tracking.reevaluate import reevaluation  # noqa: PLC0415
 

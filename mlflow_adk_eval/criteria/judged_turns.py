@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs, missing_turns
 from mlflow_adk_eval.criteria.transcript import final_text
 from mlflow_adk_eval.judge.question import Question
-from mlflow_adk_eval.judge.voting import Finding, Jury, Place
+from mlflow_adk_eval.judge.voting import CellKey, Finding, Jury
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, Vote, mean
 from mlflow_adk_eval.runtime import gathered
 
@@ -32,9 +32,9 @@ class Cell:
     votes: tuple[Vote, ...] = ()
 
 
-def place(run: CaseRun, index: int, criterion: str) -> Place:
+def place(run: CaseRun, index: int, criterion: str) -> CellKey:
     """Return where the votes on the turn `index` of a case belong."""
-    return Place(eval_id=run.eval_id, run_index=run.run_index, invocation_index=index, criterion=criterion)
+    return CellKey(eval_id=run.eval_id, run_index=run.run_index, invocation_index=index, criterion=criterion)
 
 
 def unfinished(run: CaseRun, index: int) -> Errored | None:
@@ -152,7 +152,7 @@ def single(finding: Finding) -> Outcome:
     return Scored(outcome.score, f"{tally(finding)}: {outcome.rationale}", {"verdict": finding.label, **outcome.details})
 
 
-async def asked(jury: Jury, question: Question, where: Place) -> Cell:
+async def asked(jury: Jury, question: Question, where: CellKey) -> Cell:
     """Return what a ballot finds about the only item of a question."""
     ballot = await jury.decide(question, where)
     return Cell(single(ballot.findings[0]), ballot.votes)

@@ -24,7 +24,7 @@ from mlflow_adk_eval.criteria.registry import JUDGED, REGISTRY, VERTEX
 from mlflow_adk_eval.criteria.rubrics import rubric_problem
 from mlflow_adk_eval.errors import ConfigError, Problem, UsageError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet
-from mlflow_adk_eval.judge.session import Judging
+from mlflow_adk_eval.judge.session import JudgeSession
 
 _NEED_REFERENCE = {"tool_trajectory_avg_score", "response_match_score", "final_response_match_v2", *RAPID_COMPUTED}
 _NEED_SCENARIO = {"per_turn_user_simulator_quality_v1"}
@@ -50,7 +50,7 @@ class Plan:
         return self.by_case.get(eval_id, self.default)
 
 
-def plan(config: EvalConfig, eval_set: EvalSet, judging: Judging | None = None) -> Plan:
+def plan(config: EvalConfig, eval_set: EvalSet, judging: JudgeSession | None = None) -> Plan:
     """Return what `config` asks for on `eval_set`.
 
     Args:
@@ -64,7 +64,7 @@ def plan(config: EvalConfig, eval_set: EvalSet, judging: Judging | None = None) 
         JudgeError: if a judge cannot be had.
     """
     refuse_duplicates(eval_set)
-    judges = judging or Judging()
+    judges = judging or JudgeSession()
     places = _places(config, eval_set)
     problems = [*_inapplicable(config, places), *_without_rubrics(places), *_without_case(config, eval_set)]
     if problems:
@@ -99,7 +99,7 @@ def refuse_duplicates(eval_set: EvalSet) -> None:
         raise UsageError(f"eval set {eval_set.eval_set_id!r} has several cases of one id, which could not be told apart: {named}")
 
 
-def _planned(config: EvalConfig, criteria: Criteria, judges: Judging) -> Iterator[Planned]:
+def _planned(config: EvalConfig, criteria: Criteria, judges: JudgeSession) -> Iterator[Planned]:
     for name, settings in criteria.items():
         yield Planned(
             name=name,
@@ -113,7 +113,7 @@ def _planned(config: EvalConfig, criteria: Criteria, judges: Judging) -> Iterato
             yield Planned(name=name, criterion=REGISTRY[name](None), threshold=None, greater_is_better=False)
 
 
-def _criterion(config: EvalConfig, name: str, settings: CriterionSettings, judges: Judging) -> Criterion:
+def _criterion(config: EvalConfig, name: str, settings: CriterionSettings, judges: JudgeSession) -> Criterion:
     custom = (config.custom_metrics or {}).get(name)
     if custom:
         return CustomMetric(name, load_function(name, custom), settings)

@@ -39,7 +39,7 @@ from mlflow_adk_eval.criteria.transcript import (
 from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
 from mlflow_adk_eval.judge.question import Item, Question
-from mlflow_adk_eval.judge.voting import Finding, Jury, Place
+from mlflow_adk_eval.judge.voting import CellKey, Finding, Jury
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored
 
 _WORTH = {"yes": 1.0, "no": 0.0}
@@ -154,7 +154,7 @@ def _rubrics(name: str, settings: RubricSettings, run: CaseRun, index: int) -> R
     return rubrics_of_turn(name, settings, run.case, expected, actual)
 
 
-async def _decided(jury: Jury, where: Place, material: Mapping[str, str], rubrics: RubricSet) -> Cell | None:
+async def _decided(jury: Jury, where: CellKey, material: Mapping[str, str], rubrics: RubricSet) -> Cell | None:
     """Return the verdict by all rubrics; ``None`` where there is none to judge by."""
     if rubrics.problem:
         return Cell(Errored(rubrics.problem))

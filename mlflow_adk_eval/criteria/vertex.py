@@ -28,7 +28,7 @@ from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.judge.providers.vertex import COHERENCE, VertexService
 from mlflow_adk_eval.judge.providers.vertex_reply import Result, RubricVerdict
-from mlflow_adk_eval.judge.voting import Place
+from mlflow_adk_eval.judge.voting import CellKey
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, Vote
 
 
@@ -75,7 +75,7 @@ def rapid_rating(metric: RapidMetric, settings: RatingSettings, service: VertexS
     shown = isinstance(settings, TextRatingSettings) and settings.use_reference
     spec = {"use_reference": True} if shown and "use_reference" in metric.spec else {}
 
-    async def rate(instance: Mapping[str, str], at: Place) -> Judgement:
+    async def rate(instance: Mapping[str, str], at: CellKey) -> Judgement:
         result = await service.evaluate(metric.name, dict(instance), metric.bounds, spec)
         rated = Rated(score=result.score, explanation=result.explanation, confidence=result.confidence)
         return Judgement(rated=rated, error=result.error, votes=tuple(_votes(result, metric.name, at)))
@@ -125,7 +125,7 @@ def _outcome(result: Result) -> Outcome:
     return Scored(result.score, "\n".join(filter(None, lines)), details)
 
 
-def _votes(result: Result, metric: str, at: Place) -> Iterator[Vote]:
+def _votes(result: Result, metric: str, at: CellKey) -> Iterator[Vote]:
     """Yield a vote for each property that the service looked for; one on the whole where there are none, or no score."""
     vote = Vote(
         eval_id=at.eval_id,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.gating.evidence.integrity import FOLDER, MANIFEST, Evidence
-from mlflow_adk_eval.gating.promotion.mlflow_claims import MlflowLedger
+from mlflow_adk_eval.gating.promotion.mlflow_claims import MlflowClaimLog
 from mlflow_adk_eval.gating.promotion.record import Record, Target, Version
 from mlflow_adk_eval.gating.promotion.signing import SIGNATURE, Signer
 from mlflow_adk_eval.redact import message_of
@@ -37,7 +37,7 @@ class MlflowStore:
         from mlflow import MlflowClient  # noqa: PLC0415 - seconds, which only users of MLflow should pay
 
         self.client = MlflowClient(tracking_uri, registry_uri)
-        self._ledger, self._signer = MlflowLedger(self.client), signer
+        self._ledger, self._signer = MlflowClaimLog(self.client), signer
 
     def evidence(self, run_id: str) -> Evidence:
         """Return what a run holds."""

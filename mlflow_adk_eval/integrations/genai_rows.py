@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from mlflow_adk_eval.agents import Played
+from mlflow_adk_eval.agents import Conversation
 from mlflow_adk_eval.errors import InputError
 from mlflow_adk_eval.tables.records import (
     CASE,
@@ -88,7 +88,7 @@ def _joined(rows: Sequence[Row]) -> Row:
     expected = tuple(turn for row in rows for turn in row.case.conversation or ())
     return Row(
         case=rows[0].case.model_copy(update={"conversation": expected}),
-        played=Played(
+        played=Conversation(
             actual=tuple(turn for row in rows for turn in row.played.actual),
             session_state=rows[-1].played.session_state,
             error=next((row.played.error for row in rows if row.played.error), ""),
@@ -100,12 +100,12 @@ def _joined(rows: Sequence[Row]) -> Row:
 
 def _told_by(trace: Trace, outputs: Any) -> Any:
     """Return outputs with what their trace says of how they came about."""
-    from mlflow_adk_eval.agents.traces import played_of  # noqa: PLC0415 - only where there are traces
+    from mlflow_adk_eval.agents.traces import conversation_of  # noqa: PLC0415 - only where there are traces
 
     if not (_tells(trace) or str(trace.info.state).endswith("ERROR")):
         return outputs
     try:
-        played = played_of([trace])
+        played = conversation_of([trace])
     except InputError:
         if has_answer(outputs):
             return outputs

@@ -26,9 +26,9 @@ from mlflow_adk_eval.integrations.genai_rows import row_of_record, row_of_sessio
 from mlflow_adk_eval.integrations.scoring import explained
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.redact import secrets_of
-from mlflow_adk_eval.results.findings import Finding, findings_of, votes_by_turn
 from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored, reaches, reason_of, status_of
 from mlflow_adk_eval.results.table import cell_at
+from mlflow_adk_eval.results.votes import ItemResult, item_results, votes_by_turn
 from mlflow_adk_eval.tables.records import EXPECTATIONS
 from mlflow_adk_eval.tracking.judge_facts import judge_of, voting_metadata
 from mlflow_adk_eval.tracking.storable import Secrets, assessment_name, storable_text
@@ -161,9 +161,9 @@ def _error(result: CriterionResult, secrets: Secrets) -> AssessmentError:
     return AssessmentError(error_code=code, error_message=storable_text(reason_of(result.overall), secrets))
 
 
-def _findings(result: CriterionResult) -> Sequence[Finding]:
+def _findings(result: CriterionResult) -> Sequence[ItemResult]:
     cells = ((cell_at(result, index), votes) for index, votes in sorted(votes_by_turn(result.votes).items()))
-    return [finding for cell, votes in cells if cell is not None for finding in findings_of(cell, votes)]
+    return [finding for cell, votes in cells if cell is not None for finding in item_results(cell, votes)]
 
 
 _ROW = "(*, inputs=None, outputs=None, expectations=None, trace=None)"

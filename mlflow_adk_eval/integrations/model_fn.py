@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from mlflow_adk_eval.agents import Agent, Limits, Played
+from mlflow_adk_eval.agents import Agent, Conversation, Limits
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError, did_you_mean, shown
 from mlflow_adk_eval.evalset import EvalCase
@@ -82,11 +82,11 @@ def _outputs(agent: Agent, rows: list[Json], concurrency: int) -> list[Json]:
     return [done[index] for index in range(len(rows))]
 
 
-async def _played(agent: Agent, cells: Json, source: str) -> Played:
+async def _played(agent: Agent, cells: Json, source: str) -> Conversation:
     try:
         case = _case(cells, source)
     except EvalSetError as error:
-        return Played(actual=(), error=str(error))
+        return Conversation(actual=(), error=str(error))
     return await Player(agent).play(case, 0)
 
 

@@ -13,7 +13,7 @@ import mlflow
 from mlflow.entities import LiveSpan, NoOpSpan, SpanStatus, SpanStatusCode, SpanType
 from mlflow.tracing import disable_notebook_display
 
-from mlflow_adk_eval.agents import Agent, Limits, Played
+from mlflow_adk_eval.agents import Agent, Conversation, Limits
 from mlflow_adk_eval.agents.conversation import described
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.config.inputs import EvalSetSource, load_inputs
@@ -81,13 +81,13 @@ class _Tried:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._last: tuple[str, Played] | None = None
+        self._last: tuple[str, Conversation] | None = None
 
-    def keep(self, key: str, played: Played) -> None:
+    def keep(self, key: str, played: Conversation) -> None:
         with self._lock:
             self._last = key, played
 
-    def take(self, key: str) -> Played | None:
+    def take(self, key: str) -> Conversation | None:
         with self._lock:
             if self._last is None or self._last[0] != key:
                 return None
@@ -112,35 +112,35 @@ def _predicted(agent: Agent, inputs: Json, tried: _Tried) -> dict[str, Any]:
         return outputs
 
 
-def _played(agent: Agent, inputs: Json) -> Played:
+def _played(agent: Agent, inputs: Json) -> Conversation:
     try:
         case = case_of(inputs)
     except EvalSetError as error:
-        return Played(actual=(), error=str(error))
+        return Conversation(actual=(), error=str(error))
     return BACKGROUND.call(partial(_play, agent, case))
 
 
-async def _play(agent: Agent, case: EvalCase) -> Played:
+async def _play(agent: Agent, case: EvalCase) -> Conversation:
     try:
         return await agent.play(case, 0)
     except Exception as error:  # noqa: BLE001 - an agent may be anybody's object, and must not cost the row
-        return Played(actual=(), error=described(error))
+        return Conversation(actual=(), error=described(error))
 
 
-def _preview(inputs: Json, played: Played, secrets: Secrets) -> str:
+def _preview(inputs: Json, played: Conversation, secrets: Secrets) -> str:
     """Return what MLflow shows of a row and pairs the rows of two runs by: the case with the first thing the user says."""
     said = played.actual[0].user_text if played.actual else ""
     name = inputs.get("eval_id")
     return storable_text(f"[{name}] {said}" if name else said or str(inputs), secrets)[:_PREVIEW]
 
 
-def _answer(played: Played, secrets: Secrets) -> str:
+def _answer(played: Conversation, secrets: Secrets) -> str:
     """Return what MLflow shows as the response: the last answer, or why there is none."""
     said = played.actual[-1].final_text if played.actual else ""
     return storable_text(said or played.error or "", secrets)[:_PREVIEW]
 
 
-def _record(root: LiveSpan, played: Played, secrets: Secrets) -> None:
+def _record(root: LiveSpan, played: Conversation, secrets: Secrets) -> None:
     """Add a span for each turn and, in it, for each tool call. When a tool was called is not known, so those take no time."""
     began_ns = root.start_time_ns
     for number, turn in enumerate(played.actual, start=1):

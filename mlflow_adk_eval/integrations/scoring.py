@@ -27,9 +27,9 @@ from mlflow_adk_eval.evalset import EvalCase, EvalSet
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.judge.session import (
     BudgetSource,
+    JudgeSession,
     JudgeSetup,
     JudgeSource,
-    Judging,
     judge_setup,
 )
 from mlflow_adk_eval.ledger import LedgerSource, opened
@@ -94,7 +94,7 @@ class Scoring:
         self.config = config
         self._resources = ExitStack()
         kept = self._resources.enter_context(_ledger(ledger, config))
-        self._judging = Judging(replace(setup or JudgeSetup(), answers=kept))
+        self._judging = JudgeSession(replace(setup or JudgeSetup(), answers=kept))
         self._limit = (setup or JudgeSetup()).options.max_concurrency
         self._found: dict[str, CriterionResult] = {}
         self._under_way: dict[str, anyio.Event] = {}
@@ -269,6 +269,6 @@ def _key(row: Row, criterion: str) -> str:
     return digest.hexdigest()
 
 
-async def _close(judging: Judging, resources: ExitStack) -> None:
+async def _close(judging: JudgeSession, resources: ExitStack) -> None:
     await judging.aclose()
     resources.close()

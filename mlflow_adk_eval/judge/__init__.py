@@ -16,10 +16,10 @@ from mlflow_adk_eval.judge.protocol import (
 from mlflow_adk_eval.judge.question import Item, Question
 from mlflow_adk_eval.judge.voting import (
     Ballot,
+    CellKey,
     Finding,
+    JudgeResponse,
     Jury,
-    Paper,
-    Place,
 )
 
 __all__ = [
@@ -28,14 +28,14 @@ __all__ = [
     "Ballot",
     "Block",
     "Budget",
+    "CellKey",
     "Finding",
     "Item",
     "Judge",
     "JudgeOptions",
+    "JudgeResponse",
     "Jury",
     "NoAnswer",
-    "Paper",
-    "Place",
     "Prompt",
     "Question",
     "Refused",

@@ -82,29 +82,29 @@ class Question:
         asked = [judge, dict(settings), self.prompt.sha256, material, self.schema]
         return hashlib.sha256(canonical_json(asked)).hexdigest()
 
-    def read(self, text: str) -> tuple[Reading, ...]:
+    def read(self, text: str) -> tuple[ItemVerdict, ...]:
         """Return what an answer says of each item: a label that was asked for, or what is wrong instead. Nothing is guessed."""
         try:
             value = decoded(text)
         except ValueError as error:
-            return (Reading(error=str(error)),) * len(self.items)
+            return (ItemVerdict(error=str(error)),) * len(self.items)
         found = [value] if self.keys == ("",) else [value.get(key) if isinstance(value, dict) else value for key in self.keys]
         return tuple(self._verdict(one) for one in found)
 
-    def _verdict(self, value: Any) -> Reading:
+    def _verdict(self, value: Any) -> ItemVerdict:
         if not isinstance(value, dict):
-            return Reading(error="the answer leaves it out" if value is None else f"the answer is {shown(value)}, not a verdict")
+            return ItemVerdict(error="the answer leaves it out" if value is None else f"the answer is {shown(value)}, not a verdict")
         given, texts = value.get("verdict"), {name: value.get(name) for name in ("rationale", *self.remarks)}
         label = given.strip().casefold() if isinstance(given, str) else ""
         if label not in self.worth:
-            return Reading(error=f"the verdict is {shown(given)}, not one of {', '.join(self.worth)}")
+            return ItemVerdict(error=f"the verdict is {shown(given)}, not one of {', '.join(self.worth)}")
         kept = {name: text for name, text in texts.items() if isinstance(text, str) and text.strip()}
         rationale = kept.pop("rationale", "")
-        return Reading(label=label, rationale=rationale, remarks=kept)
+        return ItemVerdict(label=label, rationale=rationale, remarks=kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ItemVerdict:
     """What one answer says of one item."""
 
     label: str | None = None
@@ -146,6 +146,6 @@ def _unfenced(text: str) -> str:
     return fenced[1] if fenced else text
 
 
-def errors_of(readings: Sequence[Reading]) -> str:
+def errors_of(readings: Sequence[ItemVerdict]) -> str:
     """Return what is wrong with an answer, or ``""`` if every item has its verdict."""
     return "; ".join(dict.fromkeys(reading.error for reading in readings if reading.error))

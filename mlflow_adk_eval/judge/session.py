@@ -8,13 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mlflow_adk_eval.errors import ConfigError, JudgeError, UsageError, did_you_mean
-from mlflow_adk_eval.judge.client.client import Accounts, Calls, Made
+from mlflow_adk_eval.judge.client.client import CallResult, JudgeClient, UsageTracker
 from mlflow_adk_eval.judge.options import Budget, JudgeOptions
 from mlflow_adk_eval.judge.protocol import Answer, Answers, Judge
 from mlflow_adk_eval.judge.providers.resolve import check_settings, resolve_judge
-from mlflow_adk_eval.judge.question import Question, Reading, errors_of
-from mlflow_adk_eval.judge.user_model import Speaker
-from mlflow_adk_eval.judge.voting import Jury, Paper
+from mlflow_adk_eval.judge.question import ItemVerdict, Question, errors_of
+from mlflow_adk_eval.judge.user_model import UserModel
+from mlflow_adk_eval.judge.voting import JudgeResponse, Jury
 from mlflow_adk_eval.results.usage import JudgeUsage
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Asker:
     """Asks one judge, by its settings, for votes."""
 
     judge: Judge
-    calls: Calls
+    calls: JudgeClient
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """``judge_model_config``."""
     scope: str | None = None
@@ -38,16 +38,16 @@ class Asker:
     rejudge_failed: bool = False
     """Whether to ask anew where the ledger's answer cannot be read."""
 
-    async def __call__(self, question: Question, vote: int) -> Paper:
+    async def __call__(self, question: Question, vote: int) -> JudgeResponse:
         """Return the judge's vote, or what went wrong."""
         address = self._address(question)
-        readings: tuple[Reading, ...] = ()
-        paid: list[Made] = []
+        readings: tuple[ItemVerdict, ...] = ()
+        paid: list[CallResult] = []
         for attempt in range(_ATTEMPTS):
             made = await self._made(question, f"{address}:{vote}:{attempt}" if address else None)
             if made.answer is None:
                 # What an earlier attempt left out stays left out; what it said still counts.
-                readings = readings or (Reading(error=made.error),) * len(question.items)
+                readings = readings or (ItemVerdict(error=made.error),) * len(question.items)
                 return replace(self._paper(readings, paid), hopeless=made.hopeless)
             paid.append(made)
             readings = _read(question, made.answer)
@@ -59,7 +59,7 @@ class Asker:
         judge = self.judge.address or self.scope
         return question.address(judge, self.settings) if judge else None
 
-    async def _made(self, question: Question, address: str | None) -> Made:
+    async def _made(self, question: Question, address: str | None) -> CallResult:
         made = await self.calls.make(self._send(question), address)
         unread = self.rejudge_failed and made.reused and made.answer is not None and errors_of(_read(question, made.answer))
         return await self.calls.make(self._send(question), address, anew=True) if unread else made
@@ -68,10 +68,10 @@ class Asker:
         """Return what sends the question, each time between new delimiters."""
         return lambda: self.judge.ask(question.request(self.settings))
 
-    def _paper(self, readings: tuple[Reading, ...], paid: list[Made]) -> Paper:
+    def _paper(self, readings: tuple[ItemVerdict, ...], paid: list[CallResult]) -> JudgeResponse:
         answers = [made.answer for made in paid if made.answer]
         last = answers[-1] if answers else Answer(text="")
-        return Paper(
+        return JudgeResponse(
             readings=readings,
             model=last.model or self.judge.model,
             latency_s=sum(answer.latency_s for answer in answers),
@@ -82,7 +82,7 @@ class Asker:
         )
 
 
-def _read(question: Question, answer: Answer) -> tuple[Reading, ...]:
+def _read(question: Question, answer: Answer) -> tuple[ItemVerdict, ...]:
     """Return what an answer says, and where it says nothing, also what the provider says of that."""
     readings = question.read(answer.text)
     if not answer.problem:
@@ -135,17 +135,17 @@ def _budget(budget: BudgetSource) -> Budget:
     return Budget(**budget)
 
 
-class Judging:
+class JudgeSession:
     """The judges of one evaluation, each made when a criterion first needs it, and who plays its users. It lives inside one event loop."""
 
     def __init__(self, setup: JudgeSetup | None = None) -> None:
         """Begin with the caller's settings."""
         self._setup = setup or JudgeSetup()
-        self._accounts = Accounts(self._setup.budget)
-        self._judges: dict[str, tuple[Judge, Calls]] = {}
+        self._accounts = UsageTracker(self._setup.budget)
+        self._judges: dict[str, tuple[Judge, JudgeClient]] = {}
         self._vertex: VertexService | None = None
         self._prompts: dict[str, str] = {}
-        self._speakers: list[Speaker] = []
+        self._speakers: list[UserModel] = []
         self._spoken = self._accounts.beside()
         self._owned: list[Judge] = []
 
@@ -174,12 +174,12 @@ class Judging:
             count=self._accounts.count,
         )
 
-    async def _noted(self, asker: Asker, question: Question, vote: int) -> Paper:
+    async def _noted(self, asker: Asker, question: Question, vote: int) -> JudgeResponse:
         prompt = question.prompt
         self._prompts.setdefault(f"{prompt.name}@{prompt.version}", prompt.sha256)
         return await asker(question, vote)
 
-    def _judge(self, model: str) -> tuple[Judge, Calls]:
+    def _judge(self, model: str) -> tuple[Judge, JudgeClient]:
         """Return the judge for what the config calls `model`, which is the caller's own where there is one."""
         chosen = self._setup.judge
         name = model if chosen is None else chosen if isinstance(chosen, str) else ""
@@ -188,8 +188,8 @@ class Judging:
             self._judges[name] = judge, self._calls()
         return self._judges[name]
 
-    def _calls(self) -> Calls:
-        return Calls(self._setup.options, self._accounts, self._setup.answers)
+    def _calls(self) -> JudgeClient:
+        return JudgeClient(self._setup.options, self._accounts, self._setup.answers)
 
     def vertex(self) -> VertexService:
         """Return Vertex's evaluation service.
@@ -205,7 +205,7 @@ class Judging:
             )
         return self._vertex
 
-    def speaker(self, settings: UserSimulatorConfig, source: str | Judge | None) -> Speaker:
+    def speaker(self, settings: UserSimulatorConfig, source: str | Judge | None) -> UserModel:
         """Return the model that plays the user of scenarios: `source`, else the one that the config names.
 
         Raises:
@@ -215,8 +215,8 @@ class Judging:
         model = _player(settings, source, self._setup.options)
         if model is not source:
             self._owned.append(model)
-        calls = Calls(self._setup.options, self._spoken, self._setup.answers, who="the simulated user's model")
-        speaker = Speaker(judge=model, calls=calls, settings=settings.model_configuration or {}, scope=self._setup.scope)
+        calls = JudgeClient(self._setup.options, self._spoken, self._setup.answers, who="the simulated user's model")
+        speaker = UserModel(judge=model, calls=calls, settings=settings.model_configuration or {}, scope=self._setup.scope)
         self._speakers.append(speaker)
         return speaker
 
@@ -249,7 +249,7 @@ class Judging:
             if calls.outage:
                 calls.recover()
 
-    def _services(self) -> list[Calls]:
+    def _services(self) -> list[JudgeClient]:
         return [calls for _, calls in self._judges.values()] + ([self._vertex.calls] if self._vertex else [])
 
     async def aclose(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from mlflow_adk_eval.errors import shown
 from mlflow_adk_eval.evalset.digest import canonical_json
-from mlflow_adk_eval.judge.client.client import Calls, Made
+from mlflow_adk_eval.judge.client.client import CallResult, JudgeClient
 from mlflow_adk_eval.judge.prompt import Block, Prompt, new_nonce
 from mlflow_adk_eval.judge.protocol import Answer, Judge, Request
 from mlflow_adk_eval.judge.question import decoded, object_of
@@ -36,7 +36,7 @@ _NOTHING = string.punctuation + string.whitespace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class UserMessage:
     """What the user says next."""
 
     message: str
@@ -48,7 +48,7 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cue:
+class UserPrompt:
     """What the model is told for one line."""
 
     prompt: Prompt
@@ -78,12 +78,12 @@ class Cue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Speaker:
+class UserModel:
     """A model that plays users."""
 
     judge: Judge
     """Whoever answers requests in JSON can play a user as well as judge."""
-    calls: Calls
+    calls: JudgeClient
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """``model_configuration``."""
     scope: str | None = None
@@ -96,7 +96,7 @@ class Speaker:
         """What reports call it."""
         return self.judge.model
 
-    async def ask(self, cue: Cue, place: Sequence[str | int]) -> Made:
+    async def ask(self, cue: UserPrompt, place: Sequence[str | int]) -> CallResult:
         """Return the model's answer, or why there is none.
 
         Args:
@@ -109,7 +109,7 @@ class Speaker:
         return await self.calls.make(lambda: self.judge.ask(cue.request(self.settings)), address)
 
 
-def line_of(answer: Answer) -> Line | str:
+def user_message_of(answer: Answer) -> UserMessage | str:
     """Return what an answer says, or why it cannot be used. Nothing is guessed."""
     try:
         found = _line(decoded(answer.text))
@@ -118,7 +118,7 @@ def line_of(answer: Answer) -> Line | str:
     return f"{found} ({answer.problem})" if isinstance(found, str) and answer.problem else found
 
 
-def _line(value: Any) -> Line | str:
+def _line(value: Any) -> UserMessage | str:
     if not isinstance(value, dict):
         return f"the answer is {shown(value)}, not an object"
     finished, text, reason = value.get("finished"), value.get("message"), value.get("reason")
@@ -129,7 +129,7 @@ def _line(value: Any) -> Line | str:
     message, signals = _without_signal(text or "")
     if not message and not (finished or signals):
         return "the message is empty"
-    return Line(message=message, finished=finished or signals, reason=" ".join(reason.split()) if isinstance(reason, str) else "")
+    return UserMessage(message=message, finished=finished or signals, reason=" ".join(reason.split()) if isinstance(reason, str) else "")
 
 
 def _without_signal(text: str) -> tuple[str, bool]:

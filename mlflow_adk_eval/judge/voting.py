@@ -10,12 +10,12 @@ from math import ceil
 from statistics import median_low
 from typing import Any
 
-from mlflow_adk_eval.judge.question import Item, Question, Reading
+from mlflow_adk_eval.judge.question import Item, ItemVerdict, Question
 from mlflow_adk_eval.results.outcomes import Errored, Scored, Vote
 from mlflow_adk_eval.runtime import gathered
 
 
-def settled(votes: Sequence[float], *, of: int, lowest: float, highest: float) -> float | None:
+def early_verdict(votes: Sequence[float], *, of: int, lowest: float, highest: float) -> float | None:
     """Return the verdict of a ballot, or ``None`` while the missing votes could change it.
 
     Args:
@@ -24,9 +24,9 @@ def settled(votes: Sequence[float], *, of: int, lowest: float, highest: float) -
         lowest: the least that a vote can be worth.
         highest: the most.
 
-    >>> settled([1, 1, 1], of=5, lowest=0, highest=1), settled([1, 1, 0], of=5, lowest=0, highest=1)
+    >>> early_verdict([1, 1, 1], of=5, lowest=0, highest=1), early_verdict([1, 1, 0], of=5, lowest=0, highest=1)
     (1, None)
-    >>> settled([0, 1, 0, 1], of=4, lowest=0, highest=1), settled([0, 0], of=4, lowest=0, highest=1)
+    >>> early_verdict([0, 1, 0, 1], of=4, lowest=0, highest=1), early_verdict([0, 0], of=4, lowest=0, highest=1)
     (0, 0)
     """
     missing = max(of - len(votes), 0)
@@ -50,16 +50,16 @@ def _needed(votes: tuple[float, ...], of: int, worths: tuple[float, ...]) -> int
     lowest, highest = min(worths), max(worths)
     missing = max(of - len(votes), 0)
     for more in range(missing):
-        if any(settled([*votes, *[worth] * more], of=of, lowest=lowest, highest=highest) is not None for worth in worths):
+        if any(early_verdict([*votes, *[worth] * more], of=of, lowest=lowest, highest=highest) is not None for worth in worths):
             return more
     return missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Paper:
+class JudgeResponse:
     """One vote on a question: what came of asking once, retries included."""
 
-    readings: tuple[Reading, ...]
+    readings: tuple[ItemVerdict, ...]
     """What it says of each item, in their order; errors where there was no answer."""
     model: str
     latency_s: float = 0.0
@@ -75,12 +75,12 @@ class Paper:
     """Whether there is no point in asking again, as without budget or with the judge out of order."""
 
 
-Ask = Callable[[Question, int], Awaitable[Paper]]
+Ask = Callable[[Question, int], Awaitable[JudgeResponse]]
 """Asks a question for the vote of a number, from 0. Returns what went wrong instead of raising it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class CellKey:
     """What a ballot is about, as its votes record it."""
 
     eval_id: str
@@ -132,13 +132,13 @@ class Jury:
     """Whether to stop as soon as the missing votes cannot change any verdict. The verdicts are the same either way."""
     count: Callable[[Tally], None] = field(default=lambda _tally: None)
 
-    async def decide(self, question: Question, place: Place) -> Ballot:
+    async def decide(self, question: Question, place: CellKey) -> Ballot:
         """Return the verdict on each item of `question`.
 
         A vote that failed is replaced, up to half the number of votes. If votes are still missing, a verdict stands only
         if they could not have changed it.
         """
-        papers: list[Paper] = []
+        papers: list[JudgeResponse] = []
         most = self.num_samples + ceil(self.num_samples / 2)
         while more := min(self._wanted(question, papers), most - len(papers)):
             numbers = range(len(papers), len(papers) + more)
@@ -150,7 +150,7 @@ class Jury:
         findings = tuple(self._finding(question, index, papers) for index in range(len(question.items)))
         return Ballot(findings=findings, votes=tuple(_votes(question, papers, place)))
 
-    def _wanted(self, question: Question, papers: Sequence[Paper]) -> int:
+    def _wanted(self, question: Question, papers: Sequence[JudgeResponse]) -> int:
         """Return how many more votes to ask for at the same time."""
         worths = tuple(question.worth.values())
         cast = [_cast(question, index, papers) for index in range(len(question.items))]
@@ -158,23 +158,23 @@ class Jury:
             return max(self.num_samples - len(votes) for votes in cast)
         return max(needed(votes, of=self.num_samples, worths=worths) for votes in cast)
 
-    def _finding(self, question: Question, index: int, papers: Sequence[Paper]) -> Finding:
+    def _finding(self, question: Question, index: int, papers: Sequence[JudgeResponse]) -> Finding:
         item, worth = question.items[index], question.worth
         votes = _cast(question, index, papers)[: self.num_samples]
-        score = settled(votes, of=self.num_samples, lowest=min(worth.values()), highest=max(worth.values()))
+        score = early_verdict(votes, of=self.num_samples, lowest=min(worth.values()), highest=max(worth.values()))
         readings = [paper.readings[index] for paper in papers]
         if score is None:
             return Finding(item=item, outcome=Errored(_missing(len(votes), self.num_samples, readings)))
         return _won(item, score, worth, readings)
 
 
-def _cast(question: Question, index: int, papers: Sequence[Paper]) -> list[float]:
+def _cast(question: Question, index: int, papers: Sequence[JudgeResponse]) -> list[float]:
     """Return what the usable votes on an item are worth, in their order."""
     labels = (paper.readings[index].label for paper in papers)
     return [question.worth[label] for label in labels if label is not None]
 
 
-def _won(item: Item, score: float, worth: Mapping[str, float], readings: Sequence[Reading]) -> Finding:
+def _won(item: Item, score: float, worth: Mapping[str, float], readings: Sequence[ItemVerdict]) -> Finding:
     """Return a verdict with the first explanation on its side; what the others said is kept beside it."""
     cast = [reading for reading in readings if reading.label is not None]
     winners = [reading for reading in cast if reading.label is not None and worth[reading.label] == score]
@@ -187,13 +187,13 @@ def _won(item: Item, score: float, worth: Mapping[str, float], readings: Sequenc
     return Finding(item=item, outcome=Scored(score, spokesman.rationale, details), label=label)
 
 
-def _missing(cast: int, of: int, readings: Sequence[Reading]) -> str:
+def _missing(cast: int, of: int, readings: Sequence[ItemVerdict]) -> str:
     errors = Counter(reading.error for reading in readings if reading.error)
     reasons = "; ".join(error if count == 1 else f"{error} ({count} times)" for error, count in errors.items())
     return f"{cast} of {of} votes could be had, too few for a verdict: {reasons}"
 
 
-def _tally(question: Question, papers: Sequence[Paper], num_samples: int) -> Tally:
+def _tally(question: Question, papers: Sequence[JudgeResponse], num_samples: int) -> Tally:
     """Count a ballot, its items together."""
     agreeing = dissenting = split = 0
     for index in range(len(question.items)):
@@ -210,7 +210,7 @@ def _tally(question: Question, papers: Sequence[Paper], num_samples: int) -> Tal
     )
 
 
-def _votes(question: Question, papers: Sequence[Paper], place: Place) -> list[Vote]:
+def _votes(question: Question, papers: Sequence[JudgeResponse], place: CellKey) -> list[Vote]:
     """Return a record of each vote on each item. What an answer cost stands with its first item only, so that sums are right."""
     return [
         Vote(

@@ -17,11 +17,11 @@ from mlflow_adk_eval.gating.promotion.target import named
 from mlflow_adk_eval.report.repeats import flaky_told, pass_hat_lines, ranges_told, rates_told, spread_lines
 from mlflow_adk_eval.report.sentences import outages_of, told
 from mlflow_adk_eval.results.decision import Check, Decision
-from mlflow_adk_eval.results.findings import findings_of, votes_by_turn
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, Verdict, Vote, reason_of
 from mlflow_adk_eval.results.repeats import CaseRepeats, Repeats
 from mlflow_adk_eval.results.report import CriterionSummary, Report
 from mlflow_adk_eval.results.table import cell_at
+from mlflow_adk_eval.results.votes import item_results, votes_by_turn
 
 _MAX_FLAKY = 10
 
@@ -246,7 +246,7 @@ def _cell_view(result: CriterionResult, cell: Outcome) -> Text:
 
 def _votes_view(cell: Outcome, votes: Sequence[Vote]) -> Iterator[Text]:
     """Yield what the outcome does not say: on what the judges disagreed, and how they voted where there is no verdict."""
-    for finding in findings_of(cell, votes) if votes else ():
+    for finding in item_results(cell, votes) if votes else ():
         of = f"on {finding.id} " if finding.id else ""
         if not finding.settled:
             yield Text(f"         votes {of}without a verdict: {finding.counts or 'none'}", style="dim")

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from mlflow_adk_eval.agents import Played
+from mlflow_adk_eval.agents import Conversation
 from mlflow_adk_eval.errors import EvalSetError, Problem, shown
 from mlflow_adk_eval.evalset import Content, EvalCase, Invocation, Part, dump
 from mlflow_adk_eval.evalset.models import Json
@@ -84,7 +84,7 @@ def _content(message: Any) -> Any:
     return {"role": "user", "parts": [{"text": _text(message)}]}
 
 
-def outputs_of(played: Played) -> dict[str, Any]:
+def outputs_of(played: Conversation) -> dict[str, Any]:
     """Return what an agent did as the outputs of a record; first, for people, its last answer."""
     told: Json = {"response": played.actual[-1].final_text if played.actual else ""}
     told["conversation"] = [dump(turn) for turn in played.actual]

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from mlflow_adk_eval.agents import Played
+from mlflow_adk_eval.agents import Conversation
 from mlflow_adk_eval.agents.recordings.recording import invocation_of
 from mlflow_adk_eval.criteria.rubrics import RUBRIC_TYPES
 from mlflow_adk_eval.errors import EvalSetError, Problem, shown
@@ -60,7 +60,7 @@ class Row:
     """A row as a case and what the agent did."""
 
     case: EvalCase
-    played: Played
+    played: Conversation
     run_index: int = 0
     lacks: frozenset[str] = field(default_factory=frozenset)
     """The cells that the row does not have, so that criteria which need them cannot say anything."""
@@ -83,7 +83,7 @@ def row_of(cells: Mapping[str, Any], source: str = "row") -> Row:
     actual = _conversation(given["predictions"], given, MADE, source)
     case = _case(given, len(actual), source)
     unfinished = bool(_number(given, "unfinished", source, most=1))
-    played = Played(
+    played = Conversation(
         actual=_asked(actual, case),
         session_state=_object(given, "session_state", source),
         error=_error(given, source) or ("its last turn is unfinished" if unfinished else ""),

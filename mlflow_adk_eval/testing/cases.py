@@ -10,11 +10,11 @@ from pathlib import Path
 import anyio
 
 from mlflow_adk_eval.agents import Agent
-from mlflow_adk_eval.agents.setup import UserSource, stage
+from mlflow_adk_eval.agents.setup import UserSource, conversation_setups
 from mlflow_adk_eval.criteria import Plan, plan
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalCase
-from mlflow_adk_eval.judge.session import JudgeSetup, Judging
+from mlflow_adk_eval.judge.session import JudgeSession, JudgeSetup
 from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.runner import Player, judge_case
@@ -70,7 +70,7 @@ class Cases:
             raise UsageError(f"concurrency={concurrency!r}: wanted a whole number of at least 1")
         self._agent = agent
         self._setup = setup
-        self._judging = Judging(setup)
+        self._judging = JudgeSession(setup)
         self._concurrency = concurrency
         self._speakers: anyio.CapacityLimiter | None = None
         self._user_simulator = user_simulator
@@ -86,7 +86,7 @@ class Cases:
         """
         if file.path not in self._plans:
             self._plans[file.path] = plan(file.config, file.eval_set, self._judging)
-            staging = stage(file.config, file.eval_set, self._agent, self._judging, self._user_simulator)
+            staging = conversation_setups(file.config, file.eval_set, self._agent, self._judging, self._user_simulator)
             self._players[file.path] = Player(self._agent, staging)
         return self._plans[file.path]
 

@@ -175,7 +175,7 @@ def bundle_of(report: Report, run: Run, *, traces: int | bool, secrets: Secrets)
         traces: above how many invocations only those that did not pass get a trace; ``True``: never; ``False``: none gets one.
         secrets: what must not be written down.
     """
-    table, text = clean_table(table_of(report), secrets)
+    table, text = clean_table(table_of(report.cases, report.criteria), secrets)
     extent = _extent(len(table.rows), traces)
     records = () if extent == "none" else tuple(records_of(report, table, secrets, only_unpassed=extent == "failed"))
     result = model_json(result_of(report, app_name=run.agent_name, created=run.started_ms / 1000), secrets)

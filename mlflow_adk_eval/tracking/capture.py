@@ -9,7 +9,7 @@ from typing import Any
 
 from mlflow import MlflowClient
 
-from mlflow_adk_eval.agents.traces import Conversation, conversations_of
+from mlflow_adk_eval.agents.traces import TracedConversation, conversations_of
 from mlflow_adk_eval.agents.traces.cases import Redact, cases_of
 from mlflow_adk_eval.agents.traces.conversations import CASE, conversation_key
 from mlflow_adk_eval.agents.traces.spans import Trace, traces_of
@@ -69,14 +69,14 @@ def capture(  # noqa: PLR0913 - one function is the whole of it
     return EvalSet(eval_set_id=eval_set_id, name=eval_set_id, eval_cases=cases, creation_timestamp=cases[-1].creation_timestamp)
 
 
-def _order(conversation: Conversation) -> int:
+def _order(conversation: TracedConversation) -> int:
     """Return what sorts conversations. An evaluation dates its first case last, so that MLflow, which lists the newest first, keeps its order."""
     return -conversation.began if conversation.case else conversation.began
 
 
 def _conversations(
     traces: Any, trace_ids: Sequence[str] | None, where: Mapping[str, str | None], uri: str | None, sample: int | None, seed: int
-) -> Sequence[Conversation]:
+) -> Sequence[TracedConversation]:
     named = {"traces": traces, "trace_ids": trace_ids, **where}
     given = [name for name, value in named.items() if value is not None]
     if not given:
@@ -120,7 +120,7 @@ class _Search:
     experiment_id: str
     where: Mapping[str, str | None]
 
-    def conversations(self, sample: int | None, seed: int) -> Sequence[Conversation]:
+    def conversations(self, sample: int | None, seed: int) -> Sequence[TracedConversation]:
         """Return what is found, conversation by conversation; no more than `sample` are loaded."""
         session, filter_string = self.where["session"], self.where["filter_string"]
         if session is not None and filter_string is None:
@@ -128,7 +128,7 @@ class _Search:
         groups: dict[tuple[str, ...], list[Trace]] = {}
         for trace in self._traces(filter_string, spans=False):
             groups.setdefault(conversation_key(trace), []).append(trace)
-        found: dict[tuple[str, ...], Conversation] = {}
+        found: dict[tuple[str, ...], TracedConversation] = {}
         for group in _drawn(list(groups.values()), len(groups) if sample else None, seed):
             for conversation in self._whole(group):
                 if session in {None, conversation.session}:
@@ -137,7 +137,7 @@ class _Search:
                 break
         return list(found.values())[:sample]
 
-    def _whole(self, group: Sequence[Trace]) -> Sequence[Conversation]:
+    def _whole(self, group: Sequence[Trace]) -> Sequence[TracedConversation]:
         """Return the conversations that some traces are of, with what the filter left out of them."""
         loaded = traces_of([_trace(self.client, trace.id) for trace in group])
         sessions = dict.fromkeys(trace.session for trace in loaded if trace.session and CASE not in trace.tags)
@@ -145,7 +145,7 @@ class _Search:
             return conversations_of(loaded)
         return [conversation for session in sessions for conversation in self._session(session)]
 
-    def _session(self, session: str) -> Sequence[Conversation]:
+    def _session(self, session: str) -> Sequence[TracedConversation]:
         """Return a session, also those turns that MLflow keeps under the session of an agent that was used as a tool."""
         if '"' in session:
             raise UsageError(f"session {session!r}: MLflow cannot search for an id with a quotation mark")

@@ -22,7 +22,7 @@ from mlflow_adk_eval.judge.session import BudgetSource, JudgeSource, judge_setup
 from mlflow_adk_eval.ledger import LedgerSource, opened
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import Options, Progress
-from mlflow_adk_eval.tracking.job import PENDING, Job, Target, Where, acarry_out, carry_out, job_of, users_run
+from mlflow_adk_eval.tracking.job import PENDING, Job, RunTarget, Target, aexecute, execute, job_of, users_run
 from mlflow_adk_eval.tracking.log import dataset_of
 from mlflow_adk_eval.tracking.replay import recording_of_run, run_named
 
@@ -119,7 +119,7 @@ def evaluate(  # noqa: PLR0913, PLR0917 - one function is the whole of it
         judges=judge_setup(judge, judge_options, budget, rejudge_failed=rejudge_failed),
         user_simulator=user_simulator,
     )
-    where = Where(
+    where = RunTarget(
         experiment=experiment,
         run_name=run_name,
         agent_version=agent_version,
@@ -132,7 +132,7 @@ def evaluate(  # noqa: PLR0913, PLR0917 - one function is the whole of it
     options = replace(options, baseline=_baseline(baseline, tracking_uri))
     job = _job(eval_set, agent, config, options, where, agent_name=agent_name, limits=Limits(case_s=case_timeout_s, turn_s=turn_timeout_s))
     with opened(ledger) as kept:
-        return carry_out(job, kept, resume).report
+        return execute(job, kept, resume).report
 
 
 async def aevaluate(  # noqa: PLR0913, PLR0917 - as evaluate
@@ -170,7 +170,7 @@ async def aevaluate(  # noqa: PLR0913, PLR0917 - as evaluate
         judges=judge_setup(judge, judge_options, budget, rejudge_failed=rejudge_failed),
         user_simulator=user_simulator,
     )
-    where = Where(
+    where = RunTarget(
         experiment=experiment,
         run_name=run_name,
         agent_version=agent_version,
@@ -183,7 +183,7 @@ async def aevaluate(  # noqa: PLR0913, PLR0917 - as evaluate
     options = replace(options, baseline=_baseline(baseline, tracking_uri))
     job = _job(eval_set, agent, config, options, where, agent_name=agent_name, limits=Limits(case_s=case_timeout_s, turn_s=turn_timeout_s))
     with opened(ledger) as kept:
-        return (await acarry_out(job, kept, resume)).report
+        return (await aexecute(job, kept, resume)).report
 
 
 def _baseline(source: Recorded | None, tracking_uri: str | None) -> Recording | None:
@@ -202,7 +202,7 @@ def _job(
     agent: Any,
     config: ConfigSource,
     options: Options,
-    where: Where,
+    where: RunTarget,
     *,
     agent_name: str | None,
     limits: Limits,
@@ -264,7 +264,7 @@ def log_report(  # noqa: PLR0913 - as evaluate
         UsageError: if the agent version does not exist, or the run is not open or holds an evaluation already.
         TrackingError: if MLflow cannot be reached, or loses something.
     """
-    where = Where(
+    where = RunTarget(
         experiment=experiment,
         run_name=run_name,
         agent_version=agent_version,

@@ -16,16 +16,16 @@ from mlflow import MlflowClient
 from mlflow.entities import Dataset
 
 from mlflow_adk_eval.agents import Agent, Recording
-from mlflow_adk_eval.agents.recordings.serialize import KeptPlays
-from mlflow_adk_eval.agents.setup import stage
+from mlflow_adk_eval.agents.recordings.serialize import ConversationCache
+from mlflow_adk_eval.agents.setup import conversation_setups
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.criteria import plan
 from mlflow_adk_eval.errors import AdkEvalError, TrackingError, UsageError
 from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.evalset.parse import no_collection
 from mlflow_adk_eval.gating.evidence.integrity import key_of_criterion
-from mlflow_adk_eval.judge.session import Judging
-from mlflow_adk_eval.ledger import Ledger
+from mlflow_adk_eval.judge.session import JudgeSession
+from mlflow_adk_eval.ledger import CallCache
 from mlflow_adk_eval.redact import secrets_of
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import Options, arun, require_baseline, wait
@@ -38,12 +38,12 @@ from mlflow_adk_eval.tracking.versions import find_version
 _logger = logging.getLogger(__name__)
 
 PENDING = Path("adk_eval_pending")
-"""Where evaluations wait for MLflow, each in a folder named by its run."""
+"""RunTarget evaluations wait for MLflow, each in a folder named by its run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Where:
-    """Where and as what an evaluation is logged."""
+class RunTarget:
+    """RunTarget and as what an evaluation is logged."""
 
     experiment: str | None = None
     """By name or id; ``None``: the current one."""
@@ -84,7 +84,7 @@ class Target:
     eval_set: EvalSet
     config: EvalConfig
     agent_name: str
-    where: Where
+    where: RunTarget
 
     def start(self, client: MlflowClient) -> Start:
         """Return what is known before the agent is called."""
@@ -108,11 +108,11 @@ class Target:
             return Open(client=client, run=_run(client, self.start(client), self.where), where=self.where)
 
 
-def _run(client: MlflowClient, start: Start, where: Where) -> Run:
+def _run(client: MlflowClient, start: Start, where: RunTarget) -> Run:
     return join_run(client, start, where.run_id) if where.run_id else start_run(client, start)
 
 
-def _experiment_id(client: MlflowClient, where: Where) -> str:
+def _experiment_id(client: MlflowClient, where: RunTarget) -> str:
     if where.run_id:
         return str(client.get_run(where.run_id).info.experiment_id)
     return experiment_of(client, where.experiment, inherited=where.parent.info.experiment_id if where.parent else None)
@@ -124,7 +124,7 @@ class Open:
 
     client: MlflowClient
     run: Run
-    where: Where
+    where: RunTarget
 
     def abandon(self, error: BaseException) -> None:
         """Mark the run as one that came to nothing."""
@@ -190,7 +190,7 @@ class Job:
     judged: bool
     """Whether a criterion asks a judge."""
 
-    def start(self, ledger: Ledger | None, resume: str | None = None) -> Started:
+    def start(self, ledger: CallCache | None, resume: str | None = None) -> RunningJob:
         """Open the run in MLflow, or go on with an earlier one."""
         client = connect(self.target.where.tracking_uri)
         with reaching_mlflow("the run could not be started", HASTY):
@@ -201,20 +201,20 @@ class Job:
             paid_for = self.judged or earlier is not None or not isinstance(self.agent, Recording)
             kept = ledger if paid_for else None
             begin(client, kept, run, start, earlier)
-        return Started(job=self, place=Open(client=client, run=run, where=self.target.where), ledger=kept)
+        return RunningJob(job=self, place=Open(client=client, run=run, where=self.target.where), ledger=kept)
 
 
-def job_of(eval_set: EvalSet, agent: Agent, config: EvalConfig, options: Options, where: Where) -> Job:
+def job_of(eval_set: EvalSet, agent: Agent, config: EvalConfig, options: Options, where: RunTarget) -> Job:
     """Return the evaluation of `agent`.
 
     Raises:
         ConfigError: if a criterion cannot be applied.
         JudgeError: if a judge, or the model that is to play the user, cannot be had.
     """
-    judging = Judging(options.judges)
+    judging = JudgeSession(options.judges)
     planned = plan(config, eval_set, judging)
     require_baseline(planned, options.baseline)
-    stage(config, eval_set, agent, judging, options.user_simulator)
+    conversation_setups(config, eval_set, agent, judging, options.user_simulator)
     return Job(
         target=Target(eval_set=eval_set, config=config, agent_name=agent.name, where=where),
         agent=agent,
@@ -224,19 +224,19 @@ def job_of(eval_set: EvalSet, agent: Agent, config: EvalConfig, options: Options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
+class RunningJob:
     """An evaluation whose run is open."""
 
     job: Job
     place: Open
-    ledger: Ledger | None
+    ledger: CallCache | None
 
     def play(self) -> Awaitable[Report]:
         """Have the conversations and judge them; what the ledger knows of this run is not paid for again."""
         job, run_id = self.job, self.place.run.run_id
         judges = replace(job.options.judges, answers=self.ledger, scope=self.ledger.scope(run_id) if self.ledger else None)
         live = self.ledger and not isinstance(job.agent, Recording)
-        plays = KeptPlays(self.ledger, run_id, job.agent.name, job.target.config) if self.ledger and live else None
+        plays = ConversationCache(self.ledger, run_id, job.agent.name, job.target.config) if self.ledger and live else None
         return arun(job.target.eval_set, job.agent, job.target.config, replace(job.options, judges=judges, plays=plays))
 
     def abandon(self, error: BaseException) -> None:
@@ -257,7 +257,7 @@ class Started:
         return logged
 
 
-def carry_out(job: Job, ledger: Ledger | None, resume: str | None = None) -> Logged:
+def execute(job: Job, ledger: CallCache | None, resume: str | None = None) -> Logged:
     """Evaluate and log."""
     started = job.start(ledger, resume)
     try:
@@ -268,7 +268,7 @@ def carry_out(job: Job, ledger: Ledger | None, resume: str | None = None) -> Log
     return started.finish(report)
 
 
-async def acarry_out(job: Job, ledger: Ledger | None, resume: str | None = None) -> Logged:
+async def aexecute(job: Job, ledger: CallCache | None, resume: str | None = None) -> Logged:
     """Evaluate and log; MLflow is written to outside the event loop."""
     started = await anyio.to_thread.run_sync(job.start, ledger, resume)
     try:

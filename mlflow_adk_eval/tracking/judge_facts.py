@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from mlflow_adk_eval.config.eval_config import EvalConfig, VertexSettings
 from mlflow_adk_eval.gating.evidence.integrity import VOTES, key_of_criterion
-from mlflow_adk_eval.results.findings import Finding
 from mlflow_adk_eval.results.outcomes import Vote
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.usage import JudgeUsage
-from mlflow_adk_eval.results.votes import dump_votes, judged_criteria
+from mlflow_adk_eval.results.votes import ItemResult, dump_votes, judged_criteria
 from mlflow_adk_eval.tracking.storable import LONGEST_TAG, Secrets, fitted, storable_text
 
 JUDGE_PACKAGES = ("google-genai", "google-cloud-aiplatform", "litellm")
@@ -88,7 +87,7 @@ def judge_of(votes: Sequence[Vote], secrets: Secrets) -> str:
     return fitted(storable_text(", ".join(sorted(models)), secrets), _LONGEST_SOURCE)
 
 
-def voting_metadata(findings: Sequence[Finding], secrets: Secrets) -> dict[str, str]:
+def voting_metadata(findings: Sequence[ItemResult], secrets: Secrets) -> dict[str, str]:
     """Return what an assessment says of the votes behind it: how many there were, for what, and what the losing side said."""
     several = len(findings) > 1
     dissent = [_labelled(finding, _short(said, secrets), several=several) for finding in findings for said in finding.dissent]
@@ -103,7 +102,7 @@ def voting_metadata(findings: Sequence[Finding], secrets: Secrets) -> dict[str, 
     return {name: fitted(storable_text(text, secrets), _LONGEST_METADATA) for name, text in found.items() if text}
 
 
-def _labelled(finding: Finding, text: str, *, several: bool) -> str:
+def _labelled(finding: ItemResult, text: str, *, several: bool) -> str:
     return f"{finding.id}: {text}" if several and finding.id else text
 
 

@@ -15,7 +15,7 @@ from mlflow_adk_eval.evalset import EvalCase
 from mlflow_adk_eval.gating.evidence.artifacts import Documents, read_documents
 from mlflow_adk_eval.gating.evidence.integrity import Evidence, integrity_problems, state_problems
 from mlflow_adk_eval.gating.evidence.table_cells import read_cases, read_votes, voteless, with_votes
-from mlflow_adk_eval.judge.voting import settled
+from mlflow_adk_eval.judge.voting import early_verdict
 from mlflow_adk_eval.redact import cut
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, Vote, mean, reason_of
 
@@ -174,6 +174,6 @@ def _rubrics(about: _About, settings: RubricSettings, index: int) -> Iterable[st
 def _rubric(votes: Sequence[Vote], of: int) -> Judged:
     """Return what a ballot of so many votes came to."""
     worths = [_WORTH[vote.verdict or ""] for vote in votes[:of]]
-    won = settled(worths, of=of, lowest=0.0, highest=1.0)
+    won = early_verdict(worths, of=of, lowest=0.0, highest=1.0)
     said = [vote.explanation for vote, worth in zip(votes, worths, strict=False) if worth == won]
     return Judged(passed=None if won is None else bool(won), said=_short(said[0]) if said else "", certainty=_unanimity(votes[:of]))

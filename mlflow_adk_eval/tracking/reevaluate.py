@@ -11,7 +11,7 @@ from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalCase
 from mlflow_adk_eval.evalset.digest import canonical
 from mlflow_adk_eval.gating.api import MlflowStore, reaching_mlflow
-from mlflow_adk_eval.gating.baseline.baseline import Reevaluate, Rematch
+from mlflow_adk_eval.gating.baseline.baseline import Reevaluate, ReevaluationRequest
 from mlflow_adk_eval.gating.evidence.artifacts import Documents, read_documents
 from mlflow_adk_eval.gating.evidence.integrity import few, integrity_problems
 from mlflow_adk_eval.judge import JudgeOptions
@@ -63,7 +63,7 @@ def reevaluation(  # noqa: PLR0913 - as evaluate
         progress: called with the number of finished case runs and of all.
     """
 
-    def reevaluate(rematch: Rematch) -> str:
+    def reevaluate(rematch: ReevaluationRequest) -> str:
         """Evaluate anew and return the id of the run."""
         played, num_runs = (agent, rematch.num_runs) if agent is not None else _recorded(rematch, tracking_uri)
         report = evaluate(
@@ -100,7 +100,7 @@ def _experiment_of(run_id: str, tracking_uri: str | None) -> str | None:
         return str(client.get_run(run_id).info.experiment_id)
 
 
-def _recorded(rematch: Rematch, tracking_uri: str | None) -> tuple[Recording, int]:
+def _recorded(rematch: ReevaluationRequest, tracking_uri: str | None) -> tuple[Recording, int]:
     """Return what the champion did in its earlier run, and how often it had each conversation.
 
     Raises:
@@ -120,7 +120,7 @@ def _recorded(rematch: Rematch, tracking_uri: str | None) -> tuple[Recording, in
     return recording_of_run(rematch.run_id, tracking_uri), min(rematch.num_runs, documents.num_runs)
 
 
-def _unplayed(rematch: Rematch, then: Documents) -> Iterator[str]:
+def _unplayed(rematch: ReevaluationRequest, then: Documents) -> Iterator[str]:
     """Yield the cases in which the champion was not asked what the candidate was."""
     known = {case.eval_id: case for case in then.eval_set.eval_cases}
     now = rematch.config

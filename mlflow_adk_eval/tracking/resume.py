@@ -10,7 +10,7 @@ from mlflow.entities import Run as MlflowRun
 
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import eval_set_digest
-from mlflow_adk_eval.ledger import Ledger, StartedRun
+from mlflow_adk_eval.ledger import CallCache, StartedRun
 from mlflow_adk_eval.tracking.bundle import Run
 from mlflow_adk_eval.tracking.client import existing
 from mlflow_adk_eval.tracking.log import Start, start_params
@@ -28,7 +28,7 @@ class Earlier:
     """Whether it can be gone on with: it holds no result yet, and was to be judged in the same way."""
 
 
-def earlier_run(client: MlflowClient, resume: str, start: Start, ledger: Ledger | None) -> Earlier:
+def earlier_run(client: MlflowClient, resume: str, start: Start, ledger: CallCache | None) -> Earlier:
     """Return the run to resume.
 
     Args:
@@ -56,7 +56,7 @@ def earlier_run(client: MlflowClient, resume: str, start: Start, ledger: Ledger 
     return Earlier(run_id=run_id, started_ms=run.info.start_time, open=_open(run, start))
 
 
-def _known(resume: str, start: Start, ledger: Ledger | None) -> str:
+def _known(resume: str, start: Start, ledger: CallCache | None) -> str:
     """Return the id of the run, if the ledger knows it."""
     if ledger is None:
         raise UsageError(f"resume {resume!r}: without a ledger nothing is known of earlier runs")
@@ -74,7 +74,7 @@ def _known(resume: str, start: Start, ledger: Ledger | None) -> str:
     return found[0]
 
 
-def begin(client: MlflowClient, ledger: Ledger | None, run: Run, start: Start, earlier: Earlier | None) -> None:
+def begin(client: MlflowClient, ledger: CallCache | None, run: Run, start: Start, earlier: Earlier | None) -> None:
     """Record that the run has started, or that it goes on."""
     if ledger is None:
         return

@@ -10,10 +10,10 @@ from typing import Any
 from mlflow_adk_eval.criteria.efficiency import tokens_of
 from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.evalset.conversation import by_call
-from mlflow_adk_eval.results.findings import findings_of, votes_by_turn
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Vote
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.table import Table, cell_at, columns_of
+from mlflow_adk_eval.results.votes import item_results, votes_by_turn
 from mlflow_adk_eval.tracking.judge_facts import judge_of, voting_metadata
 from mlflow_adk_eval.tracking.storable import Secrets, assessment_name, storable, storable_text
 
@@ -199,7 +199,7 @@ def _assessed(result: CriterionResult, row: Mapping[str, Any], votes: Sequence[V
     """Return a cell's score, or why there is none, with what its judges said."""
     score, status, reason = (row[column] for column in columns_of(result.criterion))
     cell = cell_at(result, row["invocation_index"])
-    judged = voting_metadata(findings_of(cell, votes), secrets) if cell and votes else {}
+    judged = voting_metadata(item_results(cell, votes), secrets) if cell and votes else {}
     found = Assessed(
         name=assessment_name(result.criterion),
         metadata={"status": status, "threshold": repr(result.threshold), **judged},

@@ -13,7 +13,7 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
 from mlflow_adk_eval.agents.adk.agent import AdkAgent, load_adk_agent
-from mlflow_adk_eval.agents.protocol import Played
+from mlflow_adk_eval.agents.protocol import Conversation
 from mlflow_adk_eval.evalset import Content, EvalCase, Invocation, Part, SessionInput
 
 Script = Callable[[LlmRequest], Sequence[types.Part] | LlmResponse | None]
@@ -68,12 +68,12 @@ def case_of(*texts: str, **session: Any) -> EvalCase:
     return EvalCase(eval_id="c1", conversation=turns, session_input=given)
 
 
-def play(source: Any, case: EvalCase, *, run_index: int = 0, **options: Any) -> Played:
+def play(source: Any, case: EvalCase, *, run_index: int = 0, **options: Any) -> Conversation:
     agent = source if isinstance(source, AdkAgent) else load_adk_agent(source, **options)
     return anyio.run(agent.play, case, run_index)
 
 
-def finals(played: Played) -> list[str]:
+def finals(played: Conversation) -> list[str]:
     return [turn.final_text for turn in played.actual]
 
 

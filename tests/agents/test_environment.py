@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.agents.functions.agent import CallableAgent, Session
-from mlflow_adk_eval.agents.protocol import Played, Tools
+from mlflow_adk_eval.agents.protocol import Conversation, Tools
 from mlflow_adk_eval.agents.tool_environment import CaseTools, ToolEnvironment, draw, tool_environment
 from mlflow_adk_eval.errors import ConfigError, UsageError
 from mlflow_adk_eval.evalset import EvalCase
@@ -266,8 +266,8 @@ class Whole:
 
     name = "whole"
 
-    async def play(self, case: EvalCase, run_index: int) -> Played:
-        return Played(actual=case.conversation or ())
+    async def play(self, case: EvalCase, run_index: int) -> Conversation:
+        return Conversation(actual=case.conversation or ())
 
 
 def test_an_agent_whose_tools_cannot_be_reached_is_refused() -> None:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from mlflow_adk_eval.agents import Limits
 from mlflow_adk_eval.agents.adk.agent import load_adk_agent
 from mlflow_adk_eval.agents.conversation import WrittenUser, converse
-from mlflow_adk_eval.agents.protocol import Played, Scene
+from mlflow_adk_eval.agents.protocol import Conversation, ConversationSetup
 from mlflow_adk_eval.agents.tool_environment import ToolEnvironment
 from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation
 from mlflow_adk_eval.evalset.conversation import Injection
@@ -52,12 +52,12 @@ def at_once(*calls: types.Part) -> Any:
     return lambda request: text(json.dumps(found)) if (found := results(request)) else list(calls)
 
 
-def had(agent: Any, environment: Any, case: EvalCase | None = None, *, run_index: int = 0, turn_s: float | None = None) -> Played:
+def had(agent: Any, environment: Any, case: EvalCase | None = None, *, run_index: int = 0, turn_s: float | None = None) -> Conversation:
     """A conversation with an agent whose tools are as `environment` says."""
     chosen = case or case_of("Bern")
     tools = ToolEnvironment(config_of(environment)).open(chosen.eval_id, run_index)
     loaded = load_adk_agent(agent, limits=Limits(turn_s=turn_s))
-    return anyio.run(converse, loaded, chosen, run_index, Scene(user=WrittenUser(chosen.conversation or ()), tools=tools))
+    return anyio.run(converse, loaded, chosen, run_index, ConversationSetup(user=WrittenUser(chosen.conversation or ()), tools=tools))
 
 
 def answered(turn: Invocation) -> list[Any]:

@@ -6,21 +6,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mlflow_adk_eval.agents.protocol import Played
-from mlflow_adk_eval.agents.recordings.serialize import KeptPlays
-from mlflow_adk_eval.ledger import Ledger, StartedRun
+from mlflow_adk_eval.agents.protocol import Conversation
+from mlflow_adk_eval.agents.recordings.serialize import ConversationCache
+from mlflow_adk_eval.ledger import CallCache, StartedRun
 from tests.agents.environments import ERROR, config_of, injecting
 from tests.criteria.builders import case, turn
 
 
 def test_other_tools_make_another_conversation(tmp_path: Path) -> None:
-    case_of, played = case("c1", turn()), Played(actual=(turn(),))
-    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+    case_of, played = case("c1", turn()), Conversation(actual=(turn(),))
+    with CallCache(tmp_path / "ledger.sqlite") as ledger:
         about: dict[str, Any] = dict.fromkeys(("eval_set_digest", "config_digest", "agent_name", "agent_version"), "x")
         ledger.begin(StartedRun(run_id="run", started_at=datetime.now(UTC), **about))
-        failing, real = (KeptPlays(ledger, "run", "agent", config_of(given)) for given in (injecting(book=ERROR), None))
+        failing, real = (ConversationCache(ledger, "run", "agent", config_of(given)) for given in (injecting(book=ERROR), None))
         failing.keep(case_of, 0, played)
         assert failing.get(case_of, 0) == played
         assert real.get(case_of, 0) is None
         in_this_case = config_of(case_environments={"c1": injecting(book=ERROR), "c2": injecting(find=ERROR)})
-        assert KeptPlays(ledger, "run", "agent", in_this_case).get(case_of, 0) == played
+        assert ConversationCache(ledger, "run", "agent", in_this_case).get(case_of, 0) == played

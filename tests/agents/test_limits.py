@@ -21,7 +21,7 @@ from google.genai import types
 
 from mlflow_adk_eval.agents import Limits
 from mlflow_adk_eval.agents.adk.agent import AdkAgent, load_adk_agent
-from mlflow_adk_eval.agents.protocol import Played
+from mlflow_adk_eval.agents.protocol import Conversation
 from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.runner import Options, run
 from tests.agents.scripted import Scripted, call, calls, case_of, echo, finals, llm, play, results, text, user_text
@@ -129,7 +129,7 @@ def test_whatever_hangs_inside_is_stopped(shape: str) -> None:
     else:
         agent = llm(lambda request: [call("slow", request="go")], tools=[AgentTool(agent=naps(tool.nap, name="slow"))])
 
-    async def play_and_look() -> tuple[Played, int]:
+    async def play_and_look() -> tuple[Conversation, int]:
         played = await load_adk_agent(agent, limits=TURN).play(case_of("hi"), 0)
         await asyncio.sleep(0)
         return played, len(asyncio.all_tasks())
@@ -141,7 +141,7 @@ def test_whatever_hangs_inside_is_stopped(shape: str) -> None:
     assert ("swift", "echo hi") in spoken(played) or shape == "tool"
 
 
-def spoken(played: Played) -> list[tuple[str, str]]:
+def spoken(played: Conversation) -> list[tuple[str, str]]:
     """Who said what in the last turn; its answer is told by the author alone."""
     final = played.actual[-1].final_text
     return [(event.author, event.content.text if event.content else final) for event in played.actual[-1].events]

@@ -10,8 +10,8 @@ from anyio.lowlevel import checkpoint
 
 from mlflow_adk_eval.config.criteria import SETTINGS
 from mlflow_adk_eval.criteria.criterion import CaseRun, Planned, result_of
-from mlflow_adk_eval.judge import Jury, Paper, Question
-from mlflow_adk_eval.judge.question import Reading
+from mlflow_adk_eval.judge import JudgeResponse, Jury, Question
+from mlflow_adk_eval.judge.question import ItemVerdict
 from mlflow_adk_eval.results.outcomes import CriterionResult
 
 Says = Callable[[Question, int], Mapping[str | None, str | None]]
@@ -28,11 +28,11 @@ class Bench:
         self.asked: list[Question] = []
         self.jury = Jury(ask=self.ask, num_samples=num_samples, early_stop=early_stop)
 
-    async def ask(self, question: Question, vote: int) -> Paper:
+    async def ask(self, question: Question, vote: int) -> JudgeResponse:
         self.asked.append(question)
         await checkpoint()
         labels = self.says(question, vote)
-        return Paper(readings=tuple(_reading(labels.get(item.id)) for item in question.items), model="scripted")
+        return JudgeResponse(readings=tuple(_reading(labels.get(item.id)) for item in question.items), model="scripted")
 
     @property
     def questions(self) -> list[Question]:
@@ -50,8 +50,8 @@ class Bench:
         return [[item.id for item in question.items] for question in self.questions]
 
 
-def _reading(label: str | None) -> Reading:
-    return Reading(error="the judge left it out") if label is None else Reading(label=label, rationale=f"It is {label}.")
+def _reading(label: str | None) -> ItemVerdict:
+    return ItemVerdict(error="the judge left it out") if label is None else ItemVerdict(label=label, rationale=f"It is {label}.")
 
 
 def judged(factory: Callable[[Any, Jury], Any], name: str, bench: Bench, run: CaseRun, **settings: Any) -> CriterionResult:

@@ -21,8 +21,8 @@ from mlflow_adk_eval.criteria import CaseRun, Planned, apply
 from mlflow_adk_eval.criteria.registry import JUDGED
 from mlflow_adk_eval.criteria.rubrics import FINAL_RESPONSE, RUBRIC_TYPES, TOOL_USE, TRAJECTORY
 from mlflow_adk_eval.evalset import Content, ConversationScenario, EvalCase, Invocation, Part
-from mlflow_adk_eval.judge import Jury, Paper, Question
-from mlflow_adk_eval.judge.question import Reading
+from mlflow_adk_eval.judge import JudgeResponse, Jury, Question
+from mlflow_adk_eval.judge.question import ItemVerdict
 from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored
 from tests.criteria.adk_judge import (
     HALLUCINATIONS,
@@ -59,17 +59,17 @@ SCENARIO = ConversationScenario(starting_prompt="message 0", conversation_plan="
 MANY = examples(80, HealthCheck.data_too_large)
 
 
-def in_our_json(question: Question, vote: Vote) -> Paper:
+def in_our_json(question: Question, vote: Vote) -> JudgeResponse:
     """Return a vote as our judge gives it."""
     if isinstance(vote, Exception):
-        return Paper(readings=(Reading(error=str(vote)),) * len(question.items), model="scripted")
+        return JudgeResponse(readings=(ItemVerdict(error=str(vote)),) * len(question.items), model="scripted")
     remarks = dict.fromkeys(question.remarks, "none")
     labels = [(vote or {}).get(item.text or "") for item in question.items]
     said = {
         key: {"rationale": f"it is {label}", **remarks, "verdict": label} for key, label in zip(question.keys, labels, strict=True) if label
     }
     text = UNREADABLE if vote is None else json.dumps(said.get("", said))
-    return Paper(readings=question.read(text), model="scripted")
+    return JudgeResponse(readings=question.read(text), model="scripted")
 
 
 def in_adks_words(vote: Vote, write: Write) -> Said:
@@ -103,7 +103,7 @@ def by_us(
         chosen: further settings.
     """
 
-    async def ask(question: Question, vote: int) -> Paper:
+    async def ask(question: Question, vote: int) -> JudgeResponse:
         if asked is not None:
             asked.append(question)
         blocks = {block.name: block.text for block in question.blocks}

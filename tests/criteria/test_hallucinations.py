@@ -24,8 +24,8 @@ from mlflow_adk_eval.evalset import (
     InvocationEvent,
     Part,
 )
-from mlflow_adk_eval.judge.question import Question, Reading
-from mlflow_adk_eval.judge.voting import Jury, Paper
+from mlflow_adk_eval.judge.question import ItemVerdict, Question
+from mlflow_adk_eval.judge.voting import JudgeResponse, Jury
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored
 from tests.criteria.builders import case, message, recorded, run_of, turn
 from tests.criteria.strategies import turns
@@ -45,11 +45,11 @@ class Judge:
         self.label = label
         self.asked: list[tuple[Question, int]] = []
 
-    async def __call__(self, question: Question, vote: int) -> Paper:
+    async def __call__(self, question: Question, vote: int) -> JudgeResponse:
         self.asked.append((question, vote))
         labels = {key: self.label(item.text or "", vote) for key, item in zip(question.keys, question.items, strict=True)}
         answer = {key: self.verdict(label) for key, label in labels.items() if label is not None}
-        return Paper(readings=question.read(json.dumps(answer)), model="local", input_tokens=7)
+        return JudgeResponse(readings=question.read(json.dumps(answer)), model="local", input_tokens=7)
 
     @staticmethod
     def verdict(label: str) -> dict[str, str]:
@@ -329,8 +329,8 @@ tables = st.lists(st.lists(st.sampled_from(LABELS), min_size=1, max_size=5), min
 def test_the_score_is_the_share_for_any_table_of_labels(table: list[list[str]], samples: int, early_stop: bool) -> None:
     votes = {f"S{number}.": [row[at % len(row)] for at in range(samples)] for number, row in enumerate(table)}
 
-    async def ask(question: Question, vote: int) -> Paper:
-        return Paper(readings=tuple(Reading(label=votes[item.text or ""][vote]) for item in question.items), model="local")
+    async def ask(question: Question, vote: int) -> JudgeResponse:
+        return JudgeResponse(readings=tuple(ItemVerdict(label=votes[item.text or ""][vote]) for item in question.items), model="local")
 
     jury = Jury(ask=ask, num_samples=samples, early_stop=early_stop)
     run = run_of([turn("\n".join(votes))], None)

@@ -17,7 +17,7 @@ from mlflow_adk_eval.criteria.judge_backed import coherence, safety, task_succes
 from mlflow_adk_eval.evalset import AgentDetails, AppDetails, Invocation
 from mlflow_adk_eval.judge.prompt import load_prompt
 from mlflow_adk_eval.judge.question import Question
-from mlflow_adk_eval.judge.voting import Jury, Paper
+from mlflow_adk_eval.judge.voting import JudgeResponse, Jury
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored
 from tests.criteria.builders import call, event, recorded, run_of, turn
 from tests.strategies import QUICK
@@ -40,11 +40,11 @@ class Judge:
         self.labels = labels
         self.asked: list[Question] = []
 
-    async def __call__(self, question: Question, vote: int) -> Paper:
+    async def __call__(self, question: Question, vote: int) -> JudgeResponse:
         self.asked.append(question)
         given = [self.labels[at % len(self.labels)] for at in range(len(question.items))]
         verdicts = {key: {"rationale": "so it is", "verdict": label} for key, label in zip(question.keys, given, strict=True) if label}
-        return Paper(readings=question.read(json.dumps(verdicts.get("", verdicts))), model="local")
+        return JudgeResponse(readings=question.read(json.dumps(verdicts.get("", verdicts))), model="local")
 
     def blocks(self, at: int = 0) -> dict[str, str]:
         return {block.name: block.text for block in self.asked[at].blocks}
@@ -87,8 +87,8 @@ def test_coherence_is_graded_from_1_to_5(grade: int) -> None:
 @QUICK
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=7))
 def test_the_grade_is_the_lower_median_of_the_votes(grades: list[int]) -> None:
-    async def ask(question: Question, vote: int) -> Paper:
-        return Paper(readings=question.read(json.dumps({"rationale": "", "verdict": str(grades[vote])})), model="local")
+    async def ask(question: Question, vote: int) -> JudgeResponse:
+        return JudgeResponse(readings=question.read(json.dumps({"rationale": "", "verdict": str(grades[vote])})), model="local")
 
     assert scores(judge("response_evaluation_score", [turn("This, then that.")], ask, samples=len(grades))) == [median_low(grades)]
 
@@ -127,9 +127,9 @@ def test_an_answer_without_content_gets_the_worst_grade_without_a_call(name: str
 
 @pytest.mark.parametrize("name", PER_TURN)
 def test_a_turn_without_verdict_does_not_cost_the_others(name: str) -> None:
-    async def ask(question: Question, vote: int) -> Paper:
+    async def ask(question: Question, vote: int) -> JudgeResponse:
         label = "?" if question.blocks[-1].text == "Rain." else BEST[name]
-        return Paper(readings=question.read(json.dumps({"rationale": "", "verdict": label})), model="local")
+        return JudgeResponse(readings=question.read(json.dumps({"rationale": "", "verdict": label})), model="local")
 
     first, second = judge(name, [turn("Rain."), turn("Sun.")], ask, samples=3).per_invocation
     assert isinstance(first, Errored)

@@ -20,8 +20,8 @@ from mlflow_adk_eval.criteria import REGISTRY, CaseRun, Planned, apply
 from mlflow_adk_eval.criteria.criterion import result_of
 from mlflow_adk_eval.criteria.registry import JUDGED
 from mlflow_adk_eval.evalset import EvalCase, Invocation
-from mlflow_adk_eval.judge import Jury, Paper, Question, Request
-from mlflow_adk_eval.judge.question import Reading
+from mlflow_adk_eval.judge import JudgeResponse, Jury, Question, Request
+from mlflow_adk_eval.judge.question import ItemVerdict
 from mlflow_adk_eval.judge.voting import Ask
 from mlflow_adk_eval.results.outcomes import TOLERANCE, CaseResult, CriterionResult, Errored, Judged, Outcome, Scored, Vote, mean
 from mlflow_adk_eval.runner import score
@@ -57,17 +57,17 @@ def settings_of(name: str) -> dict[str, Any]:
 def oracle(seed: int = 0, *, failing: float = 0.0) -> Ask:
     """A judge whose votes depend on what it is asked and on their number; so do those that fail, which are as many as the share says."""
 
-    async def ask(question: Question, vote: int) -> Paper:
+    async def ask(question: Question, vote: int) -> JudgeResponse:
         await checkpoint()
-        return Paper(readings=tuple(_reading(question, (item.id, vote, seed), failing) for item in question.items), model="oracle")
+        return JudgeResponse(readings=tuple(_reading(question, (item.id, vote, seed), failing) for item in question.items), model="oracle")
 
     return ask
 
 
-def _reading(question: Question, asked: Any, failing: float) -> Reading:
+def _reading(question: Question, asked: Any, failing: float) -> ItemVerdict:
     omen = _omen(asked, question.address("oracle", {}))
     labels = list(question.worth)
-    return Reading(error="the oracle is silent") if omen % 100 < 100 * failing else Reading(label=labels[omen // 100 % len(labels)])
+    return ItemVerdict(error="the oracle is silent") if omen % 100 < 100 * failing else ItemVerdict(label=labels[omen // 100 % len(labels)])
 
 
 def _omen(*asked: Any) -> int:

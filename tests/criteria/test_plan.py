@@ -7,7 +7,7 @@ import pytest
 from mlflow_adk_eval.config.eval_config import DEFAULT_CONFIG, EFFICIENCY, parse_config
 from mlflow_adk_eval.criteria import plan
 from mlflow_adk_eval.errors import ConfigError, JudgeError
-from mlflow_adk_eval.judge.session import JudgeSetup, Judging
+from mlflow_adk_eval.judge.session import JudgeSession, JudgeSetup
 from tests.criteria.builders import RESPONSE, TRAJECTORY, case, cases, config, scenario, turn
 
 STATE = "final_session_state"
@@ -80,7 +80,7 @@ def test_rubric_criteria_need_rubrics_for_every_case() -> None:
     (problem,) = problems({"criteria": {name: 0.5}}, with_rubric, without)
     assert problem.startswith(f"$.criteria.{name}: found ")
     assert "in these cases: b" in problem
-    plan(config(**{name: 0.5}), cases(with_rubric), Judging(JudgeSetup(judge=len)))
+    plan(config(**{name: 0.5}), cases(with_rubric), JudgeSession(JudgeSetup(judge=len)))
 
 
 def test_a_criterion_that_needs_a_reference_is_refused_for_scenarios() -> None:

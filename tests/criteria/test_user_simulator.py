@@ -17,7 +17,7 @@ from mlflow_adk_eval.criteria.user_simulator import UserSimulatorQuality
 from mlflow_adk_eval.evalset import ConversationScenario, EvalCase, Invocation, InvocationEvent
 from mlflow_adk_eval.evalset.models import PERSONAS, UserPersona
 from mlflow_adk_eval.judge.question import Question
-from mlflow_adk_eval.judge.voting import Jury, Paper
+from mlflow_adk_eval.judge.voting import JudgeResponse, Jury
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, Skipped, mean
 from tests.criteria.builders import call, event, message, recorded, run_of, turn
 from tests.strategies import QUICK
@@ -32,11 +32,11 @@ class Judge:
         self.labels = labels or {}
         self.asked: list[Question] = []
 
-    async def __call__(self, question: Question, vote: int) -> Paper:
+    async def __call__(self, question: Question, vote: int) -> JudgeResponse:
         self.asked.append(question)
         label = self.labels.get(blocks(question)["message"], "valid")
         text = json.dumps({"rationale": f"it is {label}", "verdict": label})
-        return Paper(readings=question.read(text), model="local")
+        return JudgeResponse(readings=question.read(text), model="local")
 
 
 def blocks(question: Question) -> dict[str, str]:
@@ -145,14 +145,14 @@ def test_as_many_votes_are_cast_as_the_config_asks_for() -> None:
 def test_all_questions_are_asked_at_the_same_time() -> None:
     waiting, released = 0, anyio.Event()
 
-    async def ask(question: Question, vote: int) -> Paper:
+    async def ask(question: Question, vote: int) -> JudgeResponse:
         nonlocal waiting
         waiting += 1
         if waiting == 3:
             released.set()
         with anyio.fail_after(5):
             await released.wait()
-        return Paper(readings=question.read('{"rationale": "", "verdict": "valid"}'), model="local")
+        return JudgeResponse(readings=question.read('{"rationale": "", "verdict": "valid"}'), model="local")
 
     criterion = UserSimulatorQuality(UserSimulatorSettings(threshold=1.0), Jury(ask=ask, num_samples=1))
 

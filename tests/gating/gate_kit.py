@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from mlflow_adk_eval.agents.protocol import Played
+from mlflow_adk_eval.agents.protocol import Conversation
 from mlflow_adk_eval.agents.recordings.recording import Recording
 from mlflow_adk_eval.config.eval_config import EvalConfig, dumps_config, load_config
 from mlflow_adk_eval.evalset import EvalSet, Invocation, dumps, eval_set_digest
@@ -66,9 +66,9 @@ def report_of(
         if case.eval_id in wrong:
             turns = tuple(turn(found.user_text, found.final_text, "other_tool") for found in turns)
         if case.eval_id in silent:
-            played[case.eval_id] = (Played(actual=turns[:-1], error="the model is down"),) * num_runs
+            played[case.eval_id] = (Conversation(actual=turns[:-1], error="the model is down"),) * num_runs
         else:
-            played[case.eval_id] = (Played(actual=turns),) * num_runs
+            played[case.eval_id] = (Conversation(actual=turns),) * num_runs
     return run(expected, Recording(played), load_config(config))
 
 
@@ -84,7 +84,7 @@ def evidence_of(report: Report, *, model_id: str = "m-1", run_id: str = "r-1") -
     artifacts = {
         "eval_set.json": dumps(report.eval_set).encode(),
         "config.json": dumps_config(report.config).encode(),
-        "invocations.json": table_of(report).dumps().encode(),
+        "invocations.json": table_of(report.cases, report.criteria).dumps().encode(),
         "result.evalset_result.json": b"{}",
     }
     if judged_criteria(report.config):

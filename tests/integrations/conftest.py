@@ -1,4 +1,4 @@
-"""The doors are tested on the stores and servers of the tracking tests."""
+"""The integrations are tested on the stores and servers of the tracking tests."""
 
 from contextlib import suppress
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from mlflow_adk_eval import evaluate, metrics
-from mlflow_adk_eval.agents import Played, Session
+from mlflow_adk_eval.agents import Conversation, Session
 from mlflow_adk_eval.errors import AgentError, UsageError
 from mlflow_adk_eval.evalset import EvalCase, dump
 from mlflow_adk_eval.integrations.model_fn import model_fn
@@ -212,8 +212,8 @@ class TestRows:
         class Curt:
             name = "curt"
 
-            async def play(self, asked: EvalCase, run_index: int) -> Played:
-                return Played(actual=(turn("bye"),))
+            async def play(self, asked: EvalCase, run_index: int) -> Conversation:
+                return Conversation(actual=(turn("bye"),))
 
         (found,) = outputs(Curt(), frame(inputs=[["a", "b"]]))
         assert found["error"] == "1 turn took place, and the case asks for 2"
@@ -222,10 +222,10 @@ class TestRows:
         class Broken:
             name = "broken"
 
-            async def play(self, asked: EvalCase, run_index: int) -> Played:
+            async def play(self, asked: EvalCase, run_index: int) -> Conversation:
                 if asked.eval_id == "row 1":
                     raise OSError("no network")
-                return Played(actual=(turn("fine"),))
+                return Conversation(actual=(turn("fine"),))
 
         found = outputs(Broken(), frame(inputs=["a", "b"]))
         assert [one.get("error", "") for one in found] == ["OSError: no network", ""]

@@ -11,7 +11,7 @@ from mlflow.entities import AssessmentSource
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval import scorers
-from mlflow_adk_eval.agents import Played
+from mlflow_adk_eval.agents import Conversation
 from mlflow_adk_eval.evalset import EvalSet, Invocation
 from mlflow_adk_eval.integrations.predict_fn import records
 from mlflow_adk_eval.judge import JudgeOptions
@@ -61,7 +61,7 @@ def judging(request: Request) -> Answer | Exception:
 def recorded(eval_set: EvalSet) -> list[dict[str, Any]]:
     """Return each case as a row with what the agent did."""
     done = {name: tuple(Invocation.model_validate(one) for one in turns) for name, turns in DONE.items()}
-    return [row | {"outputs": outputs_of(Played(actual=done[row["inputs"]["eval_id"]]))} for row in records(eval_set)]
+    return [row | {"outputs": outputs_of(Conversation(actual=done[row["inputs"]["eval_id"]]))} for row in records(eval_set)]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval import score
-from mlflow_adk_eval.agents import Played
+from mlflow_adk_eval.agents import Conversation
 from mlflow_adk_eval.errors import ConfigError, JudgeError
 from mlflow_adk_eval.evalset import EvalCase
 from mlflow_adk_eval.integrations.scoring import Scoring, explained, scoring
@@ -28,7 +28,7 @@ JUDGED = {"criteria": {MATCH: 0.5}}
 
 
 def row(expected: EvalCase, *actual: Any, **played: Any) -> Row:
-    return Row(case=expected, played=Played(actual=actual or expected.conversation or (), **played))
+    return Row(case=expected, played=Conversation(actual=actual or expected.conversation or (), **played))
 
 
 def quick(judge: Any, config: Any = JUDGED, **settings: Any) -> Scoring:

@@ -9,8 +9,8 @@ from typing import Any
 import anyio
 import pytest
 
-from mlflow_adk_eval.judge import Answer, Budget, JudgeOptions, Paper, Refused, Request, Unavailable
-from mlflow_adk_eval.judge.client.client import Accounts, Calls
+from mlflow_adk_eval.judge import Answer, Budget, JudgeOptions, JudgeResponse, Refused, Request, Unavailable
+from mlflow_adk_eval.judge.client.client import JudgeClient, UsageTracker
 from mlflow_adk_eval.judge.session import Asker
 from tests.judge.ballots import question
 
@@ -46,12 +46,12 @@ class Memory(dict[str, Answer]):
 
 
 def asker(judge: Scripted, answers: Memory | None = None, budget: Budget | None = None, **more: Any) -> Asker:
-    calls = Calls(JudgeOptions(attempts=2, outage_s=20), Accounts(budget), answers)
+    calls = JudgeClient(JudgeOptions(attempts=2, outage_s=20), UsageTracker(budget), answers)
     return Asker(judge=judge, calls=calls, **more)
 
 
-def votes(start: Callable[[], Asker], *numbers: int) -> list[Paper]:
-    async def main() -> list[Paper]:
+def votes(start: Callable[[], Asker], *numbers: int) -> list[JudgeResponse]:
+    async def main() -> list[JudgeResponse]:
         asking = start()
         return [await asking(question(), number) for number in numbers]
 
@@ -159,7 +159,7 @@ def test_what_the_first_attempt_says_counts_if_the_second_brings_nothing() -> No
     partly = json.dumps({"item_1": {"rationale": "", "verdict": "yes"}})
     asked = question("a", "b", worth={"yes": 1.0, "no": 0.0})
 
-    async def main() -> Paper:
+    async def main() -> JudgeResponse:
         return await asker(Scripted(partly, Refused("400")))(asked, 0)
 
     paper = anyio.run(main)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.judge import Jury
-from mlflow_adk_eval.judge.voting import needed, settled
+from mlflow_adk_eval.judge.voting import early_verdict, needed
 from mlflow_adk_eval.results.outcomes import Errored, Scored
 from tests.judge.ballots import PLACE, Judge, decided, paper, question
 
@@ -69,10 +69,10 @@ def test_the_verdict_on_a_scale_is_the_lower_middle_of_all_votes(votes: list[int
 def test_no_vote_is_asked_for_that_could_not_be_needed(votes: list[float], of: int) -> None:
     cast = votes[:of]
     more = needed(cast, of=of, worths=(0.0, 1.0))
-    assert (more == 0) == (settled(cast, of=of, lowest=0.0, highest=1.0) is not None)
+    assert (more == 0) == (early_verdict(cast, of=of, lowest=0.0, highest=1.0) is not None)
     for fewer in range(more):
         for rest in product((0.0, 1.0), repeat=fewer):
-            assert settled([*cast, *rest], of=of, lowest=0.0, highest=1.0) is None
+            assert early_verdict([*cast, *rest], of=of, lowest=0.0, highest=1.0) is None
 
 
 @given(st.lists(st.lists(st.sampled_from(["yes", "no"]), min_size=3, max_size=3), min_size=7, max_size=7), st.integers(1, 7))

@@ -22,7 +22,7 @@ from mlflow_adk_eval.criteria.judged_turns import trivial
 from mlflow_adk_eval.criteria.rubric_quality import FinalResponseQuality, ToolUseQuality, TrajectoryQuality
 from mlflow_adk_eval.criteria.rubrics import FINAL_RESPONSE, RUBRIC_TYPES, TOOL_USE, TRAJECTORY
 from mlflow_adk_eval.evalset import EvalCase, Invocation
-from mlflow_adk_eval.judge import Block, Item, Jury, Paper, Question, Request, load_prompt
+from mlflow_adk_eval.judge import Block, Item, JudgeResponse, Jury, Question, Request, load_prompt
 from mlflow_adk_eval.results.outcomes import Scored
 from tests.judge.injections import DELIMITERS, INJECTIONS
 from tests.strategies import QUICK
@@ -103,7 +103,7 @@ class ObedientJudge:
     fenced: bool = False
     requests: list[Request] = field(default_factory=list)
 
-    async def ask(self, question: Question, vote: int) -> Paper:
+    async def ask(self, question: Question, vote: int) -> JudgeResponse:
         request = question.request({})
         self.requests.append(request)
         blocks = inside(request)
@@ -114,7 +114,7 @@ class ObedientJudge:
         keys = [name for name, _ in blocks if re.fullmatch(r"item_\d+", name)]
         answer = dict.fromkeys(keys, answer) if keys else answer
         text = json.dumps(answer, ensure_ascii=self.fenced)
-        return Paper(readings=question.read(f"```json\n{text}\n```" if self.fenced else text), model="obedient")
+        return JudgeResponse(readings=question.read(f"```json\n{text}\n```" if self.fenced else text), model="obedient")
 
 
 async def verdicts(name: str, run: CaseRun, judge: ObedientJudge) -> set[float]:

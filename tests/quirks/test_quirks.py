@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mlflow_adk_eval.agents import Played, Recording
+from mlflow_adk_eval.agents import Conversation, Recording
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.config.eval_config import load_config, parse_config
 from mlflow_adk_eval.config.inputs import load_inputs
@@ -118,7 +118,7 @@ def test_q15_three_turns_of_exactly_the_threshold_reach_it() -> None:
 def test_q17_there_is_one_verdict_and_a_good_run_does_not_make_up_for_a_bad_one() -> None:
     """ADK's AgentEvaluator pools the turns of all runs: scores 1.0 and 0.0 pass 0.5, where `adk eval` fails the second."""
     eval_set = cases(case("a", turn("yes")))
-    recording = Recording({"a": (Played(actual=(turn("yes"),)), Played(actual=(turn("no"),)))})
+    recording = Recording({"a": (Conversation(actual=(turn("yes"),)), Conversation(actual=(turn("no"),)))})
     report = run(eval_set, recording, config(**{RESPONSE: 0.5}))
     assert report.scores == {RESPONSE: 0.5}
     assert [found.verdict for found in report.cases] == ["passed", "failed"]

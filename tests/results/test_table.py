@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.agents import Played, Recording
+from mlflow_adk_eval.agents import Conversation, Recording
 from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.errors import InputError
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Scored, Skipped
@@ -33,7 +33,7 @@ ASKED = {"custom_metrics": {"mine": {"code_config": {"name": "tests.criteria.use
 
 def records(report: Report) -> list[dict[str, Any]]:
     """The rows of a report's table after it was written and read."""
-    table = table_of(report)
+    table = table_of(report.cases, report.criteria)
     again = parse_table(table.dumps().encode(), "table")
     assert again.columns == table.columns
     return again.records()
@@ -79,7 +79,7 @@ def test_each_criterion_has_its_score_status_and_reason(report: Report) -> None:
 
 
 def test_columns_follow_the_config(report: Report) -> None:
-    columns = table_of(report).columns
+    columns = table_of(report.cases, report.criteria).columns
     assert columns[:4] == ("key", "verdict", "actual_response", "expected_response")
     assert columns[len(LEAD) + len(CONTENT) :][:6] == (*columns_of(TRAJECTORY), *columns_of(RESPONSE))
     assert columns[-len(TAIL) :] == TAIL
@@ -88,12 +88,12 @@ def test_columns_follow_the_config(report: Report) -> None:
 
 
 def test_the_text_is_mlflows_table_format(report: Report) -> None:
-    text = table_of(report).dumps()
+    text = table_of(report.cases, report.criteria).dumps()
     assert set(json.loads(text)) == {"columns", "data"}
 
 
 def test_every_run_has_rows_of_its_own() -> None:
-    recording = Recording({"a": (Played(actual=(turn("x"), turn("y"))), Played(actual=(turn("x"), turn("z"))))})
+    recording = Recording({"a": (Conversation(actual=(turn("x"), turn("y"))), Conversation(actual=(turn("x"), turn("z"))))})
     report = run(cases(case("a", turn("x"), turn("y"))), recording, config(RESPONSE), Options(num_runs=3))
     assert [row["key"] for row in records(report)] == ["a #1", "a #2", "a #1 run 2", "a #2 run 2", "a #1 run 3", "a #2 run 3"]
     assert [row["verdict"] for row in records(report)] == ["passed", "passed", "passed", "failed", "undecided", "undecided"]
@@ -128,7 +128,7 @@ def test_an_error_of_the_agent_stands_where_it_did_not_finish() -> None:
         "after the last": (3, ["", "", "x"]),
     }
     for finished, expected in cells.values():
-        recording = Recording({"a": (Played(actual=(turn(),) * finished, error="x"),)})
+        recording = Recording({"a": (Conversation(actual=(turn(),) * finished, error="x"),)})
         rows = records(run(two, recording, config(RESPONSE)))
         assert [row["agent_error"] for row in rows] == expected
         assert [row["verdict"] for row in rows] == ["undecided" if error else "passed" for error in expected]

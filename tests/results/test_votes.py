@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.errors import InputError
-from mlflow_adk_eval.results.frames import VOTE_COLUMNS
 from mlflow_adk_eval.results.outcomes import Vote
+from mlflow_adk_eval.results.table import VOTE_COLUMNS
 from mlflow_adk_eval.results.votes import dump_votes, judged_criteria, parse_votes
 from tests.profiles import examples
 

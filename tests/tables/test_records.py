@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from mlflow_adk_eval.agents import Played
+from mlflow_adk_eval.agents import Conversation
 from mlflow_adk_eval.errors import EvalSetError
 from mlflow_adk_eval.evalset import EvalCase, Invocation
 from mlflow_adk_eval.tables.records import (
@@ -45,7 +45,7 @@ def test_a_record_holds_what_is_said_the_last_answer_and_the_whole_case() -> Non
 @given(CASES)
 def test_a_case_survives_being_a_record(case: EvalCase) -> None:
     record = record_of(case)
-    played = Played(actual=case.conversation or (), session_state={"turns": 1}, error="it broke", unfinished=True)
+    played = Conversation(actual=case.conversation or (), session_state={"turns": 1}, error="it broke", unfinished=True)
     row = row_of(cells_of(record["inputs"], outputs_of(played), record["expectations"]))
     assert row.case == case
     assert (row.played.actual, row.played.session_state, row.played.error) == (played.actual, {"turns": 1}, "it broke")

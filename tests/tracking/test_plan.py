@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.agents.protocol import Played
+from mlflow_adk_eval.agents.protocol import Conversation
 from mlflow_adk_eval.agents.recordings.recording import Recording
 from mlflow_adk_eval.analysis.stats import cases_needed, detectable_drop, detectable_rate_drop, rate_cases_needed
 from mlflow_adk_eval.analysis.stats.spread import Source, spread_of
@@ -31,9 +31,9 @@ TERMS = {"confidence": 0.95, "power": 0.8}
 WORDS = ["the", "light", "in", "the", "hall", "is", "on", "now", "and", "the", "door", "is", "shut"]
 
 
-def played(share: float, *, right: bool) -> Played:
+def played(share: float, *, right: bool) -> Conversation:
     """Return a conversation in which the agent says a share of the expected words, and calls the right tool or another."""
-    return Played(actual=(turn("?", " ".join(WORDS[: round(share * len(WORDS))]) or "no", "set_light" if right else "other"),))
+    return Conversation(actual=(turn("?", " ".join(WORDS[: round(share * len(WORDS))]) or "no", "set_light" if right else "other"),))
 
 
 def report_of(cases: Sequence[Sequence[tuple[float, bool]]], *, runs: int = 1, config: Mapping[str, object] | None = None) -> Report:

@@ -13,7 +13,7 @@ from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.errors import AgentError, UsageError
 from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.gating.api import gate
-from mlflow_adk_eval.gating.baseline.baseline import Rematch
+from mlflow_adk_eval.gating.baseline.baseline import ReevaluationRequest
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.testing import ScriptedJudge
 from mlflow_adk_eval.tracking import register
@@ -164,7 +164,7 @@ def test_what_was_edited_since_is_not_judged_again(bench: Bench) -> None:
 
 
 def test_without_a_run_there_is_nothing_to_judge_again() -> None:
-    rematch = Rematch(
+    rematch = ReevaluationRequest(
         model_id="m-1",
         agent_version="models:/helper/1",
         run_id="",

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.ledger import Ledger
+from mlflow_adk_eval.ledger import CallCache
 from tests.judge.servers import Call, Server, gemini_answer, serving
 from tests.tracking.resume_worker import CALLS
 
@@ -189,7 +189,7 @@ class Evaluation:
         return counts[0], counts[1]
 
     def last_run(self) -> str | None:
-        with Ledger(self.folder / ".adk_eval" / "ledger.sqlite") as ledger:
+        with CallCache(self.folder / ".adk_eval" / "ledger.sqlite") as ledger:
             return next((run.run_id for run in ledger.runs()), None)
 
     def result(self) -> dict[str, Any]:

@@ -21,9 +21,10 @@ import anyio
 from mlflow_adk_eval.agents.adk.modules import AgentModule, import_agent
 from mlflow_adk_eval.agents.adk.session import AdkSession, start_session
 from mlflow_adk_eval.agents.conversation import converse
-from mlflow_adk_eval.agents.protocol import NO_LIMITS, Limits, Played, Tools
+from mlflow_adk_eval.agents.protocol import NO_LIMITS, Conversation, Limits, Tools
 from mlflow_adk_eval.errors import AgentError, did_you_mean
 from mlflow_adk_eval.evalset import EvalCase
+from mlflow_adk_eval.runtime import require_extra
 
 _CLOSING_S = 5.0
 _NEEDED = (
@@ -47,6 +48,7 @@ def load_adk_agent(source: str | Path | Any, *, agent_name: str | None = None, l
         limits: how long its conversations may take; ``None``: as long as they take.
 
     Raises:
+        UsageError: if google-adk is not installed.
         AgentError: if there is no such agent, saying where it was looked for.
     """
     _require_adk()
@@ -86,7 +88,7 @@ class AdkAgent:
     limits: Limits = NO_LIMITS
     users: _Users = field(default_factory=_Users, repr=False, compare=False)
 
-    async def play(self, case: EvalCase, run_index: int) -> Played:
+    async def play(self, case: EvalCase, run_index: int) -> Conversation:
         """Have the written conversation of `case` from a fresh session. Whatever goes wrong ends it and is returned."""
         return await converse(self, case, run_index)
 
@@ -127,11 +129,8 @@ class AdkAgent:
 
 
 def _require_adk() -> None:
-    try:
+    with require_extra("adk", "running ADK agents"):
         importlib.import_module("google.adk")
-    except ModuleNotFoundError as error:
-        msg = f"running ADK agents needs google-adk, which is not installed ({error}): pip install 'mlflow-adk-eval[adk]'"
-        raise AgentError(msg) from None
 
 
 def _warm_up() -> None:

@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 import anyio.to_thread
 
 from mlflow_adk_eval.agents.conversation import converse, failure
-from mlflow_adk_eval.agents.functions.tools import Watch, is_async, name_of
+from mlflow_adk_eval.agents.functions.tools import ToolRecorder, is_async, name_of
 from mlflow_adk_eval.agents.messages import chat_messages
 from mlflow_adk_eval.agents.protocol import (
     NO_LIMITS,
+    Conversation,
     Limits,
-    Played,
     Tools,
     Turn,
 )
@@ -42,7 +42,7 @@ class Session:
     """The turns so far."""
     user_content: Content = field(default_factory=Content)
     """What the user says now, with all that is no text."""
-    watch: Watch = field(default_factory=Watch, repr=False, compare=False)
+    watch: ToolRecorder = field(default_factory=ToolRecorder, repr=False, compare=False)
     """What records the calls of `tool`."""
 
     @property
@@ -88,7 +88,7 @@ class CallableAgent:
         """
         takes_session(self.function)
 
-    async def play(self, case: EvalCase, run_index: int) -> Played:
+    async def play(self, case: EvalCase, run_index: int) -> Conversation:
         """Have the written conversation of `case`. Whatever the function raises ends it and is returned."""
         return await converse(self, case, run_index)
 
@@ -96,7 +96,7 @@ class CallableAgent:
     async def open(self, case: EvalCase, run_index: int, tools: Tools | None, /) -> AsyncGenerator[CallableSession]:
         """Begin a conversation with a state of its own."""
         state = copy.deepcopy(case.session_input.state) if case.session_input else {}
-        watch = Watch(tools, asyncio.get_running_loop())
+        watch = ToolRecorder(tools, asyncio.get_running_loop())
         session = CallableSession(self, Session(eval_id=case.eval_id, run_index=run_index, state=state, watch=watch))
         try:
             yield session

@@ -19,7 +19,7 @@ import anyio
 from mlflow_adk_eval.agents.adk.events import plain
 from mlflow_adk_eval.agents.conversation import described
 from mlflow_adk_eval.agents.protocol import Tools
-from mlflow_adk_eval.agents.turn_log import Piece, TurnLog
+from mlflow_adk_eval.agents.turn_log import TurnEvent, TurnLog
 from mlflow_adk_eval.errors import AgentError, UsageError
 from mlflow_adk_eval.evalset import Content, FunctionCall, FunctionResponse, Part
 from mlflow_adk_eval.evalset.models import Json
@@ -31,7 +31,7 @@ _ORIGINAL = "adk_eval_original"
 
 
 @dataclass(slots=True)
-class Watch:
+class ToolRecorder:
     """What watches over the tools of one conversation. Its tools may be called from several threads and tasks at a time."""
 
     tools: Tools | None = None
@@ -136,15 +136,15 @@ class _Call:
     args: Json
     answer: Any = None
 
-    def asked(self, author: str) -> Piece:
+    def asked(self, author: str) -> TurnEvent:
         """Return that it was made."""
         part = Part(function_call=FunctionCall(id=self.id, name=self.name, args=self.args))
-        return Piece(author=author, kind="call", content=Content(role="model", parts=(part,)))
+        return TurnEvent(author=author, kind="call", content=Content(role="model", parts=(part,)))
 
-    def answered(self, author: str, response: Json) -> Piece:
+    def answered(self, author: str, response: Json) -> TurnEvent:
         """Return what came of it."""
         part = Part(function_response=FunctionResponse(id=self.id, name=self.name, response=response))
-        return Piece(author=author, kind="call", content=Content(role="user", parts=(part,)))
+        return TurnEvent(author=author, kind="call", content=Content(role="user", parts=(part,)))
 
 
 def is_async(function: Callable[..., Any]) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
-from mlflow_adk_eval.agents.turn_log import Piece
+from mlflow_adk_eval.agents.turn_log import TurnEvent
 from mlflow_adk_eval.errors import AgentError
 from mlflow_adk_eval.evalset import Content
 from mlflow_adk_eval.evalset import Part as SaidPart
@@ -215,7 +215,7 @@ _TYPED = ("function_call", "function_response", "code_execution_result", "execut
 """What ADK's servers wrap as data, by the name that they give it."""
 
 
-def pieces_of(told: Message | Task, author: str, seen: set[str]) -> list[Piece]:
+def pieces_of(told: Message | Task, author: str, seen: set[str]) -> list[TurnEvent]:
     """Return what is new in an answer, in order, the final response last.
 
     Args:
@@ -279,12 +279,12 @@ def _is_event(artifact: Artifact) -> bool:
     return "adk_event_id" in (artifact.metadata or {})
 
 
-def _event(artifact: Artifact, author: str) -> Piece:
+def _event(artifact: Artifact, author: str) -> TurnEvent:
     """Return an event as ADK tells it."""
     about = artifact.metadata or {}
     content = _content(artifact.parts)
     usage = about.get("adk_usage_metadata")
-    return Piece(
+    return TurnEvent(
         author=str(about.get("adk_author") or author),
         content=content,
         final=not _is_busy(content),
@@ -292,17 +292,17 @@ def _event(artifact: Artifact, author: str) -> Piece:
     )
 
 
-def _said(one: Message, author: str) -> Piece:
-    return Piece(author=author, content=_content(one.parts), kind="text")
+def _said(one: Message, author: str) -> TurnEvent:
+    return TurnEvent(author=author, content=_content(one.parts), kind="text")
 
 
-def _final(piece: Piece) -> Piece:
+def _final(piece: TurnEvent) -> TurnEvent:
     return replace(piece, final=not _is_busy(piece.content))
 
 
-def _result(parts: Iterable[Part] | None, author: str) -> list[Piece]:
+def _result(parts: Iterable[Part] | None, author: str) -> list[TurnEvent]:
     content = _content(parts)
-    return [Piece(author=author, content=content, kind="text", final=True)] if content else []
+    return [TurnEvent(author=author, content=content, kind="text", final=True)] if content else []
 
 
 def _is_busy(content: Content | None) -> bool:

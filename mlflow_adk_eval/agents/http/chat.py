@@ -15,7 +15,7 @@ from mlflow_adk_eval.agents.http.request import Line, Request
 from mlflow_adk_eval.agents.http.session import HttpAgent, require_real_tools
 from mlflow_adk_eval.agents.messages import chat_messages
 from mlflow_adk_eval.agents.protocol import Tools, Turn
-from mlflow_adk_eval.agents.turn_log import Piece, TurnLog
+from mlflow_adk_eval.agents.turn_log import TurnEvent, TurnLog
 from mlflow_adk_eval.errors import AgentError
 from mlflow_adk_eval.evalset import Content, EvalCase, FunctionCall, Invocation, Part
 from mlflow_adk_eval.evalset.models import Json
@@ -64,12 +64,12 @@ class Completion:
     error: str
     """Why it is none after all; empty where it is one."""
 
-    def piece(self, author: str) -> Piece:
+    def piece(self, author: str) -> TurnEvent:
         """Return it as a piece of a turn."""
         parts = [Part(text=self.text)] if self.text else []
         parts += [Part(function_call=call) for call in self.calls]
         content = Content(role="model", parts=tuple(parts)) if parts else None
-        return Piece(author=author, content=content, final=True, usage_metadata=self.usage, model_version=self.model)
+        return TurnEvent(author=author, content=content, final=True, usage_metadata=self.usage, model_version=self.model)
 
 
 def completion_of(said: Any) -> Completion | None:

@@ -20,8 +20,8 @@ from mlflow_adk_eval.agents.http.request import (
 from mlflow_adk_eval.agents.protocol import (
     NO_LIMITS,
     AgentSession,
+    Conversation,
     Limits,
-    Played,
     Tools,
 )
 from mlflow_adk_eval.errors import UsageError, shown
@@ -70,7 +70,7 @@ class HttpAgent(ABC):
         headers = authorization(checked_url(self.url)) | dict(self.headers)
         return Line(pool=self.pool, headers=headers, timeout_s=self.timeout_s, attempts=int(self.attempts))
 
-    async def play(self, case: EvalCase, run_index: int) -> Played:
+    async def play(self, case: EvalCase, run_index: int) -> Conversation:
         """Have the written conversation of `case`. Whatever goes wrong ends it and is returned."""
         return await converse(self, case, run_index)
 

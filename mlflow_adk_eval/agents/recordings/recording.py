@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from mlflow_adk_eval.agents.protocol import Played
-from mlflow_adk_eval.agents.recordings.serialize import plain_invocation, played_course, played_of
+from mlflow_adk_eval.agents.protocol import Conversation
+from mlflow_adk_eval.agents.recordings.serialize import conversation_of, course_of, plain_invocation
 from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError, shown
 from mlflow_adk_eval.evalset import Content, EvalCase, EvalSet, EvalSetResult, Invocation, Part, parse_eval_set, stem_of
 from mlflow_adk_eval.evalset.conversation import Origin
@@ -43,7 +43,7 @@ _NO_INFERENCE = "ADK recorded no invocation of this case, so its inference faile
 class Recording:
     """Recorded conversations, by eval id and run."""
 
-    runs: Mapping[str, tuple[Played, ...]]
+    runs: Mapping[str, tuple[Conversation, ...]]
     name: str = "recording"
     origin: Origin | None = None
     """Where it comes from; ``None``: it does not say."""
@@ -55,13 +55,13 @@ class Recording:
         recorded = max((len(self.runs.get(eval_id, ())) for eval_id in eval_ids), default=1) or 1
         return max(recorded, self.origin.num_runs) if self.origin else recorded
 
-    async def play(self, case: EvalCase, run_index: int) -> Played:
+    async def play(self, case: EvalCase, run_index: int) -> Conversation:
         """Return the recorded conversation, or the error that there is none."""
         runs = self.runs.get(case.eval_id, ())
         if run_index < len(runs):
             return runs[run_index]
         wanted = f"run {run_index + 1} of case" if runs else "case"
-        return Played(actual=(), error=f"the recording does not hold {wanted} {case.eval_id!r}")
+        return Conversation(actual=(), error=f"the recording does not hold {wanted} {case.eval_id!r}")
 
 
 Recorded = str | Path | EvalSet | EvalSetResult | Recording | Mapping[str, Sequence[Invocation | Json | str]]
@@ -87,7 +87,7 @@ def load_recording(recorded: Recorded) -> Recording:
     if isinstance(given, EvalSetResult):
         return _from_result(given)
     if isinstance(given, Mapping):
-        return Recording({eval_id: (Played(actual=_invocations(eval_id, turns)),) for eval_id, turns in given.items()})
+        return Recording({eval_id: (Conversation(actual=_invocations(eval_id, turns)),) for eval_id, turns in given.items()})
     kinds = "an eval set, a result of ADK, a Recording, a path of any of these or a dict of invocations by eval id"
     raise UsageError(f"a recording is {kinds}, not {shown(given)}")
 
@@ -99,7 +99,7 @@ def _from_text(text: bytes, source: str, stem: str) -> Recording:
     if start == b'"' or (start == b"{" and any(key in text for key in _RESULT_KEYS) and not any(key in text for key in _EVAL_SET_KEYS)):
         return _from_result(parse_result(text, source))
     if start == b"[" and b'"invocations"' in text[:_BEGINNING]:
-        return _by_id((case.eval_id, Played(actual=case.invocations)) for case in parse(_RECORDED_CASES, text, source))
+        return _by_id((case.eval_id, Conversation(actual=case.invocations)) for case in parse(_RECORDED_CASES, text, source))
     return _from_eval_set(parse_eval_set(text, source, stem=stem))
 
 
@@ -113,12 +113,12 @@ def _from_recorded(recorded: RecordedSet) -> Recording:
         case_digests={case.eval_id: case.digest for case in recorded.cases if case.digest},
         num_runs=recorded.num_runs,
     )
-    return Recording({case.eval_id: tuple(map(played_of, case.runs)) for case in recorded.cases}, origin=origin)
+    return Recording({case.eval_id: tuple(map(conversation_of, case.runs)) for case in recorded.cases}, origin=origin)
 
 
 def _from_eval_set(eval_set: EvalSet) -> Recording:
     return _by_id(
-        (case.eval_id, Played(actual=case.conversation or (), session_state=case.final_session_state or None))
+        (case.eval_id, Conversation(actual=case.conversation or (), session_state=case.final_session_state or None))
         for case in eval_set.eval_cases
     )
 
@@ -127,18 +127,18 @@ def _from_result(result: EvalSetResult) -> Recording:
     return _by_id((case.eval_id, _played(case)) for case in result.eval_case_results)
 
 
-def _played(case: EvalCaseResult) -> Played:
+def _played(case: EvalCaseResult) -> Conversation:
     """Return what a case of a result did; its state without what is ADK's own or lives only through a turn."""
     state = (case.session_details or {}).get("state")
     if case.adk_eval is not None:  # this package wrote it
-        return Played(actual=case.actual, session_state=state, **played_course(case.adk_eval))
+        return Conversation(actual=case.actual, session_state=state, **course_of(case.adk_eval))
     if isinstance(state, dict):
         state = {key: value for key, value in state.items() if not key.startswith(("__", "temp:"))}
-    return Played(actual=case.actual, session_state=state, error="" if case.actual else _NO_INFERENCE)
+    return Conversation(actual=case.actual, session_state=state, error="" if case.actual else _NO_INFERENCE)
 
 
-def _by_id(recorded: Iterable[tuple[str, Played]]) -> Recording:
-    runs: dict[str, list[Played]] = {}
+def _by_id(recorded: Iterable[tuple[str, Conversation]]) -> Recording:
+    runs: dict[str, list[Conversation]] = {}
     for eval_id, played in recorded:
         runs.setdefault(eval_id, []).append(played)
     return Recording({eval_id: tuple(played) for eval_id, played in runs.items()})

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from mlflow_adk_eval.agents.protocol import Played
+from mlflow_adk_eval.agents.protocol import Conversation
 from mlflow_adk_eval.agents.recordings.recording import Recording
 from mlflow_adk_eval.agents.recordings.serialize import recorded_run
 from mlflow_adk_eval.errors import UsageError
@@ -27,15 +27,15 @@ NOT_HAD = "the recording was broken off before this conversation ended"
 
 def recording_of_report(report: Report) -> Recording:
     """Return what the agent did in an evaluation."""
-    runs: dict[str, tuple[Played, ...]] = {}
+    runs: dict[str, tuple[Conversation, ...]] = {}
     for case in report.cases:
         runs[case.eval_id] = (*runs.get(case.eval_id, ()), _played(case))
     origin = report.origin or Origin()
     return Recording(runs, origin=replace(origin if origin.eval_set_digest else on(report.eval_set, origin), num_runs=report.num_runs))
 
 
-def _played(case: CaseResult) -> Played:
-    return Played(
+def _played(case: CaseResult) -> Conversation:
+    return Conversation(
         actual=case.actual,
         session_state=case.session_state,
         error=case.error,

@@ -10,17 +10,17 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
-from mlflow_adk_eval.agents.protocol import Played
+from mlflow_adk_eval.agents.protocol import Conversation
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.evalset import EvalCase, Invocation
 from mlflow_adk_eval.evalset.conversation import Ending, Injection
 from mlflow_adk_eval.evalset.digest import canonical, canonical_json
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.evalset.recording import RecordedCourse, RecordedEnding, RecordedInjection, RecordedRun, dumps_recorded, json_of
-from mlflow_adk_eval.ledger import Ledger
+from mlflow_adk_eval.ledger import CallCache
 
 
-def recorded_run(played: Played) -> RecordedRun:
+def recorded_run(played: Conversation) -> RecordedRun:
     """Return a conversation as it is kept."""
     course = course_given(played.error, played.ending, played.injections, unfinished=played.unfinished)
     state = {} if played.session_state is None else {"session_state": plain_state(played.session_state)}
@@ -38,13 +38,13 @@ def course_given(error: str, ending: Ending | None, injections: tuple[Injection,
     return {name: value for name, value in given.items() if value}
 
 
-def played_of(run: RecordedRun) -> Played:
+def conversation_of(run: RecordedRun) -> Conversation:
     """Return the conversation that was kept."""
-    return Played(actual=run.invocations, session_state=run.session_state, **played_course(run))
+    return Conversation(actual=run.invocations, session_state=run.session_state, **course_of(run))
 
 
-def played_course(course: RecordedCourse) -> dict[str, Any]:
-    """Return what was kept of a conversation's course, as arguments of a `Played`."""
+def course_of(course: RecordedCourse) -> dict[str, Any]:
+    """Return what was kept of a conversation's course, as arguments of a `Conversation`."""
     return {
         "error": course.error,
         "unfinished": course.unfinished,
@@ -83,25 +83,25 @@ def plain_invocation(invocation: Invocation) -> Invocation:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptPlays:
+class ConversationCache:
     """The conversations of one evaluation."""
 
-    ledger: Ledger
+    ledger: CallCache
     run_id: str
     agent: str
     """The name of the agent that has them."""
     config: EvalConfig
     """What its tools are to be, and who plays its users."""
 
-    def get(self, case: EvalCase, run_index: int, /) -> Played | None:
+    def get(self, case: EvalCase, run_index: int, /) -> Conversation | None:
         """Return what came of a conversation, if it is known. What another version of this package kept may have to be had again."""
         kept = self.ledger.play(self.run_id, self._key(case, run_index))
         try:
-            return None if kept is None else played_of(RecordedRun.model_validate_json(kept))
+            return None if kept is None else conversation_of(RecordedRun.model_validate_json(kept))
         except ValidationError:
             return None
 
-    def keep(self, case: EvalCase, run_index: int, played: Played, /) -> None:
+    def keep(self, case: EvalCase, run_index: int, played: Conversation, /) -> None:
         """Keep a conversation."""
         self.ledger.keep_play(self.run_id, self._key(case, run_index), dumps_recorded(recorded_run(played), indent=None).encode())
 

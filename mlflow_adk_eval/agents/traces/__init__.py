@@ -1,6 +1,12 @@
 """MLflow's traces as what an agent did: ADK's spans, spans that people write, and those of this package."""
 
-from mlflow_adk_eval.agents.traces.conversations import Conversation, conversations_of, invocations_of, played_of, recording_of_traces
+from mlflow_adk_eval.agents.traces.conversations import (
+    TracedConversation,
+    conversation_of,
+    conversations_of,
+    invocations_of,
+    recording_of_traces,
+)
 from mlflow_adk_eval.agents.traces.spans import is_traces
 
-__all__ = ["Conversation", "conversations_of", "invocations_of", "is_traces", "played_of", "recording_of_traces"]
+__all__ = ["TracedConversation", "conversation_of", "conversations_of", "invocations_of", "is_traces", "recording_of_traces"]

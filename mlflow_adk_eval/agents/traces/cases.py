@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from mlflow_adk_eval.agents.traces.conversations import Conversation, agent_name, all_of
+from mlflow_adk_eval.agents.traces.conversations import TracedConversation, agent_name, all_of
 from mlflow_adk_eval.errors import InputError, UsageError, shown
 from mlflow_adk_eval.evalset import (
     Content,
@@ -25,7 +25,7 @@ Redact = Callable[[str], str]
 _USER_ID = "test_user_id"  # what ADK calls the user of a case without a session
 
 
-def cases_of(conversations: Iterable[Conversation], redact: Redact | None = None) -> tuple[EvalCase, ...]:
+def cases_of(conversations: Iterable[TracedConversation], redact: Redact | None = None) -> tuple[EvalCase, ...]:
     """Return each conversation as a case.
 
     Args:
@@ -69,14 +69,14 @@ def _checked(redact: Redact, text: str) -> str:
     return found
 
 
-def _eval_id(conversation: Conversation, before: Sequence[EvalCase]) -> str:
+def _eval_id(conversation: TracedConversation, before: Sequence[EvalCase]) -> str:
     """Return the id of the case, session or trace, with a number where it is taken, as by several runs of one case."""
     wanted = conversation.case or conversation.session or conversation.traces[0].id
     taken = {case.eval_id for case in before}
     return next(name for number in range(1, len(taken) + 2) if (name := wanted if number == 1 else f"{wanted}_{number}") not in taken)
 
 
-def _case(conversation: Conversation, eval_id: str, scrub: Redact, *, media: bool) -> EvalCase:
+def _case(conversation: TracedConversation, eval_id: str, scrub: Redact, *, media: bool) -> EvalCase:
     turns = conversation.turns()
     played = conversation.played_from(turns)
     if not turns:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mlflow_adk_eval.agents.protocol import Played
+from mlflow_adk_eval.agents.protocol import Conversation
 from mlflow_adk_eval.agents.recordings.recording import Recording
 from mlflow_adk_eval.agents.traces.adk import adk_turn, adk_turns, calls_tools
 from mlflow_adk_eval.agents.traces.manual import record_error, records, written_turns
@@ -19,7 +19,7 @@ CASE, RUN_INDEX, TURN_INDEX = "adk.eval_case_id", "adk.run_index", "adk.invocati
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conversation:
+class TracedConversation:
     """The traces of one conversation, in order."""
 
     traces: tuple[Trace, ...]
@@ -62,7 +62,7 @@ class Conversation:
             raise all_of(problems, self.label)
         return tuple(turns)
 
-    def played(self) -> Played:
+    def played(self) -> Conversation:
         """Return what the agent did, up to the turn in which it failed.
 
         Raises:
@@ -70,15 +70,15 @@ class Conversation:
         """
         return self.played_from(self.turns())
 
-    def played_from(self, turns: Sequence[Turn]) -> Played:
+    def played_from(self, turns: Sequence[Turn]) -> Conversation:
         """Return what the agent did in `turns`, up to the one in which it failed."""
         failed = next((index for index, turn in enumerate(turns) if turn.error), None)
         actual = tuple(turn.invocation for turn in (turns if failed is None else turns[: failed + 1]))
         if failed is None:
             error = next((error for trace in self.traces for span in records(trace) if (error := record_error(span))), "")
-            return Played(actual=actual, session_state=_final_state(self.traces[-1]), error=error)
+            return Conversation(actual=actual, session_state=_final_state(self.traces[-1]), error=error)
         error = turns[failed].error
-        return Played(actual=actual, error=error if error.startswith("turn ") else f"turn {failed + 1}: {error}", unfinished=True)
+        return Conversation(actual=actual, error=error if error.startswith("turn ") else f"turn {failed + 1}: {error}", unfinished=True)
 
     def _require_all(self) -> None:
         """Refuse a conversation of which turns have no trace."""
@@ -104,7 +104,7 @@ def all_of(errors: Sequence[InputError], label: str) -> InputError:
     return InputError(label, problems)
 
 
-def conversations_of(traces: Any) -> tuple[Conversation, ...]:
+def conversations_of(traces: Any) -> tuple[TracedConversation, ...]:
     """Return the conversations that traces are of, in order of time: those of one case and run, else of one session, else alone.
 
     Raises:
@@ -113,7 +113,7 @@ def conversations_of(traces: Any) -> tuple[Conversation, ...]:
     groups: dict[tuple[str, ...], list[Trace]] = {}
     for trace in traces_of(traces):
         groups.setdefault(conversation_key(trace), []).append(trace)
-    found = [Conversation(traces=tuple(sorted(group, key=_place))) for group in groups.values()]
+    found = [TracedConversation(traces=tuple(sorted(group, key=_place))) for group in groups.values()]
     return tuple(sorted(found, key=lambda conversation: _place(conversation.traces[0])[1:]))
 
 
@@ -135,7 +135,7 @@ def invocations_of(traces: Any) -> tuple[Invocation, ...]:
     return tuple(turn.invocation for turn in turns)
 
 
-def played_of(traces: Any) -> Played:
+def conversation_of(traces: Any) -> Conversation:
     """Return what an agent did in one conversation: as `invocations_of`, and why it failed if it did.
 
     Raises:
@@ -145,7 +145,7 @@ def played_of(traces: Any) -> Played:
     return _one(traces).played()
 
 
-def _one(traces: Any) -> Conversation:
+def _one(traces: Any) -> TracedConversation:
     listed = traces_of(traces)
     if not listed:
         raise UsageError("traces: wanted at least one")
@@ -155,7 +155,7 @@ def _one(traces: Any) -> Conversation:
     runs = {conversation_key(trace) for trace in listed if CASE in trace.tags}
     if len(runs) > 1:
         raise UsageError(f"traces of {len(runs)} runs of cases, {_listed(sorted({key[1] for key in runs}))}; wanted those of one")
-    return Conversation(traces=tuple(sorted(listed, key=_place)))
+    return TracedConversation(traces=tuple(sorted(listed, key=_place)))
 
 
 def _listed(names: Sequence[str], most: int = 3) -> str:
@@ -209,8 +209,8 @@ _NAME = "traces"
 class _Read:
     """A conversation and what it says, or why it says nothing."""
 
-    conversation: Conversation
-    played: Played
+    conversation: TracedConversation
+    played: Conversation
     problem: InputError | None = None
     agent: str = ""
 
@@ -233,7 +233,7 @@ def recording_of_traces(traces: Any, eval_set: EvalSet | None = None) -> Recordi
     if not read:
         raise UsageError("there are no traces to evaluate")
     cases = eval_set.eval_cases if eval_set else ()
-    runs: dict[str, list[Played]] = {}
+    runs: dict[str, list[Conversation]] = {}
     unreadable: list[InputError] = []
     for one in read:
         found = _cases_of(one, cases) if eval_set else [one.conversation.case or one.conversation.session or one.conversation.label]
@@ -247,11 +247,11 @@ def recording_of_traces(traces: Any, eval_set: EvalSet | None = None) -> Recordi
     return Recording({eval_id: tuple(played) for eval_id, played in runs.items()}, name=name)
 
 
-def _read(conversation: Conversation) -> _Read:
+def _read(conversation: TracedConversation) -> _Read:
     try:
         turns = conversation.turns()
     except InputError as error:
-        return _Read(conversation, Played(actual=(), error=str(error)), error)
+        return _Read(conversation, Conversation(actual=(), error=str(error)), error)
     return _Read(conversation, conversation.played_from(turns), agent=agent_name(turns))
 
 
@@ -277,7 +277,7 @@ def _texts(case: EvalCase) -> tuple[str, ...]:
     return tuple(turn.user_text for turn in case.conversation or ())
 
 
-def _ambiguous(read: _Read, eval_ids: Sequence[str]) -> Played:
+def _ambiguous(read: _Read, eval_ids: Sequence[str]) -> Conversation:
     named = ", ".join(repr(eval_id) for eval_id in eval_ids)
     way_out = "give the cases the ids of the sessions, or the traces the tag adk.eval_case_id"
-    return Played(actual=(), error=f"{read.conversation.label} could be of any of the cases {named}; {way_out}")
+    return Conversation(actual=(), error=f"{read.conversation.label} could be of any of the cases {named}; {way_out}")

@@ -14,13 +14,13 @@ from mlflow_adk_eval.errors import ConfigError, Problem
 from mlflow_adk_eval.evalset import ConversationScenario, EvalCase, Invocation
 from mlflow_adk_eval.evalset.models import UserBehavior, UserPersona
 from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
-from mlflow_adk_eval.judge.user_model import STOP_SIGNAL, Cue
+from mlflow_adk_eval.judge.user_model import STOP_SIGNAL, UserPrompt
 
 _MAX_NAMED = 5
 _AT = "$.user_simulator_config"
 
 
-def cue_of(settings: UserSimulatorConfig, scenario: ConversationScenario, turns: Sequence[Invocation]) -> Cue:
+def user_prompt_of(settings: UserSimulatorConfig, scenario: ConversationScenario, turns: Sequence[Invocation]) -> UserPrompt:
     """Return what the model is told before it speaks. Thoughts are left out: nobody was told them."""
     persona, own = scenario.user_persona, settings.custom_instructions
     texts = {
@@ -29,9 +29,9 @@ def cue_of(settings: UserSimulatorConfig, scenario: ConversationScenario, turns:
         "conversation": conversation_text(turns) if settings.include_function_calls else dialogue_text(turns),
     }
     if own is None:
-        return Cue(prompt=load_prompt("user_simulator"), blocks=blocks_of(texts))
+        return UserPrompt(prompt=load_prompt("user_simulator"), blocks=blocks_of(texts))
     prompt = load_prompt("user_simulator_custom")
-    return Cue(prompt=prompt, blocks=blocks_of(texts), wording=own, arranged=partial(_in_own_words, own, persona))
+    return UserPrompt(prompt=prompt, blocks=blocks_of(texts), wording=own, arranged=partial(_in_own_words, own, persona))
 
 
 def check_scenarios(settings: UserSimulatorConfig, cases: Sequence[EvalCase]) -> None:
@@ -57,7 +57,7 @@ def _problems(settings: UserSimulatorConfig, cases: Sequence[EvalCase]) -> Itera
         yield Problem(at, "no {{ persona }}", f"it, since these cases have a persona: {', '.join(nameless[:_MAX_NAMED])}{more}")
     for case in cases:
         try:
-            cue_of(settings, _scenario(case), ()).request({})
+            user_prompt_of(settings, _scenario(case), ()).request({})
         except ValueError as error:
             yield Problem(at, f"a template that case {case.eval_id!r} cannot fill in: {error}", "one that every scenario can fill in")
             return

@@ -10,12 +10,12 @@ from typing import Any
 
 import anyio.to_thread
 
-from mlflow_adk_eval.agents.users.cues import cue_of
+from mlflow_adk_eval.agents.users.cues import user_prompt_of
 from mlflow_adk_eval.config.criteria import UserSimulatorConfig
 from mlflow_adk_eval.errors import UsageError, shown
 from mlflow_adk_eval.evalset import Content, ConversationScenario, EvalCase, Invocation, Part
 from mlflow_adk_eval.evalset.conversation import Ending
-from mlflow_adk_eval.judge.user_model import Line, Speaker, line_of
+from mlflow_adk_eval.judge.user_model import UserMessage, UserModel, user_message_of
 
 UserFunction = Callable[[ConversationScenario, Sequence[Invocation]], Any]
 """From a scenario and the turns so far to the next message; ``None`` ends the conversation. Sync or async."""
@@ -80,7 +80,7 @@ class SimulatedUsers:
     """The users of an evaluation's scenarios, all played by one model."""
 
     settings: UserSimulatorConfig
-    speaker: Speaker
+    speaker: UserModel
 
     def of(self, case: EvalCase, run_index: int) -> SimulatedUser:
         """Return the user of one conversation."""
@@ -93,7 +93,7 @@ class SimulatedUser:
     """The user of one conversation."""
 
     settings: UserSimulatorConfig
-    speaker: Speaker
+    speaker: UserModel
     scenario: ConversationScenario
     place: tuple[str, int]
     """The case and the run, counted from 0. Each run gets answers of its own."""
@@ -118,15 +118,15 @@ class SimulatedUser:
         self.over = ending if line.finished else None
         return message(line.message)
 
-    async def _line(self, turns: Sequence[Invocation]) -> Line | Ending:
+    async def _line(self, turns: Sequence[Invocation]) -> UserMessage | Ending:
         """Return what the model says. An answer that cannot be used is asked for again; those that earlier runs paid for do not count."""
-        cue = cue_of(self.settings, self.scenario, turns)
+        cue = user_prompt_of(self.settings, self.scenario, turns)
         problems: list[str] = []
         paid = 0
         for attempt in count():
             made = await self.speaker.ask(cue, (*self.place, len(turns), attempt))
-            read = line_of(made.answer) if made.answer else made.error
-            if isinstance(read, Line):
+            read = user_message_of(made.answer) if made.answer else made.error
+            if isinstance(read, UserMessage):
                 return read
             problems.append(read)
             paid += not made.reused

@@ -24,8 +24,8 @@ from mlflow_adk_eval.criteria.rubrics import RUBRIC_TYPES, rubrics_of_conversati
 from mlflow_adk_eval.criteria.text.sentences import sentences
 from mlflow_adk_eval.evalset import FunctionCall
 from mlflow_adk_eval.redact import cut
-from mlflow_adk_eval.results.findings import votes_by_turn
 from mlflow_adk_eval.results.outcomes import CaseResult, Outcome, Scored, Vote, reason_of
+from mlflow_adk_eval.results.votes import votes_by_turn
 
 Kind = Literal["call", "argument", "response", "item", "state", "same", "error", "threshold", "reason"]
 """What changed: a call of a tool, an argument of one, the response, a rubric or sentence, the session's state; nothing that the agent

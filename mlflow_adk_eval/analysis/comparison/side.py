@@ -79,7 +79,7 @@ def votes_by_run(votes: Iterable[Vote]) -> dict[tuple[str, int], list[Vote]]:
 def side_of(report: Report, name: str) -> Side:
     """Return a report, logged or not, as one side of a comparison."""
     rows: dict[tuple[str, int], list[Row]] = {}
-    for row in table_of(report).records():
+    for row in table_of(report.cases, report.criteria).records():
         rows.setdefault((row["eval_id"], row["run_index"]), []).append(row)
     return Side(
         name=name,

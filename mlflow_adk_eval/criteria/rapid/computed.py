@@ -13,6 +13,7 @@ from mlflow_adk_eval.criteria.rapid.tool_calls import key_match, kv_match, name_
 from mlflow_adk_eval.criteria.text.sentences import sentences
 from mlflow_adk_eval.criteria.text.words import tokens, words
 from mlflow_adk_eval.errors import Problem
+from mlflow_adk_eval.runtime import require_extra
 
 _FULL = 100.0
 """What sacrebleu calls a perfect score."""
@@ -30,6 +31,16 @@ def computed_score(metric: str, spec: Mapping[str, Any], instance: Mapping[str, 
         instance: ``prediction`` and ``reference``.
     """
     return _KERNELS[metric](instance["prediction"], instance["reference"], spec)
+
+
+def load(metric: str) -> None:
+    """Import now what a metric needs, so that what is missing is found before an agent or a judge is paid for.
+
+    Raises:
+        UsageError: naming the extra to install.
+    """
+    if metric == "bleu":
+        _bleu(use_effective_order=True)
 
 
 def exact_match(prediction: str, reference: str) -> float:
@@ -50,13 +61,14 @@ def bleu(prediction: str, reference: str, *, use_effective_order: bool = True) -
     >>> bleu("The cat is on the mat.", "The cat is on the mat."), bleu("", "The cat")
     (1.0, 0.0)
     """
-    found = _bleu(use_effective_order).sentence_score(prediction, [reference]).score / _FULL
+    found = _bleu(use_effective_order=use_effective_order).sentence_score(prediction, [reference]).score / _FULL
     return min(float(found), 1.0)
 
 
 @cache
-def _bleu(use_effective_order: bool) -> Any:
-    from sacrebleu.metrics.bleu import BLEU  # noqa: PLC0415 - a tenth of a second
+def _bleu(*, use_effective_order: bool) -> Any:
+    with require_extra("rapid", "the metric bleu"):
+        from sacrebleu.metrics.bleu import BLEU  # noqa: PLC0415 - an extra, which takes a tenth of a second to load
 
     logging.getLogger("sacrebleu").setLevel(logging.ERROR)  # it gives advice on a setting that the request made
     return BLEU(effective_order=use_effective_order)

@@ -23,11 +23,11 @@ from mlflow_adk_eval.criteria.judged_turns import (
     place,
     trivial,
 )
-from mlflow_adk_eval.criteria.rapid.computed import computed_score
+from mlflow_adk_eval.criteria.rapid.computed import computed_score, load
 from mlflow_adk_eval.criteria.rapid.ratings import Judgement, compare, rate
 from mlflow_adk_eval.criteria.transcript import final_text, instructions_text, json_text, knowledge_text, user_text
 from mlflow_adk_eval.evalset import Invocation
-from mlflow_adk_eval.judge.voting import Jury, Place
+from mlflow_adk_eval.judge.voting import CellKey, Jury
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored
 
 _ON_CALLS = ("tool_call_valid", "tool_name_match", "tool_parameter_key_match", "tool_parameter_kv_match")
@@ -47,6 +47,10 @@ class RapidComputed:
 
     metric: RapidMetric
     settings: CriterionSettings
+
+    def __post_init__(self) -> None:
+        """Refuse a metric whose package is not installed."""
+        load(self.metric.name)
 
     def __call__(self, run: CaseRun, /) -> Judged:
         """Judge each turn on its own."""
@@ -70,7 +74,7 @@ def _calls_text(turn: Invocation) -> str:
     return json.dumps({"content": final_text(turn), "tool_calls": calls}, ensure_ascii=False)
 
 
-Rate = Callable[[Mapping[str, str], Place], Awaitable[Judgement]]
+Rate = Callable[[Mapping[str, str], CellKey], Awaitable[Judgement]]
 """From an instance, and what votes on it are recorded under, to its rating."""
 
 

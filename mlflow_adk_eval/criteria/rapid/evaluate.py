@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Literal, Protocol
 
 from mlflow_adk_eval.config.criteria import JudgedSettings, JudgeModelOptions
-from mlflow_adk_eval.criteria.rapid.computed import computed_score
+from mlflow_adk_eval.criteria.rapid.computed import computed_score, load
 from mlflow_adk_eval.criteria.rapid.messages import (
     Asked,
     Rated,
@@ -17,15 +17,15 @@ from mlflow_adk_eval.criteria.rapid.messages import (
     read_request,
 )
 from mlflow_adk_eval.criteria.rapid.ratings import Judgement, compare, rate
-from mlflow_adk_eval.criteria.rapid.vertex import VertexBench
+from mlflow_adk_eval.criteria.rapid.vertex import VertexBackend
 from mlflow_adk_eval.errors import JudgeError, UsageError, did_you_mean, shown
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.judge import JudgeOptions, Place
+from mlflow_adk_eval.judge import CellKey, JudgeOptions
 from mlflow_adk_eval.judge.session import (
     BudgetSource,
+    JudgeSession,
     JudgeSetup,
     JudgeSource,
-    Judging,
     judge_setup,
 )
 from mlflow_adk_eval.ledger import LedgerSource, opened
@@ -37,7 +37,7 @@ _AT_ONCE = 256
 """Requests under way at the same time; how many calls there are at a time is decided by each judge's own limiter."""
 
 
-class Bench(Protocol):
+class RapidBackend(Protocol):
     """Who evaluates requests. It lives inside one event loop."""
 
     async def answer(self, asked: Asked, /) -> Json:
@@ -53,7 +53,7 @@ class Bench(Protocol):
         ...
 
 
-async def answers_of(bench: Bench, asked: Sequence[Asked]) -> list[Json | JudgeError]:
+async def answers_of(bench: RapidBackend, asked: Sequence[Asked]) -> list[Json | JudgeError]:
     """Return the answer to each request, or why there is none."""
     found: dict[int, Json | JudgeError] = {}
 
@@ -85,26 +85,30 @@ class Voting:
         return JudgedSettings(threshold=0.0, judge_model_options=options, early_stop=self.early_stop)
 
 
-def bench_of(setup: JudgeSetup, backend: Backend, voting: Voting, asked: Sequence[Asked] = ()) -> Bench:
+def backend_of(setup: JudgeSetup, backend: Backend, voting: Voting, asked: Sequence[Asked] = ()) -> RapidBackend:
     """Return who evaluates.
 
     Raises:
         JudgeError: if the service, or the judge that `asked` needs, cannot be had.
+        UsageError: if the package of a metric in `asked` is not installed.
     """
-    judging = Judging(setup)
+    judging = JudgeSession(setup)
     if backend == "vertex":
-        return VertexBench(judging)
+        return VertexBackend(judging)
     settings = voting.settings()
-    if any(one.metric.kind != "computed" for one in asked):
-        judging.jury(settings)
-    return LocalBench(judging=judging, settings=settings)
+    for one in asked:
+        if one.metric.kind == "computed":
+            load(one.metric.name)
+        else:
+            judging.jury(settings)
+    return LocalBackend(judging=judging, settings=settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LocalBench:
+class LocalBackend:
     """Computes scores, and has a model of the caller's choice judge."""
 
-    judging: Judging
+    judging: JudgeSession
     settings: JudgedSettings
     """Which model judges where nobody else does, and with how many votes."""
 
@@ -128,7 +132,7 @@ class LocalBench:
 
     async def _judged(self, asked: Asked, index: int) -> Judgement:
         decide = compare if asked.metric.kind == "pairwise" else rate
-        place = Place(eval_id=f"instance {index + 1}", run_index=0, invocation_index=0, criterion=asked.metric.criterion)
+        place = CellKey(eval_id=f"instance {index + 1}", run_index=0, invocation_index=0, criterion=asked.metric.criterion)
         return await decide(asked.metric, _material(asked, index), self.judging.jury(self.settings), place)
 
 
@@ -163,7 +167,7 @@ async def aevaluate_instances(  # noqa: PLR0913 - as evaluate_instances
     setup = judge_setup(judge, judge_options, budget, rejudge_failed=rejudge_failed)
     paid_for = backend == "vertex" or any(one.metric.kind != "computed" for one in asked)
     with opened(ledger if paid_for else False) as kept:
-        bench = bench_of(replace(setup, answers=kept), backend, Voting(num_samples, early_stop), asked)
+        bench = backend_of(replace(setup, answers=kept), backend, Voting(num_samples, early_stop), asked)
         try:
             answers = await answers_of(bench, asked)
         finally:

@@ -9,7 +9,7 @@ from functools import partial
 
 from mlflow_adk_eval.config.rapid_catalogue import RapidMetric
 from mlflow_adk_eval.criteria.rapid.messages import Rated
-from mlflow_adk_eval.judge import Ballot, Block, Finding, Item, Jury, Place, Question, load_prompt
+from mlflow_adk_eval.judge import Ballot, Block, CellKey, Finding, Item, Jury, Question, load_prompt
 from mlflow_adk_eval.results.outcomes import Errored, Vote
 from mlflow_adk_eval.runtime import gathered
 
@@ -32,7 +32,7 @@ class Judgement:
     votes: tuple[Vote, ...] = ()
 
 
-async def rate(metric: RapidMetric, instance: Mapping[str, str], jury: Jury, place: Place) -> Judgement:
+async def rate(metric: RapidMetric, instance: Mapping[str, str], jury: Jury, place: CellKey) -> Judgement:
     """Return a jury's rating of an instance: the median grade, with the share of votes that gave it.
 
     An answer that says nothing gets the least grade of the scale, without a call.
@@ -51,7 +51,7 @@ async def rate(metric: RapidMetric, instance: Mapping[str, str], jury: Jury, pla
     return _rating(ballot)
 
 
-async def compare(metric: RapidMetric, instance: Mapping[str, str], jury: Jury, place: Place) -> Judgement:
+async def compare(metric: RapidMetric, instance: Mapping[str, str], jury: Jury, place: CellKey) -> Judgement:
     """Return which of two answers a jury prefers. It votes with either answer first; if the verdicts differ, it is a tie.
 
     A judge prefers a position, which voting again in the same order does not cure.

@@ -12,19 +12,19 @@ from mlflow_adk_eval.errors import JudgeError
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.judge.providers.vertex import Material
 from mlflow_adk_eval.judge.providers.vertex_reply import Result
-from mlflow_adk_eval.judge.session import Judging
+from mlflow_adk_eval.judge.session import JudgeSession
 from mlflow_adk_eval.runtime import gathered
 
 
 @dataclass(frozen=True, slots=True)
-class VertexBench:
+class VertexBackend:
     """The service, with the limits, the budget and the ledger of an evaluation.
 
     Raises:
         JudgeError: naming what is missing for it.
     """
 
-    judging: Judging
+    judging: JudgeSession
 
     def __post_init__(self) -> None:
         """Refuse to begin without the service: nothing has been sent yet."""

@@ -30,7 +30,7 @@ class Baseline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rematch:
+class ReevaluationRequest:
     """What is to be evaluated anew, since nothing that is known of it can be compared with the candidate."""
 
     model_id: str
@@ -48,5 +48,5 @@ class Rematch:
     """Why what is known cannot be compared with the candidate."""
 
 
-Reevaluate = Callable[[Rematch], str]
+Reevaluate = Callable[[ReevaluationRequest], str]
 """Evaluates a baseline anew and returns the id of the run. A `UsageError` says why that cannot be done."""

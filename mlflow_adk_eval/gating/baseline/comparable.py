@@ -12,7 +12,7 @@ from mlflow_adk_eval.gating.evidence.integrity import Evidence, few, key_of_crit
 from mlflow_adk_eval.gating.evidence.read import Examined, examine
 from mlflow_adk_eval.gating.policy.model import Policy
 from mlflow_adk_eval.gating.rules.measures import compares_runs, criteria_behind
-from mlflow_adk_eval.gating.rules.subset import Waiving
+from mlflow_adk_eval.gating.rules.subset import WaivedSubset
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult
 from mlflow_adk_eval.results.report import Report
 
@@ -148,7 +148,7 @@ def _other_runs(candidate: Examined, baseline: Examined, measures: Iterable[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opponent:
+class ResolvedBaseline:
     """What a run is compared with."""
 
     name: str = "the baseline"
@@ -168,15 +168,15 @@ class Opponent:
         return "impossible" if self.problems else "needless"
 
 
-def opponent_of(candidate: Examined, policy: Policy, baseline: Baseline | None, waived: Waiving) -> Opponent:
+def resolve_baseline(candidate: Examined, policy: Policy, baseline: Baseline | None, waived: WaivedSubset) -> ResolvedBaseline:
     """Return what a policy compares a run with."""
     source = policy.baseline
     if source is None:
-        return Opponent()
+        return ResolvedBaseline()
     if not policy.compares:
-        return Opponent(notes=("the policy names a baseline, but no rule has a max_drop, so nothing was compared",))
+        return ResolvedBaseline(notes=("the policy names a baseline, but no rule has a max_drop, so nothing was compared",))
     if baseline is None:
-        return Opponent(problems=("the policy compares with a baseline, and none was looked for",))
+        return ResolvedBaseline(problems=("the policy compares with a baseline, and none was looked for",))
     if baseline.evidence is None:
         return _without_evidence(baseline, policy)
     if baseline.evidence.run_id == candidate.evidence.run_id:
@@ -184,34 +184,36 @@ def opponent_of(candidate: Examined, policy: Policy, baseline: Baseline | None, 
     return _compared(candidate, policy, baseline.name, baseline.evidence, waived)
 
 
-def _without_evidence(baseline: Baseline, policy: Policy) -> Opponent:
+def _without_evidence(baseline: Baseline, policy: Policy) -> ResolvedBaseline:
     name, source = baseline.name, policy.baseline
     if not baseline.absent:
-        return Opponent(name=name, problems=baseline.problems)
+        return ResolvedBaseline(name=name, problems=baseline.problems)
     if source is not None and source.if_missing == "refuse":
-        return Opponent(name=name, problems=("there is none yet, and the policy refuses without one (if_missing)",))
+        return ResolvedBaseline(name=name, problems=("there is none yet, and the policy refuses without one (if_missing)",))
     return _needless(policy, name, f"there is no baseline yet ({name}), so nothing was compared: the absolute rules alone decide")
 
 
-def _needless(policy: Policy, name: str, note: str) -> Opponent:
+def _needless(policy: Policy, name: str, note: str) -> ResolvedBaseline:
     """Return the end of a comparison that is not asked for, unless nothing else is."""
     if not policy.absolute:
-        return Opponent(name=name, problems=("there is nothing to compare with, and the policy demands nothing else, so nothing decides",))
-    return Opponent(name=name, notes=(note,))
+        return ResolvedBaseline(
+            name=name, problems=("there is nothing to compare with, and the policy demands nothing else, so nothing decides",)
+        )
+    return ResolvedBaseline(name=name, notes=(note,))
 
 
-def _itself(candidate: Evidence, policy: Policy, baseline: Baseline) -> Opponent:
+def _itself(candidate: Evidence, policy: Policy, baseline: Baseline) -> ResolvedBaseline:
     """Return the end of a comparison of a run with itself, which shows nothing; but the version that it is about need not beat itself."""
     if baseline.version is None:
-        found = Opponent(name=baseline.name, problems=("it is the very run that is decided on, which shows nothing",))
+        found = ResolvedBaseline(name=baseline.name, problems=("it is the very run that is decided on, which shows nothing",))
     else:
         note = f"the run is that of {baseline.name}, itself, so nothing was compared: the absolute rules alone decide"
         found = _needless(policy, baseline.name, note)
     return replace(found, run_id=candidate.run_id, sha256=candidate.sha256)
 
 
-def _compared(candidate: Examined, policy: Policy, name: str, evidence: Evidence, waived: Waiving) -> Opponent:
-    found = Opponent(name=name, run_id=evidence.run_id, sha256=evidence.sha256)
+def _compared(candidate: Examined, policy: Policy, name: str, evidence: Evidence, waived: WaivedSubset) -> ResolvedBaseline:
+    found = ResolvedBaseline(name=name, run_id=evidence.run_id, sha256=evidence.sha256)
     other = examine(evidence)
     if isinstance(other, tuple):
         return replace(found, problems=tuple(f"run {evidence.run_id}: {doubt}" for doubt in other))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.baseline.baseline import Baseline, Reevaluate
-from mlflow_adk_eval.gating.baseline.select import Choice, Known
+from mlflow_adk_eval.gating.baseline.select import BaselineRef, BaselineSelector
 from mlflow_adk_eval.gating.evidence.integrity import Evidence
 from mlflow_adk_eval.gating.policy.model import BaselineSource, Policy
 from mlflow_adk_eval.gating.promotion.record import find_record
@@ -62,13 +62,15 @@ class Search:
         known = self._run(source.run) if source.run else self._version(source)
         if isinstance(known, Baseline):
             return known
-        return Choice(store=self.store, policy=self.policy, candidate=candidate, known=known, reevaluate=self.reevaluate).baseline()
+        return BaselineSelector(
+            store=self.store, policy=self.policy, candidate=candidate, known=known, reevaluate=self.reevaluate
+        ).baseline()
 
-    def _run(self, run_id: str) -> Known:
+    def _run(self, run_id: str) -> BaselineRef:
         model_id = self.store.evidence(run_id).params.get("adk_eval.model_id", "")
-        return Known(called=f"run {run_id}", model_id=model_id, agent_version=model_id, run_id=run_id)
+        return BaselineRef(called=f"run {run_id}", model_id=model_id, agent_version=model_id, run_id=run_id)
 
-    def _version(self, source: BaselineSource) -> Known | Baseline:
+    def _version(self, source: BaselineSource) -> BaselineRef | Baseline:
         model = source.model or self.model
         if model is None:
             raise UsageError(
@@ -85,7 +87,7 @@ class Search:
             return Baseline(name=called, version=number, problems=(problem,))
         place = (find_record(version.tags, source.alias) if source.alias else None) or find_record(version.tags)
         run_id = place.run_id if place else ""
-        return Known(called=called, model_id=version.model_id, agent_version=agent_version, run_id=run_id, version=number)
+        return BaselineRef(called=called, model_id=version.model_id, agent_version=agent_version, run_id=run_id, version=number)
 
     def _holder(self, model: str, alias: str) -> str | None:
         try:

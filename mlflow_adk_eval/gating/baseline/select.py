@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.gating.baseline.baseline import Baseline, Reevaluate, Rematch
+from mlflow_adk_eval.gating.baseline.baseline import Baseline, Reevaluate, ReevaluationRequest
 from mlflow_adk_eval.gating.baseline.comparable import incomparable
 from mlflow_adk_eval.gating.evidence.artifacts import read_documents
 from mlflow_adk_eval.gating.evidence.integrity import Evidence, agent_problems, integrity_problems, state_problems
@@ -24,7 +24,7 @@ _WAY_OUT = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class BaselineRef:
     """What is known of a baseline before its runs are read."""
 
     called: str
@@ -38,13 +38,13 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class BaselineSelector:
     """A baseline, a candidate, and what may be done to compare them."""
 
     store: Store
     policy: Policy
     candidate: Evidence
-    known: Known
+    known: BaselineRef
     reevaluate: Reevaluate | None
 
     def baseline(self) -> Baseline:
@@ -98,7 +98,7 @@ class Choice:
             return self._without(*reasons, self._hint())
         if decide(self.candidate, absolute(self.policy)).verdict == "failed":
             return self._without(*reasons, "it was not evaluated anew, since the run fails without a comparison, too")
-        rematch = Rematch(
+        rematch = ReevaluationRequest(
             model_id=known.model_id,
             agent_version=known.agent_version,
             run_id=known.run_id,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.promotion.claim import PATIENCE, Patience
-from mlflow_adk_eval.gating.promotion.claims import Entry, Ledger, aliases_in, read_ledger
+from mlflow_adk_eval.gating.promotion.claims import ClaimLog, Entry, aliases_in, read_claim_log
 from mlflow_adk_eval.gating.promotion.record import pass_tag
 from mlflow_adk_eval.gating.promotion.rollback import Way
 from mlflow_adk_eval.gating.promotion.signing import Verifier, load_signer, load_verifier
@@ -72,7 +72,7 @@ def audit_in(
     known = sorted({*aliases_in(params), *(_promoted(store, name, holders) if alias is None else holders)})
     concerned = [each for each in known if alias in (None, each)] or ([alias] if alias and required else [])
     wanted = alias is not None and required
-    found = [_audit(store, name, read_ledger(params, each), holders.get(each), verifier, wanted=wanted) for each in concerned]
+    found = [_audit(store, name, read_claim_log(params, each), holders.get(each), verifier, wanted=wanted) for each in concerned]
     return tuple(_restored(store, each, verifier, patience) if restore and not each.valid else each for each in found)
 
 
@@ -90,7 +90,7 @@ def _promoted(store: Store, name: str, holders: Mapping[str, str]) -> Iterator[s
             yield alias
 
 
-def _audit(store: Store, name: str, ledger: Ledger, holder: str | None, verifier: Verifier | None, *, wanted: bool) -> AliasAudit:
+def _audit(store: Store, name: str, ledger: ClaimLog, holder: str | None, verifier: Verifier | None, *, wanted: bool) -> AliasAudit:
     moves = ledger.moves(holder)
     last = moves[-1] if moves else None
     if holder is None:
@@ -121,7 +121,7 @@ def _past_the_ledger(last: Entry | None, holder: str) -> str:
     return f"it was moved by hand {before}to version {holder}: no claim in its ledger says so"
 
 
-def _notes(ledger: Ledger, moves: Iterable[Entry]) -> Iterator[str]:
+def _notes(ledger: ClaimLog, moves: Iterable[Entry]) -> Iterator[str]:
     """Yield what else the ledger tells: moves past it, claims that are not ended, and what is no claim."""
     for before, after in pairwise(moves):
         if after.claim.previous != before.claim.version:
@@ -170,7 +170,7 @@ def audit(
         UsageError: if there is no such model, or a key is none.
         TrackingError: if MLflow cannot be reached.
     """
-    from mlflow_adk_eval.gating.mlflow_store import MlflowStore, reaching_mlflow  # noqa: PLC0415 - only doors know it
+    from mlflow_adk_eval.gating.mlflow_store import MlflowStore, reaching_mlflow  # noqa: PLC0415 - only the public functions need MLflow
 
     if alias is not None:
         check_alias(alias)

@@ -12,9 +12,9 @@ from typing import TypeVar
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.promotion.claims import (
     Claim,
+    ClaimLog,
     Confirmation,
     End,
-    Ledger,
     Outcome,
     key_of,
     read_claim,
@@ -47,12 +47,12 @@ PATIENCE = Patience()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fence:
+class AliasLock:
     """A claim to be made for a record, and what has to be looked at before it is carried out."""
 
     store: Store
     record: Record
-    ledger: Ledger
+    ledger: ClaimLog
     """As it was before the decision was made."""
     slow_looks: Looks
     """Between the claim and the tag on the version."""

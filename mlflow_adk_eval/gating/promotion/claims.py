@@ -110,7 +110,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ledger:
+class ClaimLog:
     """All claims to an alias, in their order."""
 
     alias: str
@@ -170,12 +170,12 @@ def _stem(alias: str) -> str:
     return f"{alias[: _LONGEST_ALIAS - 40]}_{hashlib.sha256(alias.encode('utf-8', 'replace')).hexdigest()[:32]}"
 
 
-def read_ledger(params: Mapping[str, str], alias: str) -> Ledger:
+def read_claim_log(params: Mapping[str, str], alias: str) -> ClaimLog:
     """Return the ledger of an alias from the parameters of a model's ledger run."""
     pattern = re.compile(rf"{re.escape(_stem(alias))}\.(\d{{4,9}})")
     numbers = sorted(int(found[1]) for key in params if (found := pattern.fullmatch(key)) and key == key_of(alias, int(found[1])))
     read = [(number, _read(_CLAIM, params[key_of(alias, number)])) for number in numbers]
-    return Ledger(
+    return ClaimLog(
         alias=alias,
         entries=tuple(
             Entry(

@@ -37,7 +37,7 @@ def ledger_name(model: str) -> str:
     return f"{FOLDER}/{model[: _LONGEST - 70]}_{hashlib.sha256(model.encode('utf-8', 'replace')).hexdigest()}"
 
 
-class MlflowLedger:
+class MlflowClaimLog:
     """The ledgers of an MLflow tracking server."""
 
     def __init__(self, client: MlflowClient) -> None:

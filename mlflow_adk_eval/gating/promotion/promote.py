@@ -12,13 +12,13 @@ from mlflow_adk_eval.gating.evidence.integrity import Evidence
 from mlflow_adk_eval.gating.policy.model import Policy
 from mlflow_adk_eval.gating.promotion.claim import (
     PATIENCE,
-    Fence,
+    AliasLock,
     Overtaken,
     Patience,
     alias_moved,
     version_changed,
 )
-from mlflow_adk_eval.gating.promotion.claims import Ledger, read_ledger
+from mlflow_adk_eval.gating.promotion.claims import ClaimLog, read_claim_log
 from mlflow_adk_eval.gating.promotion.record import (
     REFUSAL,
     TAG,
@@ -60,7 +60,7 @@ def promote_in(
         dry_run: whether to write nothing.
         patience: how long claims of others are respected.
     """
-    ledger = read_ledger(store.ledger(target.name), target.alias)  # first: whoever claims after this is noticed
+    ledger = read_claim_log(store.ledger(target.name), target.alias)  # first: whoever claims after this is noticed
     version, holder = store.version(target.name, target.version), store.aliases(target.name).get(target.alias)
     evidence = store.evidence(run_id)
     compared = baseline(evidence) if callable(baseline) else baseline
@@ -87,11 +87,11 @@ def promote_in(
 
 
 def _carry_out(
-    store: Store, record: Record, ledger: Ledger, found: Sequence[Evidence], patience: Patience, earlier: str | None
+    store: Store, record: Record, ledger: ClaimLog, found: Sequence[Evidence], patience: Patience, earlier: str | None
 ) -> Decision:
     """Set the alias; `earlier`: where the record of an earlier pass of the version is."""
     target, key = record.target, pass_tag(record.target.alias)
-    fence = Fence(
+    fence = AliasLock(
         store=store,
         record=record,
         ledger=ledger,

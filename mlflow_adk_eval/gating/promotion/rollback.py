@@ -12,13 +12,13 @@ from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY
 from mlflow_adk_eval.gating.promotion.claim import (
     PATIENCE,
-    Fence,
+    AliasLock,
     Overtaken,
     Patience,
     alias_moved,
     version_changed,
 )
-from mlflow_adk_eval.gating.promotion.claims import Ledger, read_ledger
+from mlflow_adk_eval.gating.promotion.claims import ClaimLog, read_claim_log
 from mlflow_adk_eval.gating.promotion.record import TAG, Record, doubted, signed
 from mlflow_adk_eval.gating.promotion.signing import Verifier, load_signer, load_verifier
 from mlflow_adk_eval.gating.promotion.target import check_alias, check_version, named
@@ -69,7 +69,7 @@ class Way:
         Raises:
             UsageError: if there is no such model.
         """
-        ledger = read_ledger(self.store.ledger(self.name), self.alias)  # first: whoever claims after this is noticed
+        ledger = read_claim_log(self.store.ledger(self.name), self.alias)  # first: whoever claims after this is noticed
         holder = self.store.aliases(self.name).get(self.alias)
         if self.kind == "restore" and holder is not None and self._standing(holder).decision.passed:
             return self._stay(holder, [f"version {holder}, which holds the alias {self.alias} by now, verifies"])
@@ -91,7 +91,7 @@ class Way:
         refused = doubted(decision or _undecided(), problems)
         return Move(model=self.name, alias=self.alias, kind=self.kind, previous=holder, version=None, decision=signed(refused))
 
-    def _move(self, ledger: Ledger, holder: str | None, passed: Record, *, dry_run: bool) -> Move:
+    def _move(self, ledger: ClaimLog, holder: str | None, passed: Record, *, dry_run: bool) -> Move:
         """Set the alias; the record of this holds what the record of the pass comes to today."""
         record = replace(passed, kind=self.kind, previous=holder, claim=ledger.next, reason=self.reason)
         done = Move(
@@ -99,7 +99,7 @@ class Way:
         )
         if dry_run:
             return done
-        fence = Fence(
+        fence = AliasLock(
             store=self.store,
             record=record,
             ledger=ledger,
@@ -127,7 +127,7 @@ class Way:
         return None
 
 
-def _former(ledger: Ledger, holder: str | None) -> Iterator[str]:
+def _former(ledger: ClaimLog, holder: str | None) -> Iterator[str]:
     """Yield the versions that held the alias before the present one, the last one first."""
     yield from dict.fromkeys(version for version in reversed(ledger.held(holder)) if version != holder)
 
@@ -170,7 +170,7 @@ def rollback(  # noqa: PLR0913 - which alias, where to, why, in which store
         UsageError: if the model does not exist, no reason is given, or a key is none.
         TrackingError: if MLflow cannot be reached.
     """
-    from mlflow_adk_eval.gating.mlflow_store import MlflowStore, reaching_mlflow  # noqa: PLC0415 - only doors know it
+    from mlflow_adk_eval.gating.mlflow_store import MlflowStore, reaching_mlflow  # noqa: PLC0415 - only the public functions need MLflow
 
     if not reason.strip():
         raise UsageError("rollback: no reason is given")

@@ -11,7 +11,7 @@ from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.baseline.baseline import Baseline
 from mlflow_adk_eval.gating.evidence.integrity import Evidence, sha256
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY
-from mlflow_adk_eval.gating.promotion.claims import Entry, Ledger, key_of, read_ledger
+from mlflow_adk_eval.gating.promotion.claims import ClaimLog, Entry, key_of, read_claim_log
 from mlflow_adk_eval.gating.promotion.record import (
     TAG,
     Compared,
@@ -107,7 +107,7 @@ def standing(store: Store, name: str, version: str, alias: str | None, *, verifi
     found, what = store.version(name, version), f"version {version} of {name!r}"
     try:
         params, aliases = store.ledger(name), store.aliases(name)
-        ledger = read_ledger(params, alias) if alias else None
+        ledger = read_claim_log(params, alias) if alias else None
         place = _place(found, ledger, version, aliases.get(alias or ""), alias)
         if place is None:
             return _none(f"{what} has no record of " + (f"a passed gate for the alias {alias}" if alias else "a gate decision"))
@@ -121,7 +121,7 @@ def standing(store: Store, name: str, version: str, alias: str | None, *, verifi
         return _none(f"{what}: its record {place.path} in run {place.run_id} cannot be read", place.run_id)
     if record.target != Target(name=name, version=version, alias=alias or record.target.alias):
         return _none(f"{what}: its record is about {record.target} and the alias {record.target.alias}", place.run_id)
-    claims = read_ledger(params, record.target.alias)
+    claims = read_claim_log(params, record.target.alias)
     entry = claims.entry(record.claim)
     problems = [
         *_signature_problems(store, place, content, verifier),
@@ -139,7 +139,7 @@ def _refusal(run_id: str, reason: str) -> Decision:
     return Decision(verdict="undecided", reasons=(reason,), run_id=run_id, evidence_sha256="", policy_sha256=DEFAULT_POLICY.digest())
 
 
-def _place(version: Version, ledger: Ledger | None, number: str, holder: str | None, alias: str | None) -> Place | None:
+def _place(version: Version, ledger: ClaimLog | None, number: str, holder: str | None, alias: str | None) -> Place | None:
     """Return where the record is: by the tags, but of what the ledger knows of, where the last claim that was carried out says."""
     tagged = find_record(version.tags, alias)
     if tagged is None or ledger is None:
@@ -168,7 +168,7 @@ def _signature_problems(store: Store, place: Place, content: bytes, verifier: Ve
         yield f"its record {place.path} was not signed with the key"
 
 
-def _claim_problems(ledger: Ledger, record: Record, place: Place, holder: str | None) -> Iterator[str]:
+def _claim_problems(ledger: ClaimLog, record: Record, place: Place, holder: str | None) -> Iterator[str]:
     """Yield why a record of a pass is not that of a claim that was carried out, or one from which somebody went back."""
     entry, what = ledger.entry(record.claim), f"the claim {key_of(ledger.alias, record.claim)} of its record"
     if not record.decision.passed:
@@ -188,7 +188,7 @@ def _fate(entry: Entry) -> str:
     return told + (f": {entry.end.reason}" if entry.end and entry.end.reason else "")
 
 
-def _gone_back(ledger: Ledger, entry: Entry, holder: str | None) -> Entry | None:
+def _gone_back(ledger: ClaimLog, entry: Entry, holder: str | None) -> Entry | None:
     """Return the rollback from the version of a claim."""
     back = [later for later in ledger.moves(holder) if later.number > entry.number and later.claim.kind == "rollback"]
     return next((later for later in back if later.claim.previous == entry.claim.version), None)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from mlflow_adk_eval.gating.baseline.comparable import Opponent
+from mlflow_adk_eval.gating.baseline.comparable import ResolvedBaseline
 from mlflow_adk_eval.gating.evidence.read import Examined
 from mlflow_adk_eval.gating.policy.model import Policy, Rule
-from mlflow_adk_eval.gating.rules.checks import Subject, cases_told, exact
+from mlflow_adk_eval.gating.rules.checks import RuleTarget, cases_told, exact
 from mlflow_adk_eval.gating.rules.max_drop import Drop, check_drops, drop_of
 from mlflow_adk_eval.gating.rules.measures import Measured, Source, measure, missing_told
 from mlflow_adk_eval.gating.rules.min_max import check_corrected, check_interval, check_mean, limits_of
@@ -18,7 +18,7 @@ from mlflow_adk_eval.results.report import Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ruling:
+class RuleOutcome:
     """What the rules came to."""
 
     checks: tuple[Check, ...] = ()
@@ -29,18 +29,18 @@ class Ruling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
+class RuleContext:
     """What rules are held against."""
 
     policy: Policy
     candidate: Examined
     report: Report
     """Without what is waived."""
-    opponent: Opponent
+    opponent: ResolvedBaseline
 
 
 @dataclass(slots=True)
-class _Docket:
+class _RuleResults:
     """Checks in the order of the policy, and the comparisons whose checks are made together at the end."""
 
     checks: list[Check | Drop] = field(default_factory=list["Check | Drop"])
@@ -48,23 +48,23 @@ class _Docket:
     notes: list[str] = field(default_factory=list[str])
 
 
-def apply_rules(bench: Bench) -> Ruling:
+def apply_rules(bench: RuleContext) -> RuleOutcome:
     """Return what each rule of the policy comes to."""
-    docket, policy = _Docket(), bench.policy
+    docket, policy = _RuleResults(), bench.policy
     for name, rule in policy.rules.items():
-        _hear(bench, docket, _subject(policy, name, rule), bench.report, bench.opponent.report)
+        _apply(bench, docket, _subject(policy, name, rule), bench.report, bench.opponent.report)
     for slice_name in policy.slices:
-        _hear_slice(bench, docket, slice_name)
+        _apply_to_slice(bench, docket, slice_name)
     compared = iter(check_drops([entry for entry in docket.checks if isinstance(entry, Drop)], power=policy.power))
     checks = tuple(next(compared) if isinstance(entry, Drop) else entry for entry in docket.checks)
-    return Ruling(checks=checks, uncompared=frozenset(docket.uncompared), notes=tuple(dict.fromkeys(docket.notes)))
+    return RuleOutcome(checks=checks, uncompared=frozenset(docket.uncompared), notes=tuple(dict.fromkeys(docket.notes)))
 
 
-def _subject(policy: Policy, name: str, rule: Rule, slice_name: str = "") -> Subject:
-    return Subject(measure=name, slice=slice_name, rule=rule, confidence=rule.confidence or policy.confidence)
+def _subject(policy: Policy, name: str, rule: Rule, slice_name: str = "") -> RuleTarget:
+    return RuleTarget(measure=name, slice=slice_name, rule=rule, confidence=rule.confidence or policy.confidence)
 
 
-def _hear_slice(bench: Bench, docket: _Docket, name: str) -> None:
+def _apply_to_slice(bench: RuleContext, docket: _RuleResults, name: str) -> None:
     part = bench.policy.slices[name]
     chosen = select(bench.candidate.documents.eval_set, part)
     report, opponent = chosen.of(bench.report), bench.opponent.report
@@ -76,7 +76,7 @@ def _hear_slice(bench: Bench, docket: _Docket, name: str) -> None:
         if few:
             docket.checks += [subject.check(demand, "undecided", few, cases) for demand in _demands(bench, subject)]
         else:
-            _hear(bench, docket, subject, report, chosen.of(opponent) if opponent else None)
+            _apply(bench, docket, subject, report, chosen.of(opponent) if opponent else None)
 
 
 def _too_few(cases: int, wanted: int, *, waived: bool, unmatched: str) -> str:
@@ -86,13 +86,13 @@ def _too_few(cases: int, wanted: int, *, waived: bool, unmatched: str) -> str:
     return "" if cases >= wanted else f"it has {cases_told(cases)}, and at least {wanted} are wanted"
 
 
-def _demands(bench: Bench, subject: Subject) -> Iterator[str]:
+def _demands(bench: RuleContext, subject: RuleTarget) -> Iterator[str]:
     yield from (limit.demand for limit in limits_of(subject))
     if subject.rule.max_drop is not None and bench.opponent.state != "needless":
         yield f"max_drop {exact(subject.rule.max_drop)}"
 
 
-def _hear(bench: Bench, docket: _Docket, subject: Subject, report: Report, opponent: Report | None) -> None:
+def _apply(bench: RuleContext, docket: _RuleResults, subject: RuleTarget, report: Report, opponent: Report | None) -> None:
     """Add what one rule comes to."""
     found = measure(subject.measure, Source(report=report, prices=bench.policy.prices))
     if isinstance(found, str) and subject.measure in bench.candidate.report.criteria:
@@ -117,7 +117,7 @@ def _obstacle(found: Measured | str, report: Report) -> str:
     return "" if found.values else "it applies to none of these cases"
 
 
-def _limits(bench: Bench, subject: Subject, found: Measured, report: Report) -> Iterator[Check]:
+def _limits(bench: RuleContext, subject: RuleTarget, found: Measured, report: Report) -> Iterator[Check]:
     for limit in limits_of(subject):
         match limit.use:
             case "mean":
@@ -128,7 +128,7 @@ def _limits(bench: Bench, subject: Subject, found: Measured, report: Report) -> 
                 yield check_interval(subject, limit, found)
 
 
-def _compare(bench: Bench, docket: _Docket, subject: Subject, found: Measured, other: Report | None) -> None:
+def _compare(bench: RuleContext, docket: _RuleResults, subject: RuleTarget, found: Measured, other: Report | None) -> None:
     """Add the comparison with the baseline, where one is asked for."""
     opponent, demand = bench.opponent, f"max_drop {exact(subject.rule.max_drop or 0.0)}"
     if opponent.state == "impossible":
@@ -143,7 +143,7 @@ def _compare(bench: Bench, docket: _Docket, subject: Subject, found: Measured, o
         docket.checks.append(drop or subject.check(demand, "undecided", why, len(found.values)))
 
 
-def _surprises(subject: Subject, found: Measured) -> Iterator[str]:
+def _surprises(subject: RuleTarget, found: Measured) -> Iterator[str]:
     """Yield what a rule demands against the direction of its measure, which may be meant, or not."""
     rule = subject.rule
     if found.greater_is_better and rule.max is not None and rule.min is None:

@@ -17,7 +17,7 @@ _LARGE = 1e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class RuleTarget:
     """One rule on one measure over some cases."""
 
     measure: str

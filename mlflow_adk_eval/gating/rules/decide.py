@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from mlflow_adk_eval.gating.baseline.baseline import Baseline
-from mlflow_adk_eval.gating.baseline.comparable import opponent_of
+from mlflow_adk_eval.gating.baseline.comparable import resolve_baseline
 from mlflow_adk_eval.gating.evidence.integrity import Evidence
 from mlflow_adk_eval.gating.evidence.read import Examined, examine
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, Policy
-from mlflow_adk_eval.gating.rules.apply import Bench, Ruling, apply_rules
+from mlflow_adk_eval.gating.rules.apply import RuleContext, RuleOutcome, apply_rules
 from mlflow_adk_eval.gating.rules.pins import pin_problems, pins_told
 from mlflow_adk_eval.gating.rules.reasons import check_min_cases, check_must_pass, check_thresholds, evaluated, unevaluated
 from mlflow_adk_eval.gating.rules.subset import waiving
@@ -70,8 +70,8 @@ class _Grounds:
 
 def _decide(examined: Examined, policy: Policy, baseline: Baseline | None, now: datetime) -> Decision:
     waived = waiving(policy, examined.report, now)
-    report, opponent = waived.rest_of(examined.report), opponent_of(examined, policy, baseline, waived)
-    ruling = apply_rules(Bench(policy=policy, candidate=examined, report=report, opponent=opponent))
+    report, opponent = waived.rest_of(examined.report), resolve_baseline(examined, policy, baseline, waived)
+    ruling = apply_rules(RuleContext(policy=policy, candidate=examined, report=report, opponent=opponent))
     grounds = _grounds(examined, policy, report, ruling, now)
     lacking = [*grounds.lacking, *(f"not compared with {opponent.name}: {problem}" for problem in opponent.problems)]
     grounds = replace(grounds, lacking=lacking)
@@ -88,7 +88,7 @@ def _decide(examined: Examined, policy: Policy, baseline: Baseline | None, now: 
     )
 
 
-def _grounds(examined: Examined, policy: Policy, report: Report, ruling: Ruling, now: datetime) -> _Grounds:
+def _grounds(examined: Examined, policy: Policy, report: Report, ruling: RuleOutcome, now: datetime) -> _Grounds:
     """Return what a decision rests on; `report`: without what is waived."""
     documents = examined.documents
     thresholds = list(check_thresholds(report)) if policy.thresholds else []

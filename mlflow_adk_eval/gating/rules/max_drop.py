@@ -17,7 +17,7 @@ from mlflow_adk_eval.analysis.stats import (
     rate_cases_needed,
 )
 from mlflow_adk_eval.gating.rules.checks import (
-    Subject,
+    RuleTarget,
     cases_told,
     exact,
     largest_drops,
@@ -33,7 +33,7 @@ from mlflow_adk_eval.results.outcomes import TOLERANCE, Verdict
 class Drop:
     """One measure in both runs, on the cases that both have."""
 
-    subject: Subject
+    subject: RuleTarget
     max_drop: float
     paired: Paired
     """Turned so that a negative difference is a drop, whichever direction is better; each end of its interval holds with the confidence."""
@@ -73,7 +73,7 @@ def judge_drop(paired: Paired, *, max_drop: float, confidence: float, p_adjusted
     return "passed" if not paired.worse or -paired.low <= max_drop + TOLERANCE else "undecided"
 
 
-def drop_of(subject: Subject, before: Measured, after: Measured, name: str) -> Drop | None:
+def drop_of(subject: RuleTarget, before: Measured, after: Measured, name: str) -> Drop | None:
     """Return a measure in both runs; ``None`` if they have no case in common."""
     sign, bounds = (1.0 if after.greater_is_better else -1.0), after.bounds
     if bounds is not None and sign < 0:

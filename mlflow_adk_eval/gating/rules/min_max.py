@@ -12,7 +12,7 @@ from mlflow_adk_eval.config.eval_config import JudgedSettings
 from mlflow_adk_eval.gating.evidence.read import Examined
 from mlflow_adk_eval.gating.policy.model import Policy, Use
 from mlflow_adk_eval.gating.rules.checks import (
-    Subject,
+    RuleTarget,
     cases_told,
     exact,
     extremes,
@@ -50,7 +50,7 @@ class Limit:
         return reaches(value, self.bound, greater_is_better=self.least)
 
 
-def limits_of(subject: Subject) -> Iterator[Limit]:
+def limits_of(subject: RuleTarget) -> Iterator[Limit]:
     """Yield the limits of a rule."""
     use = subject.rule.use or "mean"
     if subject.rule.min is not None:
@@ -68,7 +68,7 @@ def judge_interval(limit: Limit, interval: Interval) -> Verdict:
     return "undecided" if limit.kept(last) else "failed"
 
 
-def check_mean(subject: Subject, limit: Limit, measured: Measured) -> Check:
+def check_mean(subject: RuleTarget, limit: Limit, measured: Measured) -> Check:
     """Return whether the mean keeps to a limit, as measured."""
     value, cases = measured.value or 0.0, len(measured.values)
     kept = limit.kept(value)
@@ -78,7 +78,7 @@ def check_mean(subject: Subject, limit: Limit, measured: Measured) -> Check:
     return subject.check(limit.demand, "passed" if kept else "failed", said, cases, value=value, low=low, high=high)
 
 
-def check_interval(subject: Subject, limit: Limit, measured: Measured) -> Check:
+def check_interval(subject: RuleTarget, limit: Limit, measured: Measured) -> Check:
     """Return whether the interval of the mean keeps to a limit."""
     value, cases = measured.value or 0.0, len(measured.values)
     interval = _interval(subject, measured)
@@ -94,7 +94,7 @@ def check_interval(subject: Subject, limit: Limit, measured: Measured) -> Check:
     return subject.check(limit.demand, verdict, said, cases, value=value, low=low, high=high, needed=needed)
 
 
-def check_corrected(subject: Subject, limit: Limit, report: Report, candidate: Examined, policy: Policy) -> Check:
+def check_corrected(subject: RuleTarget, limit: Limit, report: Report, candidate: Examined, policy: Policy) -> Check:
     """Return whether the pass rate of a judged criterion, corrected for the judge's error, surely keeps to a limit."""
     name, cases = (
         subject.measure,
@@ -122,7 +122,7 @@ def _is_judged(report: Report, name: str) -> bool:
     return any(isinstance(criteria.get(name), JudgedSettings) for criteria in (config.criteria, *config.case_criteria.values()))
 
 
-def _interval(subject: Subject, measured: Measured) -> Interval | None:
+def _interval(subject: RuleTarget, measured: Measured) -> Interval | None:
     return mean_interval(measured.values, subject.confidence, proportion=measured.proportion)
 
 

@@ -53,7 +53,7 @@ _ALL = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiving:
+class WaivedSubset:
     """What waivers leave out at a moment."""
 
     by_case: Mapping[str, frozenset[str | None]]
@@ -79,7 +79,7 @@ class Waiving:
         return replace(case, results=results) if any(result.decides for result in results) else None
 
 
-def waiving(policy: Policy, report: Report, now: datetime) -> Waiving:
+def waiving(policy: Policy, report: Report, now: datetime) -> WaivedSubset:
     """Return what the waivers of a policy that hold at a moment leave out of a report."""
     holding, expired = policy.waivers_on(now)
     criteria: dict[str, set[str]] = {}
@@ -91,7 +91,7 @@ def waiving(policy: Policy, report: Report, now: datetime) -> Waiving:
     for waiver in used:
         by_case.setdefault(waiver.case, set()).add(waiver.criterion)
     past = (f"a waiver has expired and does not count: {waiver.told}" for waiver in expired)
-    return Waiving(
+    return WaivedSubset(
         by_case={case: frozenset(found) for case, found in by_case.items()},
         waived=tuple(waiver.told for waiver in used),
         notes=(*past, *idle.values()),

@@ -18,7 +18,7 @@ from mlflow_adk_eval.integrations.evaluator.sides import Asked, sides_of
 from mlflow_adk_eval.ledger import opened
 from mlflow_adk_eval.tracking.bundle import FOLDER, TABLE, TABLES, Bundle
 from mlflow_adk_eval.tracking.client import connect, reaching_mlflow
-from mlflow_adk_eval.tracking.job import PENDING, Where, carry_out, job_of
+from mlflow_adk_eval.tracking.job import PENDING, RunTarget, execute, job_of
 from mlflow_adk_eval.tracking.versions import find_version
 
 __all__ = ["Asked", "LoggedJson", "LoggedParquet", "LoggedText", "evaluated", "refuse_extras"]
@@ -44,7 +44,7 @@ def evaluated(asked: Asked, evaluator_config: Mapping[str, Any]) -> EvaluationRe
     choices = choices_of(evaluator_config)
     sides = sides_of(asked, choices)
     options = choices.options(concurrency=1 if isinstance(sides.agent, ModelAgent) else 4)
-    where = Where(
+    where = RunTarget(
         agent_version=_agent_version(choices, asked.model_id),
         pending=Path(choices.pending_folder or PENDING),
         traces=choices.traces,
@@ -55,7 +55,7 @@ def evaluated(asked: Asked, evaluator_config: Mapping[str, Any]) -> EvaluationRe
     )
     job = job_of(sides.eval_set, sides.agent, sides.config, options, where)
     with opened(choices.ledger) as kept:
-        bundle = carry_out(job, kept).bundle
+        bundle = execute(job, kept).bundle
     _log_table(bundle)
     return EvaluationResult(metrics=dict(bundle.metrics), artifacts=_artifacts(bundle), run_id=asked.run_id)
 

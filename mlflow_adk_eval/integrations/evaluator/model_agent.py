@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio.to_thread
 
-from mlflow_adk_eval.agents import Played
+from mlflow_adk_eval.agents import Conversation
 from mlflow_adk_eval.agents.conversation import NO_USER, described
 from mlflow_adk_eval.errors import UsageError, shown
 from mlflow_adk_eval.evalset import EvalCase, dump
@@ -25,15 +25,15 @@ class ModelAgent:
     """The column that counts where the output is a table."""
     name: str = "model"
 
-    async def play(self, case: EvalCase, run_index: int) -> Played:  # noqa: ARG002 - the protocol's
+    async def play(self, case: EvalCase, run_index: int) -> Conversation:  # noqa: ARG002 - the protocol's
         """Have the whole conversation in one call. Whatever the model raises is returned."""
         if case.conversation is None:
-            return Played(actual=(), error=NO_USER)
+            return Conversation(actual=(), error=NO_USER)
         try:
             output = await anyio.to_thread.run_sync(self._output, case)
             return row_of(cells_of(None, output) | {"targets": case}, f"output for case {case.eval_id!r}").played
         except Exception as error:  # noqa: BLE001 - a model may be anybody's code, and must not cost the other cases
-            return Played(actual=(), error=described(error))
+            return Conversation(actual=(), error=described(error))
 
     def _output(self, case: EvalCase) -> Any:
         from pandas import DataFrame  # noqa: PLC0415 - slow

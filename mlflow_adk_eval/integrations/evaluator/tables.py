@@ -1,4 +1,4 @@
-"""Anybody's table as an eval set and a recording: a row for each conversation, in the words of `doors.CELLS`."""
+"""Anybody's table as an eval set and a recording: a row for each conversation, in the words of `tables.rows.CELLS`."""
 
 from __future__ import annotations
 

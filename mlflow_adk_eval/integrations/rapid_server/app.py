@@ -21,7 +21,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mlflow_adk_eval.criteria.rapid.computed import computed_score
-from mlflow_adk_eval.criteria.rapid.evaluate import LocalBench
+from mlflow_adk_eval.criteria.rapid.evaluate import LocalBackend
 from mlflow_adk_eval.criteria.rapid.messages import (
     Asked,
     Rated,
@@ -29,7 +29,7 @@ from mlflow_adk_eval.criteria.rapid.messages import (
     error_body,
     read_request,
 )
-from mlflow_adk_eval.criteria.rapid.vertex import VertexBench
+from mlflow_adk_eval.criteria.rapid.vertex import VertexBackend
 from mlflow_adk_eval.errors import AdkEvalError
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.integrations.rapid_server.json_body import read_json
@@ -53,7 +53,7 @@ _SPILT = 64_000_000
 """How many bytes beyond the limit are read and thrown away: a client that is still sending does not read the answer."""
 
 
-def application(bench: LocalBench | VertexBench, *, token: str, max_body: int, concurrency: int) -> Starlette:
+def application(bench: LocalBackend | VertexBackend, *, token: str, max_body: int, concurrency: int) -> Starlette:
     """Return the application.
 
     Args:
@@ -83,7 +83,7 @@ def application(bench: LocalBench | VertexBench, *, token: str, max_body: int, c
 class Endpoint:
     """Answers requests."""
 
-    bench: LocalBench | VertexBench
+    bench: LocalBackend | VertexBackend
     max_body: int
     places: anyio.CapacityLimiter
 
@@ -101,7 +101,7 @@ class Endpoint:
             return _error(503, "the server was stopped before there was an answer")
 
     async def _answer(self, asked: Asked) -> Json:
-        if asked.metric.kind == "computed" and isinstance(self.bench, LocalBench):
+        if asked.metric.kind == "computed" and isinstance(self.bench, LocalBackend):
             return await anyio.to_thread.run_sync(_computed, asked)  # so that a long text does not keep everybody waiting
         self.bench.judging.recover()
         return await self.bench.answer(asked)

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, cast
 
 import anyio
 
-from mlflow_adk_eval.criteria.rapid.evaluate import Backend, LocalBench, Voting, bench_of
-from mlflow_adk_eval.criteria.rapid.vertex import VertexBench
+from mlflow_adk_eval.criteria.rapid.evaluate import Backend, LocalBackend, Voting, backend_of
+from mlflow_adk_eval.criteria.rapid.vertex import VertexBackend
 from mlflow_adk_eval.errors import JudgeError, UsageError
 from mlflow_adk_eval.judge.session import JudgeSetup
 from mlflow_adk_eval.ledger import LedgerSource, opened
 from mlflow_adk_eval.results.usage import JudgeUsage
+from mlflow_adk_eval.runtime import require_extra
 
 if TYPE_CHECKING:
     import uvicorn
@@ -62,9 +63,13 @@ def serve(
         ready: told when it listens.
 
     Raises:
-        UsageError: if it cannot listen there, or other machines could reach it without a token.
+        UsageError: if it cannot listen there, other machines could reach it without a token, or starlette or uvicorn is not installed.
         JudgeError: if the judge that was named, or Vertex's service, cannot be had.
     """
+    with require_extra("rapid-server", "the Rapid Eval server"):
+        import uvicorn  # noqa: F401, PLC0415 - an extra, which takes a quarter of a second to load
+
+        import mlflow_adk_eval.integrations.rapid_server.app  # noqa: F401, PLC0415 - likewise, as it loads starlette
     with listening(serving) as listener, opened(ledger) as kept:
         return anyio.run(_serve, listener, serving, replace(setup, answers=kept), backend, voting, ready)
 
@@ -94,7 +99,7 @@ async def _serve(
 ) -> JudgeUsage | None:
     from mlflow_adk_eval.integrations.rapid_server.app import application  # noqa: PLC0415 - loads starlette
 
-    bench = cast("LocalBench | VertexBench", bench_of(setup, backend, voting))
+    bench = cast("LocalBackend | VertexBackend", backend_of(setup, backend, voting))
     try:
         note = _missing(bench, setup)
         app = application(bench, token=serving.token, max_body=serving.max_body, concurrency=serving.concurrency)
@@ -107,14 +112,14 @@ async def _serve(
         await bench.aclose()
 
 
-def _missing(bench: LocalBench | VertexBench, setup: JudgeSetup) -> str:
+def _missing(bench: LocalBackend | VertexBackend, setup: JudgeSetup) -> str:
     """Return why there is no local judge; empty if there is one. It is loaded here, so that no request waits for it.
 
     Raises:
         JudgeError: if there should be one.
     """
     try:
-        if isinstance(bench, LocalBench):
+        if isinstance(bench, LocalBackend):
             bench.judging.jury(bench.settings)
     except JudgeError as error:
         if setup.judge is not None:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 
 import anyio
 
-from mlflow_adk_eval.judge.client.concurrency_limit import START, Came
+from mlflow_adk_eval.judge.client.concurrency_limit import START, CallOutcome
 from mlflow_adk_eval.judge.client.errors import one_line
-from mlflow_adk_eval.judge.client.limiter import Limiter, Passage
+from mlflow_adk_eval.judge.client.limiter import Limiter, Permit
 from mlflow_adk_eval.judge.client.retries import Outage, Patience, TimedOut
-from mlflow_adk_eval.judge.client.usage import Accounts
+from mlflow_adk_eval.judge.client.usage import UsageTracker
 from mlflow_adk_eval.judge.options import JudgeOptions
 from mlflow_adk_eval.judge.protocol import (
     Answer,
@@ -22,14 +22,14 @@ from mlflow_adk_eval.judge.protocol import (
     Unavailable,
 )
 
-__all__ = ["Accounts", "Calls", "Made"]
+__all__ = ["CallResult", "JudgeClient", "UsageTracker"]
 
 Send = Callable[[], Awaitable[Answer]]
 """Sends one request, once; raises `Unavailable` or `Refused`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class CallResult:
     """What came of asking for one answer."""
 
     answer: Answer | None
@@ -42,7 +42,7 @@ class Made:
     """Whether there is no point in asking again: the budget is spent, the judge is out of order or refuses."""
 
 
-class _Hopeless(NoAnswer):
+class _Final(NoAnswer):
     """There is nothing to wait for any more."""
 
 
@@ -55,14 +55,14 @@ class _Flight:
     """A request under way, and those who wait for the same answer."""
 
     landed: anyio.Event = field(default_factory=anyio.Event)
-    made: Made | None = None
+    made: CallResult | None = None
     """``None`` at the end: whoever asked gave up."""
 
 
-class Calls:
+class JudgeClient:
     """The calls to one judge, inside one event loop."""
 
-    def __init__(self, options: JudgeOptions, accounts: Accounts, answers: Answers | None = None, *, who: str = "the judge") -> None:
+    def __init__(self, options: JudgeOptions, accounts: UsageTracker, answers: Answers | None = None, *, who: str = "the judge") -> None:
         """Begin with a judge of which nothing is known.
 
         Args:
@@ -92,7 +92,7 @@ class Calls:
         self._failing = Outage(self._options.outage_s)
         self._outage = ""
 
-    async def make(self, send: Send, address: str | None, *, anew: bool = False) -> Made:
+    async def make(self, send: Send, address: str | None, *, anew: bool = False) -> CallResult:
         """Return the answer to a request, paid for at most once; or why there is none. It raises nothing.
 
         Args:
@@ -116,37 +116,37 @@ class Calls:
             del self._flights[address]
             flight.landed.set()
 
-    def _shared(self, made: Made) -> Made:
+    def _shared(self, made: CallResult) -> CallResult:
         """Return what somebody else got for the same request."""
         if made.answer is None:
             return made
         self._accounts.reused()
         return replace(made, reused=True)
 
-    def _known(self, address: str) -> Made | None:
+    def _known(self, address: str) -> CallResult | None:
         """Return the answer that the ledger holds."""
         answer = self._answers.get(address) if self._answers else None
         if answer is None:
             return None
         self._accounts.reused()
-        return Made(answer=answer, reused=True)
+        return CallResult(answer=answer, reused=True)
 
-    async def _made(self, send: Send, address: str | None, *, anew: bool) -> Made:
+    async def _made(self, send: Send, address: str | None, *, anew: bool) -> CallResult:
         """Ask, and ask again while the judge is unavailable."""
         patience = Patience(self._options, self._failing, self._limiter.pace)
         try:
             return await patience.retrying(self._doze)(self._attempt, send, address, anew=anew)
-        except _Hopeless as over:
-            return Made(answer=None, error=str(over), hopeless=True)
+        except _Final as over:
+            return CallResult(answer=None, error=str(over), hopeless=True)
         except NoAnswer as error:
             after = f" (after {patience.failures} requests)" if patience.failures > 1 and isinstance(error, Unavailable) else ""
-            return Made(answer=None, error=one_line(str(error)) + after, hopeless=isinstance(error, Refused))
+            return CallResult(answer=None, error=one_line(str(error)) + after, hopeless=isinstance(error, Refused))
 
-    async def _attempt(self, send: Send, address: str | None, *, anew: bool) -> Made:
+    async def _attempt(self, send: Send, address: str | None, *, anew: bool) -> CallResult:
         """Send the request once, unless another process has paid for the answer meanwhile."""
         passage = await self._leave_to_send()
         if address is not None and not anew and (known := self._known(address)):
-            self._limiter.leave(passage, Came.NOTHING)
+            self._limiter.leave(passage, CallOutcome.NOTHING)
             return known
         try:
             answer = await self._through(passage, send, address)
@@ -154,14 +154,14 @@ class Calls:
             raise self._failure(error, passage) from error
         self._failing.answered(anyio.current_time())
         self._accounts.answered(answer)
-        return Made(answer=answer)
+        return CallResult(answer=answer)
 
-    async def _through(self, passage: Passage, send: Send, address: str | None) -> Answer:
+    async def _through(self, passage: Permit, send: Send, address: str | None) -> Answer:
         """Send the request, and tell the limiter what comes of it."""
-        came, retry_after_s = Came.NOTHING, None
+        came, retry_after_s = CallOutcome.NOTHING, None
         try:
             answer = await self._paid(send, address)
-            came = Came.ANSWER
+            came = CallOutcome.ANSWER
         except NoAnswer as error:
             came, retry_after_s = self._signal(error)
             raise
@@ -190,13 +190,13 @@ class Calls:
             raise _Broken(f"{self._who} failed with {type(error).__name__}: {error}") from error
         raise TimedOut(self._options.timeout_s)
 
-    def _signal(self, error: NoAnswer) -> tuple[Came, float | None]:
+    def _signal(self, error: NoAnswer) -> tuple[CallOutcome, float | None]:
         """Return what a failure tells the limiter. A judge at which everything fails is asked less, whatever it says."""
         if isinstance(error, Unavailable) and (error.overloaded or self._failing.failures >= START):
-            return Came.OVERLOAD, error.retry_after_s
-        return Came.FAILURE, None
+            return CallOutcome.OVERLOAD, error.retry_after_s
+        return CallOutcome.FAILURE, None
 
-    def _failure(self, error: NoAnswer, passage: Passage) -> NoAnswer:
+    def _failure(self, error: NoAnswer, passage: Permit) -> NoAnswer:
         """Return what a failure means for the request: itself, unless it is the last one before the judge is given up."""
         now = anyio.current_time()
         self._accounts.failed()
@@ -211,7 +211,7 @@ class Calls:
                     self._give_up(str(error))
             case _:
                 pass
-        return _Hopeless(self._outage) if self._outage else error
+        return _Final(self._outage) if self._outage else error
 
     def _give_up(self, reason: str) -> None:
         self._outage = self._outage or one_line(reason)
@@ -222,21 +222,21 @@ class Calls:
         """Why nothing more is sent; empty as long as it makes sense."""
         return self._outage or self._accounts.spent
 
-    async def _leave_to_send(self) -> Passage:
+    async def _leave_to_send(self) -> Permit:
         """Wait for the limiter.
 
         Raises:
-            _Hopeless: as soon as there is no point in sending anything.
+            _Final: as soon as there is no point in sending anything.
         """
-        passage: Passage | None = None
+        passage: Permit | None = None
         if not self._over:
             with self._wakeable():
                 passage = await self._limiter.enter()
         if passage is not None and not self._over:
             return passage
         if passage is not None:
-            self._limiter.leave(passage, Came.NOTHING)
-        raise _Hopeless(self._over)
+            self._limiter.leave(passage, CallOutcome.NOTHING)
+        raise _Final(self._over)
 
     async def _doze(self, seconds: float) -> None:
         """Wait before the next attempt, unless there will be none."""

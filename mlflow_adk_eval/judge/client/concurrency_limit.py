@@ -27,7 +27,7 @@ LATELY = 64
 """Rounds that a round is compared with."""
 
 
-class Came(Enum):
+class CallOutcome(Enum):
     """What came of a request, as far as it tells how much the judge can take."""
 
     ANSWER = "answer"
@@ -49,7 +49,7 @@ class _Round:
     crowded: bool = False
 
 
-class Window:
+class ConcurrencyLimit:
     """The number of requests that may be in flight: doubled each round trip at first, later one more, and fewer on overload.
 
     A decrease is in proportion to the share of requests that met an overload, as in Data Center TCP: where all are refused
@@ -82,7 +82,7 @@ class Window:
         """Take note that somebody waits for a place, so that a larger window would be used."""
         self._round.crowded = True
 
-    def note(self, came: Came, *, sent_at: float, now: float, least: float = 1.0) -> None:
+    def note(self, came: CallOutcome, *, sent_at: float, now: float, least: float = 1.0) -> None:
         """Take note of what came of a request.
 
         Args:
@@ -91,12 +91,12 @@ class Window:
             now: the time.
             least: the window is not made smaller than this.
         """
-        if came is Came.NOTHING or sent_at < self._round.start:
+        if came is CallOutcome.NOTHING or sent_at < self._round.start:
             return
         current = self._round
         current.came += 1
-        current.overloads += came is Came.OVERLOAD
-        if came is Came.ANSWER:
+        current.overloads += came is CallOutcome.OVERLOAD
+        if came is CallOutcome.ANSWER:
             current.fastest = min(current.fastest, now - sent_at)
         settling = current.overloads > 0 and now < self._last_cut + SETTLING_S
         if current.came >= min(self.size, ENOUGH) and not settling:

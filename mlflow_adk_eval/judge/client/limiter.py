@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import anyio
 
-from mlflow_adk_eval.judge.client.concurrency_limit import START, Came, Window
+from mlflow_adk_eval.judge.client.concurrency_limit import START, CallOutcome, ConcurrencyLimit
 
 GENTLE = 1.004
 """What the rate grows by with each request that is let through: a probe."""
@@ -124,7 +124,7 @@ class Pace:
 
 
 @dataclass(slots=True, eq=False)
-class Passage:
+class Permit:
     """The leave to send one request."""
 
     sent_at: float
@@ -138,10 +138,10 @@ class Limiter:
 
     def __init__(self, most: int, *, patience_s: float) -> None:
         """Allow at most `most` in flight, and let nobody be paused for more than `patience_s`."""
-        self.window = Window(most)
+        self.window = ConcurrencyLimit(most)
         self.pace = Pace(patience_s)
         self._turnstile = anyio.Lock()
-        self._out: dict[Passage, None] = {}
+        self._out: dict[Permit, None] = {}
         self._place: anyio.Event | None = None
 
     @property
@@ -154,14 +154,14 @@ class Limiter:
         """When the request was sent that is out for the longest time; ``None`` without any."""
         return next(iter(self._out)).sent_at if self._out else None
 
-    async def enter(self) -> Passage:
+    async def enter(self) -> Permit:
         """Wait for leave to send. Whoever gets it must `leave`."""
         queued = self._turnstile.locked()
         async with self._turnstile:
             waited = await self._free_place() | await self._right_moment() | queued
             now = anyio.current_time()
             self.pace.sent(now, waited=waited)
-            passage = Passage(now)
+            passage = Permit(now)
             self._out[passage] = None
         return passage
 
@@ -183,7 +183,7 @@ class Limiter:
             await anyio.sleep(delay)
         return waited
 
-    def leave(self, passage: Passage, came: Came, *, retry_after_s: float | None = None) -> None:
+    def leave(self, passage: Permit, came: CallOutcome, *, retry_after_s: float | None = None) -> None:
         """Give the place back and learn from what came of the request.
 
         Args:
@@ -193,9 +193,9 @@ class Limiter:
         """
         now = anyio.current_time()
         del self._out[passage]
-        if came is Came.OVERLOAD:
+        if came is CallOutcome.OVERLOAD:
             self.pace.refused(now, sent_at=passage.sent_at, in_flight=len(self._out), retry_after_s=retry_after_s)
-        elif came is not Came.NOTHING:
+        elif came is not CallOutcome.NOTHING:
             self.pace.through(now - passage.sent_at, now)
         self.window.note(came, sent_at=passage.sent_at, now=now, least=self._least())
         if self._place is not None:

@@ -11,17 +11,17 @@ from mlflow_adk_eval.judge.voting import Tally
 from mlflow_adk_eval.results.usage import JudgeUsage
 
 
-class Accounts:
+class UsageTracker:
     """The counts of all judges of an evaluation, or of all models that play its users; and the budget."""
 
     def __init__(self, budget: Budget | None = None) -> None:
         """Begin at zero."""
-        self._purse = _Purse(budget or Budget(), [self])
+        self._purse = _BudgetTracker(budget or Budget(), [self])
         self._usage = JudgeUsage()
 
-    def beside(self) -> Accounts:
+    def beside(self) -> UsageTracker:
         """Return further accounts, at zero, that share the budget of these: those of simulated users."""
-        others = Accounts()
+        others = UsageTracker()
         others._purse = self._purse
         self._purse.accounts.append(others)
         return others
@@ -89,11 +89,11 @@ class Accounts:
 
 
 @dataclass(slots=True)
-class _Purse:
+class _BudgetTracker:
     """A budget, and the accounts that live on it."""
 
     budget: Budget
-    accounts: list[Accounts]
+    accounts: list[UsageTracker]
     wake: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
 
     @property

@@ -19,7 +19,7 @@ from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.judge.client.errors import failure, one_line, retry_after_s
 from mlflow_adk_eval.judge.options import problems_of_settings
 from mlflow_adk_eval.judge.protocol import Answer, NoAnswer, Request, Unavailable
-from mlflow_adk_eval.runtime import defaults
+from mlflow_adk_eval.runtime import defaults, require_extra
 
 _AT_IMPORT = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it fetches a price list
@@ -54,7 +54,8 @@ class LiteLlmJudge:
             model: ``provider/model``, as LiteLLM takes it.
 
         Raises:
-            JudgeError: if LiteLLM is not installed, or does not know the provider, or misses its key.
+            UsageError: if LiteLLM is not installed.
+            JudgeError: if it does not know the provider, or misses its key.
         """
         self._litellm: Any = _litellm()
         self._model = model
@@ -121,12 +122,8 @@ class LiteLlmJudge:
 
 
 def _litellm() -> ModuleType:
-    with defaults(_AT_IMPORT):
-        try:
-            import litellm  # noqa: PLC0415 - an extra, and slow to load
-        except ImportError as error:
-            wanted = 'pip install "mlflow-adk-eval[litellm]"'
-            raise JudgeError(f"a judge named provider/model needs LiteLLM ({one_line(str(error))}): {wanted}") from None
+    with defaults(_AT_IMPORT), require_extra("litellm", "a judge named provider/model"):
+        import litellm  # noqa: PLC0415 - an extra, and slow to load
     litellm.telemetry = False
     litellm.suppress_debug_info = True
     return litellm

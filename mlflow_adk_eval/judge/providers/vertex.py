@@ -23,7 +23,7 @@ import anyio
 import anyio.to_thread
 
 from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS
-from mlflow_adk_eval.errors import JudgeError
+from mlflow_adk_eval.errors import JudgeError, UsageError
 from mlflow_adk_eval.evalset.digest import canonical_json
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.judge.client.errors import one_line
@@ -36,11 +36,12 @@ from mlflow_adk_eval.judge.providers.vertex_reply import (
     failures_told,
     read_result,
 )
+from mlflow_adk_eval.runtime import require_extra
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
 
-    from mlflow_adk_eval.judge.client.client import Calls, Made, Send
+    from mlflow_adk_eval.judge.client.client import CallResult, JudgeClient, Send
 
 COHERENCE = "coherence"
 """What the service calls its rating of an answer in itself: like all metrics of the Rapid Eval API, an input of its own."""
@@ -49,8 +50,6 @@ Material = Json | Sequence[Mapping[str, str]]
 """What is judged: an instance, or, for a metric of the Rapid Eval API that is computed, several."""
 
 _API = "google.cloud.aiplatform_v1beta1"
-_INSTALL = 'pip install "mlflow-adk-eval[vertex]"'
-_PACKAGE = f"the package google-cloud-aiplatform is not installed: {_INSTALL}"
 _PROJECT = "GOOGLE_CLOUD_PROJECT is not set: wanted the id of a Google Cloud project in which the Vertex AI API is enabled"
 _LOCATION = "GOOGLE_CLOUD_LOCATION is not set: wanted where the service is to work, such as us-central1"
 _WAY_OUT = (
@@ -172,7 +171,7 @@ def vertex_client(
     project = project or os.environ.get("GOOGLE_CLOUD_PROJECT", "")
     location = location or os.environ.get("GOOGLE_CLOUD_LOCATION", "")
     endpoint = _endpoint(base_url or os.environ.get("GOOGLE_VERTEX_BASE_URL", ""), location)
-    missing = [wanted for wanted, there in ((_PACKAGE, _installed()), (_PROJECT, project), (_LOCATION, location)) if not there]
+    missing = [*_missing_package(), *(wanted for wanted, there in ((_PROJECT, project), (_LOCATION, location)) if not there)]
     try:
         found = credentials or _credentials(endpoint)
     except JudgeError as error:
@@ -204,11 +203,15 @@ def _credentials(endpoint: str) -> Credentials:
     return AnonymousCredentials() if endpoint.startswith("http://") else application_default()[0]
 
 
-def _installed() -> bool:
+def _missing_package() -> list[str]:
+    """Return what to install, if anything; the package itself, which takes seconds, is not imported."""
     try:
-        return find_spec(_API) is not None
-    except ModuleNotFoundError:  # of the package around it
-        return False
+        with require_extra("vertex", "Vertex AI's evaluation service"):
+            if find_spec(_API) is None:
+                raise ModuleNotFoundError(f"No module named {_API!r}")
+    except UsageError as error:
+        return [str(error)]
+    return []
 
 
 def _missing(wanted: list[str]) -> str:
@@ -220,7 +223,9 @@ def _missing(wanted: list[str]) -> str:
 def _refuse_old() -> None:
     """Refuse a package that would leave the conversation out of a request."""
     if "agent_eval_data" not in importlib.import_module(_API).EvaluationInstance.meta.fields:
-        raise JudgeError(f"google-cloud-aiplatform {version('google-cloud-aiplatform')} is too old: {_INSTALL}. {_WAY_OUT}")
+        raise JudgeError(
+            f"google-cloud-aiplatform {version('google-cloud-aiplatform')} is too old: pip install --upgrade 'mlflow-adk-eval[vertex]'. {_WAY_OUT}"
+        )
 
 
 def _asked(metric: str, instance: Material, spec: Json) -> Json:
@@ -236,7 +241,7 @@ class VertexService:
     """The evaluation service with the limits, the budget and the ledger of an evaluation."""
 
     client: VertexClient
-    calls: Calls
+    calls: JudgeClient
     rejudge_failed: bool = False
     """Whether to ask anew where the ledger's answer has no score."""
 
@@ -258,7 +263,7 @@ class VertexService:
                 break
         return result
 
-    async def _attempt(self, send: Send, read: Callable[[Made], Result], address: str) -> Result:
+    async def _attempt(self, send: Send, read: Callable[[CallResult], Result], address: str) -> Result:
         made = await self.calls.make(send, address)
         result = read(made)
         if made.reused and result.error and self.rejudge_failed:

@@ -14,7 +14,7 @@ from mlflow_adk_eval.judge.client.errors import failure, one_line, retry_after_s
 from mlflow_adk_eval.judge.protocol import Answer, NoAnswer, Refused, Unavailable
 
 if TYPE_CHECKING:
-    from mlflow_adk_eval.judge.client.client import Made
+    from mlflow_adk_eval.judge.client.client import CallResult
 
 UNSENDABLE = "this cannot be put into a request to Vertex AI"
 _STATUS_OF = {2: 500, 4: 504, 7: 403, 8: 429, 10: 503, 13: 500, 14: 503, 16: 401}
@@ -66,7 +66,7 @@ class Result:
         return self.scores[0] if self.scores else None
 
 
-def read_result(made: Made, bounds: tuple[float, float], metric: str = "", count: int = 1) -> Result:
+def read_result(made: CallResult, bounds: tuple[float, float], metric: str = "", count: int = 1) -> Result:
     """Return what a call brought, or the reason why that is no result.
 
     Args:

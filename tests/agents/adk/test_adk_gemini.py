@@ -14,7 +14,7 @@ from google.genai import types
 
 from mlflow_adk_eval.agents import Limits
 from mlflow_adk_eval.agents.adk.agent import load_adk_agent
-from mlflow_adk_eval.agents.protocol import Played
+from mlflow_adk_eval.agents.protocol import Conversation
 from mlflow_adk_eval.evalset import dump
 from mlflow_adk_eval.results.outcomes import Errored, Scored
 from mlflow_adk_eval.runner import Options, run
@@ -244,6 +244,6 @@ def test_every_run_asks_in_a_session_of_its_own(gemini: Scripts) -> None:
         return text("ok")
 
     agent = load_adk_agent(llm(count, model=gemini.model(count), tools=[ping]))
-    played: list[Played] = [play(agent, case_of("a", "b", session_id="pinned"), run_index=index) for index in range(2)]
+    played: list[Conversation] = [play(agent, case_of("a", "b", session_id="pinned"), run_index=index) for index in range(2)]
     assert [finals(one) for one in played] == [["ok", "ok"]] * 2
     assert asked == [1, 3, 1, 3]

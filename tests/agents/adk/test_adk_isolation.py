@@ -17,7 +17,7 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
 from mlflow_adk_eval.agents.adk.agent import AdkAgent, load_adk_agent
-from mlflow_adk_eval.agents.protocol import Played
+from mlflow_adk_eval.agents.protocol import Conversation
 from mlflow_adk_eval.errors import AgentError
 from mlflow_adk_eval.evalset import EvalCase
 from mlflow_adk_eval.results.outcomes import Errored, Scored
@@ -82,7 +82,7 @@ def keeper() -> LlmAgent:
     return llm(lambda request: text("kept") if results(request) else [call("keep", name=user_text(request))], tools=[keep])
 
 
-def kept(played: Played) -> list[Any]:
+def kept(played: Conversation) -> list[Any]:
     return [answer.response for turn in played.actual for answer in turn.tool_responses]
 
 
@@ -100,7 +100,7 @@ def test_memories_and_artifacts_live_through_a_case_and_no_longer() -> None:
 def test_memories_and_artifacts_of_conversations_at_the_same_time_do_not_mix() -> None:
     agent = load_adk_agent(keeper())
 
-    async def all_at_once() -> list[Played]:
+    async def all_at_once() -> list[Conversation]:
         return await asyncio.gather(*(agent.play(case_of("Ada", user_id="u", session_id="pinned"), index) for index in range(8)))
 
     assert [kept(played) for played in anyio.run(all_at_once)] == [[{"memories": 0, "artifacts": []}]] * 8
@@ -135,7 +135,7 @@ def test_conversations_at_the_same_time_do_not_mix() -> None:
     agent = load_adk_agent(rememberer())
     names = [f"user{number}" for number in range(12)]
 
-    async def all_at_once() -> list[Played]:
+    async def all_at_once() -> list[Conversation]:
         return await asyncio.gather(*(agent.play(case_of(name, "?"), 0) for name in names))
 
     for name, played in zip(names, anyio.run(all_at_once), strict=True):
@@ -197,7 +197,7 @@ def test_no_conversation_begins_while_tools_are_being_closed() -> None:
     tools = Slow()
     agent = load_adk_agent(llm(echo, tools=[tools]))
 
-    async def one_after_the_other() -> list[Played]:
+    async def one_after_the_other() -> list[Conversation]:
         first = asyncio.create_task(agent.play(case_of("a"), 0))
         while not tools.closing:  # noqa: ASYNC110 - a toolset has no event to wait for
             await asyncio.sleep(0.001)

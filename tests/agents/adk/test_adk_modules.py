@@ -18,8 +18,8 @@ from google.adk.events.event import Event
 
 from mlflow_adk_eval.agents import Limits
 from mlflow_adk_eval.agents.adk.agent import AdkAgent, load_adk_agent
-from mlflow_adk_eval.agents.protocol import Played
-from mlflow_adk_eval.errors import AgentError
+from mlflow_adk_eval.agents.protocol import Conversation
+from mlflow_adk_eval.errors import AgentError, UsageError
 from tests.agents.scripted import case_of, echo, finals, llm, play
 
 AGENT = """
@@ -124,7 +124,7 @@ def test_get_agent_async_may_return_the_agent_alone(project: Path) -> None:
 
 def test_get_agent_async_that_fails_is_an_error_of_each_case(project: Path) -> None:
     write(project, {"failing.py": "async def get_agent_async(): raise OSError('no server')"})
-    assert play("failing", case_of("hi")) == Played(actual=(), error="the agent could not be started: OSError: no server")
+    assert play("failing", case_of("hi")) == Conversation(actual=(), error="the agent could not be started: OSError: no server")
 
 
 def test_the_exit_stack_is_closed_when_a_case_takes_too_long() -> None:
@@ -275,7 +275,9 @@ def test_a_name_is_the_module_that_python_knows_by_it(project: Path, monkeypatch
 
 def test_without_google_adk_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "google.adk", None)
-    with pytest.raises(AgentError, match=r"needs google-adk, which is not installed \(.*\): pip install 'mlflow-adk-eval\[adk\]'"):
+    with pytest.raises(
+        UsageError, match=r"running ADK agents needs the extra `adk`: pip install 'mlflow-adk-eval\[adk\]' \(.*google.adk.*\)"
+    ):
         load_adk_agent("home")
 
 

@@ -20,7 +20,7 @@ from google.adk.tools.long_running_tool import LongRunningFunctionTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from mlflow_adk_eval.agents.protocol import Played
+from mlflow_adk_eval.agents.protocol import Conversation
 from mlflow_adk_eval.evalset import Invocation, dump
 from tests.agents.adk.gemini_models import gemini_scripts
 from tests.agents.scripted import Script, Scripted, call, case_of, echo, finals, llm, play, results, text, user_text
@@ -97,7 +97,7 @@ def agents(turn: Invocation) -> dict[str, tuple[str, list[str]]]:
     }
 
 
-def turns(played: Played) -> tuple[Invocation, ...]:
+def turns(played: Conversation) -> tuple[Invocation, ...]:
     """Return the turns of a conversation that went well, each with all that there is to measure."""
     assert played.error == ""
     for turn in played.actual:

@@ -12,7 +12,7 @@ import pytest
 
 from mlflow_adk_eval.agents.conversation import described
 from mlflow_adk_eval.agents.functions.agent import CallableAgent, Session
-from mlflow_adk_eval.agents.protocol import Limits, Played
+from mlflow_adk_eval.agents.protocol import Conversation, Limits
 from mlflow_adk_eval.evalset import Content, ConversationScenario, EvalCase, Invocation, Part, SessionInput
 
 
@@ -28,7 +28,7 @@ def case_of(*texts: str, state: dict[str, Any] | None = None) -> EvalCase:
     )
 
 
-def play(function: Callable[..., Any], case: EvalCase, *, run_index: int = 0, timeout_s: float | None = None) -> Played:
+def play(function: Callable[..., Any], case: EvalCase, *, run_index: int = 0, timeout_s: float | None = None) -> Conversation:
     agent = CallableAgent(function=function, name="fn", limits=Limits(case_s=timeout_s))
     return anyio.run(agent.play, case, run_index)
 
@@ -44,7 +44,7 @@ def test_a_case_without_turns_is_played_without_a_call() -> None:
     def never(text: str, session: Session) -> str:
         raise AssertionError
 
-    assert play(never, case_of()) == Played(actual=(), session_state={})
+    assert play(never, case_of()) == Conversation(actual=(), session_state={})
 
 
 def test_the_session_tells_case_run_history_and_state() -> None:
@@ -115,7 +115,7 @@ def test_sync_functions_do_not_hold_up_other_conversations() -> None:
         met.wait()
         return "met"
 
-    async def both() -> list[Played]:
+    async def both() -> list[Conversation]:
         agent = CallableAgent(function=meet, name="fn")
         return await asyncio.gather(agent.play(case_of("x"), 0), agent.play(case_of("x"), 1))
 
@@ -218,7 +218,7 @@ def test_cancellation_from_outside_is_not_mistaken_for_a_failure() -> None:
     async def hang(text: str, session: Session) -> None:
         await anyio.sleep_forever()
 
-    async def cancelled() -> Played | None:
+    async def cancelled() -> Conversation | None:
         with anyio.move_on_after(0.05):
             return await CallableAgent(function=hang, name="fn").play(case_of("x"), 0)
         return None

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from mlflow_adk_eval import UsageError
 from mlflow_adk_eval.agents.functions.agent import CallableAgent, Session, takes_session
-from mlflow_adk_eval.agents.protocol import Limits, Played
+from mlflow_adk_eval.agents.protocol import Conversation, Limits
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.evalset import IntermediateData, Invocation, InvocationEvents
 from tests.agents.functions.test_calls import case_of, play, said
@@ -39,7 +39,7 @@ def texts_on_the_way(turn: Invocation) -> list[str]:
     return [part.text or "" for _, parts in turn.intermediate_data.intermediate_responses for part in parts]
 
 
-def one_turn(*pieces: Any, is_async: bool = False) -> Played:
+def one_turn(*pieces: Any, is_async: bool = False) -> Conversation:
     def agent(text: str, session: Session) -> Iterator[Any]:
         yield from pieces
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from mlflow_adk_eval.agents.conversation import WrittenUser, converse
 from mlflow_adk_eval.agents.functions.agent import CallableAgent, Session
 from mlflow_adk_eval.agents.functions.tools import named
-from mlflow_adk_eval.agents.protocol import Limits, Played, Scene
+from mlflow_adk_eval.agents.protocol import Conversation, ConversationSetup, Limits
 from mlflow_adk_eval.evalset import EvalCase, Invocation
 from mlflow_adk_eval.evalset.conversation import Injection
 from mlflow_adk_eval.evalset.models import Json
@@ -47,10 +47,10 @@ class Environment:
         return self.answers(tool, args)
 
 
-def play_in(environment: Environment, function: Callable[..., Any], case: EvalCase) -> Played:
+def play_in(environment: Environment, function: Callable[..., Any], case: EvalCase) -> Conversation:
     assert case.conversation is not None
     agent = CallableAgent(function=function, name="fn")
-    return anyio.run(converse, agent, case, 0, Scene(user=WrittenUser(case.conversation), tools=environment))
+    return anyio.run(converse, agent, case, 0, ConversationSetup(user=WrittenUser(case.conversation), tools=environment))
 
 
 def lamp(room: str, *, on: bool = True) -> dict[str, Any]:

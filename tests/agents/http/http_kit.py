@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 
 from mlflow_adk_eval.agents.http.session import HttpAgent
-from mlflow_adk_eval.agents.protocol import Played
+from mlflow_adk_eval.agents.protocol import Conversation
 from mlflow_adk_eval.evalset import EvalCase, Invocation
 from tests.judge.servers import Call, Reply
 
@@ -18,11 +18,11 @@ CARD = "/.well-known/agent-card.json"
 OLDER_CARD = "/.well-known/agent.json"
 
 
-def had(agent: HttpAgent, *cases: EvalCase) -> list[Played]:
+def had(agent: HttpAgent, *cases: EvalCase) -> list[Conversation]:
     """Return what came of conversations that were had at the same time, in one event loop."""
 
-    async def all_of_them() -> list[Played]:
-        found: dict[int, Played] = {}
+    async def all_of_them() -> list[Conversation]:
+        found: dict[int, Conversation] = {}
 
         async def have(index: int) -> None:
             found[index] = await agent.play(cases[index], index)

@@ -13,7 +13,7 @@ from mlflow_adk_eval import AgentError, UsageError, score
 from mlflow_adk_eval.agents import A2AAgent, Limits, LiveAgent, OpenAIChatAgent
 from mlflow_adk_eval.agents.conversation import WrittenUser, converse
 from mlflow_adk_eval.agents.http.request import HttpError, Line, Pool, Request
-from mlflow_adk_eval.agents.protocol import Played, Scene
+from mlflow_adk_eval.agents.protocol import Conversation, ConversationSetup
 from mlflow_adk_eval.agents.resolve import headers_of_environment, resolve_agent
 from mlflow_adk_eval.evalset import Content, EvalCase, EvalSet, Part
 from tests.agents.functions.test_calls import case_of
@@ -28,7 +28,7 @@ def chat(url: str, **settings: Any) -> OpenAIChatAgent:
     return OpenAIChatAgent(url, **({"attempts": 3} | settings))
 
 
-def play(agent: OpenAIChatAgent, *texts: str) -> Played:
+def play(agent: OpenAIChatAgent, *texts: str) -> Conversation:
     return had(agent, case_of(*texts))[0]
 
 
@@ -251,7 +251,7 @@ def test_a_variable_that_does_not_say_what_it_must_is_refused_without_its_value(
 @pytest.mark.parametrize("agent", [OpenAIChatAgent("http://localhost:1/v1"), A2AAgent("http://localhost:1")])
 def test_tools_that_are_out_of_reach_are_not_claimed_to_be_simulated(agent: Any) -> None:
     case = case_of("hi")
-    scene = Scene(user=WrittenUser(case.conversation or ()), tools=Environment(lambda tool, args: None))
+    scene = ConversationSetup(user=WrittenUser(case.conversation or ()), tools=Environment(lambda tool, args: None))
     played = anyio.run(converse, agent, case, 0, scene)
     assert "the tools of an agent behind HTTP are out of reach" in played.error
 

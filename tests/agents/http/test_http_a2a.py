@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mlflow_adk_eval.agents import A2AAgent, Limits
 from mlflow_adk_eval.agents.http.a2a_wire import ADK_EVENTS, Message, Task, answer_of, card_of, error_of, pieces_of
-from mlflow_adk_eval.agents.protocol import Played
+from mlflow_adk_eval.agents.protocol import Conversation
 from mlflow_adk_eval.criteria.efficiency import inference_calls, token_usage
 from mlflow_adk_eval.evalset import Content, EvalCase, IntermediateData, Invocation, Part
 from mlflow_adk_eval.results.outcomes import Scored, Skipped
@@ -23,7 +23,7 @@ from tests.judge.servers import HANG, RESET, Call, Reply, Server, serving
 both = pytest.mark.parametrize("older", [False, True], ids=["1.0", "0.3"])
 
 
-def play(server: Server, case: EvalCase, **settings: Any) -> Played:
+def play(server: Server, case: EvalCase, **settings: Any) -> Conversation:
     return had(A2AAgent(server.url, **({"attempts": 2} | settings)), case)[0]
 
 

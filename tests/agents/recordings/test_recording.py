@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mlflow_adk_eval.agents import Limits, Played, Recording, load_recording
+from mlflow_adk_eval.agents import Conversation, Limits, Recording, load_recording
 from mlflow_adk_eval.agents.functions.agent import CallableAgent
 from mlflow_adk_eval.agents.recordings.recording import invocation_of
 from mlflow_adk_eval.agents.resolve import resolve_agent
@@ -123,8 +123,8 @@ def test_other_things_are_refused() -> None:
 def test_what_was_recorded_is_played() -> None:
     recording = load_recording({"a": ["x"]})
     assert anyio.run(recording.play, case("a", turn()), 0) == recording.runs["a"][0]
-    assert anyio.run(recording.play, case("a", turn()), 1) == Played(actual=(), error="the recording does not hold run 2 of case 'a'")
-    assert anyio.run(recording.play, case("b", turn()), 0) == Played(actual=(), error="the recording does not hold case 'b'")
+    assert anyio.run(recording.play, case("a", turn()), 1) == Conversation(actual=(), error="the recording does not hold run 2 of case 'a'")
+    assert anyio.run(recording.play, case("b", turn()), 0) == Conversation(actual=(), error="the recording does not hold case 'b'")
 
 
 def test_the_users_message_is_added_where_an_answer_has_none() -> None:

@@ -16,16 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mlflow_adk_eval as adk_eval
-from mlflow_adk_eval.agents import Played, Recording, load_recording
+from mlflow_adk_eval.agents import Conversation, Recording, load_recording
 from mlflow_adk_eval.agents.recordings.save import dumps_recording, recording_of_report
-from mlflow_adk_eval.agents.recordings.serialize import KeptPlays, played_of, recorded_run
+from mlflow_adk_eval.agents.recordings.serialize import ConversationCache, conversation_of, recorded_run
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.config.eval_config import EvalConfig, parse_config
 from mlflow_adk_eval.errors import EvalSetError, UsageError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation
 from mlflow_adk_eval.evalset.conversation import Ending, Injection, Origin
 from mlflow_adk_eval.evalset.recording import RecordedEnding, RecordedInjection, RecordedRun
-from mlflow_adk_eval.ledger import Ledger, StartedRun
+from mlflow_adk_eval.ledger import CallCache, StartedRun
 from mlflow_adk_eval.report.adk_result import result_of
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import Options, run, score
@@ -84,9 +84,9 @@ def courses() -> st.SearchStrategy[dict[str, Any]]:
     )
 
 
-def plays() -> st.SearchStrategy[Played]:
+def plays() -> st.SearchStrategy[Conversation]:
     turns = st.lists(invocations().map(Invocation.model_validate), max_size=3).map(tuple)
-    return st.builds(lambda actual, course: Played(actual=actual, **course), turns, courses())
+    return st.builds(lambda actual, course: Conversation(actual=actual, **course), turns, courses())
 
 
 class TestAnyConversation:
@@ -115,10 +115,10 @@ class TestAnyConversation:
         assert load_recording(result_of(report)).runs == adk_eval.recording_of_report(report).runs
 
 
-def _like(eval_set: EvalSet, eval_id: str) -> st.SearchStrategy[Played]:
+def _like(eval_set: EvalSet, eval_id: str) -> st.SearchStrategy[Conversation]:
     """Conversations that are often what the case asks for."""
     expected = next(case.conversation for case in eval_set.eval_cases if case.eval_id == eval_id)
-    right = courses().map(lambda course: Played(actual=expected or (), **course))
+    right = courses().map(lambda course: Conversation(actual=expected or (), **course))
     return right | plays()
 
 
@@ -126,15 +126,15 @@ def _like(eval_set: EvalSet, eval_id: str) -> st.SearchStrategy[Played]:
 class _Had:
     """An agent whose conversations were thought up before."""
 
-    had: dict[tuple[str, int], Played]
+    had: dict[tuple[str, int], Conversation]
     name: str = "had"
 
-    async def play(self, case: EvalCase, run_index: int) -> Played:
+    async def play(self, case: EvalCase, run_index: int) -> Conversation:
         return self.had[case.eval_id, run_index]
 
 
 def test_every_field_of_a_conversation_is_kept() -> None:
-    assert {field.name for field in fields(Played)} == set(RecordedRun.model_fields) - {"invocations"} | {"actual"}
+    assert {field.name for field in fields(Conversation)} == set(RecordedRun.model_fields) - {"invocations"} | {"actual"}
     assert {field.name for field in fields(Ending)} == set(RecordedEnding.model_fields)
     assert {field.name for field in fields(Injection)} == set(RecordedInjection.model_fields)
 
@@ -264,7 +264,7 @@ def test_values_that_json_lacks_count_the_same_before_and_after(tmp_path: Path) 
 
 
 def one(tmp_path: Path, **played: Any) -> Path:
-    recording = Recording({"c": (Played(**({"actual": (turn("yes"),)} | played)),)})
+    recording = Recording({"c": (Conversation(**({"actual": (turn("yes"),)} | played)),)})
     adk_eval.save_recording(recording, tmp_path / "one.recording.json")
     return tmp_path / "one.recording.json"
 
@@ -439,23 +439,23 @@ def test_an_interruption_keeps_what_was_recorded(tmp_path: Path) -> None:
         adk_eval.record(TWO, agent, concurrency=1, save_to=tmp_path / "part.json")
     found = load_recording(tmp_path / "part.json").runs
     assert [turn.final_text for turn in found["a"][0].actual] == ["yes"]
-    assert found["b"] == (Played(actual=(), error="the recording was broken off before this conversation ended"),)
+    assert found["b"] == (Conversation(actual=(), error="the recording was broken off before this conversation ended"),)
 
 
 # What a ledger keeps
 
 
-def kept_in(path: Path) -> tuple[Ledger, KeptPlays]:
-    ledger = Ledger(path)
+def kept_in(path: Path) -> tuple[CallCache, ConversationCache]:
+    ledger = CallCache(path)
     about: dict[str, Any] = dict.fromkeys(("eval_set_digest", "config_digest", "agent_name", "agent_version"), "x")
     ledger.begin(StartedRun(run_id="run", started_at=datetime.now(UTC), **about))
-    return ledger, KeptPlays(ledger, "run", "agent", ONLY_RESPONSES)
+    return ledger, ConversationCache(ledger, "run", "agent", ONLY_RESPONSES)
 
 
 def test_a_ledger_keeps_endings_injections_and_states(tmp_path: Path) -> None:
     injection = Injection(invocation_index=0, tool="f", kind="latency", latency_s=2, call_index=1)
     ending = Ending(reason="limit", detail="max_allowed_invocations of 2")
-    played = Played(actual=(turn("x"),), session_state={"n": [1, None]}, unfinished=True, ending=ending, injections=(injection,))
+    played = Conversation(actual=(turn("x"),), session_state={"n": [1, None]}, unfinished=True, ending=ending, injections=(injection,))
     ledger, kept = kept_in(tmp_path / "ledger.sqlite")
     with ledger:
         kept.keep(scenario("s"), 1, played)
@@ -473,8 +473,8 @@ def test_a_conversation_that_another_version_kept_is_had_again(tmp_path: Path) -
 @QUICK
 @given(st.dictionaries(texts(), json_values()))
 def test_a_state_that_is_json_is_kept_as_it_is(state: dict[str, Any]) -> None:
-    played = Played(actual=(), session_state=state)
-    assert played_of(recorded_run(played)) == played
+    played = Conversation(actual=(), session_state=state)
+    assert conversation_of(recorded_run(played)) == played
 
 
 def test_dumping_what_has_no_origin_names_no_agent() -> None:

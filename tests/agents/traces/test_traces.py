@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mlflow_adk_eval.agents.recordings.recording import Recording
 from mlflow_adk_eval.agents.resolve import resolve_agent
-from mlflow_adk_eval.agents.traces import invocations_of, is_traces, played_of, recording_of_traces
+from mlflow_adk_eval.agents.traces import conversation_of, invocations_of, is_traces, recording_of_traces
 from mlflow_adk_eval.errors import InputError, UsageError
 from mlflow_adk_eval.evalset import EvalSet, Invocation, InvocationEvents, dump
 from tests.profiles import examples
@@ -166,7 +166,7 @@ def test_several_sessions_are_not_one_conversation() -> None:
 
 
 def test_a_failed_turn_is_the_last_one() -> None:
-    played = played_of(
+    played = conversation_of(
         [
             said("one", "ok", "tr-1", session="s"),
             trace(span("ask", 1, inputs="two", error="KeyError: x"), trace_id="tr-2", at=1, session="s"),
@@ -183,20 +183,20 @@ def recorded(outputs: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 def test_outputs_that_are_a_conversation_are_taken_at_their_word() -> None:
     turns = [turn("q", "a", ("get", {"x": 1})), turn("q2", "a2")]
-    played = played_of(recorded({"response": "a2", "conversation": turns, "session_state": {"n": 2}}))
+    played = conversation_of(recorded({"response": "a2", "conversation": turns, "session_state": {"n": 2}}))
     assert [dump(one) for one in played.actual] == turns
     assert (played.session_state, played.error) == ({"n": 2}, "")
 
 
 def test_the_error_of_a_conversation_is_kept_even_without_a_turn() -> None:
-    unfinished = played_of(
+    unfinished = conversation_of(
         recorded({"conversation": [turn("q", "a")], "error": "turn 1: it broke", "unfinished": True}, error="turn 1: it broke")
     )
     assert (len(unfinished.actual), unfinished.error, unfinished.unfinished) == (1, "turn 1: it broke", True)
-    short = played_of(recorded({"conversation": [turn("q", "a")], "error": "too slow", "unfinished": False}))
+    short = conversation_of(recorded({"conversation": [turn("q", "a")], "error": "too slow", "unfinished": False}))
     assert (len(short.actual), short.error, short.unfinished) == (1, "too slow", False)
     nothing = recorded({"conversation": [], "error": "it did not start"})
-    assert played_of(nothing).error == "it did not start"
+    assert conversation_of(nothing).error == "it did not start"
     with pytest.raises(InputError, match="it did not start"):
         invocations_of(nothing)
 
@@ -336,7 +336,7 @@ def test_a_frame_without_a_column_of_traces_is_read_from_its_other_columns() -> 
 
 def test_secrets_do_not_come_along_in_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_API_KEY", "s3cret-4242")
-    played = played_of(trace(span("f", 1, inputs="hi", error="401 for s3cret-4242")))
+    played = conversation_of(trace(span("f", 1, inputs="hi", error="401 for s3cret-4242")))
     assert played.error == "turn 1: 401 for [SOME_API_KEY]"
 
 

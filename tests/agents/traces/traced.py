@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.agents.protocol import Played
+from mlflow_adk_eval.agents.protocol import Conversation
 from mlflow_adk_eval.evalset import Invocation
 
 MODES = {
@@ -31,7 +31,7 @@ class Traced:
     """What agents did, and what MLflow has of it."""
 
     store: str
-    own: dict[str, Played]
+    own: dict[str, Conversation]
     traces: list[dict[str, Any]]
 
     def of(self, scenario: str) -> list[dict[str, Any]]:
@@ -62,7 +62,7 @@ def traced(mode: str, factory: pytest.TempPathFactory) -> Traced:
             (folder / "done").touch()
     found = json.loads(out.read_text())
     own = {
-        name: Played(actual=tuple(Invocation.model_validate(turn) for turn in one["played"]), error=one["error"])
+        name: Conversation(actual=tuple(Invocation.model_validate(turn) for turn in one["played"]), error=one["error"])
         for name, one in found["own"].items()
     }
     return Traced(f"sqlite:///{folder / 'mlflow.db'}", own, found["traces"])

@@ -9,10 +9,10 @@ import pytest
 
 from mlflow_adk_eval.agents.functions.agent import Session
 from mlflow_adk_eval.judge import Budget
-from mlflow_adk_eval.judge.client.usage import Accounts
+from mlflow_adk_eval.judge.client.usage import UsageTracker
 from mlflow_adk_eval.judge.prompt import load_prompt
 from mlflow_adk_eval.judge.session import JudgeSetup
-from mlflow_adk_eval.ledger import Ledger
+from mlflow_adk_eval.ledger import CallCache
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.testing import Answer, Refused, Request, ScriptedJudge
 from tests.agents.users.players import ENDS, QUICK, echo, ending, evaluated, in_order, player, result, said, says, scenario
@@ -82,7 +82,7 @@ def test_tokens_count_together() -> None:
 
 def test_accounts_side_by_side_share_what_may_be_spent() -> None:
     woken: list[str] = []
-    judges = Accounts(Budget(max_calls=2))
+    judges = UsageTracker(Budget(max_calls=2))
     users = judges.beside()
     judges.when_spent(lambda: woken.append("judges"))
     users.when_spent(lambda: woken.append("users"))
@@ -97,14 +97,14 @@ def test_accounts_side_by_side_share_what_may_be_spent() -> None:
 # The ledger
 
 
-def played(ledger: Ledger | None, user: Any, *cases: Any, scope: str | None = "run", **more: Any) -> Report:
+def played(ledger: CallCache | None, user: Any, *cases: Any, scope: str | None = "run", **more: Any) -> Report:
     setup = JudgeSetup(options=QUICK, answers=ledger, scope=scope)
     return evaluated(user, *cases, judges=setup, **more)
 
 
 def test_the_same_conversation_is_paid_for_once(tmp_path: Path) -> None:
     user = player(says("one"), says("two"))
-    with Ledger(tmp_path / "kept.sqlite") as ledger:
+    with CallCache(tmp_path / "kept.sqlite") as ledger:
         first = played(ledger, user)
         again = played(ledger, user)
     assert said(first) == said(again) == ["hi", "one", "two"]
@@ -123,7 +123,7 @@ def test_an_interrupted_conversation_goes_on_without_repeating_a_call(tmp_path: 
             raise ConnectionError("down")
         return echo(text, session)
 
-    with Ledger(tmp_path / "kept.sqlite") as ledger:
+    with CallCache(tmp_path / "kept.sqlite") as ledger:
         first = played(ledger, user, agent=agent)
         assert said(first) == ["hi", "one"]
         assert len(user.requests) == 2
@@ -134,7 +134,7 @@ def test_an_interrupted_conversation_goes_on_without_repeating_a_call(tmp_path: 
 
 def test_each_run_of_a_case_and_each_case_is_a_measurement_of_its_own(tmp_path: Path) -> None:
     user = ScriptedJudge(lambda _: ENDS, address="somewhere")
-    with Ledger(tmp_path / "kept.sqlite") as ledger:
+    with CallCache(tmp_path / "kept.sqlite") as ledger:
         report = played(ledger, user, scenario("a"), scenario("b"), runs=3)
         assert len(report.cases) == len(user.requests) == 6
         assert calls(report) == (6, 0)
@@ -153,7 +153,7 @@ def test_each_run_of_a_case_and_each_case_is_a_measurement_of_its_own(tmp_path: 
 )
 def test_answers_of_a_model_without_an_address_belong_to_the_run(tmp_path: Path, address: Any, scope: Any, asked: int) -> None:
     user = ScriptedJudge(lambda _: ENDS, address=address)
-    with Ledger(tmp_path / "kept.sqlite") as ledger:
+    with CallCache(tmp_path / "kept.sqlite") as ledger:
         played(ledger, user)
         played(ledger, user, scope=scope)
     assert len(user.requests) == asked
@@ -174,7 +174,7 @@ def test_answers_of_a_model_without_an_address_belong_to_the_run(tmp_path: Path,
 )
 def test_whatever_an_answer_depends_on_is_another_question(tmp_path: Path, change: dict[str, Any]) -> None:
     user = player(address="somewhere")
-    with Ledger(tmp_path / "kept.sqlite") as ledger:
+    with CallCache(tmp_path / "kept.sqlite") as ledger:
         played(ledger, user)
         played(ledger, user, *change.pop("cases", []), **change)
     assert len(user.requests) == 2
@@ -182,7 +182,7 @@ def test_whatever_an_answer_depends_on_is_another_question(tmp_path: Path, chang
 
 def test_two_wordings_of_own_instructions_are_two_questions(tmp_path: Path) -> None:
     user = player(address="somewhere")
-    with Ledger(tmp_path / "kept.sqlite") as ledger:
+    with CallCache(tmp_path / "kept.sqlite") as ledger:
         for opening in ("Be brief.", "Be polite.", "Be brief."):
             played(ledger, user, custom_instructions=opening + " {{ stop_signal }} {{ conversation_plan }} {{ conversation_history }}")
     assert len(user.requests) == 2
@@ -190,7 +190,7 @@ def test_two_wordings_of_own_instructions_are_two_questions(tmp_path: Path) -> N
 
 def test_what_limits_a_conversation_is_none_of_the_answers_business(tmp_path: Path) -> None:
     user = player(*[says("more")] * 5, address="somewhere")
-    with Ledger(tmp_path / "kept.sqlite") as ledger:
+    with CallCache(tmp_path / "kept.sqlite") as ledger:
         assert len(said(played(ledger, user, max_allowed_invocations=3))) == 3
         assert len(said(played(ledger, user, max_allowed_invocations=5))) == 5
     assert len(user.requests) == 4
@@ -199,7 +199,7 @@ def test_what_limits_a_conversation_is_none_of_the_answers_business(tmp_path: Pa
 def test_attempts_that_came_to_nothing_are_kept_and_do_not_count_against_the_next_ones(tmp_path: Path) -> None:
     bad = Answer(text="nonsense")
     user = in_order(bad, bad, bad, bad, says("one"), address="somewhere")
-    with Ledger(tmp_path / "kept.sqlite") as ledger:
+    with CallCache(tmp_path / "kept.sqlite") as ledger:
         assert ending(played(ledger, user))[0] == "error"
         assert len(user.requests) == 3
         again = played(ledger, user)
@@ -216,7 +216,7 @@ def test_requests_without_an_answer_are_not_kept(tmp_path: Path) -> None:
         return Refused("no permission") if failing else ENDS
 
     user = ScriptedJudge(script, address="somewhere")
-    with Ledger(tmp_path / "kept.sqlite") as ledger:
+    with CallCache(tmp_path / "kept.sqlite") as ledger:
         assert ending(played(ledger, user))[0] == "error"
         failing = False
         assert ending(played(ledger, user)) == ("goal", "all done")

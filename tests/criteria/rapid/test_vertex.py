@@ -13,9 +13,9 @@ import pytest
 from mlflow_adk_eval import Budget, JudgeOptions
 from mlflow_adk_eval.config.rapid_catalogue import CHOICES, RAPID_METRICS, RapidMetric
 from mlflow_adk_eval.criteria.rapid.messages import read_request
-from mlflow_adk_eval.criteria.rapid.vertex import VertexBench
+from mlflow_adk_eval.criteria.rapid.vertex import VertexBackend
 from mlflow_adk_eval.errors import JudgeError
-from mlflow_adk_eval.judge.session import JudgeSetup, Judging
+from mlflow_adk_eval.judge.session import JudgeSession, JudgeSetup
 from mlflow_adk_eval.rapid_eval import RequestError, aevaluate_instances, evaluate_instances
 from tests.criteria.rapid.vertex_kit import asked_in, body_of, camel, rapid, replied, texts, usual
 from tests.judge.providers.test_vertex import Shelf
@@ -417,7 +417,7 @@ def test_what_was_paid_for_is_not_asked_again(at: Start, tmp_path: Path) -> None
 
 def bench_answers(shelf: Shelf | None, *requests: Any, **settings: Any) -> list[Any]:
     async def answered() -> list[Any]:
-        bench = VertexBench(Judging(JudgeSetup(answers=shelf, **settings)))
+        bench = VertexBackend(JudgeSession(JudgeSetup(answers=shelf, **settings)))
         try:
             return [await bench.answer(read_request(request)) for request in requests]
         finally:

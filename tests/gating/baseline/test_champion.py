@@ -12,7 +12,7 @@ import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
 from mlflow_adk_eval.gating.api import gate, promote
-from mlflow_adk_eval.gating.baseline.baseline import Rematch
+from mlflow_adk_eval.gating.baseline.baseline import ReevaluationRequest
 from mlflow_adk_eval.gating.baseline.find import overridden
 from mlflow_adk_eval.gating.evidence.integrity import Evidence
 from mlflow_adk_eval.gating.policy.load import load_policy
@@ -230,9 +230,9 @@ class Rematches:
     """Evaluates champions anew, as far as the gate is concerned."""
 
     def __init__(self, scene: Scene, *, model_id: str | None = None, **how: Any) -> None:
-        self.scene, self.model_id, self.how, self.asked = scene, model_id, how, list[Rematch]()
+        self.scene, self.model_id, self.how, self.asked = scene, model_id, how, list[ReevaluationRequest]()
 
-    def __call__(self, rematch: Rematch) -> str:
+    def __call__(self, rematch: ReevaluationRequest) -> str:
         self.asked.append(rematch)
         return self.scene.run(self.model_id or rematch.model_id, eval_set=rematch.eval_set, config=rematch.config, **self.how)
 
@@ -293,7 +293,7 @@ def test_a_new_run_must_be_evidence_about_the_champion(scene: Scene) -> None:
 
 
 def test_why_it_cannot_be_evaluated_anew_is_a_reason(scene: Scene) -> None:
-    def refuse(rematch: Rematch) -> str:
+    def refuse(rematch: ReevaluationRequest) -> str:
         raise UsageError("it never had case 'case_8'")
 
     scene.champion()

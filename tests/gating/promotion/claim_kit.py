@@ -10,7 +10,7 @@ from typing import Any
 
 from mlflow_adk_eval.gating.evidence.integrity import Evidence
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
-from mlflow_adk_eval.gating.promotion.claims import Ledger, read_ledger
+from mlflow_adk_eval.gating.promotion.claims import ClaimLog, read_claim_log
 from mlflow_adk_eval.gating.promotion.record import Record, Target, Version
 
 
@@ -88,11 +88,11 @@ def without_waiting_for_the_disk() -> None:
     event.listen(Engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous = OFF"))
 
 
-def ledger_of(store: MlflowStore, name: str, alias: str = "champion") -> Ledger:
-    return read_ledger(store.ledger(name), alias)
+def ledger_of(store: MlflowStore, name: str, alias: str = "champion") -> ClaimLog:
+    return read_claim_log(store.ledger(name), alias)
 
 
-def two_against_one(ledger: Ledger, holder: str | None, first: str | None) -> list[str]:
+def two_against_one(ledger: ClaimLog, holder: str | None, first: str | None) -> list[str]:
     """Return where the alias was set twice against one champion, or against one that it never had by the ledger."""
     found: list[str] = []
     before = first

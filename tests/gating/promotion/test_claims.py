@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.gating.promotion.claims import (
     Claim,
+    ClaimLog,
     Confirmation,
     End,
     Entry,
-    Ledger,
     aliases_in,
     key_of,
     read_claim,
-    read_ledger,
+    read_claim_log,
     text_of,
 )
-from mlflow_adk_eval.gating.promotion.mlflow_claims import MlflowLedger, ledger_name
+from mlflow_adk_eval.gating.promotion.mlflow_claims import MlflowClaimLog, ledger_name
 from tests.gating.gate_kit import Lab
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -72,7 +72,7 @@ def test_what_a_parameter_holds_is_read_again() -> None:
         "staging.0001": text_of(claim("7")),
         "xchampion.0011": text_of(claim("8")),
     }
-    found = read_ledger(params, "champion")
+    found = read_claim_log(params, "champion")
     assert [(each.number, each.claim.version, each.state) for each in found.entries] == [(1, "1", "done"), (10, "2", "open")]
     assert found.next == 11
     assert found.spoilt == ("champion.0002",)
@@ -81,22 +81,22 @@ def test_what_a_parameter_holds_is_read_again() -> None:
     assert found.entry(2) is None
     assert all(len(text) < 6000 for text in params.values())
     assert aliases_in(params) == ["champion", "staging", "xchampion"]
-    assert read_ledger({}, "champion") == Ledger(alias="champion")
+    assert read_claim_log({}, "champion") == ClaimLog(alias="champion")
 
 
 @given(st.text(alphabet="abc-_Ä", min_size=1, max_size=255), st.integers(1, 10**6))
 def test_every_alias_has_keys_that_mlflow_takes(alias: str, number: int) -> None:
     key = key_of(alias, number, "end")
     assert len(key) <= 250
-    assert read_ledger({key_of(alias, number): text_of(claim("1"))}, alias).entries[0].number == number
-    assert read_ledger({key_of(alias, number): text_of(claim("1"))}, alias + "x").entries == ()
+    assert read_claim_log({key_of(alias, number): text_of(claim("1"))}, alias).entries[0].number == number
+    assert read_claim_log({key_of(alias, number): text_of(claim("1"))}, alias + "x").entries == ()
 
 
 @pytest.mark.parametrize(("seconds", "waits"), [(0, True), (299, True), (301, False), (-299, True), (-301, False)])
 def test_a_claim_is_waited_for_a_while(seconds: float, waits: bool) -> None:
     now = NOW + timedelta(seconds=seconds)
     for state in ("open", "confirmed"):
-        said = Ledger(alias="champion", entries=(entry(1, "4", state),), next=2).under_way(now, 300)
+        said = ClaimLog(alias="champion", entries=(entry(1, "4", state),), next=2).under_way(now, 300)
         assert bool(said) == waits
         if waits:
             assert said == (
@@ -104,7 +104,7 @@ def test_a_claim_is_waited_for_a_while(seconds: float, waits: bool) -> None:
                 " should that have died, try again after 2026-11-21T12:05:00+00:00"
             )
     for state in ("done", "refused", "lost", "called off"):
-        assert Ledger(alias="champion", entries=(entry(1, "4", state),), next=2).under_way(now, 300) == ""
+        assert ClaimLog(alias="champion", entries=(entry(1, "4", state),), next=2).under_way(now, 300) == ""
 
 
 @pytest.mark.parametrize(
@@ -125,20 +125,20 @@ def test_a_claim_is_waited_for_a_while(seconds: float, waits: bool) -> None:
 def test_a_rollback_takes_off_what_it_goes_back_over(moves: str, held: str) -> None:
     kinds = {"<": "rollback", "+": "restore"}
     entries = [entry(number, move.lstrip("<+"), kind=kinds.get(move[0], "promotion")) for number, move in enumerate(moves.split(), start=1)]
-    assert Ledger(alias="champion", entries=tuple(entries), next=9).held(None) == held.split()
+    assert ClaimLog(alias="champion", entries=tuple(entries), next=9).held(None) == held.split()
 
 
 def test_only_what_was_carried_out_counts() -> None:
     entries = [
         entry(number, str(number), state) for number, state in enumerate(("done", "refused", "lost", "called off", "confirmed", "open"), 1)
     ]
-    ledger = Ledger(alias="champion", entries=tuple(entries), next=7)
+    ledger = ClaimLog(alias="champion", entries=tuple(entries), next=7)
     assert ledger.held(None) == ["1"]
     assert ledger.held("5") == ["1", "5"]
 
 
 def test_a_claim_can_be_made_once(lab: Lab, model: str) -> None:
-    ledger = MlflowLedger(lab.client)
+    ledger = MlflowClaimLog(lab.client)
     assert ledger.read(model) == {}
     assert ledger.claim(model, "champion.0001", "one") == "one"
     assert ledger.claim(model, "champion.0001", "two") == "one"

@@ -14,20 +14,20 @@ import anyio
 import httpx
 import pytest
 
-from mlflow_adk_eval.criteria.rapid.evaluate import LocalBench, Voting
+from mlflow_adk_eval.criteria.rapid.evaluate import LocalBackend, Voting
 from mlflow_adk_eval.errors import JudgeError
 from mlflow_adk_eval.integrations.rapid_server import app as server_app
 from mlflow_adk_eval.integrations.rapid_server.app import application
 from mlflow_adk_eval.integrations.rapid_server.server import Serving, serve
 from mlflow_adk_eval.judge import Request
-from mlflow_adk_eval.judge.session import JudgeSetup, Judging
+from mlflow_adk_eval.judge.session import JudgeSession, JudgeSetup
 from tests.integrations.rapid_server.server_kit import EXACT, FLUENCY, PATH, judge
 
 JSON = {"content-type": "application/json"}
 
 
 def app_of(decide: Callable[..., Any], **settings: Any) -> Any:
-    bench = LocalBench(judging=Judging(JudgeSetup(judge=decide)), settings=Voting(1).settings())
+    bench = LocalBackend(judging=JudgeSession(JudgeSetup(judge=decide)), settings=Voting(1).settings())
     return application(bench, **({"token": "", "max_body": 1000, "concurrency": 4} | settings))
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.judge import Answer, Budget, JudgeOptions, NoAnswer, Refused, Unavailable
-from mlflow_adk_eval.judge.client.client import Accounts, Calls, Made
+from mlflow_adk_eval.judge.client.client import CallResult, JudgeClient, UsageTracker
 from mlflow_adk_eval.judge.voting import Tally
 from tests.judge.simulated import BROKEN, DOWN, NOT_THIS, Provider, all_of, between, simulated, sometimes
 from tests.strategies import QUICK
@@ -35,12 +35,12 @@ class Case:
         self.provider, self.options, self.budget, self.book = provider, options, budget, book
         self.took = 0.0
 
-    def make(self, count: int, address: Callable[[int], str | None] = str) -> list[Made]:
+    def make(self, count: int, address: Callable[[int], str | None] = str) -> list[CallResult]:
         """Ask for so many answers at the same time."""
 
-        async def work() -> list[Made]:
-            self.accounts = Accounts(self.budget)
-            self.calls = Calls(self.options, self.accounts, self.book)
+        async def work() -> list[CallResult]:
+            self.accounts = UsageTracker(self.budget)
+            self.calls = JudgeClient(self.options, self.accounts, self.book)
             made = await all_of(count, lambda number: self.calls.make(self.provider, address(number)))
             self.took = anyio.current_time()
             return made
@@ -57,7 +57,7 @@ class Case:
         return Counter(calls=usage.calls, failed=usage.failed_calls, reused=usage.reused, tokens=usage.tokens)
 
 
-def answered(made: list[Made]) -> int:
+def answered(made: list[CallResult]) -> int:
     return sum(one.answer is not None for one in made)
 
 
@@ -78,7 +78,7 @@ def test_what_the_ledger_holds_is_not_asked() -> None:
     kept = Answer(text="kept")
     case = Case(Provider(), book=Book({"0": kept}))
     known, new = case.make(2)
-    assert known == Made(answer=kept, reused=True)
+    assert known == CallResult(answer=kept, reused=True)
     assert not new.reused
     assert case.usage == Counter(calls=1, reused=1, tokens=10)
 
@@ -95,7 +95,7 @@ def test_what_another_process_paid_for_while_this_one_waited_is_not_asked() -> N
 
 def test_an_answer_is_kept_before_anything_else_happens_to_it() -> None:
     async def work() -> None:
-        accounts = Accounts()
+        accounts = UsageTracker()
 
         class Writing(Book):
             def put(self, address: str, answer: Answer, /) -> None:
@@ -106,7 +106,7 @@ def test_an_answer_is_kept_before_anything_else_happens_to_it() -> None:
                 scope.cancel()  # whoever asked gives up at this very moment
 
         book = Writing()
-        calls = Calls(OPTIONS, accounts, book)
+        calls = JudgeClient(OPTIONS, accounts, book)
         with anyio.CancelScope() as scope:
             await calls.make(Provider(latency_s=1), "a")
         assert list(book) == ["a"]
@@ -128,8 +128,8 @@ def test_without_an_address_nothing_is_looked_up_or_kept() -> None:
 def test_asked_anew_an_answer_takes_the_place_of_the_kept_one() -> None:
     book = Book({"a": Answer(text="old")})
 
-    async def work() -> list[Made]:
-        calls = Calls(OPTIONS, Accounts(), book)
+    async def work() -> list[CallResult]:
+        calls = JudgeClient(OPTIONS, UsageTracker(), book)
         return [await calls.make(Provider(), "a", anew=True), await calls.make(Provider(), "a")]
 
     new, again = simulated(work)
@@ -150,15 +150,15 @@ def test_a_failure_is_shared_too() -> None:
     case = Case(Provider(fault=lambda number, now: NOT_THIS))
     made = case.make(5, lambda _: "same")
     assert len(case.provider.sent) == 1
-    assert set(made) == {Made(answer=None, error="400 the prompt is too long", hopeless=True)}
+    assert set(made) == {CallResult(answer=None, error="400 the prompt is too long", hopeless=True)}
     assert case.usage["reused"] == 0
 
 
 def test_if_the_one_who_asked_gives_up_another_asks() -> None:
     provider = Provider(latency_s=5)
 
-    async def work() -> Made:
-        calls = Calls(OPTIONS, Accounts())
+    async def work() -> CallResult:
+        calls = JudgeClient(OPTIONS, UsageTracker())
 
         async def impatient() -> None:
             with anyio.move_on_after(1):
@@ -188,7 +188,7 @@ def test_no_more_attempts_than_allowed(attempts: int) -> None:
     [made] = case.make(1)
     assert len(case.provider.sent) == attempts
     after = f" (after {attempts} requests)" if attempts > 1 else ""
-    assert made == Made(answer=None, error=f"500 Internal Server Error{after}")
+    assert made == CallResult(answer=None, error=f"500 Internal Server Error{after}")
 
 
 def test_the_waits_grow_and_differ() -> None:
@@ -218,13 +218,13 @@ def test_no_answer_in_time_is_a_failure_like_others() -> None:
     assert case.usage["failed"] == 1
     assert 3 <= case.took <= 4
     case = Case(Provider(hangs=lambda number, now: True), JudgeOptions(timeout_s=3, attempts=2))
-    assert case.make(1) == [Made(answer=None, error="no answer within 3 s (after 2 requests)")]
+    assert case.make(1) == [CallResult(answer=None, error="no answer within 3 s (after 2 requests)")]
 
 
 def test_what_is_refused_is_not_asked_again() -> None:
     case = Case(Provider(fault=failing(NOT_THIS)))
     made = case.make(10)
-    assert made[0] == Made(answer=None, error="400 the prompt is too long", hopeless=True)
+    assert made[0] == CallResult(answer=None, error="400 the prompt is too long", hopeless=True)
     assert answered(made) == 9
     assert len(case.provider.sent) == 10
     assert case.calls.outage == ""
@@ -234,7 +234,7 @@ def test_a_judge_that_refuses_everything_is_given_up_at_once() -> None:
     refused = Refused("401 the API key is not valid", every_request=True)
     case = Case(Provider(latency_s=1, fault=lambda number, now: refused))
     made = case.make(1000)
-    assert set(made) == {Made(answer=None, error="401 the API key is not valid", hopeless=True)}
+    assert set(made) == {CallResult(answer=None, error="401 the API key is not valid", hopeless=True)}
     assert case.calls.outage == "401 the API key is not valid"
     assert len(case.provider.sent) == 16
     assert case.took == 0.5
@@ -245,12 +245,12 @@ def test_a_bug_in_a_judge_costs_one_vote() -> None:
         msg = "list index out of range"
         raise IndexError(msg)
 
-    async def work() -> list[Made]:
-        calls = Calls(OPTIONS, Accounts())
+    async def work() -> list[CallResult]:
+        calls = JudgeClient(OPTIONS, UsageTracker())
         return [await calls.make(broken, "a"), await calls.make(Provider(), "b")]
 
     lost, fine = simulated(work)
-    assert lost == Made(answer=None, error="the judge failed with IndexError: list index out of range")
+    assert lost == CallResult(answer=None, error="the judge failed with IndexError: list index out of range")
     assert fine.answer
 
 
@@ -294,9 +294,9 @@ def test_a_budget_of_tokens_stops_new_calls_once_it_is_reached() -> None:
 
 
 def test_one_budget_holds_for_all_judges() -> None:
-    async def work() -> list[Made]:
-        accounts = Accounts(Budget(max_calls=10))
-        judges = [Calls(JudgeOptions(max_concurrency=1), accounts) for _ in range(2)]
+    async def work() -> list[CallResult]:
+        accounts = UsageTracker(Budget(max_calls=10))
+        judges = [JudgeClient(JudgeOptions(max_concurrency=1), accounts) for _ in range(2)]
         return await all_of(40, lambda number: judges[number % 2].make(Provider(), str(number)))
 
     made = simulated(work)
@@ -317,8 +317,8 @@ def test_a_request_that_alone_is_told_to_come_back_later_is_given_up() -> None:
     poison = Provider(fault=lambda number, now: Unavailable("429 too many tokens", overloaded=True, retry_after_s=0.1))
     fine = Provider(latency_s=1)
 
-    async def work() -> tuple[list[Made], str]:
-        calls = Calls(JudgeOptions(attempts=3), Accounts())
+    async def work() -> tuple[list[CallResult], str]:
+        calls = JudgeClient(JudgeOptions(attempts=3), UsageTracker())
         made = await all_of(5000, lambda number: calls.make(fine if number else poison, str(number)))
         return made, calls.outage
 
@@ -362,8 +362,8 @@ def test_a_judge_that_never_answers_is_given_up_in_bounded_time(count: int) -> N
 def test_after_an_outage_nothing_is_sent() -> None:
     provider = Provider(fault=lambda number, now: BROKEN)
 
-    async def work() -> tuple[int, Made]:
-        calls = Calls(JudgeOptions(outage_s=5), Accounts())
+    async def work() -> tuple[int, CallResult]:
+        calls = JudgeClient(JudgeOptions(outage_s=5), UsageTracker())
         await all_of(50, lambda number: calls.make(provider, str(number)))
         return len(provider.sent), await calls.make(provider, "later")
 
@@ -399,8 +399,8 @@ def test_a_few_slow_answers_among_refusals_are_no_outage() -> None:
 def test_a_request_that_always_fails_is_no_outage_while_others_are_answered() -> None:
     fine, broken = Provider(latency_s=1), Provider(fault=lambda number, now: BROKEN)
 
-    async def work() -> tuple[list[Made], str]:
-        calls = Calls(JudgeOptions(outage_s=3, attempts=4), Accounts())
+    async def work() -> tuple[list[CallResult], str]:
+        calls = JudgeClient(JudgeOptions(outage_s=3, attempts=4), UsageTracker())
         made = await all_of(2000, lambda number: calls.make(fine if number else broken, str(number)))
         return made, calls.outage
 
@@ -414,8 +414,8 @@ def test_a_request_that_always_fails_is_no_outage_while_others_are_answered() ->
 def test_who_gives_up_leaves_nothing_behind(seed: int) -> None:
     provider = Provider(latency_s=0.5, fault=sometimes(0.3, BROKEN, seed=seed))
 
-    async def work() -> tuple[Calls, list[Made]]:
-        calls = Calls(JudgeOptions(max_concurrency=4), Accounts())
+    async def work() -> tuple[JudgeClient, list[CallResult]]:
+        calls = JudgeClient(JudgeOptions(max_concurrency=4), UsageTracker())
         with anyio.move_on_after(seed / 500):
             await all_of(40, lambda number: calls.make(provider, str(number % 30)))
         assert calls._limiter.in_flight == 0
@@ -444,7 +444,7 @@ def test_the_storm_loses_nothing() -> None:
 
 
 def test_the_accounts_count_ballots() -> None:
-    accounts = Accounts()
+    accounts = UsageTracker()
     accounts.count(Tally(items=1, saved=2, agreeing=3, dissenting=0, split=0))
     accounts.count(Tally(items=3, saved=0, agreeing=3, dissenting=2, split=1))
     usage = accounts.usage(("gemini-2.5-flash",), {"safety_v1@1": "ab"})
@@ -456,7 +456,7 @@ def test_the_accounts_count_ballots() -> None:
 def test_the_bad_luck_of_one_request_is_no_reason_to_wait_as_for_a_judge_that_is_down() -> None:
     """The last request of a run fails five times, and nobody else is asking who could show that the judge works."""
 
-    async def work() -> tuple[Made, float]:
+    async def work() -> tuple[CallResult, float]:
         sent = 0
 
         async def send() -> Answer:
@@ -466,7 +466,7 @@ def test_the_bad_luck_of_one_request_is_no_reason_to_wait_as_for_a_judge_that_is
                 raise Unavailable("500")
             return Answer(text="{}")
 
-        made = await Calls(JudgeOptions(), Accounts()).make(send, None)
+        made = await JudgeClient(JudgeOptions(), UsageTracker()).make(send, None)
         return made, anyio.current_time()
 
     for _ in range(20):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.judge import Answer, NoAnswer, Unavailable
-from mlflow_adk_eval.judge.client.concurrency_limit import START, Came, Window
+from mlflow_adk_eval.judge.client.concurrency_limit import START, CallOutcome, ConcurrencyLimit
 from mlflow_adk_eval.judge.client.limiter import Limiter, Pace
 from tests.judge.simulated import DOWN, Provider, all_of, between, simulated, sometimes
 from tests.strategies import QUICK
@@ -24,12 +24,12 @@ async def sent(limiter: Limiter, provider: Callable[[], object]) -> bool:
     try:
         await provider()  # type: ignore[misc]
     except Unavailable as error:
-        limiter.leave(passage, Came.OVERLOAD if error.overloaded else Came.FAILURE, retry_after_s=error.retry_after_s)
+        limiter.leave(passage, CallOutcome.OVERLOAD if error.overloaded else CallOutcome.FAILURE, retry_after_s=error.retry_after_s)
         return False
     except BaseException:
-        limiter.leave(passage, Came.NOTHING)
+        limiter.leave(passage, CallOutcome.NOTHING)
         raise
-    limiter.leave(passage, Came.ANSWER)
+    limiter.leave(passage, CallOutcome.ANSWER)
     return True
 
 
@@ -50,14 +50,14 @@ def run(count: int, provider: Provider, *, most: int = 64) -> tuple[Limiter, flo
     return simulated(work)
 
 
-def rounds(window: Window, shares: list[float], *, latency_s: float = 1.0, now: float = 0.0) -> float:
+def rounds(window: ConcurrencyLimit, shares: list[float], *, latency_s: float = 1.0, now: float = 0.0) -> float:
     """Let a window live through a round trip for each share of overloads; somebody always waits. Return the time."""
     for share in shares:
         window.crowded()
         size = window.size
         for number in range(size):
             overload = number < round(share * size)
-            window.note(Came.OVERLOAD if overload else Came.ANSWER, sent_at=now, now=now + latency_s)
+            window.note(CallOutcome.OVERLOAD if overload else CallOutcome.ANSWER, sent_at=now, now=now + latency_s)
         now += latency_s + 1e-6
     return now
 
@@ -112,26 +112,26 @@ def test_the_window_stays_where_nobody_needs_more() -> None:
 
 
 def test_a_burst_of_refusals_is_one_signal() -> None:
-    window = Window(64)
+    window = ConcurrencyLimit(64)
     now = rounds(window, [0, 0])
     assert window.size == 64
     for number in range(64):
-        window.note(Came.OVERLOAD, sent_at=now, now=now + 0.001 * number)
+        window.note(CallOutcome.OVERLOAD, sent_at=now, now=now + 0.001 * number)
     assert window.size == 32
 
 
 def test_a_second_decrease_waits_for_a_second() -> None:
-    window = Window(64)
+    window = ConcurrencyLimit(64)
     rounds(window, [1.0] * 90, latency_s=0.01)
     assert window.size == 8
 
 
 @pytest.mark.parametrize(("share", "size"), [(0.0, 64), (0.25, 56), (0.5, 48), (1.0, 32)])
 def test_the_decrease_is_in_proportion_to_the_share_of_overloads(share: float, size: int) -> None:
-    window = Window(64)
+    window = ConcurrencyLimit(64)
     now = rounds(window, [0, 0])
     for number in range(8):
-        window.note(Came.OVERLOAD if number < share * 8 else Came.ANSWER, sent_at=now, now=now + 1)
+        window.note(CallOutcome.OVERLOAD if number < share * 8 else CallOutcome.ANSWER, sent_at=now, now=now + 1)
     assert window.size == size
 
 
@@ -143,7 +143,7 @@ def test_a_judge_that_is_sometimes_too_busy_is_not_abandoned_for_that() -> None:
 
 
 def test_after_an_overload_the_window_opens_again() -> None:
-    window = Window(64)
+    window = ConcurrencyLimit(64)
     now = rounds(window, [0, 0, 0.6])
     narrow = window.size
     assert narrow < 64
@@ -154,7 +154,7 @@ def test_after_an_overload_the_window_opens_again() -> None:
 
 
 def test_after_an_outage_the_window_doubles_up_to_half_of_what_it_was() -> None:
-    window = Window(64)
+    window = ConcurrencyLimit(64)
     now = rounds(window, [0, 0, *[1.0] * 9])
     assert window.size == 1
     now = rounds(window, [0] * 5, now=now)
@@ -172,7 +172,7 @@ def test_a_judge_whose_queue_makes_it_slow_is_asked_less() -> None:
 
 
 def test_answers_that_take_longer_for_another_reason_cost_nothing() -> None:
-    window = Window(64)
+    window = ConcurrencyLimit(64)
     now = rounds(window, [0] * 10, latency_s=1)
     now = rounds(window, [0] * 2, latency_s=5, now=now)
     assert window.size < 64
@@ -303,7 +303,7 @@ def test_what_is_not_sent_or_not_waited_for_says_nothing() -> None:
     async def work() -> tuple[int, float]:
         limiter = Limiter(64, patience_s=60)
         for _ in range(100):
-            limiter.leave(await limiter.enter(), Came.NOTHING)
+            limiter.leave(await limiter.enter(), CallOutcome.NOTHING)
         return limiter.window.size, limiter.pace.refusing
 
     assert simulated(work) == (START, 0.0)

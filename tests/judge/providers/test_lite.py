@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.errors import ConfigError, JudgeError
+from mlflow_adk_eval.errors import ConfigError, JudgeError, UsageError
 from mlflow_adk_eval.judge.protocol import Answer, Refused, Request, Unavailable
 from mlflow_adk_eval.judge.providers.lite import LiteLlmJudge
 from tests.judge.providers.gemini_kit import SCHEMA, request
@@ -203,7 +203,7 @@ class TestSetUp:
 
     def test_not_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "litellm", None)
-        with pytest.raises(JudgeError, match=r'pip install "mlflow-adk-eval\[litellm\]"'):
+        with pytest.raises(UsageError, match=r"needs the extra `litellm`: pip install 'mlflow-adk-eval\[litellm\]'"):
             LiteLlmJudge(MODEL)
 
     @pytest.mark.slow

@@ -15,7 +15,7 @@ from google.auth.credentials import Credentials
 from google.auth.exceptions import RefreshError, TransportError
 
 from mlflow_adk_eval.judge import Answer, JudgeOptions, Refused, Unavailable
-from mlflow_adk_eval.judge.client.client import Accounts, Calls, Made
+from mlflow_adk_eval.judge.client.client import CallResult, JudgeClient, UsageTracker
 from mlflow_adk_eval.judge.providers.vertex import COHERENCE, VertexClient, VertexService, vertex_client
 from mlflow_adk_eval.judge.providers.vertex_reply import Result, RubricVerdict, read_result
 from mlflow_adk_eval.runtime import gathered
@@ -69,7 +69,7 @@ def failed(*given: Reply) -> Refused | Unavailable:
 
 
 def service(client: VertexClient, answers: Any = None, **settings: Any) -> VertexService:
-    return VertexService(client, Calls(JudgeOptions(**({"attempts": 2} | settings)), Accounts(), answers))
+    return VertexService(client, JudgeClient(JudgeOptions(**({"attempts": 2} | settings)), UsageTracker(), answers))
 
 
 def result(given: VertexService, metric: str = SAFETY, bounds: tuple[float, float] = UNIT) -> Result:
@@ -284,7 +284,7 @@ def test_what_the_service_does_not_take_is_refused_without_a_call() -> None:
 
 
 def read(text: str, bounds: tuple[float, float] = UNIT, **more: Any) -> Result:
-    return read_result(Made(answer=Answer(text=text, **more)), bounds)
+    return read_result(CallResult(answer=Answer(text=text, **more)), bounds)
 
 
 def test_a_result_is_read_with_its_reasons() -> None:

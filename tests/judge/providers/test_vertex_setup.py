@@ -44,7 +44,7 @@ def test_everything_that_is_missing_is_named_at_once(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "google.cloud.aiplatform_v1beta1", None)
     said = refusal()
     for wanted in (
-        'pip install "mlflow-adk-eval[vertex]"',
+        "Vertex AI's evaluation service needs the extra `vertex`: pip install 'mlflow-adk-eval[vertex]'",
         "GOOGLE_CLOUD_PROJECT is not set",
         "GOOGLE_CLOUD_LOCATION is not set",
         "no Google Cloud credentials: run `gcloud auth application-default login`",
