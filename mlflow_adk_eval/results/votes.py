@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from io import BytesIO
 
-from mlflow_adk_eval.config.eval_config import EvalConfig, JudgedSettings
+from mlflow_adk_eval.config.criteria import JudgedSettings
+from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.errors import InputError, Problem
 from mlflow_adk_eval.results.frames import VOTE_COLUMNS
 from mlflow_adk_eval.results.outcomes import Vote

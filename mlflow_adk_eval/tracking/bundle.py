@@ -15,7 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from mlflow_adk_eval.analysis.stats import mean_interval
-from mlflow_adk_eval.config.eval_config import EFFICIENCY, dumps_config
+from mlflow_adk_eval.config.eval_config import dumps_config
+from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import dumps
 from mlflow_adk_eval.evalset.digest import canonical_json
@@ -249,7 +250,7 @@ def metrics_of(report: Report) -> Iterator[tuple[str, float]]:
 
 
 def _of_criterion(summary: CriterionSummary) -> Iterator[tuple[str, float]]:
-    interval = mean_interval(summary.case_scores, proportion=summary.criterion not in EFFICIENCY)
+    interval = mean_interval(summary.case_scores, proportion=not CRITERIA.is_quantity(summary.criterion))
     low, high = interval or (None, None)
     found: Iterable[tuple[str, float | None]] = (
         ("mean", summary.mean),

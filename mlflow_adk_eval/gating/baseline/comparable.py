@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from mlflow_adk_eval.config.eval_config import CriterionSettings, EvalConfig, JudgedSettings, PairwiseSettings
+from mlflow_adk_eval.config.criteria import CriterionSettings, JudgedSettings
+from mlflow_adk_eval.config.eval_config import EvalConfig
+from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.gating.baseline.baseline import Baseline
 from mlflow_adk_eval.gating.evidence.integrity import Evidence, few, key_of_criterion, prompt_keys
 from mlflow_adk_eval.gating.evidence.read import Examined, examine
@@ -99,7 +101,7 @@ def _other_criterion(candidate: Examined, baseline: Examined, criterion: str) ->
         yield f"run {run_id} has other settings of {criterion}{where}"
     if any(isinstance(settings, JudgedSettings) for settings in _all_settings(new, criterion)):
         yield from _other_judge(candidate, baseline, criterion)
-    if any(isinstance(settings, PairwiseSettings) for settings in _all_settings(new, criterion)):
+    if criterion in CRITERIA and "baseline" in CRITERIA[criterion].needs and _all_settings(new, criterion):
         yield from _other_params(candidate, baseline, ["adk_eval.baseline"], f"has another baseline of {criterion}", both=False)
 
 

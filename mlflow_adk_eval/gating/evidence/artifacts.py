@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter
 
-from mlflow_adk_eval.config.eval_config import EvalConfig, FinalStateSettings, parse_config
+from mlflow_adk_eval.config.eval_config import EvalConfig, parse_config
 from mlflow_adk_eval.errors import ConfigError, InputError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet, eval_set_digest
 from mlflow_adk_eval.evalset.parse import decode, parse
@@ -38,12 +38,7 @@ class Documents:
 
 def planned(config: EvalConfig, case: EvalCase) -> list[str]:
     """Return the criteria that decide a case, in the order of the config, as the evaluation plans them."""
-    stateless = not case.final_session_state
-    return [
-        name
-        for name, settings in config.criteria_of(case.eval_id).items()
-        if not (stateless and isinstance(settings, FinalStateSettings) and settings.only_where_expected)
-    ]
+    return list(config.planned(case))
 
 
 def read_documents(evidence: Evidence) -> tuple[Documents | None, list[str]]:

@@ -12,13 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import InputError
 from mlflow_adk_eval.evalset.parse import decode
 
 _LONGEST = 200
 _FOREIGN = re.compile(r"[^\w.\- :]")
-_FURTHER_PROMPTS = {"per_turn_user_simulator_quality_v1": ("per_turn_user_simulator_stop",)}
-"""The prompts of a criterion that are not called as itself."""
 
 
 def key_of_criterion(criterion: str) -> str:
@@ -42,7 +41,8 @@ def prompt_keys(criterion: str) -> list[str]:
     >>> prompt_keys("per_turn_user_simulator_quality_v1")
     ['adk_eval.prompt.per_turn_user_simulator_quality_v1', 'adk_eval.prompt.per_turn_user_simulator_stop']
     """
-    return [f"adk_eval.prompt.{key_of_criterion(name)}" for name in (criterion, *_FURTHER_PROMPTS.get(criterion, ()))]
+    prompts = CRITERIA[criterion].prompts if criterion in CRITERIA else ()
+    return [f"adk_eval.prompt.{key_of_criterion(name)}" for name in prompts or (criterion,)]
 
 
 SCHEMA = "1"

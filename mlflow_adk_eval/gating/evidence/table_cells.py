@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mlflow_adk_eval.config.eval_config import EFFICIENCY, CriterionSettings, CustomSettings, JudgedSettings, RubricSettings
+from mlflow_adk_eval.config.criteria import CriterionSettings, CustomSettings, JudgedSettings, RubricSettings
+from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.criteria.rubrics import has_rubrics
 from mlflow_adk_eval.errors import InputError, shown
 from mlflow_adk_eval.evalset import EvalCase
@@ -17,9 +18,6 @@ from mlflow_adk_eval.gating.evidence.table_rows import Row, Rows, place, read_ro
 from mlflow_adk_eval.results.outcomes import TOLERANCE, CaseResult, CriterionResult, Errored, Outcome, Scored, Skipped, Vote, case_outcome
 from mlflow_adk_eval.results.table import case_column, columns_of
 from mlflow_adk_eval.results.votes import judged_criteria, parse_votes
-
-_FIRST_TURN_COMPARED = "per_turn_user_simulator_quality_v1"
-"""The criterion whose first turn is compared with the starting prompt, without a judge."""
 
 Cells = frozenset[tuple[str, int, int, str]]
 """Cells by case, run, turn and criterion."""
@@ -71,24 +69,16 @@ def _voteless(documents: Documents, cases: Iterable[CaseResult], cast: Cells) ->
 
 def _asked(criterion: str, settings: CriterionSettings | None, index: int, score: float) -> bool:
     """Whether a score can only come from a judge."""
-    if not isinstance(settings, JudgedSettings) or (criterion == _FIRST_TURN_COMPARED and index == 0):
+    if not isinstance(settings, JudgedSettings):
         return False
-    return score > settings.bounds[0] + TOLERANCE
+    spec = CRITERIA[criterion]
+    return index >= spec.judged_from_turn and abs(score - spec.worst) > TOLERANCE
 
 
 Bounds = tuple[float, float]
 
 _LARGEST = 1e150
 """Beyond it the sums and squares of scores would be no numbers any more."""
-
-_WHOLE_CASE = {
-    "final_session_state",
-    "multi_turn_task_success_v1",
-    "multi_turn_trajectory_quality_v1",
-    "multi_turn_tool_use_quality_v1",
-    "rubric_based_multi_turn_trajectory_quality_v1",
-}
-"""The criteria with one cell per case. Those of the user's own have one per case or one per turn; all others one per turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +116,9 @@ def _case_result(documents: Documents, case: EvalCase, rows: Sequence[Row]) -> t
     """Return one case run, and what is wrong with it."""
     known = set(documents.table.columns)
     informative = (
-        name for name in EFFICIENCY if name not in documents.config.criteria_of(case.eval_id) and known.issuperset(columns_of(name))
+        name
+        for name in CRITERIA.informative
+        if name not in documents.config.criteria_of(case.eval_id) and known.issuperset(columns_of(name))
     )
     read = [_read(documents, case, name, rows) for name in (*planned(documents.config, case), *informative)]
     result = CaseResult(
@@ -200,7 +192,7 @@ def _gaps(case: EvalCase, name: str, settings: CriterionSettings, cells: Sequenc
     """Return the places of the turns that must have a cell and have none."""
     empty = {index: where for index, (where, cell) in enumerate(zip(at, cells, strict=True)) if cell is None}
     last = list(at[-1:]) if len(empty) == len(cells) else []
-    if name in _WHOLE_CASE or isinstance(settings, CustomSettings):
+    if isinstance(settings, CustomSettings) or CRITERIA[name].scope == "case":  # a metric of the user's own has one cell or one per turn
         return last
     if isinstance(settings, RubricSettings):  # a turn without a rubric of its own or its case's has no cell
         return [where for index, where in empty.items() if has_rubrics(name, settings, case, index)] or last

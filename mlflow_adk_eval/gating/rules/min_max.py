@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mlflow_adk_eval.analysis.calibration.calibration import calibration_problems, corrected_of, load_calibration
 from mlflow_adk_eval.analysis.stats import Interval, mean_interval
-from mlflow_adk_eval.config.eval_config import JudgedSettings
+from mlflow_adk_eval.config.criteria import JudgedSettings
 from mlflow_adk_eval.gating.evidence.read import Examined
 from mlflow_adk_eval.gating.policy.model import Policy, Use
 from mlflow_adk_eval.gating.rules.checks import (
