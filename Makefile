@@ -48,7 +48,8 @@ types: $(VENV)/.dev ## mypy and pyright, both strict
 imports: $(VENV)/.dev ## The layers
 	$(BIN)/lint-imports
 
-docs: $(VENV)/.dev ## The code blocks of README, docs and docstrings
+docs: $(VENV)/.dev ## The code blocks of README, docs and docstrings, and the tables of criteria
+	$(BIN)/python docs/criteria_table.py --check
 	$(BIN)/pytest -q -p no:randomly README.md docs mlflow_adk_eval
 
 bench: $(VENV)/.bench ## The benchmarks, beside google-adk and MLflow

@@ -15,7 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from mlflow_adk_eval.analysis.stats import mean_interval
-from mlflow_adk_eval.config.eval_config import EFFICIENCY, dumps_config
+from mlflow_adk_eval.config.eval_config import dumps_config
+from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import dumps
 from mlflow_adk_eval.evalset.digest import canonical_json
@@ -227,7 +228,7 @@ def metrics_of(report: Report) -> Iterator[tuple[str, float]]:
 
 def _intervals(report: Report) -> Iterator[tuple[str, float]]:
     for name, summary in report.summaries().items():
-        interval = mean_interval(summary.case_scores, proportion=name not in EFFICIENCY)
+        interval = mean_interval(summary.case_scores, proportion=not CRITERIA.is_quantity(name))
         yield from zip((f"{key_of_criterion(name)}/ci_low", f"{key_of_criterion(name)}/ci_high"), interval or (), strict=False)
     for line in pass_hat_lines(report.repeats) if report.num_runs > 1 else ():
         yield from zip((f"pass_hat_{line.k}_ci_low", f"pass_hat_{line.k}_ci_high"), line.interval or (), strict=False)

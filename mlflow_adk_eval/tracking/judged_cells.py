@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from mlflow_adk_eval.analysis.calibration.calibration import outcomes_of
 from mlflow_adk_eval.analysis.calibration.labels import Judged, Unit, Units
-from mlflow_adk_eval.config.eval_config import CriterionSettings, EvalConfig, RubricSettings
+from mlflow_adk_eval.config.criteria import CriterionSettings, RubricSettings
+from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.criteria.rubrics import TRAJECTORY, rubrics_of_conversation, rubrics_of_turn, turns_of
 from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.evalset import EvalCase

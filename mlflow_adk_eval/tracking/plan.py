@@ -16,7 +16,7 @@ from mlflow_adk_eval.analysis.stats import (
     rate_cases_needed,
 )
 from mlflow_adk_eval.analysis.stats.spread import Source, Spread, spread_of
-from mlflow_adk_eval.config.eval_config import EFFICIENCY
+from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import TrackingError, UsageError, did_you_mean
 from mlflow_adk_eval.gating.evidence.integrity import integrity_problems, read_documents, state_problems
 from mlflow_adk_eval.gating.evidence.table import read_cases
@@ -197,13 +197,13 @@ def _chosen(report: Report, found: Mapping[str, Values], criteria: Sequence[str]
 def _need(name: str, values: Values, before: Values | None, terms: _Terms) -> Need:
     middle = mean(value for runs in values.values() for value in runs)
     spread = spread_of(values, before, terms.num_runs, confidence=terms.confidence)
-    drop = terms.detect * abs(middle) if name in EFFICIENCY else terms.detect
+    drop = terms.detect * abs(middle) if CRITERIA.is_quantity(name) else terms.detect
     detectable, needed = _sizes(spread, drop, len(values), terms)
     return Need(
         measure=name,
         cases=len(values),
         mean=middle,
-        interval=mean_interval(values, terms.confidence, proportion=name not in EFFICIENCY),
+        interval=mean_interval(values, terms.confidence, proportion=not CRITERIA.is_quantity(name)),
         test="mcnemar" if spread.passes else "permutation",
         spread=spread.value,
         source=spread.source,

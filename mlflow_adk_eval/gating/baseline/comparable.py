@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from mlflow_adk_eval.config.eval_config import CriterionSettings, EvalConfig, JudgedSettings, PairwiseSettings
+from mlflow_adk_eval.config.criteria import CriterionSettings, JudgedSettings
+from mlflow_adk_eval.config.eval_config import EvalConfig
+from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.gating.evidence.examine import ExaminedRun, ReadableRun
 from mlflow_adk_eval.gating.evidence.integrity import few, key_of_criterion, prompt_keys
@@ -116,7 +118,7 @@ def _other_criterion(candidate: ReadableRun, baseline: ReadableRun, criterion: s
     settings = [criteria[criterion] for criteria in (new.criteria, *new.case_criteria.values()) if criterion in criteria]
     if any(isinstance(found, JudgedSettings) for found in settings):
         yield from _other_judge(candidate, baseline, criterion)
-    if any(isinstance(found, PairwiseSettings) for found in settings):
+    if settings and criterion in CRITERIA and "baseline" in CRITERIA[criterion].needs:
         yield from _other_params(candidate, baseline, ["adk_eval.baseline"], f"has a different baseline of {criterion}", both=False)
 
 

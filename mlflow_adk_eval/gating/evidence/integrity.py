@@ -17,7 +17,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from mlflow_adk_eval.config.eval_config import EvalConfig, FinalStateSettings, parse_config
+from mlflow_adk_eval.config.eval_config import EvalConfig, parse_config
+from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import ConfigError, InputError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet, eval_set_digest
 from mlflow_adk_eval.evalset.parse import decode, parse
@@ -25,8 +26,6 @@ from mlflow_adk_eval.results.table import Table, parse_table
 
 _LONGEST = 200
 _FOREIGN = re.compile(r"[^\w.\- :]")
-_FURTHER_PROMPTS = {"per_turn_user_simulator_quality_v1": ("per_turn_user_simulator_stop",)}
-"""The prompts of a criterion that are not called as itself."""
 
 
 def key_of_criterion(criterion: str) -> str:
@@ -50,7 +49,8 @@ def prompt_keys(criterion: str) -> list[str]:
     >>> prompt_keys("per_turn_user_simulator_quality_v1")
     ['adk_eval.prompt.per_turn_user_simulator_quality_v1', 'adk_eval.prompt.per_turn_user_simulator_stop']
     """
-    return [f"adk_eval.prompt.{key_of_criterion(name)}" for name in (criterion, *_FURTHER_PROMPTS.get(criterion, ()))]
+    prompts = CRITERIA[criterion].prompts if criterion in CRITERIA else ()
+    return [f"adk_eval.prompt.{key_of_criterion(name)}" for name in prompts or (criterion,)]
 
 
 SCHEMA = "1"
@@ -225,12 +225,7 @@ class Documents:
 
 def planned(config: EvalConfig, case: EvalCase) -> list[str]:
     """Return the criteria that decide a case, in the order of the config, as the evaluation plans them."""
-    stateless = not case.final_session_state
-    return [
-        name
-        for name, settings in config.criteria_of(case.eval_id).items()
-        if not (stateless and isinstance(settings, FinalStateSettings) and settings.only_where_expected)
-    ]
+    return list(config.planned(case))
 
 
 def read_documents(evidence: Evidence) -> tuple[Documents | None, list[str]]:

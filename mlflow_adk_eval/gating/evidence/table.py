@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mlflow_adk_eval.config.eval_config import EFFICIENCY, CriterionSettings, CustomSettings, JudgedSettings, RubricSettings
+from mlflow_adk_eval.config.criteria import CriterionSettings, CustomSettings, JudgedSettings, RubricSettings
+from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.criteria.rubrics import has_rubrics
 from mlflow_adk_eval.errors import InputError, shown
 from mlflow_adk_eval.evalset import EvalCase
@@ -22,16 +23,6 @@ from mlflow_adk_eval.results.outcomes import TOLERANCE, CaseResult, CriterionRes
 from mlflow_adk_eval.results.table import case_column, columns_of
 from mlflow_adk_eval.results.votes import judged_criteria, parse_votes
 
-_FIRST_TURN_COMPARED = "per_turn_user_simulator_quality_v1"
-"""The criterion whose first turn is compared with the starting prompt, without a judge."""
-_WHOLE_CASE = {
-    "final_session_state",
-    "multi_turn_task_success_v1",
-    "multi_turn_trajectory_quality_v1",
-    "multi_turn_tool_use_quality_v1",
-    "rubric_based_multi_turn_trajectory_quality_v1",
-}
-"""The criteria with one cell per case. Those of the user's own have one per case or one per turn; all others one per turn."""
 _LARGEST = 1e150
 """Beyond it the sums and squares of scores would be no numbers any more."""
 
@@ -150,7 +141,9 @@ def _case_result(documents: Documents, case: EvalCase, rows: Sequence[Row]) -> t
     """Return one case run, and what is wrong with it."""
     known = set(documents.table.columns)
     informative = (
-        name for name in EFFICIENCY if name not in documents.config.criteria_of(case.eval_id) and known.issuperset(columns_of(name))
+        name
+        for name in CRITERIA.informative
+        if name not in documents.config.criteria_of(case.eval_id) and known.issuperset(columns_of(name))
     )
     read = [_read(documents, case, name, rows) for name in (*planned(documents.config, case), *informative)]
     result = CaseResult(
@@ -224,7 +217,7 @@ def _gaps(case: EvalCase, name: str, settings: CriterionSettings, cells: Sequenc
     """Return the places of the turns that must have a cell and have none."""
     empty = {index: where for index, (where, cell) in enumerate(zip(at, cells, strict=True)) if cell is None}
     last = list(at[-1:]) if len(empty) == len(cells) else []
-    if name in _WHOLE_CASE or isinstance(settings, CustomSettings):
+    if isinstance(settings, CustomSettings) or CRITERIA[name].scope == "case":  # a metric of the user's own has one cell or one per turn
         return last
     if isinstance(settings, RubricSettings):  # a turn without a rubric of its own or its case's has no cell
         return [where for index, where in empty.items() if has_rubrics(name, settings, case, index)] or last
@@ -275,6 +268,7 @@ def missing_votes(documents: Documents, cases: Iterable[CaseResult], votes: Iter
 
 def _needs_judge(settings: CriterionSettings | None, criterion: str, index: int, score: float) -> bool:
     """Whether a score can only come from a judge."""
-    if not isinstance(settings, JudgedSettings) or (criterion == _FIRST_TURN_COMPARED and index == 0):
+    if not isinstance(settings, JudgedSettings):
         return False
-    return score > settings.bounds[0] + TOLERANCE
+    spec = CRITERIA[criterion]
+    return index >= spec.judged_from_turn and abs(score - spec.worst) > TOLERANCE

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mlflow_adk_eval.config.eval_config import EFFICIENCY, SETTINGS
+from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import did_you_mean
 from mlflow_adk_eval.gating.evidence.integrity import few
 from mlflow_adk_eval.gating.policy.model import AGENT, COST, Price
@@ -181,7 +181,7 @@ def measure(name: str, source: Source) -> Measured | str:
         return OF_A_CRITERION[suffix](criterion, source)
     known = [*report.criteria, *OF_ALL, "pass^1", *(f"{name}/{suffix}" for name in report.criteria for suffix in OF_A_CRITERION)]
     hint = did_you_mean(name, known) or f"It has {', '.join(report.criteria) or 'no criterion'}; besides, there are {', '.join(OF_ALL)}"
-    if (criterion or name) in SETTINGS and criterion not in report.criteria:
+    if (criterion or name) in CRITERIA and criterion not in report.criteria:
         return f"the run has no criterion {criterion or name}. {hint}"
     return f"the run has no measure {name!r}. {hint}"
 
@@ -226,7 +226,7 @@ def _criterion(name: str, report: Report) -> Measured:
         missing=missing,
         greater_is_better=report.config.greater_is_better(name),
         bounds=(low, high) if math.isfinite(low) and math.isfinite(high) else None,
-        proportion=name not in EFFICIENCY and (low, high) == SHARE,
+        proportion=not CRITERIA.is_quantity(name) and (low, high) == SHARE,
     )
 
 
