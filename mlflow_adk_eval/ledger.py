@@ -22,7 +22,22 @@ from typing import Any, Literal, Self
 from mlflow_adk_eval.errors import UsageError, shown
 from mlflow_adk_eval.evalset.digest import canonical_json
 from mlflow_adk_eval.judge.protocol import Answer
+from mlflow_adk_eval.judge.setup import LedgerSource
 from mlflow_adk_eval.redact import secret_values
+
+__all__ = [
+    "DEFAULT",
+    "VARIABLE",
+    "CallCache",
+    "LedgerSource",
+    "SecretMask",
+    "StartedRun",
+    "connect",
+    "ledger_path",
+    "nearest_folder",
+    "opened",
+    "wrong",
+]
 
 DEFAULT = Path(".adk_eval") / "ledger.sqlite"
 """Where the ledger is, from the working directory."""
@@ -173,9 +188,6 @@ def wrong(path: Path, error: Exception) -> str:
     damaged = isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError)
     return f"{path}: {'this is no ledger, or a damaged one' if damaged else 'the ledger cannot be used'} ({error}); {_WAY_OUT}"
 
-
-LedgerSource = str | Path | Literal[False] | None
-"""The file; ``off`` or ``False``: nothing is kept; ``None``: as ``ADK_EVAL_LEDGER`` says, else `DEFAULT`."""
 
 _DAY_S = 86_400.0
 

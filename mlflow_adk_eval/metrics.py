@@ -19,9 +19,10 @@ from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
 from mlflow_adk_eval.config.inputs import ConfigSource
 from mlflow_adk_eval.errors import did_you_mean
 from mlflow_adk_eval.evalset.parse import decode, read_text
-from mlflow_adk_eval.integrations.functions import JudgeArgs, criterion_functions
+from mlflow_adk_eval.integrations.functions import criterion_functions
+from mlflow_adk_eval.integrations.scoring import scoring
 from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.session import BudgetSource, JudgeSource
+from mlflow_adk_eval.judge.setup import BudgetSource, JudgeArgs, JudgeSource
 from mlflow_adk_eval.ledger import LedgerSource
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def from_config(
     from mlflow_adk_eval.integrations.classic_metrics import metrics_of  # noqa: PLC0415 - mlflow takes seconds
 
     judging = JudgeArgs(judge=judge, judge_options=judge_options, budget=budget, ledger=ledger, rejudge_failed=rejudge_failed)
-    return metrics_of(judging.scoring(config), own_judge=judge is not None)
+    return metrics_of(scoring(config, **judging), own_judge=judge is not None)
 
 
 def thresholds(
@@ -94,7 +95,7 @@ def _is_config(source: Any) -> bool:
 def _metric(config: EvalConfig, name: str, judging: JudgeArgs) -> EvaluationMetric:
     from mlflow_adk_eval.integrations.classic_metrics import metric_of  # noqa: PLC0415 - mlflow takes seconds
 
-    return metric_of(judging.scoring(config), name, own_judge=judging.judge is not None)
+    return metric_of(scoring(config, **judging), name, own_judge=judging.get("judge") is not None)
 
 
 _CRITERIA = criterion_functions(_metric, __name__)

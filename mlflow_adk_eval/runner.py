@@ -32,13 +32,8 @@ from mlflow_adk_eval.evalset import EvalCase, EvalSet
 from mlflow_adk_eval.evalset.conversation import Origin
 from mlflow_adk_eval.evalset.parse import no_collection, no_rescanning
 from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.session import (
-    BudgetSource,
-    JudgeSession,
-    JudgeSetup,
-    JudgeSource,
-    judge_setup,
-)
+from mlflow_adk_eval.judge.session import JudgeSession
+from mlflow_adk_eval.judge.setup import BudgetSource, JudgeSetup, JudgeSource, judge_setup
 from mlflow_adk_eval.ledger import LedgerSource, opened
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult
 from mlflow_adk_eval.results.report import Report
@@ -298,7 +293,7 @@ def score(  # noqa: PLR0913 - one function is the whole of it
     """
     loaded, chosen = load_inputs(eval_set, config)
     recording = load_recording(actual)
-    setup = judge_setup(judge, judge_options, budget, rejudge_failed=rejudge_failed)
+    setup = judge_setup(judge=judge, judge_options=judge_options, budget=budget, ledger=ledger, rejudge_failed=rejudge_failed)
     beside = None if baseline is None else load_recording(baseline)
     with opened(ledger) as kept:
         report = run(loaded, recording, chosen, Options(judges=replace(setup, answers=kept), progress=progress, baseline=beside))
@@ -368,7 +363,7 @@ def record(  # noqa: PLR0913 - one function is the whole of it
             num_runs=num_runs,
             concurrency=concurrency,
             progress=progress,
-            judges=replace(judge_setup(None, None, budget), answers=kept),
+            judges=replace(judge_setup(budget=budget), answers=kept),
             user_simulator=user_simulator,
         )
         tape = Tape(loaded, speaker, chosen, options, agent_version)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
 from mlflow_adk_eval.config.inputs import ConfigSource
-from mlflow_adk_eval.integrations.functions import JudgeArgs, criterion_functions
+from mlflow_adk_eval.integrations.functions import criterion_functions
 from mlflow_adk_eval.integrations.genai_scorers import expectation_scorers, scorers_of, stored
 from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.session import BudgetSource, JudgeSource
+from mlflow_adk_eval.judge.setup import BudgetSource, JudgeArgs, JudgeSource
 from mlflow_adk_eval.ledger import LedgerSource
 
 if TYPE_CHECKING:

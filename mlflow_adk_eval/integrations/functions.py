@@ -3,40 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from inspect import Parameter, Signature
-from typing import Any, TypeVar
+from inspect import Parameter, Signature, signature
+from typing import Any, TypeVar, cast
 
 from pydantic.fields import FieldInfo
 
 from mlflow_adk_eval.config.criteria import Settings
 from mlflow_adk_eval.config.eval_config import DEFAULT_CONFIG, SETTINGS, EvalConfig
-from mlflow_adk_eval.config.inputs import ConfigSource
 from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS
 from mlflow_adk_eval.errors import ConfigError, Problem, did_you_mean
 from mlflow_adk_eval.evalset.models import Model
-from mlflow_adk_eval.integrations.scoring import Scoring, criterion_config, scoring
-from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.session import BudgetSource, JudgeSource
-from mlflow_adk_eval.ledger import LedgerSource
+from mlflow_adk_eval.integrations.scoring import criterion_config
+from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgeArgs:
-    """What the caller of a door says of judges."""
-
-    judge: JudgeSource = None
-    judge_options: JudgeOptions | None = None
-    budget: BudgetSource = None
-    ledger: LedgerSource = None
-    rejudge_failed: bool = False
-
-    def scoring(self, config: ConfigSource) -> Scoring:
-        """Return the criteria of a config, judged as these arguments say; see `doors.scoring.scoring` for what it raises."""
-        return scoring(config, **{field.name: getattr(self, field.name) for field in fields(self)})
-
+_JUDGE_KEYWORDS = signature(judge_setup).parameters
+"""Of every function, after the settings of its criterion."""
 
 ABOUT: Mapping[str, str] = {
     "tool_trajectory_avg_score": "1 for each turn whose tool calls match the expected ones, else 0",
@@ -101,13 +85,12 @@ def criterion_functions(make: Callable[[EvalConfig, str, JudgeArgs], T], module:
 
 def _function(name: str, make: Callable[[EvalConfig, str, JudgeArgs], T], module: str) -> Callable[..., T]:
     parameters = _parameters(name)
-    judging = {field.name for field in fields(JudgeArgs)}
 
     def function(**given: Any) -> T:
         _refuse_unknown(name, given, parameters)
-        settings = {key: _plain(value) for key, value in given.items() if key not in judging}
+        settings = {key: _plain(value) for key, value in given.items() if key not in _JUDGE_KEYWORDS}
         config = criterion_config(name, _defaults(name) | settings)
-        return make(config, name, JudgeArgs(**{key: value for key, value in given.items() if key in judging}))
+        return make(config, name, cast("JudgeArgs", {key: value for key, value in given.items() if key in _JUDGE_KEYWORDS}))
 
     function.__name__ = function.__qualname__ = name
     function.__module__ = module
@@ -128,9 +111,7 @@ def _parameters(name: str) -> dict[str, Parameter]:
         key: Parameter(key, Parameter.KEYWORD_ONLY, default=_defaults(name).get(key, _default(field)), annotation=field.annotation)
         for key, field in SETTINGS[name].model_fields.items()
     }
-    for field in fields(JudgeArgs):
-        known[field.name] = Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
-    return known
+    return known | dict(_JUDGE_KEYWORDS)
 
 
 def _default(field: FieldInfo) -> Any:

@@ -7,11 +7,11 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, is_dataclass
 from functools import cache, partial
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import mlflow
 from mlflow.entities import AssessmentError, AssessmentSource, Feedback, Trace
@@ -21,10 +21,10 @@ from pydantic import Field, PrivateAttr
 from mlflow_adk_eval.config.eval_config import EvalConfig, parse_config
 from mlflow_adk_eval.errors import AdkEvalError, UsageError
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.integrations.functions import JudgeArgs
 from mlflow_adk_eval.integrations.genai_rows import row_of_record, row_of_session
-from mlflow_adk_eval.integrations.scoring import explained
+from mlflow_adk_eval.integrations.scoring import explained, scoring
 from mlflow_adk_eval.judge import JudgeOptions
+from mlflow_adk_eval.judge.setup import JudgeArgs
 from mlflow_adk_eval.redact import secrets_of
 from mlflow_adk_eval.results.findings import Finding, findings_of, votes_by_turn
 from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored, reaches, reason_of, status_of
@@ -76,7 +76,7 @@ class Shared:
         self.config = config
         self.judging = judging
         self._lock = threading.Lock()
-        self._scoring: Scoring | None = judging.scoring(config)
+        self._scoring: Scoring | None = scoring(config, **judging)
         self._warned = False
 
     @property
@@ -84,7 +84,7 @@ class Shared:
         """The criteria, made ready anew in a process that got them from another one."""
         with self._lock:
             if self._scoring is None:
-                self._scoring = self.judging.scoring(self.config)
+                self._scoring = scoring(self.config, **self.judging)
             return self._scoring
 
     def warn(self, *, stacklevel: int) -> None:
@@ -100,11 +100,10 @@ class Shared:
         Raises:
             UsageError: if the judge is an object, which no JSON text can hold.
         """
-        judge = self.judging.judge
+        judge = self.judging.get("judge")
         if judge is not None and not isinstance(judge, str):
             raise UsageError(f"a scorer whose judge is a {type(judge).__name__} cannot be stored: name a model as its judge instead")
-        given = {field.name: getattr(self.judging, field.name) for field in fields(self.judging)}
-        return {"config": self.config.to_json(), **{name: _plain(value) for name, value in given.items() if value is not None}}
+        return {"config": self.config.to_json(), **{name: _plain(value) for name, value in self.judging.items() if value is not None}}
 
     def __getstate__(self) -> Json:
         return {"config": self.config, "judging": self.judging}
@@ -356,6 +355,6 @@ def stored(criterion: str, given: str, *, session_level: bool = False) -> Scorer
     told: Json = json.loads(given)
     options = told.pop("judge_options", None)
     config = parse_config(told.pop("config"), f"the stored scorer {criterion}")
-    judging = JudgeArgs(judge_options=JudgeOptions(**options) if options else None, **told)
+    judging = cast("JudgeArgs", told | ({"judge_options": JudgeOptions(**options)} if options else {}))
     made = scorers_of(config, judging, session_level=session_level)
     return next(one for one in made if isinstance(one, CriterionScorer) and one.criterion == criterion)

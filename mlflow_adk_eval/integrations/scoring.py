@@ -25,13 +25,8 @@ from mlflow_adk_eval.criteria import plan
 from mlflow_adk_eval.errors import AdkEvalError, UsageError, did_you_mean
 from mlflow_adk_eval.evalset import EvalCase, EvalSet
 from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.session import (
-    BudgetSource,
-    JudgeSession,
-    JudgeSetup,
-    JudgeSource,
-    judge_setup,
-)
+from mlflow_adk_eval.judge.session import JudgeSession
+from mlflow_adk_eval.judge.setup import BudgetSource, JudgeSetup, JudgeSource, judge_setup
 from mlflow_adk_eval.ledger import LedgerSource, opened
 from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Outcome, Scored, reason_of
 from mlflow_adk_eval.results.usage import JudgeUsage
@@ -227,7 +222,8 @@ def scoring(
         InputError: with every problem of the config.
         JudgeError: if a judge cannot be had.
     """
-    return Scoring(load_config(config), judge_setup(judge, judge_options, budget, rejudge_failed=rejudge_failed), ledger)
+    setup = judge_setup(judge=judge, judge_options=judge_options, budget=budget, ledger=ledger, rejudge_failed=rejudge_failed)
+    return Scoring(load_config(config), setup, ledger)
 
 
 def criterion_config(name: str, settings: Mapping[str, Any]) -> EvalConfig:

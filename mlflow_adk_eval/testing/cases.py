@@ -14,7 +14,8 @@ from mlflow_adk_eval.agents.setup import UserSource, conversation_setups
 from mlflow_adk_eval.criteria import Plan, plan
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalCase
-from mlflow_adk_eval.judge.session import JudgeSession, JudgeSetup
+from mlflow_adk_eval.judge.session import JudgeSession
+from mlflow_adk_eval.judge.setup import JudgeSetup
 from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.runner import Player, judge_case

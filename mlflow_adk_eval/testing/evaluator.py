@@ -20,7 +20,7 @@ from mlflow_adk_eval.config.inputs import ConfigSource
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalSet, Invocation, migrate, parse_eval_set
 from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.session import BudgetSource, JudgeSetup, JudgeSource, judge_setup
+from mlflow_adk_eval.judge.setup import BudgetSource, JudgeSetup, JudgeSource, judge_setup
 from mlflow_adk_eval.ledger import LedgerSource, opened
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, reason_of
 from mlflow_adk_eval.results.report import Report
@@ -165,7 +165,7 @@ async def evaluate_agent(  # noqa: PLR0913, PLR0917 - the first ten are ADK's, i
     _refuse(artifact_service=artifact_service, eval_set_results_manager=eval_set_results_manager)
     files = read_files(eval_dataset_file_path_or_dir, config, initial_session=initial_session_file)
     agent = _Agent(agent_module, agent_name, Limits(case_s=case_timeout_s, turn_s=turn_timeout_s), user_simulator)
-    setup = judge_setup(judge, judge_options, budget)
+    setup = judge_setup(judge=judge, judge_options=judge_options, budget=budget)
     reports = await _reports(files, agent, num_runs, setup, ledger, concurrency)
     _conclude(files, reports, output_file=output_file, detailed=print_detailed_results)
     return reports

@@ -18,7 +18,7 @@ import pytest
 from mlflow_adk_eval.agents import Agent, Limits
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.errors import AdkEvalError, JudgeError, RunError
-from mlflow_adk_eval.judge.session import judge_setup
+from mlflow_adk_eval.judge.setup import judge_setup
 from mlflow_adk_eval.ledger import opened
 from mlflow_adk_eval.report.markdown import append_step_summary
 from mlflow_adk_eval.report.tally import CaseLine, case_line
@@ -172,7 +172,7 @@ class AdkSession:
         judge = model_or_object(options.judge, "--adk-judge", error=JudgeError)
         user_simulator = model_or_object(options.user_simulator, "--adk-user-simulator", error=JudgeError)
         with ExitStack() as resources:
-            setup = replace(judge_setup(judge, None, None), answers=resources.enter_context(opened(None)))
+            setup = replace(judge_setup(judge=judge), answers=resources.enter_context(opened(None)))
             cases = Cases(agent, setup, concurrency=options.concurrency, user_simulator=user_simulator)
             return _Ready(agent, cases, Waiting(cases), resources.pop_all())
 

@@ -18,7 +18,7 @@ from mlflow_adk_eval.config.inputs import ConfigSource, EvalSetSource, load_inpu
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.session import BudgetSource, JudgeSource, judge_setup
+from mlflow_adk_eval.judge.setup import BudgetSource, JudgeSource, judge_setup
 from mlflow_adk_eval.ledger import LedgerSource, opened
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import Options, Progress
@@ -116,7 +116,7 @@ def evaluate(  # noqa: PLR0913, PLR0917 - one function is the whole of it
         num_runs=num_runs,
         concurrency=concurrency,
         progress=progress,
-        judges=judge_setup(judge, judge_options, budget, rejudge_failed=rejudge_failed),
+        judges=judge_setup(judge=judge, judge_options=judge_options, budget=budget, ledger=ledger, rejudge_failed=rejudge_failed),
         user_simulator=user_simulator,
     )
     where = RunTarget(
@@ -167,7 +167,7 @@ async def aevaluate(  # noqa: PLR0913, PLR0917 - as evaluate
         num_runs=num_runs,
         concurrency=concurrency,
         progress=progress,
-        judges=judge_setup(judge, judge_options, budget, rejudge_failed=rejudge_failed),
+        judges=judge_setup(judge=judge, judge_options=judge_options, budget=budget, ledger=ledger, rejudge_failed=rejudge_failed),
         user_simulator=user_simulator,
     )
     where = RunTarget(

@@ -7,7 +7,8 @@ import pytest
 from mlflow_adk_eval.config.eval_config import DEFAULT_CONFIG, EFFICIENCY, parse_config
 from mlflow_adk_eval.criteria import plan
 from mlflow_adk_eval.errors import ConfigError, JudgeError
-from mlflow_adk_eval.judge.session import JudgeSession, JudgeSetup
+from mlflow_adk_eval.judge.session import JudgeSession
+from mlflow_adk_eval.judge.setup import JudgeSetup
 from tests.criteria.builders import RESPONSE, TRAJECTORY, case, cases, config, scenario, turn
 
 STATE = "final_session_state"

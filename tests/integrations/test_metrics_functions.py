@@ -22,7 +22,8 @@ from mlflow_adk_eval.config.eval_config import (
     VertexSettings,
 )
 from mlflow_adk_eval.errors import ConfigError, JudgeError, UsageError
-from mlflow_adk_eval.integrations.functions import ABOUT, JudgeArgs
+from mlflow_adk_eval.integrations.functions import ABOUT
+from mlflow_adk_eval.judge.setup import JudgeArgs
 from mlflow_adk_eval.testing import ScriptedJudge
 
 NAMES = list(SETTINGS)
@@ -149,7 +150,7 @@ class TestFromConfig:
 
     def test_takes_the_keywords_of_judges(self) -> None:
         assert list(inspect.signature(metrics.from_config).parameters) == ["config", *JUDGE_KEYWORDS]
-        assert list(inspect.signature(JudgeArgs).parameters) == JUDGE_KEYWORDS
+        assert list(JudgeArgs.__annotations__) == JUDGE_KEYWORDS
 
 
 class TestModule:

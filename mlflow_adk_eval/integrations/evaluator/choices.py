@@ -12,7 +12,7 @@ from mlflow_adk_eval.agents.setup import UserSource
 from mlflow_adk_eval.config.inputs import ConfigSource, EvalSetSource
 from mlflow_adk_eval.errors import UsageError, did_you_mean
 from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.session import BudgetSource, JudgeSource, judge_setup
+from mlflow_adk_eval.judge.setup import BudgetSource, JudgeSource, judge_setup
 from mlflow_adk_eval.ledger import LedgerSource
 from mlflow_adk_eval.runner import Options, Progress
 
@@ -59,7 +59,9 @@ class Choices:
         Args:
             concurrency: how many conversations are had at the same time where nothing is said.
         """
-        judges = judge_setup(self.judge, self.judge_options, self.budget, rejudge_failed=self.rejudge_failed)
+        judges = judge_setup(
+            judge=self.judge, judge_options=self.judge_options, budget=self.budget, ledger=self.ledger, rejudge_failed=self.rejudge_failed
+        )
         return Options(
             num_runs=self.num_runs,
             concurrency=concurrency if self.concurrency is None else self.concurrency,
