@@ -197,7 +197,7 @@ _PLAY = "SELECT body FROM play WHERE lineage = :lineage AND key = :key"
 _KEEP_PLAY = "INSERT OR REPLACE INTO play VALUES (:lineage, :key, :body, :now)"
 _BEGIN = """
 INSERT INTO run (run_id, lineage, eval_set_digest, config_digest, agent_name, agent_version, status, started_at)
-VALUES (:run_id, :run_id, :eval_set_digest, :config_digest, :agent_name, :agent_version, :status, :now)
+VALUES (:run_id, :lineage, :eval_set_digest, :config_digest, :agent_name, :agent_version, :status, :now)
 ON CONFLICT (run_id) DO UPDATE SET
     eval_set_digest = excluded.eval_set_digest, config_digest = excluded.config_digest, agent_name = excluded.agent_name,
     agent_version = excluded.agent_version, status = excluded.status, started_at = excluded.started_at
@@ -222,6 +222,8 @@ class StartedRun:
     """With its time zone; for a run that was gone on with, when that was."""
     status: Literal["running", "finished"] = "running"
     """A run that was killed stays ``running``."""
+    lineage: str = ""
+    """The name that it shares with all runs that go on with it; empty: its id. It counts only where the run is new."""
 
 
 class CallCache:
@@ -312,7 +314,7 @@ class CallCache:
             UsageError: if the file is none of ours or cannot be written to. It is found here, before anything is paid for.
         """
         with self._strict():
-            self._write(_BEGIN, {**asdict(run), "now": run.started_at.timestamp()})
+            self._write(_BEGIN, {**asdict(run), "lineage": run.lineage or run.run_id, "now": run.started_at.timestamp()})
 
     def finish(self, run_id: str) -> None:
         """Record that a run has ended with a result."""
@@ -333,7 +335,7 @@ class CallCache:
             connection.execute("UPDATE OR IGNORE play SET lineage = ? WHERE lineage = ?", (old, new))
 
     def scope(self, run_id: str) -> str:
-        """Return the name that a run shares with all that went on with it: the id of the first of them.
+        """Return the name that a run shares with all that went on with it: the lineage of the first of them.
 
         Raises:
             UsageError: if the file cannot be read.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import mlflow
-from mlflow.entities import AssessmentError, AssessmentSource, Feedback, Trace
+from mlflow.entities import Feedback, Trace
 from mlflow.genai.scorers.base import Scorer, ScorerKind, SerializedScorer
 from pydantic import Field, PrivateAttr
 
@@ -30,8 +30,9 @@ from mlflow_adk_eval.results.findings import Finding, findings_of, votes_by_turn
 from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored, reaches, reason_of, status_of
 from mlflow_adk_eval.results.table import cell_at
 from mlflow_adk_eval.tables.records import EXPECTATIONS
-from mlflow_adk_eval.tracking.judge_facts import judge_of, voting_metadata
-from mlflow_adk_eval.tracking.storable import Secrets, assessment_name, storable_text
+from mlflow_adk_eval.tracking.storable import assessment_name, storable_text
+from mlflow_adk_eval.tracking.trace_records import Assessed, assessment_of
+from mlflow_adk_eval.tracking.traces import feedback_of
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.integrations.scoring import Scoring
@@ -122,42 +123,19 @@ def _plain(value: Any) -> Any:
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
-_SCORED_BY = AssessmentSource(source_type="CODE", source_id="mlflow_adk_eval")
-
-
-def feedback_of(result: CriterionResult) -> Feedback:
+def _feedback_of(result: CriterionResult) -> Feedback:
     """Return the score with its reasons, or, where there is none, an error: never a zero in its place."""
-    secrets = secrets_of()
-    judge = judge_of(result.votes, secrets)
-    scored = isinstance(result.overall, Scored)
-    return Feedback(
-        name=assessment_name(result.criterion),
-        value=float(result.overall.score) if isinstance(result.overall, Scored) else None,
-        error=None if scored else _error(result, secrets),
-        rationale=(storable_text(explained(result), secrets) or None) if scored else None,
-        source=AssessmentSource(source_type="LLM_JUDGE", source_id=judge) if judge else _SCORED_BY,
-        metadata={
-            "status": status_of(result.overall),
-            "threshold": repr(result.threshold),
-            **(voting_metadata(_findings(result), secrets) if result.votes else {}),
-        },
-    )
+    secrets, overall = secrets_of(), result.overall
+    reason = explained(result) if isinstance(overall, Scored) else reason_of(overall)
+    outcome = (result.score, status_of(overall), storable_text(reason, secrets))
+    return feedback_of(assessment_of(result, outcome, result.votes, _findings(result), secrets))
 
 
-def unreadable(criterion: str, error: Exception) -> Feedback:
+def _unreadable(criterion: str, error: Exception) -> Feedback:
     """Return that a row does not say what the criterion could judge."""
     message = storable_text(str(error), secrets_of())
-    return Feedback(
-        name=assessment_name(criterion),
-        error=AssessmentError(error_code="ERROR", error_message=message),
-        source=_SCORED_BY,
-        metadata={"status": status_of(Errored(message))},
-    )
-
-
-def _error(result: CriterionResult, secrets: Secrets) -> AssessmentError:
-    code = "JUDGE_ERROR" if result.votes else {"skipped": "NOT_EVALUATED"}.get(status_of(result.overall), "ERROR")
-    return AssessmentError(error_code=code, error_message=storable_text(reason_of(result.overall), secrets))
+    metadata = {"status": status_of(Errored(message))}
+    return feedback_of(Assessed(name=assessment_name(criterion), code="ERROR", error=message, metadata=metadata))
 
 
 def _findings(result: CriterionResult) -> Sequence[Finding]:
@@ -187,10 +165,10 @@ class CriterionScorer(Scorer):  # type: ignore[misc]  # MLflow is not typed
         try:
             row = read()
         except AdkEvalError as error:
-            return unreadable(self.criterion, error)
+            return _unreadable(self.criterion, error)
         if not shared.scoring.concerns(row.case, self.criterion):
             return None
-        return feedback_of(shared.scoring.result(row, self.criterion))
+        return _feedback_of(shared.scoring.result(row, self.criterion))
 
     def sharing(self, shared: Shared) -> Self:
         """Return itself, with what it shares with the other scorers of its config."""

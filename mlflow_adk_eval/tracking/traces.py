@@ -174,21 +174,28 @@ def _assessments(run: Run, record: TraceRecord, trace_id: str, span_id: str, whe
     origin = {"mlflow.assessment.sourceRunId": run.run_id}
     place: dict[str, Any] = {"trace_id": trace_id, "span_id": span_id, "create_time_ms": when_ms, "last_update_time_ms": when_ms}
     for assessed in record.feedback:
-        yield Feedback(
-            name=assessed.name,
-            value=assessed.value,
-            error=_error(assessed),
-            rationale=assessed.rationale or None,
-            source=AssessmentSource(source_type="LLM_JUDGE", source_id=assessed.judge) if assessed.judge else _SCORED_BY,
-            metadata={**assessed.metadata, **origin},
-            **place,
-        )
+        yield feedback_of(assessed, origin, **place)
     for name, value in record.expectations.items():
         yield Expectation(name=name, value=value, source=_EXPECTED_BY, metadata=dict(origin), **place)
 
 
-def _error(assessed: Assessed) -> AssessmentError | None:
-    return AssessmentError(error_code=assessed.code, error_message=assessed.error) if assessed.code else None
+def feedback_of(assessed: Assessed, origin: Mapping[str, str] | None = None, **place: Any) -> Feedback:
+    """Return an assessment as MLflow's entity.
+
+    Args:
+        assessed: what it says.
+        origin: metadata that say where it came from.
+        **place: the trace, the span and the time that it belongs to, if they are known.
+    """
+    return Feedback(
+        name=assessed.name,
+        value=assessed.value,
+        error=AssessmentError(error_code=assessed.code, error_message=assessed.error) if assessed.code else None,
+        rationale=assessed.rationale or None,
+        source=AssessmentSource(source_type="LLM_JUDGE", source_id=assessed.judge) if assessed.judge else _SCORED_BY,
+        metadata={**assessed.metadata, **(origin or {})},
+        **place,
+    )
 
 
 def _spans(record: TraceRecord, trace_number: int, began_ns: int) -> Iterator[Span]:

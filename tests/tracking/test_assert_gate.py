@@ -15,7 +15,7 @@ from mlflow_adk_eval.errors import PolicyError, UsageError
 from mlflow_adk_eval.gating.api import MlflowStore
 from mlflow_adk_eval.gating.rules.decide import decide
 from mlflow_adk_eval.testing import ScriptedJudge, assert_gate
-from mlflow_adk_eval.tracking.replay import evidence_of_report
+from mlflow_adk_eval.tracking.bundle import evidence_of_report
 from tests.tracking.small import answering, expected_of, many
 
 TRAJECTORY, MATCH = "tool_trajectory_avg_score", "final_response_match_v2"

@@ -18,7 +18,7 @@ from mlflow_adk_eval.evalset.digest import canonical, canonical_json
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.evalset.parse import parse
 from mlflow_adk_eval.tables.records import CASE, EXPECTATIONS, record_of
-from mlflow_adk_eval.tracking.datasets.foreign import OTHERS, foreign_case
+from mlflow_adk_eval.tracking.foreign_records import OTHERS, foreign_case
 
 ORDER = "adk_eval.order"
 """The tag with a record's place in the eval set; MLflow keeps no order."""
