@@ -206,7 +206,7 @@ class CriterionScorer(Scorer):  # type: ignore[misc]  # MLflow is not typed
         signature = _SESSION if self.is_session_level_scorer else _ROW
         names = ("session", "expectations") if self.is_session_level_scorer else ("inputs", "outputs", "expectations", "trace")
         arguments = ", ".join(f"{name}={name}" for name in names)
-        made = f"stored({self.criterion!r}, {given!r}, session_level={self.is_session_level_scorer})"
+        call = f"stored({self.criterion!r}, {given!r}, session_level={self.is_session_level_scorer})"
         return asdict(
             SerializedScorer(
                 name=self.name,
@@ -214,7 +214,7 @@ class CriterionScorer(Scorer):  # type: ignore[misc]  # MLflow is not typed
                 aggregations=[one for one in self.aggregations or () if isinstance(one, str)] or None,
                 is_session_level_scorer=self.is_session_level_scorer,
                 timeout=self.timeout,
-                call_source=f"from mlflow_adk_eval.scorers import stored\n\nreturn {made}({arguments})",
+                call_source=f"from mlflow_adk_eval.scorers import stored\n\nreturn {call}({arguments})",
                 call_signature=signature,
                 original_func_name=self.criterion if self.criterion.isidentifier() else "criterion",
             )
@@ -308,8 +308,8 @@ def scorers_of(config: EvalConfig, judging: JudgeArgs, *, session_level: bool = 
 def _scorer(shared: Shared, criterion: str, *, session_level: bool) -> Scorer:
     settings = next(group[criterion] for group in _groups(shared.config) if criterion in group)
     chosen = SessionScorer if session_level else RowScorer
-    made = chosen(name=assessment_name(criterion), criterion=criterion, settings=settings.model_dump(mode="json", exclude_none=True))
-    return made.sharing(shared)
+    scorer = chosen(name=assessment_name(criterion), criterion=criterion, settings=settings.model_dump(mode="json", exclude_none=True))
+    return scorer.sharing(shared)
 
 
 def _groups(config: EvalConfig) -> tuple[Mapping[str, Any], ...]:
@@ -330,9 +330,9 @@ def stored(criterion: str, given: str, *, session_level: bool = False) -> Scorer
         given: config and judging, as JSON text.
         session_level: whether it is called with sessions.
     """
-    told: Json = json.loads(given)
-    options = told.pop("judge_options", None)
-    config = parse_config(told.pop("config"), f"the stored scorer {criterion}")
-    judging = cast("JudgeArgs", told | ({"judge_options": JudgeOptions(**options)} if options else {}))
-    made = scorers_of(config, judging, session_level=session_level)
-    return next(one for one in made if isinstance(one, CriterionScorer) and one.criterion == criterion)
+    loaded: Json = json.loads(given)
+    options = loaded.pop("judge_options", None)
+    config = parse_config(loaded.pop("config"), f"the stored scorer {criterion}")
+    judging = cast("JudgeArgs", loaded | ({"judge_options": JudgeOptions(**options)} if options else {}))
+    scorers = scorers_of(config, judging, session_level=session_level)
+    return next(one for one in scorers if isinstance(one, CriterionScorer) and one.criterion == criterion)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import partial
 from typing import Protocol, TypeVar, Unpack
 
 import anyio
@@ -30,7 +30,7 @@ from mlflow_adk_eval.criteria import CaseRun, Planned, apply, plan
 from mlflow_adk_eval.criteria.criterion import failed, result_of
 from mlflow_adk_eval.criteria.rubrics import unused_rubrics
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.evalset import EvalCase, EvalSet, eval_set_digest
+from mlflow_adk_eval.evalset import EvalCase, EvalSet
 from mlflow_adk_eval.evalset.conversation import Origin
 from mlflow_adk_eval.evalset.parse import no_collection, no_rescanning
 from mlflow_adk_eval.judge.session import JudgeSession
@@ -203,9 +203,9 @@ async def _result(criterion: Planned, run: CaseRun) -> CriterionResult:
 class Evaluation:
     """One eval set and one config, ready for an executor: everything that can be wrong with them is found when it is made.
 
-    It holds what is made of the inputs exactly once: the plan (the criteria of each case), the set-up of the conversations and the digest of
-    the eval set. Then it is executed once, as a whole by `execute`, or case by case by `execute_case` where the caller wants each result as
-    soon as it is there::
+    It holds what follows from the inputs, each of it exactly once: the plan (the criteria of each case) and the set-up of the conversations.
+    Then it is executed once, as a whole by `execute`, or case by case by `execute_case` where the caller wants each result as soon as it is
+    there::
 
         report = await Evaluation(eval_set, config, CaseExecutor(agent, Options(num_runs=3))).execute()
     """
@@ -225,11 +225,6 @@ class Evaluation:
         if self.plan.pairwise and executor.options.baseline is None:
             raise UsageError(f"{', '.join(self.plan.pairwise)}: wanted a baseline to compare with, given as baseline=")
         self._setups = conversation_setups(config, eval_set, executor.agent, executor.judges, executor.options.user_simulator)
-
-    @cached_property
-    def digest(self) -> str:
-        """The digest of the eval set, which takes as long as reading it."""
-        return eval_set_digest(self.eval_set)
 
     @property
     def agent(self) -> Agent:

@@ -94,12 +94,12 @@ def record(eval_set: EvalSetSource, agent: Any, config: ConfigSource = None, **o
     """
     loaded, chosen = load_inputs(eval_set, config)
     limits = Limits(case_s=options.get("case_timeout_s"), turn_s=options.get("turn_timeout_s"))
-    speaker = resolve_agent(agent, agent_name=options.get("agent_name"), limits=limits, eval_set=loaded)
+    resolved = resolve_agent(agent, agent_name=options.get("agent_name"), limits=limits, eval_set=loaded)
     save_to = options.get("save_to")
     judges = judge_setup(**selected(options, JudgeArgs))
     with opened(judges.ledger) as ledger:
         how = Options(**selected(options, Options) | {"judges": replace(judges, answers=ledger)})
-        recorder = Recorder(loaded, speaker, chosen, how, options.get("agent_version", ""))
+        recorder = Recorder(loaded, resolved, chosen, how, options.get("agent_version", ""))
         try:
             wait(recorder.run)
         finally:

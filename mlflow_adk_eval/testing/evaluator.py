@@ -333,5 +333,5 @@ def _flaky(reports: Sequence[Report]) -> Iterator[str]:
 
 
 def _failure(file: EvalFile, report: Report, case: CaseResult) -> str:
-    told = textwrap.indent(text_of(failure_of(case, report.config)), "  ")
-    return f"{kind_of(case)}: {report.label(case)} ({file.path})\n{told}"
+    explanation = textwrap.indent(text_of(failure_of(case, report.config)), "  ")
+    return f"{kind_of(case)}: {report.label(case)} ({file.path})\n{explanation}"

@@ -151,9 +151,11 @@ def inputs_of(
 
 
 class LoggedEvaluation:
-    """An `Evaluation` with the ledger of what was paid for and the run that its report is logged as.
+    """An `Evaluation` with the digest of its eval set, the ledger of what was paid for and the run that its report is logged as.
 
-    When it is made, everything is checked and nothing is started; it is executed once.
+    Constructing it checks everything and starts nothing. It is executed once, by `execute` or by `aexecute`: the run is opened, the agent has
+    its conversations, the judges judge, and MLflow gets the report. Whatever interrupts that marks the run, and leaves in the ledger what
+    was paid for.
     """
 
     def __init__(

@@ -176,13 +176,13 @@ def _calls(
 
 
 def _models(actual: Invocation) -> Iterator[ModelCall]:
-    made = 0
+    tool_calls = 0
     for event in actual.events:
         if event.usage_metadata is not None or event.model_version is not None:
             counted = tokens_of([event.usage_metadata]) if event.usage_metadata else {}
             tokens = {name: int(counted.get(name, 0)) for name in TOKENS} if counted else None
-            yield ModelCall(model=event.model_version or "model", after=made, tokens=tokens)
-        made += sum(part.function_call is not None for part in (event.content.parts if event.content else None) or ())
+            yield ModelCall(model=event.model_version or "model", after=tool_calls, tokens=tokens)
+        tool_calls += sum(part.function_call is not None for part in (event.content.parts if event.content else None) or ())
 
 
 def _feedback(case: CaseResult, cast: Cast, row: Mapping[str, Any], verdict: str | None, secrets: Secrets) -> Iterator[Assessed]:
@@ -211,7 +211,7 @@ def assessment_of(
     findings: Sequence[Finding],
     secrets: Secrets,
 ) -> Assessed:
-    """Return what a criterion made of a turn or a case, as MLflow is told of it.
+    """Return what a criterion made of a turn or a case, as MLflow is to keep it.
 
     Args:
         result: the criterion's.

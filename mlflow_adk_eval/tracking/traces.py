@@ -135,12 +135,12 @@ def _stored(client: MlflowClient, run: Run) -> dict[str, _Stored]:
 def _trace(run: Run, record: TraceRecord, after_ms: int) -> Trace:
     """Return a record as MLflow's entities. The first one is the latest, since MLflow lists the latest first."""
     trace_id = trace_id_of(run, record)
-    began_ms = run.started_ms + after_ms
-    spans = list(_spans(record, int(trace_id.removeprefix("tr-"), 16), began_ms * 1_000_000))
+    started_ms = run.started_ms + after_ms
+    spans = list(_spans(record, int(trace_id.removeprefix("tr-"), 16), started_ms * 1_000_000))
     info = TraceInfo(
         trace_id=trace_id,
         trace_location=TraceLocation.from_experiment_id(run.experiment_id),
-        request_time=began_ms,
+        request_time=started_ms,
         execution_duration=record.duration_ms,
         state=TraceState.ERROR if record.error else TraceState.OK,
         request_preview=record.request_preview,
@@ -159,15 +159,15 @@ def _trace(run: Run, record: TraceRecord, after_ms: int) -> Trace:
             "adk.invocation_index": str(record.invocation_index),
             **_ending(record),
         },
-        assessments=list(_assessments(run, record, trace_id, spans[0].span_id, began_ms)),
+        assessments=list(_assessments(run, record, trace_id, spans[0].span_id, started_ms)),
     )
     return info, spans
 
 
 def _ending(record: TraceRecord) -> dict[str, str]:
     """Return the tags by which the last turns of simulated conversations can be found."""
-    told = {"adk_eval.ending": record.ending, "adk_eval.ending_detail": fitted(record.ending_detail, _LONGEST_NAME)}
-    return {name: text for name, text in told.items() if text}
+    tags = {"adk_eval.ending": record.ending, "adk_eval.ending_detail": fitted(record.ending_detail, _LONGEST_NAME)}
+    return {name: text for name, text in tags.items() if text}
 
 
 def _assessments(run: Run, record: TraceRecord, trace_id: str, span_id: str, when_ms: int) -> Iterator[Assessment]:
@@ -198,25 +198,25 @@ def feedback_of(assessed: Assessed, origin: Mapping[str, str] | None = None, **p
     )
 
 
-def _spans(record: TraceRecord, trace_number: int, began_ns: int) -> Iterator[Span]:
-    """Yield the turn and, inside it, each call of a model or tool. When they were made is not known, only in which order."""
+def _spans(record: TraceRecord, trace_number: int, started_ns: int) -> Iterator[Span]:
+    """Yield the turn and, inside it, each call of a model or tool. When they took place is not known, only in which order."""
     root = _context(trace_number, 0)
     status = Status(StatusCode.ERROR, record.error) if record.error else _OK
-    ended_ns = began_ns + record.duration_ms * 1_000_000
-    told = _told(SpanType.AGENT, {"user_content": record.user}, {"final_response": record.response or None})
-    told |= {"adk_eval.injected": list(record.injected)} if record.injected else {}
-    yield _span("invocation", root, None, (began_ns, ended_ns), status, told)
+    ended_ns = started_ns + record.duration_ms * 1_000_000
+    attributes = _attributes(SpanType.AGENT, {"user_content": record.user}, {"final_response": record.response or None})
+    attributes |= {"adk_eval.injected": list(record.injected)} if record.injected else {}
+    yield _span("invocation", root, None, (started_ns, ended_ns), status, attributes)
     for number, step in enumerate(_steps(record), start=1):
-        when_ns = began_ns + number
+        when_ns = started_ns + number
         here = (_context(trace_number, number), root, (when_ns, when_ns), _OK)
         if isinstance(step, ToolCall):
             injected = {"adk_eval.injected": step.injected} if step.injected else {}
-            yield _span(step.name, *here, _told(SpanType.TOOL, step.args, step.response) | injected)
+            yield _span(step.name, *here, _attributes(SpanType.TOOL, step.args, step.response) | injected)
         else:
-            yield _span(step.model, *here, _told(SpanType.LLM, None, None) | _of_model(step))
+            yield _span(step.model, *here, _attributes(SpanType.LLM, None, None) | _of_model(step))
 
 
-def _told(span_type: str, inputs: Any, outputs: Any) -> dict[str, Any]:
+def _attributes(span_type: str, inputs: Any, outputs: Any) -> dict[str, Any]:
     return {"mlflow.spanType": span_type, "mlflow.spanInputs": inputs, "mlflow.spanOutputs": outputs}
 
 
@@ -248,16 +248,16 @@ def _span(
     parent: SpanContext | None,
     times_ns: tuple[int, int],
     status: Status,
-    told: Mapping[str, Any],
+    attributes: Mapping[str, Any],
 ) -> Span:
-    attributes = {"mlflow.traceRequestId": f"tr-{context.trace_id:032x}", **told}
+    found = {"mlflow.traceRequestId": f"tr-{context.trace_id:032x}", **attributes}
     return Span(
         ReadableSpan(
             name=name,
             context=context,
             parent=parent,
             resource=_NO_RESOURCE,
-            attributes={key: json.dumps(value, ensure_ascii=False) for key, value in attributes.items()},
+            attributes={key: json.dumps(value, ensure_ascii=False) for key, value in found.items()},
             start_time=times_ns[0],
             end_time=times_ns[1],
             status=status,

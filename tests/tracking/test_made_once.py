@@ -87,8 +87,8 @@ class TestByScorers:
         ready = scoring({"criteria": {RESPONSE: 0.5, TRAJECTORY: 1.0, MATCH: 0.5}}, judge=ScriptedJudge("valid"), ledger=False)
         for criterion in ready.criteria:
             assert [found.score for found in ready.results(self.rows(5), criterion)] == [1.0] * 5
-        for row in self.rows(3):
-            ready.result(row, RESPONSE)
+        for single in self.rows(3):
+            ready.result(single, RESPONSE)
         assert planned == [(RESPONSE,), (TRAJECTORY,), (MATCH,)]
 
     def test_where_cases_differ_in_what_is_planned_each_kind_is_planned(self, planned: list[tuple[str, ...]]) -> None:
