@@ -19,11 +19,10 @@ from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.evalset.conversation import Origin
 from mlflow_adk_eval.evalset.parse import parse
 from mlflow_adk_eval.evalset.result import parse_result
-from mlflow_adk_eval.gating.api import MlflowStore, reaching_mlflow
 from mlflow_adk_eval.gating.evidence.integrity import EVAL_SET, FOLDER, Evidence, integrity_problems
+from mlflow_adk_eval.gating.mlflow_store import store_at
 from mlflow_adk_eval.ledger import CallCache
-from mlflow_adk_eval.tracking.client import existing
-from mlflow_adk_eval.tracking.client import reaching_mlflow as reaching
+from mlflow_adk_eval.tracking.client import existing, reaching_mlflow
 from mlflow_adk_eval.tracking.logged_run import LoggedRun
 
 _EVIDENCE = "adk_eval.manifest_sha256"
@@ -52,7 +51,7 @@ def earlier_run(resume: str, logged: LoggedRun, ledger: CallCache | None) -> Ear
         TrackingError: if MLflow cannot be reached.
     """
     run_id = _known(resume, logged, ledger)
-    with reaching("the run could not be started"), existing(f"resume {run_id!r}"):
+    with reaching_mlflow("the run could not be started"), existing(f"resume {run_id!r}"):
         run = logged.client.get_run(run_id)
     params = run.data.params
     for name, what in {"adk_eval.eval_set_digest": "another eval set", "adk_eval.model_id": "another version of the agent"}.items():
@@ -112,8 +111,8 @@ def recording_of_run(run_id: str, tracking_uri: str | None = None) -> Recording:
         UsageError: if there is no such run, or it holds no evaluation.
         TrackingError: if MLflow cannot be reached, or the run's artifacts are not those that its parameter vouches for.
     """
-    with reaching_mlflow():
-        evidence = MlflowStore(tracking_uri).evidence(run_id)
+    with store_at(tracking_uri) as store:
+        evidence = store.evidence(run_id)
     if evidence.manifest is None or RESULT not in evidence.artifacts:
         raise UsageError(f"run {run_id} holds no finished evaluation, so that there is nothing to judge again")
     problems = integrity_problems(evidence)
