@@ -1,4 +1,9 @@
-"""Everything that a run is to hold, as plain data, so that it can be kept in a folder while MLflow is away."""
+"""Everything that a run is to hold, as plain data: from a report to its `Bundle`.
+
+A bundle has the artifacts with their manifest, parameters, metrics, tags and the records of traces, without secrets and without anything that
+MLflow could refuse. As it is plain data, it can be kept in a folder while MLflow is away, and `evidence_of_report` shows the gate what a run
+would hold without there being one.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,14 +25,15 @@ from mlflow_adk_eval.config.eval_config import EFFICIENCY, dumps_config
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import dumps, eval_set_digest
 from mlflow_adk_eval.evalset.digest import canonical_json
+from mlflow_adk_eval.gating.evidence.examine import recomputed_metrics
 from mlflow_adk_eval.gating.evidence.integrity import SCHEMA, VOTES, Evidence, key_of_criterion
 from mlflow_adk_eval.redact import secrets_of
 from mlflow_adk_eval.report.adk_result import result_of
 from mlflow_adk_eval.report.html.report import html_of
 from mlflow_adk_eval.report.markdown import note_of
 from mlflow_adk_eval.report.repeats import pass_hat_lines
-from mlflow_adk_eval.results.repeats import Repeats, table_of_repeats, variance
-from mlflow_adk_eval.results.report import CriterionSummary, Report
+from mlflow_adk_eval.results.repeats import table_of_repeats
+from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.table import Table, table_of
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.results.votes import dump_votes, judged_criteria
@@ -75,27 +81,6 @@ def repeats_artifact(report: Report, secrets: Secrets) -> dict[str, bytes]:
         return {}
     columns, rows = table_of_repeats(report.repeats)
     return {REPEATS: clean_table(Table(columns, tuple(rows)), secrets)[1].encode()}
-
-
-def metrics_of_repeats(report: Report) -> Iterator[tuple[str, float]]:
-    """Yield the metrics of repeated runs; nothing with one run of each case. What has no value is left out."""
-    if report.num_runs > 1:
-        found = _metrics(report.repeats)
-        yield from ((name, float(value)) for name, value in found if value is not None and math.isfinite(value))
-
-
-def _metrics(repeats: Repeats) -> Iterable[tuple[str, float | None]]:
-    for line in pass_hat_lines(repeats):
-        low, high = line.interval or (None, None)
-        yield from ((f"pass_hat_{line.k}{suffix}", value) for suffix, value in (("", line.mean), ("_ci_low", low), ("_ci_high", high)))
-    if repeats.cases:
-        yield "flaky_cases", len(repeats.flaky)
-        yield "case_pass_rate_run_std", math.sqrt(variance(repeats.run_pass_rates))
-    for name, found in repeats.criteria.items():
-        key = key_of_criterion(name)
-        yield f"{key}/run_std", found.run_std
-        yield f"{key}/within_case_variance", found.within_variance
-        yield f"{key}/between_case_variance", found.between_variance
 
 
 def series_of_repeats(report: Report) -> Mapping[str, tuple[float, ...]]:
@@ -261,39 +246,20 @@ def _extent(rows: int, traces: int | bool) -> str:
 
 
 def metrics_of(report: Report) -> Iterator[tuple[str, float]]:
-    """Yield the metrics of a run: those of each criterion, of the judges, and of the cases. What has no value is left out."""
-    for name, summary in report.summaries().items():
-        if summary.threshold is not None or summary.evaluated or summary.errored:
-            yield from ((f"{key_of_criterion(name)}/{metric}", value) for metric, value in _of_criterion(summary))
+    """Yield the metrics of a run: those that the gate will compute again, their intervals, and what models took. Others are left out."""
+    found = [*recomputed_metrics(report).items(), *_intervals(report)]
+    yield from ((name, float(value)) for name, value in found if value is not None and math.isfinite(value))
     yield from metrics_of_judging(report.judging)
     yield from metrics_of_simulating(report.simulating)
-    yield from metrics_of_repeats(report)
-    verdicts = _verdicts(report)
-    yield "cases", float(len(verdicts))
-    if verdicts:
-        yield "case_pass_rate", sum(verdicts.values()) / len(verdicts)
 
 
-def _of_criterion(summary: CriterionSummary) -> Iterator[tuple[str, float]]:
-    interval = mean_interval(summary.case_scores, proportion=summary.criterion not in EFFICIENCY)
-    low, high = interval or (None, None)
-    found: Iterable[tuple[str, float | None]] = (
-        ("mean", summary.mean),
-        ("pass_rate", summary.pass_rate),
-        ("evaluated", summary.evaluated),
-        ("errored", summary.errored),
-        ("ci_low", low),
-        ("ci_high", high),
-    )
-    return ((metric, float(value)) for metric, value in found if value is not None)
-
-
-def _verdicts(report: Report) -> dict[str, bool]:
-    """Return for each case whether all of its runs passed."""
-    passed: dict[str, bool] = {}
-    for case in report.cases:
-        passed[case.eval_id] = passed.get(case.eval_id, True) and case.verdict == "passed"
-    return passed
+def _intervals(report: Report) -> Iterator[tuple[str, float | None]]:
+    for name, summary in report.summaries().items():
+        low, high = mean_interval(summary.case_scores, proportion=name not in EFFICIENCY) or (None, None)
+        yield from ((f"{key_of_criterion(name)}/ci_{side}", value) for side, value in (("low", low), ("high", high)))
+    for line in pass_hat_lines(report.repeats) if report.num_runs > 1 else ():
+        low, high = line.interval or (None, None)
+        yield from ((f"pass_hat_{line.k}_ci_{side}", value) for side, value in (("low", low), ("high", high)))
 
 
 _ON_TRACES = {
