@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from mlflow_adk_eval.gating.api import audit, gate, promote, rollback, verify
     from mlflow_adk_eval.gating.policy.load import load_policy
     from mlflow_adk_eval.gating.policy.model import Policy
-    from mlflow_adk_eval.integrations.model_fn import model_fn
-    from mlflow_adk_eval.integrations.predict_fn import predict_fn, records
+    from mlflow_adk_eval.integrations.agent_functions import model_fn, predict_fn, records
     from mlflow_adk_eval.judge import Budget, JudgeOptions
     from mlflow_adk_eval.results.decision import Check, Decision, GateFailed
     from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Scored, Skipped, Vote
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from mlflow_adk_eval.tracking.calibrate import calibrate
     from mlflow_adk_eval.tracking.capture import capture
     from mlflow_adk_eval.tracking.compare import compare
-    from mlflow_adk_eval.tracking.datasets.eval_sets import pull_eval_set, push_eval_set
+    from mlflow_adk_eval.tracking.eval_set_datasets import pull_eval_set, push_eval_set
     from mlflow_adk_eval.tracking.plan import plan
     from mlflow_adk_eval.tracking.reevaluate import reevaluation
 
@@ -75,9 +74,8 @@ _HOMES = {
     "tracking": ("aevaluate", "evaluate", "register", "upload"),
     "tracking.calibrate": ("calibrate",),
     "tracking.capture": ("capture",),
-    "tracking.datasets.eval_sets": ("pull_eval_set", "push_eval_set"),
-    "integrations.model_fn": ("model_fn",),
-    "integrations.predict_fn": ("predict_fn", "records"),
+    "tracking.eval_set_datasets": ("pull_eval_set", "push_eval_set"),
+    "integrations.agent_functions": ("model_fn", "predict_fn", "records"),
     "tracking.reevaluate": ("reevaluation",),
 }
 _MODULES = ("metrics", "rapid_eval", "scorers", "testing")

@@ -215,7 +215,7 @@ def migrate(old: Path, new: Path, *, initial_session_file: Path | None, force: b
 @store_option
 def upload(folder: Path, *, tracking_uri: str | None) -> None:
     """Finish logging a run that MLflow could not take when it ended."""
-    from mlflow_adk_eval.tracking.log import upload as finish  # noqa: PLC0415
+    from mlflow_adk_eval.tracking.logged_run import upload as finish  # noqa: PLC0415
 
     click.echo(f"run {finish(folder, tracking_uri=tracking_uri)} is complete")
 

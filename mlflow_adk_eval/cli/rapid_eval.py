@@ -84,11 +84,11 @@ def serve(*, host: str, port: int, token: str, max_body: int, concurrency: int, 
     """
     from mlflow_adk_eval.criteria.rapid.evaluate import Voting  # noqa: PLC0415
     from mlflow_adk_eval.integrations.rapid_server import server  # noqa: PLC0415
-    from mlflow_adk_eval.judge.session import judge_setup  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.report.sentences import accounts  # noqa: PLC0415
 
     asked = _asked(options)
-    setup = judge_setup(asked["judge"], asked["judge_options"], asked["budget"], rejudge_failed=asked["rejudge_failed"])
+    setup = judge_setup(**{name: asked[name] for name in JudgeArgs.__annotations__})
     usage = server.serve(
         server.Serving(host=host, port=port, token=token, max_body=max_body, concurrency=concurrency),
         setup,

@@ -136,8 +136,8 @@ def _values(column: Any, name: str) -> list[Any] | None:
 def _read(cells: Mapping[str, Any], source: str) -> Row | str:
     """Return a row, or why it cannot be read. Inputs may be messages of a chat, and predictions all that a model tells of itself."""
     try:
-        told = cells_of(plain(cells.get("inputs")), plain(cells["predictions"]), source=source)
-        return row_of({**cells, **{name: value for name, value in told.items() if not is_missing(value)}}, source)
+        read = cells_of(plain(cells.get("inputs")), plain(cells["predictions"]), source=source)
+        return row_of({**cells, **{name: value for name, value in read.items() if not is_missing(value)}}, source)
     except EvalSetError as error:
         return str(error)
 
@@ -145,9 +145,9 @@ def _read(cells: Mapping[str, Any], source: str) -> Row | str:
 def _judged(row: Row, result: CriterionResult, asked: bool) -> _Judged:
     """Return what a criterion made of a row. What an agent did before it failed may have a score, but no row passes by that."""
     error, reason = row.played.error, explained(result)
-    told = f"the agent did not finish: {error}\n\n{reason}" if error and result.score is not None else reason
+    explanation = f"the agent did not finish: {error}\n\n{reason}" if error and result.score is not None else reason
     return _Judged(
-        None if result.score is None else float(result.score), passed=result.passed is True and not error, reason=told, asked=asked
+        None if result.score is None else float(result.score), passed=result.passed is True and not error, reason=explanation, asked=asked
     )
 
 
@@ -168,7 +168,7 @@ def _described(scoring: Scoring, criterion: str, *, own_judge: bool) -> dict[str
     config = scoring.config
     settings = config.criteria.get(criterion)
     cases = {eval_id: found[criterion] for eval_id, found in config.case_criteria.items() if criterion in found}
-    told = {
+    described = {
         "name": criterion,
         "criterion": criterion,
         "threshold": settings.threshold if settings else config.thresholds()[criterion],
@@ -177,7 +177,7 @@ def _described(scoring: Scoring, criterion: str, *, own_judge: bool) -> dict[str
         "case_settings": {eval_id: found.model_dump(mode="json", exclude_none=True) for eval_id, found in cases.items()},
         "judge_model": _judge_model(scoring, settings or next(iter(cases.values())), own_judge=own_judge),
     }
-    return dict(storable({name: value for name, value in told.items() if value not in ({}, "")}, secrets_of()))
+    return dict(storable({name: value for name, value in described.items() if value not in ({}, "")}, secrets_of()))
 
 
 def _judge_model(scoring: Scoring, settings: Any, *, own_judge: bool) -> str:

@@ -7,48 +7,26 @@ the documentation come from the criterion's `CriterionSpec` and the fields of it
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
 from functools import cache
-from inspect import Parameter, Signature
-from typing import Any, Generic, TypeVar
+from inspect import Parameter, Signature, signature
+from typing import Any, Generic, TypeVar, cast
 
 from pydantic.fields import FieldInfo
 
 from mlflow_adk_eval.config.criteria import Settings
 from mlflow_adk_eval.config.eval_config import EvalConfig, default_config
-from mlflow_adk_eval.config.inputs import ConfigSource
 from mlflow_adk_eval.config.spec import CRITERIA, CriterionSpec
 from mlflow_adk_eval.errors import ConfigError, Problem, did_you_mean
 from mlflow_adk_eval.evalset.models import Model
-from mlflow_adk_eval.integrations.scoring import Scoring, criterion_config, scoring
-from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.session import BudgetSource, JudgeSource
-from mlflow_adk_eval.ledger import LedgerSource
+from mlflow_adk_eval.integrations.scoring import criterion_config
+from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup
+from mlflow_adk_eval.runner.keywords import docs_of
 
 T = TypeVar("T")
-_ABOUT = "about"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgeArgs:
-    """What the caller of a metric or scorer says of judges."""
-
-    judge: JudgeSource = field(
-        default=None, metadata={_ABOUT: "who judges, instead of the model that the settings name: a model's name or a callable."}
-    )
-    judge_options: JudgeOptions | None = field(default=None, metadata={_ABOUT: "how judges are asked."})
-    budget: BudgetSource = field(
-        default=None, metadata={_ABOUT: "how much may be spent on them: a `Budget`, or a dict with ``max_calls`` and ``max_tokens``."}
-    )
-    ledger: LedgerSource = field(
-        default=None,
-        metadata={_ABOUT: "the file that keeps what judges answered; ``None``: as ``ADK_EVAL_LEDGER`` says; ``False``: none."},
-    )
-    rejudge_failed: bool = field(default=False, metadata={_ABOUT: "whether to ask again where a judge's kept answer cannot be read."})
-
-    def scoring(self, config: ConfigSource) -> Scoring:
-        """Return the criteria of a config, judged as these arguments say; see `integrations.scoring.scoring` for what it raises."""
-        return scoring(config, **{field.name: getattr(self, field.name) for field in fields(self)})
+_JUDGE_KEYWORDS = signature(judge_setup).parameters
+"""Of every function, after the settings of its criterion."""
 
 
 class CriterionFunctions(Generic[T]):
@@ -82,13 +60,12 @@ class CriterionFunctions(Generic[T]):
 
 def _function(spec: CriterionSpec, make: Callable[[EvalConfig, str, JudgeArgs], T], module: str) -> Callable[..., T]:
     name, parameters = spec.name, _parameters(spec)
-    judging = {field.name for field in fields(JudgeArgs)}
 
     def function(**given: Any) -> T:
         _refuse_unknown(name, given, parameters)
-        settings = {key: _plain(value) for key, value in given.items() if key not in judging}
+        settings = {key: _plain(value) for key, value in given.items() if key not in _JUDGE_KEYWORDS}
         config = criterion_config(name, _defaults(name) | settings)
-        return make(config, name, JudgeArgs(**{key: value for key, value in given.items() if key in judging}))
+        return make(config, name, cast("JudgeArgs", {key: value for key, value in given.items() if key in _JUDGE_KEYWORDS}))
 
     function.__name__ = function.__qualname__ = name
     function.__module__ = module
@@ -110,8 +87,7 @@ def _parameters(spec: CriterionSpec) -> dict[str, Parameter]:
         key: Parameter(key, Parameter.KEYWORD_ONLY, default=defaults[key], annotation=found.annotation)
         for key, found in spec.settings.model_fields.items()
     }
-    judging = {one.name: Parameter(one.name, Parameter.KEYWORD_ONLY, default=one.default, annotation=one.type) for one in fields(JudgeArgs)}
-    return known | judging
+    return known | dict(_JUDGE_KEYWORDS)
 
 
 def _default(found: FieldInfo) -> Any:
@@ -120,7 +96,7 @@ def _default(found: FieldInfo) -> Any:
 
 def _doc(spec: CriterionSpec) -> str:
     arguments = {key: found.description for key, found in spec.settings.model_fields.items()}
-    arguments |= {one.name: one.metadata[_ABOUT] for one in fields(JudgeArgs)}
+    arguments |= docs_of(JudgeArgs)
     listed = "\n".join(f"    {key}: {about or 'see the settings of the criterion.'}" for key, about in arguments.items())
     errors = "    ConfigError: naming every keyword that there is not, is missing or is wrong.\n    JudgeError: if a judge cannot be had."
     return f"Return ``{spec.name}``: {spec.about}.\n\nArgs:\n{listed}\n\nRaises:\n{errors}\n"

@@ -33,7 +33,7 @@ def row_of_record(inputs: Any, outputs: Any, expectations: Mapping[str, Any] | N
     Raises:
         EvalSetError: if there is nothing that an agent did.
     """
-    done = outputs if trace is None or tells_of_tools(outputs) else _told_by(trace, outputs)
+    done = outputs if trace is None or tells_of_tools(outputs) else _outputs_with_trace(trace, outputs)
     return row_of(cells_of(inputs, done, expectations, source=source), source)
 
 
@@ -98,21 +98,21 @@ def _joined(rows: Sequence[Row]) -> Row:
     )
 
 
-def _told_by(trace: Trace, outputs: Any) -> Any:
+def _outputs_with_trace(trace: Trace, outputs: Any) -> Any:
     """Return outputs with what their trace says of how they came about."""
     from mlflow_adk_eval.agents.traces import conversation_of  # noqa: PLC0415 - only where there are traces
 
     if not (_tells(trace) or str(trace.info.state).endswith("ERROR")):
         return outputs
     try:
-        played = conversation_of([trace])
+        conversation = conversation_of([trace])
     except InputError:
         if has_answer(outputs):
             return outputs
         raise
-    failure = {"error": played.error, "unfinished": played.unfinished} if played.error else {}
-    state = {"session_state": played.session_state} if played.session_state is not None else {}
-    return {**state, **failure, **with_turns(outputs, played.actual)}
+    failure = {"error": conversation.error, "unfinished": conversation.unfinished} if conversation.error else {}
+    state = {"session_state": conversation.session_state} if conversation.session_state is not None else {}
+    return {**state, **failure, **with_turns(outputs, conversation.actual)}
 
 
 def _tells(trace: Trace) -> bool:

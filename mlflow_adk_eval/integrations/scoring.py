@@ -8,29 +8,24 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 import anyio
 
-from mlflow_adk_eval.config.criteria import CriterionSettings, CustomSettings, JudgedSettings, VertexSettings
+from mlflow_adk_eval.config.criteria import CriterionSettings, CustomSettings, JudgedSettings, RubricSettings, VertexSettings
 from mlflow_adk_eval.config.eval_config import EvalConfig, load_config, parse_config
 from mlflow_adk_eval.config.inputs import ConfigSource
 from mlflow_adk_eval.config.spec import CRITERIA, Need
+from mlflow_adk_eval.criteria.criterion import Planned
 from mlflow_adk_eval.criteria.plan import plan
 from mlflow_adk_eval.errors import AdkEvalError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet
-from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.session import (
-    BudgetSource,
-    JudgeSession,
-    JudgeSetup,
-    JudgeSource,
-    judge_setup,
-)
-from mlflow_adk_eval.ledger import LedgerSource, opened
+from mlflow_adk_eval.judge.session import JudgeSession
+from mlflow_adk_eval.judge.setup import JudgeArgs, JudgeSetup, LedgerSource, judge_setup
+from mlflow_adk_eval.ledger import opened
 from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Outcome, Scored, reason_of
 from mlflow_adk_eval.results.usage import JudgeUsage
-from mlflow_adk_eval.runner import judged_by, run_of
+from mlflow_adk_eval.runner import apply_criteria
 from mlflow_adk_eval.runtime import BACKGROUND, each
 from mlflow_adk_eval.tables.rows import CALLS, MADE, RESPONSE, Row
 
@@ -75,7 +70,7 @@ def needed_cells(criterion: str, config: EvalConfig) -> tuple[str, ...]:
 class Scoring:
     """A config with its judges, ready to judge case runs. What took a judge is judged once, however often it is asked for."""
 
-    def __init__(self, config: EvalConfig, setup: JudgeSetup | None = None, ledger: LedgerSource = None) -> None:
+    def __init__(self, config: EvalConfig, setup: JudgeSetup | None = None) -> None:
         """Make the judges ready.
 
         Raises:
@@ -84,11 +79,13 @@ class Scoring:
         """
         self.config = config
         self._resources = ExitStack()
-        kept = self._resources.enter_context(_ledger(ledger, config))
-        self._judging = JudgeSession(replace(setup or JudgeSetup(), answers=kept))
-        self._limit = (setup or JudgeSetup()).options.max_concurrency
+        chosen = setup or JudgeSetup()
+        answers = self._resources.enter_context(_ledger(chosen.ledger, config))
+        self._judging = JudgeSession(replace(chosen, answers=answers))
+        self._limit = chosen.options.max_concurrency
         self._found: dict[str, CriterionResult] = {}
         self._under_way: dict[str, anyio.Event] = {}
+        self._plans: dict[tuple[object, ...], Planned | None] = {}
         self._busy = 0
         self._rested_at = -math.inf
         for settings in _judged_settings(config):
@@ -168,15 +165,27 @@ class Scoring:
         return self._found[key]
 
     async def _judged(self, row: Row, criterion: str, settings: CriterionSettings | None) -> CriterionResult:
-        config = self.config.model_copy(update={"criteria": {criterion: settings} if settings else {}, "case_criteria": {}})
         try:
-            planned = plan(config, EvalSet(eval_set_id=row.case.eval_id, eval_cases=(row.case,)), self._judging)
+            planned = self._plan(row.case, criterion, settings)
         except AdkEvalError as error:
             return self._error(criterion, settings, str(error))
-        chosen = next((one for one in planned.of(row.case.eval_id) if one.name == criterion), None)
-        if chosen is None:
+        if planned is None:
             return self._error(criterion, settings, "the criterion is left out for this case, as its settings say")
-        return await judged_by(chosen, run_of(row.case, row.run_index, row.played))
+        return (await apply_criteria(row.case, row.run_index, row.played, [planned])).results[0]
+
+    def _plan(self, case: EvalCase, criterion: str, settings: CriterionSettings | None) -> Planned | None:
+        """Return a criterion as a case has it, planned once for all cases that it is the same in; ``None`` where it is left out.
+
+        Raises:
+            AdkEvalError: if the criterion cannot be applied to the case.
+        """
+        rubrics = (case.rubrics, *(turn.rubrics for turn in case.conversation or ())) if isinstance(settings, RubricSettings) else ()
+        key = (criterion, id(settings), case.conversation is None, bool(case.final_session_state), repr(rubrics) if any(rubrics) else "")
+        if key not in self._plans:
+            config = self.config.model_copy(update={"criteria": {criterion: settings} if settings else {}, "case_criteria": {}})
+            found = plan(config, EvalSet(eval_set_id=case.eval_id, eval_cases=(case,)), self._judging).of(case.eval_id)
+            self._plans[key] = next((one for one in found if one.name == criterion), None)
+        return self._plans[key]
 
     def _error(self, criterion: str, settings: CriterionSettings | None, reason: str) -> CriterionResult:
         error = Errored(reason)
@@ -189,31 +198,18 @@ class Scoring:
         )
 
 
-def scoring(
-    config: ConfigSource,
-    *,
-    judge: JudgeSource = None,
-    judge_options: JudgeOptions | None = None,
-    budget: BudgetSource = None,
-    ledger: LedgerSource = None,
-    rejudge_failed: bool = False,
-) -> Scoring:
+def scoring(config: ConfigSource, **judging: Unpack[JudgeArgs]) -> Scoring:
     """Return the criteria of a config, ready to judge.
 
     Args:
         config: the path of a config, a dict or an `EvalConfig`; ``None``: ADK's defaults.
-        judge: who judges, instead of the models that the config names: a model's name or a callable.
-        judge_options: how judges are asked.
-        budget: how much may be spent on them: a `Budget`, or a dict with ``max_calls`` and ``max_tokens``.
-        ledger: the file that keeps what judges answered; ``None``: as ``ADK_EVAL_LEDGER`` says, else ``.adk_eval/ledger.sqlite``;
-            ``False``: none.
-        rejudge_failed: whether to ask again where a judge's kept answer cannot be read.
+        **judging: how to judge.
 
     Raises:
         InputError: with every problem of the config.
         JudgeError: if a judge cannot be had.
     """
-    return Scoring(load_config(config), judge_setup(judge, judge_options, budget, rejudge_failed=rejudge_failed), ledger)
+    return Scoring(load_config(config), judge_setup(**judging))
 
 
 def criterion_config(name: str, settings: Mapping[str, Any]) -> EvalConfig:

@@ -20,7 +20,7 @@ from mlflow_adk_eval.gating.rules.decide import decide
 from mlflow_adk_eval.report.console import decision_view
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.tracking.replay import evidence_of_report
+from mlflow_adk_eval.tracking.bundle import evidence_of_report
 
 _NOT_LOGGED = "(not logged)"
 _NOTE = "the report was not logged in MLflow: this was decided from the report itself, and nobody can verify it later"

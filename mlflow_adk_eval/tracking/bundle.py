@@ -1,4 +1,9 @@
-"""Everything that a run is to hold, as plain data, so that it can be kept in a folder while MLflow is away."""
+"""Everything that a run is to hold, as plain data: from a report to its `Bundle`.
+
+A bundle has the artifacts with their manifest, parameters, metrics, tags and the records of traces, without secrets and without anything that
+MLflow could refuse. As it is plain data, it can be kept in a folder while MLflow is away, and `evidence_of_report` shows the gate what a run
+would hold without there being one.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import hashlib
 import json
 import math
 import os
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -18,10 +24,11 @@ from mlflow_adk_eval.analysis.stats import mean_interval
 from mlflow_adk_eval.config.eval_config import dumps_config
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.evalset import dumps
+from mlflow_adk_eval.evalset import dumps, eval_set_digest
 from mlflow_adk_eval.evalset.digest import canonical_json
 from mlflow_adk_eval.gating.evidence.examine import recomputed_metrics
-from mlflow_adk_eval.gating.evidence.integrity import key_of_criterion
+from mlflow_adk_eval.gating.evidence.integrity import SCHEMA, VOTES, Evidence, key_of_criterion
+from mlflow_adk_eval.redact import secrets_of
 from mlflow_adk_eval.report.adk_result import result_of
 from mlflow_adk_eval.report.html.report import html_of
 from mlflow_adk_eval.report.markdown import note_of
@@ -29,15 +36,41 @@ from mlflow_adk_eval.report.repeats import pass_hat_lines
 from mlflow_adk_eval.results.repeats import table_of_repeats
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.table import Table, table_of
-from mlflow_adk_eval.tracking.judge_facts import (
-    judge_params,
-    metrics_of_judging,
-    metrics_of_simulating,
-    outage_tag,
-    votes_artifact,
-)
-from mlflow_adk_eval.tracking.storable import LONGEST_TAG, Secrets, clean_table, fitted, model_json, storable_text
+from mlflow_adk_eval.results.usage import JudgeUsage
+from mlflow_adk_eval.results.votes import dump_votes, judged_criteria
+from mlflow_adk_eval.tracking.run_facts import FOLDER, dataset_of, judge_params, outage_tag, start_params
+from mlflow_adk_eval.tracking.storable import LONGEST_PARAM, LONGEST_TAG, Secrets, clean_table, fitted, model_json, storable_text
 from mlflow_adk_eval.tracking.trace_records import TraceRecord, records_of
+
+
+def votes_artifact(report: Report, secrets: Secrets) -> dict[str, bytes]:
+    """Return the artifact with every vote, where a model was to decide something: without votes it is empty, not absent."""
+    votes = [vote for case in report.cases for result in case.results for vote in result.votes]
+    if not votes and not judged_criteria(report.config):
+        return {}
+    return {VOTES: dump_votes(votes, lambda text: storable_text(text, secrets))}
+
+
+def metrics_of_judging(usage: JudgeUsage | None) -> Iterator[tuple[str, float]]:
+    """Yield what judging took, where judges were asked."""
+    if usage is None:
+        return
+    yield "judge/calls", float(usage.calls)
+    yield "judge/tokens", float(usage.tokens)
+    yield "judge/calls_saved", float(usage.calls_saved)
+    yield "judge/reused", float(usage.reused)
+    if usage.flip_rate is not None:
+        yield "judge/flip_rate", usage.flip_rate
+
+
+def metrics_of_simulating(usage: JudgeUsage | None) -> Iterator[tuple[str, float]]:
+    """Yield what the models took that played users, where there were any."""
+    if usage is None:
+        return
+    yield "user_simulator/calls", float(usage.calls)
+    yield "user_simulator/tokens", float(usage.tokens)
+    yield "user_simulator/reused", float(usage.reused)
+
 
 REPEATS = "repeats.json"
 """Only runs with more than one run of each case have it."""
@@ -57,8 +90,6 @@ def series_of_repeats(report: Report) -> Mapping[str, tuple[float, ...]]:
     return {"case_pass_rate_by_run": rates} if rates else {}
 
 
-FOLDER = "adk_eval"
-"""Where a run's artifacts lie."""
 TABLE, MANIFEST = "invocations.json", "manifest.json"
 NOTE, TABLES = "mlflow.note.content", "mlflow.loggedArtifacts"
 """Tags of a run that others may have written, too."""
@@ -216,22 +247,20 @@ def _extent(rows: int, traces: int | bool) -> str:
 
 
 def metrics_of(report: Report) -> Iterator[tuple[str, float]]:
-    """Yield the metrics of a run: what the gate computes again, confidence intervals, and what judging and simulating cost.
-
-    What has no value is left out.
-    """
-    known = ((name, value) for name, value in (*recomputed_metrics(report).items(), *_intervals(report)) if value is not None)
-    yield from ((name, float(value)) for name, value in known if math.isfinite(value))
+    """Yield the metrics of a run: those that the gate will compute again, their intervals, and what models took. Others are left out."""
+    found = [*recomputed_metrics(report).items(), *_intervals(report)]
+    yield from ((name, float(value)) for name, value in found if value is not None and math.isfinite(value))
     yield from metrics_of_judging(report.judging)
     yield from metrics_of_simulating(report.simulating)
 
 
-def _intervals(report: Report) -> Iterator[tuple[str, float]]:
+def _intervals(report: Report) -> Iterator[tuple[str, float | None]]:
     for name, summary in report.summaries().items():
-        interval = mean_interval(summary.case_scores, proportion=not CRITERIA.is_quantity(name))
-        yield from zip((f"{key_of_criterion(name)}/ci_low", f"{key_of_criterion(name)}/ci_high"), interval or (), strict=False)
+        low, high = mean_interval(summary.case_scores, proportion=not CRITERIA.is_quantity(name)) or (None, None)
+        yield from ((f"{key_of_criterion(name)}/ci_{side}", value) for side, value in (("low", low), ("high", high)))
     for line in pass_hat_lines(report.repeats) if report.num_runs > 1 else ():
-        yield from zip((f"pass_hat_{line.k}_ci_low", f"pass_hat_{line.k}_ci_high"), line.interval or (), strict=False)
+        low, high = line.interval or (None, None)
+        yield from ((f"pass_hat_{line.k}_ci_{side}", value) for side, value in (("low", low), ("high", high)))
 
 
 _ON_TRACES = {
@@ -255,3 +284,34 @@ def _tags(report: Report, extent: str, count: int, rows: int, secrets: Secrets) 
 
 def _tables(report: Report) -> tuple[str, ...]:
     return (TABLE,) if report.num_runs == 1 else (TABLE, REPEATS)
+
+
+def evidence_of_report(report: Report) -> Evidence:
+    """Return what a run of the report would hold, just ended. Its run id is empty."""
+    now_ms = time.time_ns() // 1_000_000
+    agent, model_id = (report.origin.agent, report.origin.agent_version) if report.origin else ("", "")
+    digest = eval_set_digest(report.eval_set)
+    dataset = dataset_of(report.eval_set, digest=digest)
+    run = Run(
+        run_id="",
+        experiment_id="",
+        model_id=model_id,
+        dataset_name=dataset.name,
+        dataset_digest=dataset.digest,
+        agent_name=agent or "agent",
+        started_ms=now_ms,
+    )
+    bundle = bundle_of(report, run, traces=False, secrets=secrets_of())
+    params = start_params(report.config, digest, model_id) | dict(bundle.params)
+    tags = {"adk_eval.schema": SCHEMA, "adk_eval.status": bundle.status, "adk_eval.eval_set_id": report.eval_set.eval_set_id}
+    return Evidence(
+        run_id="",
+        status="FINISHED",
+        end_time=now_ms,
+        tags={**bundle.tags, **tags},
+        params={name: fitted(value, LONGEST_PARAM) for name, value in params.items() if value},
+        metrics=bundle.metrics,
+        model_ids=(model_id,) if model_id else (),
+        artifacts={name: content for name, content in bundle.artifacts.items() if name != MANIFEST},
+        manifest=bundle.artifacts[MANIFEST],
+    )

@@ -92,13 +92,13 @@ _PREFIXES: Mapping[str, str] = {
 
 def _facts(evidence: Evidence) -> Iterator[tuple[str, str]]:
     """Yield what a run's parameters say of agent, judges and surroundings. Tags could be rewritten; the agent's name is only shown."""
-    yield from ((told, evidence.params[name]) for name, told in _PARAMS.items() if name in evidence.params)
+    yield from ((label, evidence.params[name]) for name, label in _PARAMS.items() if name in evidence.params)
     if "adk_eval.agent_version" in evidence.tags:
         yield "Agent", evidence.tags["adk_eval.agent_version"]
-    for prefix, told in _PREFIXES.items():
+    for prefix, label in _PREFIXES.items():
         for name, value in sorted(evidence.params.items()):
             if name.startswith(prefix):
-                yield told + name.removeprefix(prefix), value
+                yield label + name.removeprefix(prefix), value
 
 
 def log_comparison(found: Comparison, html: str, *, tracking_uri: str | None = None) -> str:

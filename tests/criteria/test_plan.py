@@ -8,7 +8,8 @@ from mlflow_adk_eval.config.eval_config import default_config, parse_config
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.criteria.plan import plan
 from mlflow_adk_eval.errors import ConfigError, JudgeError
-from mlflow_adk_eval.judge.session import JudgeSession, JudgeSetup
+from mlflow_adk_eval.judge.session import JudgeSession
+from mlflow_adk_eval.judge.setup import JudgeSetup
 from tests.criteria.builders import RESPONSE, TRAJECTORY, case, cases, config, scenario, turn
 
 STATE = "final_session_state"

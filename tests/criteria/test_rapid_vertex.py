@@ -19,7 +19,7 @@ from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.results.outcomes import Errored, Scored
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import score
-from mlflow_adk_eval.tracking.judge_facts import settings_params
+from mlflow_adk_eval.tracking.run_facts import settings_params
 from tests.criteria.builders import call, case, cases, turn
 from tests.criteria.rapid.vertex_kit import asked_in, camel, rapid, usual
 from tests.judge.providers.vertex_server import LOCATION, PROJECT, error

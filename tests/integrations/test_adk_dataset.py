@@ -180,7 +180,7 @@ def test_evaluate_takes_a_managed_dataset_and_its_run_links_to_it(uri: str) -> N
     import mlflow
 
     from mlflow_adk_eval import evaluate
-    from mlflow_adk_eval.tracking.datasets.eval_sets import push_eval_set
+    from mlflow_adk_eval.tracking.eval_set_datasets import push_eval_set
 
     dataset = push_eval_set(rooms(), "managed rooms")
     report = evaluate(dataset, expected_of(rooms()), CONFIG, experiment="managed")

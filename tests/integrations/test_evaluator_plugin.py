@@ -269,7 +269,7 @@ def test_it_is_the_same_over_http(server: Server, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.filterwarnings("ignore:.*(Add type hints to the|Any type hint is inferred):UserWarning")  # MLflow's advice on any function
 class TestModels:
     def test_an_agent_as_a_model_gives_the_same_scores(self) -> None:
-        from mlflow_adk_eval.integrations.model_fn import model_fn
+        from mlflow_adk_eval.integrations.agent_functions import model_fn
 
         agent = answering(rooms(), heat="no")
         by_model = evaluated(model=model_fn(agent)).metrics

@@ -18,7 +18,7 @@ from mlflow_adk_eval.config.criteria import JudgeModelOptions, VertexSettings
 from mlflow_adk_eval.config.eval_config import default_config
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import ConfigError, JudgeError, UsageError
-from mlflow_adk_eval.integrations.functions import JudgeArgs
+from mlflow_adk_eval.judge.setup import JudgeArgs
 from mlflow_adk_eval.testing import ScriptedJudge
 
 NAMES = list(CRITERIA)
@@ -150,7 +150,7 @@ class TestFromConfig:
 
     def test_takes_the_keywords_of_judges(self) -> None:
         assert list(inspect.signature(metrics.from_config).parameters) == ["config", *JUDGE_KEYWORDS]
-        assert list(inspect.signature(JudgeArgs).parameters) == JUDGE_KEYWORDS
+        assert list(JudgeArgs.__annotations__) == JUDGE_KEYWORDS
 
 
 class TestModule:

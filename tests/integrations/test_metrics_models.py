@@ -14,7 +14,7 @@ from mlflow_adk_eval import evaluate, metrics
 from mlflow_adk_eval.agents import Conversation, Session
 from mlflow_adk_eval.errors import AgentError, UsageError
 from mlflow_adk_eval.evalset import EvalCase, dump
-from mlflow_adk_eval.integrations.model_fn import model_fn
+from mlflow_adk_eval.integrations.agent_functions import model_fn
 from tests.criteria.builders import RESPONSE, TRAJECTORY, call, case, cases, turn
 from tests.integrations.classic import Evaluated, case_scores, evaluated, frame, tracked
 

@@ -14,7 +14,7 @@ import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.errors import PolicyError, UsageError
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.testing import ScriptedJudge, assert_gate
-from mlflow_adk_eval.tracking.replay import evidence_of_report
+from mlflow_adk_eval.tracking.bundle import evidence_of_report
 from tests.gating.gate_kit import decide_on
 from tests.tracking.small import answering, expected_of, many
 

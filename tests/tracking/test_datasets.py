@@ -19,7 +19,7 @@ from mlflow.genai.datasets import EvaluationDataset, create_dataset, get_dataset
 from mlflow_adk_eval.errors import EvalSetError, TrackingError, UsageError
 from mlflow_adk_eval.evalset import EvalSet, dumps, eval_set_digest, load_eval_set, parse_eval_set, write_eval_set
 from mlflow_adk_eval.tracking import evaluate
-from mlflow_adk_eval.tracking.datasets.eval_sets import (
+from mlflow_adk_eval.tracking.eval_set_datasets import (
     Origin,
     eval_set_of,
     origin_of,

@@ -151,7 +151,7 @@ def test_an_upload_that_was_cut_off_goes_on_where_it_was(store: str, tmp_path: P
     from mlflow import MlflowClient
 
     from mlflow_adk_eval import evaluate, upload
-    from mlflow_adk_eval.tracking import log, sqlite
+    from mlflow_adk_eval.tracking import logged_run, sqlite
     from mlflow_adk_eval.tracking.traces import TracingClient, write_traces
 
     def cut_off(*args: Any) -> Never:
@@ -159,7 +159,7 @@ def test_an_upload_that_was_cut_off_goes_on_where_it_was(store: str, tmp_path: P
 
     monkeypatch.setattr(sqlite, "_TABLES", {"SqlTraceInfo": "unknown"})
     with monkeypatch.context() as patched:
-        patched.setattr(log, "write_traces", lambda client, run, records: write_traces(client, run, records[:2]) or cut_off())
+        patched.setattr(logged_run, "write_traces", lambda client, run, records: write_traces(client, run, records[:2]) or cut_off())
         with pytest.raises(KeyboardInterrupt) as interrupted:
             evaluate(rooms(), answering(rooms()), CONFIG, experiment="cut", tracking_uri=store)
     assert "mlflow-adk-eval upload" in interrupted.value.__notes__[0]
@@ -186,12 +186,12 @@ def test_an_upload_that_was_cut_off_goes_on_where_it_was(store: str, tmp_path: P
 
 def test_the_folder_for_what_is_pending_can_be_chosen(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow_adk_eval import TrackingError, evaluate
-    from mlflow_adk_eval.tracking import log
+    from mlflow_adk_eval.tracking import logged_run
 
     def full(*args: Any) -> Never:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(log, "write_traces", full)
+    monkeypatch.setattr(logged_run, "write_traces", full)
     with pytest.raises(TrackingError, match="No space left on device"):
         evaluate(rooms(), answering(rooms()), CONFIG, tracking_uri=store, pending_folder=tmp_path / "safe")
     assert [path.name for path in (tmp_path / "safe").iterdir()]
@@ -202,13 +202,13 @@ def test_the_folder_for_what_is_pending_can_be_chosen(store: str, tmp_path: Path
 
 def test_a_folder_whose_run_is_gone_is_refused(store: str, template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow_adk_eval import TrackingError, UsageError, evaluate, upload
-    from mlflow_adk_eval.tracking import log
+    from mlflow_adk_eval.tracking import logged_run
 
     def away(*args: Any) -> Never:
         raise OSError("away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(log, "write_traces", away)
+        patched.setattr(logged_run, "write_traces", away)
         with pytest.raises(TrackingError):
             evaluate(rooms(), answering(rooms()), CONFIG, tracking_uri=store)
     (folder,) = (tmp_path / "adk_eval_pending").iterdir()

@@ -86,7 +86,7 @@ class EvalSetDataset(Dataset, PyFuncConvertibleDatasetMixin):  # type: ignore[mi
             name: what MLflow shows; ``None``: the id of the set.
             digest: by what MLflow tells the set from others of its name; ``None``: as much of ours as MLflow has room for.
         """
-        from mlflow_adk_eval.tracking.log import dataset_of  # noqa: PLC0415 - `import mlflow` must not load it
+        from mlflow_adk_eval.tracking.run_facts import dataset_of  # noqa: PLC0415 - `import mlflow` must not load it
 
         self.eval_set = eval_set
         self._known_as = dataset_of(eval_set)

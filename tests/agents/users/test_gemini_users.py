@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.session import JudgeSetup
+from mlflow_adk_eval.judge.setup import JudgeSetup
 from mlflow_adk_eval.judge.user_model import SCHEMA
 from mlflow_adk_eval.results.report import Report
 from tests.agents.users.players import STOP, ending, evaluated, result, said, says, scenario

@@ -11,7 +11,7 @@ from mlflow_adk_eval.agents.functions.agent import Session
 from mlflow_adk_eval.judge import Budget
 from mlflow_adk_eval.judge.client.usage import UsageTracker
 from mlflow_adk_eval.judge.prompt import load_prompt
-from mlflow_adk_eval.judge.session import JudgeSetup
+from mlflow_adk_eval.judge.setup import JudgeSetup
 from mlflow_adk_eval.ledger import CallCache
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.testing import Answer, Refused, Request, ScriptedJudge

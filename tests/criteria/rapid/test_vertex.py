@@ -15,7 +15,8 @@ from mlflow_adk_eval.config.rapid_catalogue import CHOICES, RAPID_METRICS, Rapid
 from mlflow_adk_eval.criteria.rapid.messages import read_request
 from mlflow_adk_eval.criteria.rapid.vertex import VertexBackend
 from mlflow_adk_eval.errors import JudgeError
-from mlflow_adk_eval.judge.session import JudgeSession, JudgeSetup
+from mlflow_adk_eval.judge.session import JudgeSession
+from mlflow_adk_eval.judge.setup import JudgeSetup
 from mlflow_adk_eval.rapid_eval import RequestError, aevaluate_instances, evaluate_instances
 from tests.criteria.rapid.vertex_kit import asked_in, body_of, camel, rapid, replied, texts, usual
 from tests.judge.providers.test_vertex import Shelf

@@ -63,8 +63,8 @@ def _scenario(asked: Json, beside: Json, expected: Json, source: str) -> EvalCas
     if unfit := sorted(expected.keys() - fields.keys()):
         wanted = "nothing of the kind: what a simulated user will hear is not known"
         raise EvalSetError(source, [Problem(f"$.expectations.{unfit[0]}", "an expectation of a scenario", wanted)])
-    told = {fields[name]: value for name, value in expected.items()}
-    return parse(_CASE, {**beside, _SCENARIO: asked[_SCENARIO], **told}, source, at="$.inputs")
+    renamed = {fields[name]: value for name, value in expected.items()}
+    return parse(_CASE, {**beside, _SCENARIO: asked[_SCENARIO], **renamed}, source, at="$.inputs")
 
 
 def _turns(said: Any, source: str) -> list[Json]:

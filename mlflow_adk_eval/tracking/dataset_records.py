@@ -18,7 +18,7 @@ from mlflow_adk_eval.evalset.digest import canonical, canonical_json
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.evalset.parse import parse
 from mlflow_adk_eval.tables.records import CASE, EXPECTATIONS, record_of
-from mlflow_adk_eval.tracking.datasets.foreign import OTHERS, foreign_case
+from mlflow_adk_eval.tracking.foreign_records import OTHERS, foreign_case
 
 ORDER = "adk_eval.order"
 """The tag with a record's place in the eval set; MLflow keeps no order."""
@@ -177,9 +177,9 @@ def _with_response(case: EvalCase, record: Stored, source: str) -> EvalCase:
         raise EvalSetError(source, [Problem(f"$.expectations.{_RESPONSE}", shown(response), "the answer of eval_case, to be edited there")])
     answer: Json = dump(last.final_response) if last.final_response else {"role": "model"}
     answer["parts"] = [{**(dump(parts[0]) if parts else {}), "text": response}]
-    told = _given(case)
-    told["conversation"][-1]["final_response"] = answer
-    return EvalCase.model_validate(told)
+    edited = _given(case)
+    edited["conversation"][-1]["final_response"] = answer
+    return EvalCase.model_validate(edited)
 
 
 def _edited(record: Stored, name: str) -> bool:
@@ -216,9 +216,9 @@ def changes(stored: Sequence[Stored], wanted: Sequence[Json]) -> Changes:
             continue
         if not old.expectations.keys() - record["expectations"].keys():
             kept.add(old.record_id)
-        told = {**old.tags, **record["tags"]}
-        if _key([old.expectations, old.tags]) != _key([record["expectations"], told]):
-            upsert.append({**record, "tags": told})
+        tags = {**old.tags, **record["tags"]}
+        if _key([old.expectations, old.tags]) != _key([record["expectations"], tags]):
+            upsert.append({**record, "tags": tags})
     return Changes(delete=tuple(old.record_id for old in stored if old.record_id not in kept), upsert=tuple(upsert))
 
 
