@@ -13,10 +13,10 @@ from mlflow import MlflowClient
 from mlflow.entities import LoggedModel, LoggedModelStatus
 from mlflow.entities.model_registry import ModelVersion
 
+from mlflow_adk_eval.agents.git import GitState, git_state
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.redact import redacted, secrets_of
 from mlflow_adk_eval.tracking.client import existing
-from mlflow_adk_eval.tracking.git import GitState, git_state
 from mlflow_adk_eval.tracking.storable import model_name
 
 _LOGGED = re.compile(r"(?:models:/)?(m-\w+)")
