@@ -1,4 +1,4 @@
-"""The gate's MLflow store, which the commands that decide are tested with."""
+"""The commands of the gate are tested on its store."""
 
 from __future__ import annotations
 

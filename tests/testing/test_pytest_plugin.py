@@ -79,7 +79,7 @@ class TestCollection:
         (project / "snapshot.test.json").write_text("no json at all")
         (project / "test_light.py").write_text(
             "import sys\ndef test_light():\n    ours = [name for name in sys.modules if name.startswith('mlflow_adk_eval')]\n"
-            "    assert ours == ['mlflow_adk_eval', 'mlflow_adk_eval.testing.pytest_plugin'], ours\n    assert 'pydantic' not in sys.modules\n"
+            "    assert ours == ['mlflow_adk_eval', 'mlflow_adk_eval.testing', 'mlflow_adk_eval.testing.pytest_plugin'], ours\n    assert 'pydantic' not in sys.modules\n"
         )
         result = run(project, "-p", "no:hypothesispytest", "-p", "no:anyio", agent=None)
         assert "1 passed" in result.stdout, result.stdout
