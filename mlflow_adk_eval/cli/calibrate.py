@@ -1,38 +1,30 @@
-"""``mlflow-adk-eval calibrate``: how often judges are wrong, by what people say."""
+"""``mlflow-adk-eval calibrate``: how often judges are wrong, measured against labels by people."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
-from mlflow_adk_eval.cli.options import json_option, refuse_overwriting, store_option
+from mlflow_adk_eval.cli.options import PATH, check_output, confidence_option, force_option, json_option, store_option
+from mlflow_adk_eval.cli.output import print_json, write_file
 from mlflow_adk_eval.errors import UsageError
 
 
-@click.command(epilog="Exit codes: 0 calibrated; 3 MLflow could not be reached, or a run cannot be believed; 64 bad usage or bad labels.")
+@click.command(epilog="Exit codes: 0 calibrated; 3 MLflow is unreachable, or a run cannot be trusted; 64 bad usage or bad labels.")
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True)
-@click.option(
-    "--labels", type=click.Path(path_type=Path), help="A CSV file of labels. Default: the HUMAN assessments on the runs' traces in MLflow."
-)
+@click.option("--labels", type=PATH, help="A CSV file of labels. Default: the HUMAN assessments on the runs' traces in MLflow.")
 @click.option(
     "--assessment",
     "assessments",
     metavar="[CRITERION=]NAME",
     multiple=True,
-    help="The name of people's assessments where it is not the criterion's.",
+    help="The name of the human assessment, if it differs from the criterion's. Repeatable.",
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="The file to write, for the gate.")
-@click.option("--force", is_flag=True, help="Overwrite it.")
-@click.option("--log", is_flag=True, help="Keep the calibration as an artifact of the runs, too.")
-@click.option(
-    "--confidence",
-    type=click.FloatRange(min=0, max=1, min_open=True, max_open=True),
-    default=0.95,
-    show_default=True,
-    help="That of the intervals shown.",
-)
+@click.option("-o", "--output", type=PATH, help="Write the calibration to a file that a gate policy can use.")
+@force_option
+@click.option("--log", is_flag=True, help="Also log the calibration as an artifact of the runs.")
+@confidence_option
 @store_option
 @json_option
 def calibrate(  # noqa: PLR0913 - as many options
@@ -47,21 +39,21 @@ def calibrate(  # noqa: PLR0913 - as many options
     tracking_uri: str | None,
     as_json: bool,
 ) -> None:
-    """Hold what the judges of RUNs decided against what people say of the same cells.
+    """Compare the judges' decisions with labels by people.
 
-    For each criterion and rubric: how often they agree, Cohen's kappa, sensitivity, specificity, and the pass rate corrected
-    for the judge's errors, on which a policy of the gate may rest.
+    For each criterion and rubric that the judges of RUNs decided: agreement, Cohen's kappa, sensitivity, specificity, and the pass rate corrected for the judge's
+    errors, which a gate policy can rely on.
     """
     from mlflow_adk_eval.report.calibration import calibration_json, calibration_view  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.report.console import console  # noqa: PLC0415
-    from mlflow_adk_eval.tracking.calibrate import calibrate as hold  # noqa: PLC0415
+    from mlflow_adk_eval.tracking.calibrate import calibrate as measure  # noqa: PLC0415
 
-    refuse_overwriting(output, force=force)
-    found = hold(runs, labels, assessment=_names(assessments), log=log, tracking_uri=tracking_uri)
+    check_output(output, force=force)
+    found = measure(runs, labels, assessment=_names(assessments), log=log, tracking_uri=tracking_uri)
     if output is not None:
-        _write(output, found.dumps())
+        write_file(output, found.dumps())
     if as_json:
-        click.echo(json.dumps(calibration_json(found, confidence), ensure_ascii=False, indent=2, allow_nan=False))
+        print_json(calibration_json(found, confidence))
         return
     console().print(calibration_view(found, confidence))
     if output is not None:
@@ -73,14 +65,7 @@ def _names(given: tuple[str, ...]) -> str | dict[str, str] | None:
     pairs = [name.partition("=") for name in given]
     alone = [name for name, equals, _ in pairs if not equals]
     if alone and len(given) > 1:
-        raise UsageError(f"--assessment {alone[0]}: of several, each must be said as CRITERION=NAME")
+        raise UsageError(f"--assessment {alone[0]}: with several, each must be CRITERION=NAME")
     if any(equals and not (criterion and name) for criterion, equals, name in pairs):
         raise UsageError("--assessment: wanted NAME or CRITERION=NAME")
     return alone[0] if alone else ({criterion: name for criterion, _, name in pairs} or None)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from None

@@ -1,4 +1,10 @@
-"""Options that several commands share, and what becomes of them."""
+"""The options that several commands share, each declared once, and what becomes of their values.
+
+A command lists the decorators that it needs and takes their values as ``**options``, named as the arguments of the function of the
+API that it calls. `arguments` turns what only the command line says in text (a judge as ``module:name``, four separate limits) into
+the objects that the API takes. Names are written with dashes, except ADK's own; the root command makes the parser
+take dashes and underscores alike. Nothing heavy is imported here: ``--help`` stays fast.
+"""
 
 from __future__ import annotations
 
@@ -9,33 +15,10 @@ from typing import Any
 
 import click
 
-from mlflow_adk_eval.errors import JudgeError, UsageError
-from mlflow_adk_eval.runtime import model_or_object
+from mlflow_adk_eval.errors import AdkEvalError, JudgeError, UsageError
 
 Command = Callable[..., Any]
-
-
-def verify_key_option(command: Command) -> Command:
-    """Add ``--verify-key``."""
-    return click.option(
-        "--verify-key",
-        "--verify_key",
-        "verify_key",
-        metavar="PEM|hmac:FILE",
-        help="The key by which records must be signed. Default: MLFLOW_ADK_EVAL_VERIFY_KEY; without it, they need no signature.",
-    )(command)
-
-
-def signing_key_option(command: Command) -> Command:
-    """Add ``--signing-key``."""
-    return click.option(
-        "--signing-key",
-        "--signing_key",
-        "signing_key",
-        metavar="PEM|hmac:FILE",
-        help="Sign the record with this key. Default: MLFLOW_ADK_EVAL_SIGNING_KEY; without it, it is not signed.",
-    )(command)
-
+Option = Callable[[Command], Command]
 
 EXIT_CODES = """\b
 Exit codes:
@@ -47,160 +30,148 @@ Exit codes:
 """
 """What the help of commands ends with."""
 
-
-def json_option(command: Command) -> Command:
-    """Add ``--json``."""
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")(command)
-
-
-def config_option(command: Command) -> Command:
-    """Add ``--config_file_path``."""
-    return click.option(
-        "--config_file_path",
-        "--config",
-        "config",
-        type=click.Path(path_type=Path),
-        help="The eval config. Default: test_config.json beside the eval set, else ADK's defaults.",
-    )(command)
+COUNT = click.IntRange(min=1)
+POSITIVE = click.FloatRange(min=0, min_open=True)
+SHARE = click.FloatRange(min=0, max=1, min_open=True, max_open=True)
+PATH = click.Path(path_type=Path)
 
 
-def detailed_option(command: Command) -> Command:
-    """Add ``--print_detailed_results``."""
-    return click.option(
-        "--print_detailed_results", "--detailed", "detailed", is_flag=True, help="Print every turn with its scores and reasons."
-    )(command)
+def together(*options: Option) -> Option:
+    """Return several options as one decorator; ``--help`` lists them in this order."""
+
+    def add(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
 
 
-def store_option(command: Command) -> Command:
-    """Add ``--tracking_uri``."""
-    return click.option("--tracking_uri", help="The MLflow server or store. Default: MLFLOW_TRACKING_URI.")(command)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+force_option = click.option("--force", is_flag=True, help="Overwrite the output file.")
+store_option = click.option("--tracking-uri", metavar="URI", help="The MLflow tracking server or store. Default: MLFLOW_TRACKING_URI.")
+config_option = click.option(
+    "--config_file_path",
+    "--config",
+    "config",
+    type=PATH,
+    help="The eval config. Default: test_config.json beside the eval set, else ADK's.",
+)
+detailed_option = click.option(
+    "--print_detailed_results", "--detailed", "detailed", is_flag=True, help="Print every turn with its scores and reasons."
+)
+confidence_option = click.option(
+    "--confidence", type=SHARE, default=0.95, show_default=True, help="The confidence level of intervals and tests."
+)
+baseline_option = click.option(
+    "--baseline", metavar="FILE|runs:/ID", help="The recording or earlier run that pairwise criteria compare against."
+)
+dry_run_option = click.option("--dry-run", is_flag=True, help="Report the decision without moving the alias.")
+verify_key_option = click.option(
+    "--verify-key", metavar="PEM|hmac:FILE", help="Require records signed with this key. Default: MLFLOW_ADK_EVAL_VERIFY_KEY, else none."
+)
+signing_key_option = click.option(
+    "--signing-key", metavar="PEM|hmac:FILE", help="Sign the record with this key. Default: MLFLOW_ADK_EVAL_SIGNING_KEY, else unsigned."
+)
+
+budget_options = together(
+    click.option("--max-calls", type=COUNT, help="Stop after this many model requests; undecided results stay undecided."),
+    click.option("--max-tokens", type=COUNT, help="Stop after this many model tokens, input plus output."),
+    click.option("--ledger", metavar="FILE|off", help="Where to keep model answers for reuse. Default: .adk_eval/ledger.sqlite."),
+)
+"""What may be spent on models, and what keeps their answers."""
+
+judge_limit_options = together(
+    click.option("--judge-concurrency", type=COUNT, help="Maximum parallel requests to one judge. Default: 64."),
+    click.option("--judge-timeout", type=POSITIVE, help="Seconds to wait for one judge request. Default: 120."),
+    click.option("--judge-outage", type=POSITIVE, help="Give up on a judge after this many seconds of nothing but failures. Default: 60."),
+    click.option("--rejudge-failed", is_flag=True, help="Ask again where a stored answer could not be read."),
+    budget_options,
+)
+"""How judges are asked, whoever they are."""
+
+judge_options = together(
+    click.option("--judge", metavar="MODEL|MODULE:NAME", help="A model or function that judges everything. Default: the config's models."),
+    judge_limit_options,
+)
+
+conversation_options = together(
+    click.option("--num_runs", type=COUNT, default=1, show_default=True, help="Times to repeat each conversation."),
+    click.option("--agent-name", help="The sub-agent to evaluate instead of the root agent."),
+    click.option("--concurrency", type=COUNT, default=4, show_default=True, help="Conversations to run in parallel."),
+    click.option("--case-timeout", "case_timeout_s", type=POSITIVE, help="Seconds allowed for one case. Default: no limit."),
+    click.option("--turn-timeout", "turn_timeout_s", type=POSITIVE, help="Seconds the agent has to answer one message. Default: no limit."),
+    click.option(
+        "--user-simulator", metavar="MODEL|MODULE:NAME", help="A model or function that plays the user. Default: the config's model."
+    ),
+)
+"""How conversations with an agent are run."""
+
+published_options = together(
+    click.option("--summary", type=PATH, help="Also write the decision as Markdown. GitHub Actions gets it as its step summary anyway."),
+    click.option("--junit", type=PATH, help="Also write the decision as JUnit XML."),
+)
+"""Where else a decision is written."""
+
+policy_option = click.option("--policy", type=PATH, help="The policy, YAML or JSON. Default: the run's own thresholds, on every case.")
+
+_JUDGE_LIMITS = {"judge_concurrency": "max_concurrency", "judge_timeout": "timeout_s", "judge_outage": "outage_s"}
 
 
-def budget_options(command: Command) -> Command:
-    """Add what may be spent on models, and what keeps their answers."""
-    return _with(
-        command,
-        click.option("--max_calls", type=click.IntRange(min=1), help="The most requests to models; what is undecided then stays so."),
-        click.option("--max_tokens", type=click.IntRange(min=1), help="The most tokens for models, input and output together."),
-        click.option("--ledger", metavar="FILE|off", help="What keeps the models' answers. Default: .adk_eval/ledger.sqlite."),
-    )
+def arguments(options: dict[str, Any], *, judge_error: type[AdkEvalError] = JudgeError) -> dict[str, Any]:
+    """Turn the values of `judge_options`, `budget_options` and `conversation_options` into arguments of the API.
 
+    Args:
+        options: the values by name; those that are passed on as they are, such as ``ledger``, may be among them.
+        judge_error: what is raised for a judge that cannot be imported.
 
-def judge_options(command: Command) -> Command:
-    """Add what can be said of judges."""
-    return _with(
-        command,
-        click.option(
-            "--judge", metavar="MODEL|MODULE:NAME", help="Who judges: a model or a function. Default: the models that the config names."
-        ),
-        click.option("--max_calls", type=click.IntRange(min=1), help="The most requests to judges; what is undecided then stays so."),
-        click.option("--max_tokens", type=click.IntRange(min=1), help="The most tokens for judges, input and output together."),
-        click.option("--judge_concurrency", type=click.IntRange(min=1), help="The most requests in flight to one judge. Default: 64."),
-        click.option("--judge_timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds per request. Default: 120."),
-        click.option(
-            "--judge_outage",
-            type=click.FloatRange(min=0, min_open=True),
-            help="Seconds of nothing but failures after which a judge is given up. Default: 60.",
-        ),
-        click.option(
-            "--rejudge-failed", "--rejudge_failed", "rejudge_failed", is_flag=True, help="Ask again where a kept answer cannot be read."
-        ),
-        click.option("--ledger", metavar="FILE|off", help="What keeps the judges' answers. Default: .adk_eval/ledger.sqlite."),
-    )
+    Raises:
+        AdkEvalError: if ``module:name`` names nothing that can be imported.
+    """
+    from mlflow_adk_eval.judge import Budget, JudgeOptions  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.runtime import model_or_object  # noqa: PLC0415
 
-
-def baseline_option(command: Command) -> Command:
-    """Add what pairwise criteria compare with."""
-    return click.option("--baseline", metavar="FILE|runs:/ID", help="What pairwise criteria compare with: a recording or an earlier run.")(
-        command
-    )
-
-
-def conversation_options(command: Command) -> Command:
-    """Add how conversations are had."""
-    return _with(
-        command,
-        click.option("--num_runs", type=click.IntRange(min=1), default=1, show_default=True, help="How often to have each conversation."),
-        click.option("--agent_name", help="The sub-agent to evaluate instead of the root agent."),
-        click.option("--concurrency", type=click.IntRange(min=1), default=4, show_default=True, help="Conversations at the same time."),
-        click.option(
-            "--case_timeout", "case_timeout_s", type=click.FloatRange(min=0, min_open=True), help="Seconds that one case may take."
-        ),
-        click.option(
-            "--turn_timeout",
-            "turn_timeout_s",
-            type=click.FloatRange(min=0, min_open=True),
-            help="Seconds that the agent may take to answer one message.",
-        ),
-        click.option(
-            "--user_simulator",
-            metavar="MODEL|MODULE:NAME",
-            help="Who plays the user of conversation scenarios: a model or a function. Default: the model that the config names.",
-        ),
-    )
-
-
-def _with(command: Command, *options: Callable[[Command], Command]) -> Command:
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def judging(options: dict[str, Any]) -> dict[str, Any]:
-    """Turn the options of `judge_options` into arguments of `evaluate` and `score`."""
-    from mlflow_adk_eval.judge import JudgeOptions  # noqa: PLC0415 - `--help` stays fast
-
-    given = {
-        "max_concurrency": options.pop("judge_concurrency"),
-        "timeout_s": options.pop("judge_timeout"),
-        "outage_s": options.pop("judge_outage"),
-    }
-    judge = model_or_object(options.pop("judge"), "--judge", error=JudgeError)
-    return budgeted(options) | {
-        "judge": judge,
-        "judge_options": JudgeOptions(**{name: value for name, value in given.items() if value is not None}),
-    }
-
-
-def budgeted(options: dict[str, Any]) -> dict[str, Any]:
-    """Turn what may be spent into an argument of `evaluate`, `score` and `record`."""
-    from mlflow_adk_eval.judge import Budget  # noqa: PLC0415 - as above
-
-    return options | {"budget": Budget(max_calls=options.pop("max_calls"), max_tokens=options.pop("max_tokens"))}
-
-
-def simulated(options: dict[str, Any]) -> dict[str, Any]:
-    """Turn the name of who plays users into who that is."""
-    return options | {"user_simulator": model_or_object(options["user_simulator"], "--user_simulator")}
+    found = dict(options)
+    found["budget"] = Budget(max_calls=found.pop("max_calls"), max_tokens=found.pop("max_tokens"))
+    if "judge" in found:
+        limits = {field: found.pop(name) for name, field in _JUDGE_LIMITS.items()}
+        found["judge_options"] = JudgeOptions(**{field: value for field, value in limits.items() if value is not None})
+        found["judge"] = model_or_object(found["judge"], "--judge", error=judge_error)
+    if "user_simulator" in found:
+        found["user_simulator"] = model_or_object(found["user_simulator"], "--user-simulator")
+    return found
 
 
 def agent_path(agent: str) -> str:
-    """Let a folder's contents be imported from where the command was called, as Python itself would."""
+    """Return `agent`, and let Python import it from the working directory, as ``python -m`` would."""
     sys.path[:0] = [str(Path.cwd())] if str(Path.cwd()) not in sys.path else []
     return agent
 
 
-def eval_set_path(agent: str, name: str) -> str:
-    """Return the file of an eval set named by its id, which ADK keeps in the agent's folder; else the name as it is."""
+def eval_set_paths(agent: str, names: tuple[str, ...]) -> str | list[str]:
+    """Return what EVAL_SET arguments name: files, folders, or ids of eval sets that ADK keeps in the agent's folder.
+
+    A single path is returned alone, since a single file or folder means something else than a list of one.
+    """
+    paths = [_eval_set_path(agent, name) for name in names]
+    return paths if len(paths) > 1 else paths[0]
+
+
+def _eval_set_path(agent: str, name: str) -> str:
     eval_set_id, colon, cases = name.partition(":")
     stored = Path(agent) / f"{eval_set_id}.evalset.json"
     return f"{stored}{colon}{cases}" if not Path(eval_set_id).exists() and stored.is_file() else name
 
 
-def one_or_several(paths: list[str]) -> str | list[str]:
-    """Return a path alone, as that of a single file or folder means something else than a list of one."""
-    return paths if len(paths) > 1 else paths[0]
-
-
-def refuse_overwriting(file: Path | None, *, force: bool = False, way_out: str = "--force overwrites it") -> None:
-    """Find out before anything is paid for that a file must not, or cannot, be written.
+def check_output(file: Path | None, *, force: bool = False, remedy: str = "--force overwrites it") -> None:
+    """Refuse a file that must not, or cannot, be written, before anything is paid for.
 
     Raises:
-        UsageError: if it exists, or there is no folder for it.
+        UsageError: if it exists, or its folder does not.
     """
     if file is None:
         return
     if file.exists() and not force:
-        raise UsageError(f"{file} exists already; {way_out}")
+        raise UsageError(f"{file} exists already; {remedy}")
     if not file.parent.is_dir():
         raise UsageError(f"{file} cannot be written: there is no folder {file.parent}")

@@ -1,49 +1,49 @@
-"""The command ``mlflow-adk-eval plan``: how many cases an eval set needs."""
+"""``mlflow-adk-eval plan``: how many cases an eval set needs."""
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlflow_adk_eval.cli.options import json_option, store_option
+from mlflow_adk_eval.cli.options import COUNT, POSITIVE, SHARE, confidence_option, json_option, store_option
+from mlflow_adk_eval.cli.output import print_json
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from mlflow_adk_eval.tracking.plan import Need, Plan
 
-_SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
-
 
 @click.command("plan")
 @click.argument("run_id")
 @click.option(
     "--detect",
-    type=click.FloatRange(min=0, min_open=True),
+    type=POSITIVE,
     required=True,
-    help="The drop that is to be noticed, such as 0.05. Of tokens, calls and durations: the rise, as a share of their mean.",
+    help="The drop to detect, such as 0.05. For tokens, calls and durations: the rise, as a share of their mean.",
 )
-@click.option("--criterion", "criteria", multiple=True, help="Only this one, or case_pass_rate. Default: that and all that decide.")
-@click.option("--baseline", metavar="RUN_ID", help="An earlier run of the same cases, which shows how far versions differ.")
-@click.option("--power", type=_SHARE, default=0.8, show_default=True, help="How surely it is to be noticed.")
-@click.option("--confidence", type=_SHARE, default=0.95, show_default=True, help="How surely there is to be no false alarm.")
-@click.option("--num_runs", type=click.IntRange(min=1), help="How often each case is to run. Default: as often as in RUN_ID.")
+@click.option(
+    "--criterion", "criteria", multiple=True, help="A criterion, or case_pass_rate. Repeatable. Default: everything that decides."
+)
+@click.option("--baseline", metavar="RUN_ID", help="An earlier run of the same cases, which shows how much versions differ.")
+@click.option("--power", type=SHARE, default=0.8, show_default=True, help="The probability of detecting such a drop.")
+@confidence_option
+@click.option("--num_runs", type=COUNT, help="Planned repeats of each case. Default: as in RUN_ID.")
 @store_option
 @json_option
 def plan_command(run_id: str, *, as_json: bool, **options: Any) -> None:
-    """Say how small a drop the cases of RUN_ID can show, and how many cases it takes to see the one that matters.
+    """Show how many cases it takes to detect a drop.
 
-    The drop is that of a later version on the same cases, as the gate tests it. Power is how surely it is seen, confidence how surely
-    nothing is seen where nothing has changed.
+    Also shows how small a drop the cases of RUN_ID can detect today. The drop is that of a later version on the same cases, as the gate tests it. Power is the probability of detecting it; confidence is
+    the probability of no alarm when nothing has changed.
     """
-    from mlflow_adk_eval.report.console import console  # noqa: PLC0415
-    from mlflow_adk_eval.tracking.plan import plan  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.report.console import console  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.tracking.plan import plan  # noqa: PLC0415
 
     found = plan(run_id, **options)
     if as_json:
-        click.echo(json.dumps(_json(found), ensure_ascii=False, indent=2, allow_nan=False))
+        print_json(_json(found))
         return
     screen = console()
     screen.print(_table(found))

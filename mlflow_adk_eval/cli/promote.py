@@ -1,129 +1,120 @@
-"""The commands that decide on a run: ``gate`` and ``promote``."""
+"""``mlflow-adk-eval promote`` and ``rollback``: the two commands that move an alias, and how a champion is evaluated again for them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlflow_adk_eval.cli.decision import conclude, policy_option, published_options
 from mlflow_adk_eval.cli.options import (
     EXIT_CODES,
     agent_path,
+    arguments,
+    dry_run_option,
     json_option,
     judge_options,
-    judging,
+    policy_option,
+    published_options,
     signing_key_option,
     store_option,
+    together,
+    verify_key_option,
 )
+from mlflow_adk_eval.cli.output import show_decision
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.gating.baseline.comparable import Reevaluate, ReevaluationRequest
 
-Command = Callable[..., Any]
-
-
-def reevaluation_options(command: Command) -> Command:
-    """Add whether and how a champion is evaluated anew that cannot be compared as it is."""
-    again = click.option(
-        "--reevaluate", is_flag=True, help="Judge again what the champion did, if its run used other cases, judges or criteria."
-    )
-    live = click.option(
-        "--champion-agent",
-        "--champion_agent",
-        "champion_agent",
-        metavar="AGENT",
-        help="The champion as it can be run, to have its conversations anew in that case.",
-    )
-    return again(live(judge_options(command)))
+reevaluation_options = together(
+    click.option(
+        "--reevaluate", is_flag=True, help="Judge the champion's conversations again if its run used other cases, judges or criteria."
+    ),
+    click.option("--champion-agent", metavar="AGENT", help="The champion in runnable form, to repeat its conversations in that case."),
+    judge_options,
+)
+"""Whether and how a champion is evaluated again that cannot be compared as it is."""
 
 
 def reevaluator(options: dict[str, Any], tracking_uri: str | None, *, shown: bool) -> Reevaluate | None:
-    """Return what evaluates a champion anew as the options of `reevaluation_options` say; ``None`` if they ask for nothing."""
-    judged, wanted, agent = judging(options), options.pop("reevaluate"), options.pop("champion_agent")
+    """Return what evaluates a champion again.
+
+    Args:
+        options: the values of `reevaluation_options`.
+        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
+        shown: whether to show a progress bar.
+
+    Returns:
+        The function, for the API; ``None`` if the options ask for nothing.
+    """
+    given = arguments(options)
+    wanted, agent = given.pop("reevaluate"), given.pop("champion_agent")
     if not wanted and agent is None:
         return None
-    judged = {name: judged[name] for name in ("judge", "judge_options", "budget", "rejudge_failed", "ledger")}
 
-    def reevaluate(rematch: ReevaluationRequest) -> str:
+    def reevaluate(request: ReevaluationRequest) -> str:
         from mlflow_adk_eval.report.console import progress_bar  # noqa: PLC0415 - `--help` stays fast
         from mlflow_adk_eval.tracking.reevaluate import reevaluation  # noqa: PLC0415
 
-        with progress_bar(f"evaluating {rematch.agent_version} anew", shown=shown) as progress:
-            return reevaluation(agent and agent_path(agent), **judged, tracking_uri=tracking_uri, progress=progress)(rematch)
+        with progress_bar(f"evaluating {request.agent_version} again", shown=shown) as progress:
+            return reevaluation(agent and agent_path(agent), **given, tracking_uri=tracking_uri, progress=progress)(request)
 
     return reevaluate
-
-
-@click.command("gate", epilog=EXIT_CODES)
-@click.argument("run_id")
-@policy_option
-@click.option(
-    "--baseline", metavar="runs:/ID|models:/NAME@ALIAS", help="What the run is compared with. Default: what the policy's baseline says."
-)
-@click.option("--model", metavar="NAME", help="The registered model whose champion it is compared with, if the policy does not say.")
-@reevaluation_options
-@published_options
-@store_option
-@json_option
-def gate_command(
-    run_id: str,
-    *,
-    policy: Path | None,
-    baseline: str | None,
-    model: str | None,
-    summary: Path | None,
-    junit: Path | None,
-    tracking_uri: str | None,
-    as_json: bool,
-    **options: Any,
-) -> None:
-    """Decide from the evidence of RUN_ID whether the agent is good enough. Nothing is changed."""
-    from mlflow_adk_eval.gating.api import gate as decide  # noqa: PLC0415 - `--help` stays fast
-
-    compared: dict[str, Any] = {"baseline": baseline, "model": model, "tracking_uri": tracking_uri}
-    reevaluate = reevaluator(options, tracking_uri, shown=not as_json)
-    decision = decide(run_id, policy, **compared, reevaluate=reevaluate, raise_on_failure=False)
-    conclude(decision, as_json=as_json, summary=summary, junit=junit)
 
 
 @click.command("promote", epilog=EXIT_CODES)
 @click.argument("model")
 @click.option("--version", required=True, help="The version to promote.")
 @click.option("--alias", default="champion", show_default=True, help="The alias to set.")
-@click.option("--run-id", "--run_id", "run_id", required=True, help="The evaluation run of this version.")
+@click.option("--run-id", required=True, help="The evaluation run of this version.")
 @policy_option
 @reevaluation_options
-@click.option("--dry-run", "--dry_run", "dry_run", is_flag=True, help="Decide, but change nothing in the registry.")
+@dry_run_option
 @signing_key_option
 @published_options
 @store_option
 @json_option
-def promote_command(  # noqa: PLR0913 - its options
-    model: str,
-    *,
-    version: str,
-    alias: str,
-    run_id: str,
-    policy: Path | None,
-    dry_run: bool,
-    signing_key: str | None,
-    summary: Path | None,
-    junit: Path | None,
-    tracking_uri: str | None,
-    as_json: bool,
-    **options: Any,
+def promote_command(
+    model: str, *, version: str, alias: str, dry_run: bool, summary: Path | None, junit: Path | None, as_json: bool, **options: Any
 ) -> None:
-    """Set an alias on a version of MODEL, if its evaluation run allows it."""
+    """Set an alias on a version of MODEL if its run passes the gate."""
     from mlflow_adk_eval.gating.api import promote as decide  # noqa: PLC0415 - `--help` stays fast
 
-    how: dict[str, Any] = {"run_id": run_id, "policy": policy, "dry_run": dry_run, "signing_key": signing_key, "tracking_uri": tracking_uri}
-    reevaluate = reevaluator(options, tracking_uri, shown=not as_json)
-    decision = decide(model, version, alias, **how, reevaluate=reevaluate, raise_on_failure=False)
+    how = {name: options.pop(name) for name in ("run_id", "policy", "signing_key", "tracking_uri")}
+    reevaluate = reevaluator(options, how["tracking_uri"], shown=not as_json)
+    decision = decide(model, version, alias, **how, dry_run=dry_run, reevaluate=reevaluate, raise_on_failure=False)
     moved = decision.passed and not dry_run
-    done = f"{alias} is now version {version} of {model}" if moved else f"{alias} was not moved{' (dry run)' if dry_run else ''}"
-    title = f"version {version} of {model} as {alias}"
+    outcome = f"{alias} is now version {version} of {model}" if moved else f"{alias} was not moved{' (dry run)' if dry_run else ''}"
     extra = {"model": model, "version": version, "alias": alias, "moved": moved}
-    conclude(decision, as_json=as_json, title=title, done=done, extra=extra, summary=summary, junit=junit)
+    title = f"version {version} of {model} as {alias}"
+    show_decision(decision, as_json=as_json, title=title, outcome=outcome, extra=extra, summary=summary, junit=junit)
+
+
+@click.command("rollback", epilog=EXIT_CODES)
+@click.argument("model")
+@click.option("--alias", default="champion", show_default=True, help="The alias to move back.")
+@click.option("--to", metavar="VERSION", help="The version to return to. Default: the previous one whose record verifies.")
+@click.option("--reason", required=True, help="The reason, for the record.")
+@dry_run_option
+@verify_key_option
+@signing_key_option
+@store_option
+@json_option
+def rollback_command(model: str, *, alias: str, reason: str, dry_run: bool, as_json: bool, **options: Any) -> None:
+    """Move an alias of MODEL back to the version before.
+
+    That version must have held the alias, and its record must still verify.
+    """
+    from mlflow_adk_eval.gating.api import rollback  # noqa: PLC0415 - `--help` stays fast
+
+    move = rollback(model, alias, reason=reason, dry_run=dry_run, raise_on_failure=False, **options)
+    extra = {
+        "model": model,
+        "alias": alias,
+        "previous": move.previous,
+        "version": move.version,
+        "moved": move.decision.passed and not dry_run,
+        "reason": reason,
+    }
+    outcome = f"{move}{' (dry run: it was not moved)' if dry_run and move.version else ''}"
+    show_decision(move.decision, as_json=as_json, title=f"rollback of {alias} of {model}", outcome=outcome, extra=extra)

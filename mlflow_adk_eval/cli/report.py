@@ -1,4 +1,4 @@
-"""The command ``mlflow-adk-eval report``: the HTML report that a run holds, as a file."""
+"""``mlflow-adk-eval report``: the HTML report that a run holds, as a file."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from mlflow_adk_eval.cli.options import PATH, check_output, force_option, store_option
+from mlflow_adk_eval.cli.output import write_file
 from mlflow_adk_eval.errors import TrackingError, UsageError
 
 _NAME = "report.html"
@@ -14,21 +16,17 @@ _NAME = "report.html"
 
 @click.command("report")
 @click.argument("run_id")
-@click.option(
-    "-o", "--output", "output", type=click.Path(path_type=Path), default=_NAME, show_default=True, help="The file, or the folder for it."
-)
-@click.option("--force", is_flag=True, help="Overwrite the file.")
-@click.option("--tracking_uri", help="The MLflow server or store. Default: MLFLOW_TRACKING_URI.")
+@click.option("-o", "--output", type=PATH, default=_NAME, show_default=True, help="The file to write, or its folder.")
+@force_option
+@store_option
 def report_command(run_id: str, *, output: Path, force: bool, tracking_uri: str | None) -> None:
-    """Save the HTML report of a run, if it is as it was when the evaluation ended."""
+    """Save the HTML report of a run.
+
+    Refuses a report that was changed after the evaluation.
+    """
     path = output / _NAME if output.is_dir() else output
-    if path.exists() and not force:
-        raise UsageError(f"{path} exists already; --force overwrites it")
-    content = report_of(run_id, tracking_uri)
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+    check_output(path, force=force)
+    write_file(path, report_of(run_id, tracking_uri))
     click.echo(f"{path}: the report of run {run_id}")
 
 
@@ -54,7 +52,7 @@ def report_of(run_id: str, tracking_uri: str | None = None) -> bytes:
         raise UsageError(_missing(run_id, manifest))
     problem = _doubt(content, manifest, expected)
     if problem:
-        raise TrackingError(f"run {run_id}: {problem}, so its report cannot be believed")
+        raise TrackingError(f"run {run_id}: {problem}, so its report cannot be trusted")
     return content
 
 

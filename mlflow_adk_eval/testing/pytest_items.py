@@ -16,7 +16,7 @@ from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.runner import ExecutedCase
 from mlflow_adk_eval.testing.cases import Job
 from mlflow_adk_eval.testing.failure import Line, Tone, failure_of, kind_of, line, summary_of, text_of, votes_of
-from mlflow_adk_eval.testing.pytest_options import AdkOptions
+from mlflow_adk_eval.testing.pytest_plugin import AdkOptions
 from mlflow_adk_eval.testing.sources import EvalFile, read_file
 
 

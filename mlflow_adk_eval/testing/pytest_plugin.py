@@ -1,22 +1,54 @@
 """Eval sets as tests of pytest: ``pytest --adk-agent home_automation_agent tests/evals``.
 
-Loaded into every pytest session of everybody who has this package, so it imports nothing of weight, and does nothing
-without an agent.
+pytest loads this module in every session of everybody who has this package installed. So it imports nothing but pytest and the standard
+library, declares the options, and does nothing more unless there is an agent. With one, `pytest_session.AdkSession` is registered as
+a second plugin: it collects eval sets (`pytest_items`), has their cases run side by side (`cases`), and sums up (`pytest_summary`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from mlflow_adk_eval.testing.pytest_options import HELP, options_of
+HELP = {
+    "agent": ("AGENT", "Run *.test.json and *.evalset.json files on this agent: a module or folder with a root_agent, or a recording."),
+    "config": ("FILE", "The eval config. Default: test_config.json beside each file, else ADK's defaults."),
+    "num_runs": ("N", "Times to repeat each conversation. Default: 1."),
+    "judge": ("MODEL", "A model, or a function as module:name, that judges everything. Default: the config's models."),
+    "concurrency": ("N", "Conversations to run in parallel. Default: 4."),
+    "case_timeout": ("S", "Seconds allowed for one case. Default: no limit."),
+    "turn_timeout": ("S", "Seconds the agent has to answer one message. Default: no limit."),
+    "user_simulator": ("MODEL", "A model, or a function as module:name, that plays the user. Default: the config's model."),
+    "experiment": ("NAME", "Log the results as a run in this MLflow experiment."),
+}
+"""The options: for each its placeholder and its help. On the command line they begin with ``--adk-``, in the ini file with ``adk_``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdkOptions:
+    """What the command line, or else the ini file, says."""
+
+    agent: str
+    config: Path | None
+    num_runs: int
+    judge: str | None
+    concurrency: int
+    case_timeout_s: float | None
+    turn_timeout_s: float | None
+    user_simulator: str | None
+    experiment: str | None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options, each also as a key of the ini file."""
     group = parser.getgroup("adk", "ADK eval sets (mlflow-adk-eval)")
     for name, (metavar, text) in HELP.items():
-        group.addoption(f"--adk-{name.replace('_', '-')}", dest=f"adk_{name}", metavar=metavar, default=None, help=text)
-        parser.addini(f"adk_{name}", f"As --adk-{name.replace('_', '-')}.", default=None)
+        group.addoption(_flag(name), dest=f"adk_{name}", metavar=metavar, default=None, help=text)
+        parser.addini(f"adk_{name}", f"As {_flag(name)}.", default=None)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -26,9 +58,57 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     if options.experiment and config.getoption("dist", "no") != "no":
         raise pytest.UsageError(
-            "--adk-experiment: the cases of one MLflow run must come from one process; leave out -n, since conversations are had side by side anyway"
+            "--adk-experiment: the cases of one MLflow run must come from one process; leave out -n, since conversations run in parallel anyway"
         )
     config.addinivalue_line("markers", "adk: a case of an ADK eval set.")
     from mlflow_adk_eval.testing.pytest_session import AdkSession  # noqa: PLC0415 - only where there is an agent
 
     config.pluginmanager.register(AdkSession(config, options), "mlflow_adk_eval_session")
+
+
+def options_of(config: pytest.Config) -> AdkOptions | None:
+    """Return the options of a session, or ``None`` without an agent."""
+    agent = _given(config, "agent")
+    if not agent:
+        return None
+    named = _given(config, "config")
+    return AdkOptions(
+        agent=agent,
+        config=Path(named) if named else None,
+        num_runs=_number(config, "num_runs", int) or 1,
+        judge=_given(config, "judge"),
+        concurrency=_number(config, "concurrency", int) or 4,
+        case_timeout_s=_number(config, "case_timeout", float),
+        turn_timeout_s=_number(config, "turn_timeout", float),
+        user_simulator=_given(config, "user_simulator"),
+        experiment=_given(config, "experiment"),
+    )
+
+
+def _given(config: pytest.Config, name: str) -> str | None:
+    """Return an option; a path in the ini file starts at the ini file."""
+    value: str | None = config.getoption(f"adk_{name}")
+    if value is not None:
+        return value or None
+    found: str | None = config.getini(f"adk_{name}") or None
+    if found and name in ("agent", "config") and (name == "config" or (config.rootpath / found).exists()):
+        return str(config.rootpath / found)
+    return found
+
+
+def _number(config: pytest.Config, name: str, kind: Callable[[str], Any]) -> Any:
+    value = _given(config, name)
+    if value is None:
+        return None
+    try:
+        number = kind(value)
+    except ValueError:
+        number = 0
+    if not number > 0:
+        wanted = "a whole number of at least 1" if kind is int else "a number of seconds above 0"
+        raise pytest.UsageError(f"{_flag(name)}={value}: wanted {wanted}")
+    return number
+
+
+def _flag(name: str) -> str:
+    return f"--adk-{name.replace('_', '-')}"

@@ -19,11 +19,11 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.tracking._tracking_service.utils import _use_tracking_uri  # pyright: ignore[reportPrivateUsage] - resets the URI afterwards
 
+from mlflow_adk_eval.agents.git import GitState, git_state
 from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.redact import redacted, secrets_of
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.tracking.client import connect, existing, is_absent, reaching_mlflow
-from mlflow_adk_eval.tracking.git import GitState, git_state
 from mlflow_adk_eval.tracking.storable import model_name
 
 _LOGGED = re.compile(r"(?:models:/)?(m-\w+)")

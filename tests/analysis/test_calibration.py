@@ -308,7 +308,7 @@ def table(tmp_path: Path) -> Path:
 
 def test_the_command_shows_a_table_and_writes_the_file(run: Report, store: str, table: Path, tmp_path: Path) -> None:
     file = tmp_path / "calibration.json"
-    result = invoke(run.run_id, "--labels", table, "-o", file, "--tracking_uri", store)
+    result = invoke(run.run_id, "--labels", table, "-o", file, "--tracking-uri", store)
     assert result.exit_code == 0, result.output
     shown = re.sub(r"\s+", " ", result.stdout)
     assert "Judges against people: 40 labels of 1 run, intervals of 95%" in shown
@@ -319,14 +319,14 @@ def test_the_command_shows_a_table_and_writes_the_file(run: Report, store: str, 
     assert "score 1; valid 1:0: it is bad blind" in shown
     assert "fail: it is good strict" in shown
     assert load_calibration(file).rates(MATCH) == calibrated(run, store).rates(MATCH)
-    again = invoke(run.run_id, "--labels", table, "-o", file, "--tracking_uri", store)
+    again = invoke(run.run_id, "--labels", table, "-o", file, "--tracking-uri", store)
     assert isinstance(again.exception, UsageError)
     assert "exists already; --force overwrites it" in str(again.exception)
-    assert invoke(run.run_id, "--labels", table, "-o", file, "--force", "--tracking_uri", store).exit_code == 0
+    assert invoke(run.run_id, "--labels", table, "-o", file, "--force", "--tracking-uri", store).exit_code == 0
 
 
 def test_json_has_what_follows_from_the_counts(run: Report, store: str, table: Path) -> None:
-    result = invoke(run.run_id, "--labels", table, "--tracking_uri", store, "--json", "--confidence", "0.9")
+    result = invoke(run.run_id, "--labels", table, "--tracking-uri", store, "--json", "--confidence", "0.9")
     found = json.loads(result.stdout)
     calibration = calibrate(run, table, tracking_uri=store)
     assert found["confidence"] == 0.9
@@ -347,7 +347,7 @@ def test_it_is_kept_with_the_run_on_demand_and_the_evidence_still_holds(run: Rep
     from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 
     before = params_of(run, store), MlflowClient(store).get_run(run.run_id or "").data.metrics
-    assert invoke(run.run_id, "--labels", table, "--tracking_uri", store, "--log").exit_code == 0
+    assert invoke(run.run_id, "--labels", table, "--tracking-uri", store, "--log").exit_code == 0
     kept = MlflowStore(store).artifact(run.run_id or "", ARTIFACT)
     assert kept is not None
     assert load_calibration(json.loads(kept)).rates(MATCH) == calibrated(run, store).rates(MATCH)
@@ -367,6 +367,6 @@ def test_it_is_kept_with_the_run_on_demand_and_the_evidence_still_holds(run: Rep
     ],
 )
 def test_a_wrong_call_is_one_error(run: Report, store: str, arguments: list[str], message: str) -> None:
-    result = invoke(run.run_id, "--tracking_uri", store, *arguments)
+    result = invoke(run.run_id, "--tracking-uri", store, *arguments)
     assert isinstance(result.exception, UsageError)
     assert message in str(result.exception)

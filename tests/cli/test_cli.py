@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -164,3 +166,35 @@ def test_migrate_writes_what_loads_and_does_not_overwrite(tmp_path: Path) -> Non
     assert invoke("validate", new).exit_code == 0
     assert invoke("migrate", old, new).exit_code == 64
     assert invoke("migrate", old, new, "--force").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "option", ["--tracking-uri", "--tracking_uri", "--tracking-uri=sqlite://", "--print-detailed-results", "--rejudge_failed"]
+)
+def test_options_take_dashes_and_underscores_alike(lights: Path, option: str) -> None:
+    value = ["sqlite://"] if option in {"--tracking-uri", "--tracking_uri"} else []
+    assert invoke("score", lights, "--actual", lights, option, *value).exit_code == 0
+
+
+def test_every_option_is_listed_once_and_belongs_to_no_two_arguments() -> None:
+    for name, command in commands(cli.cli):
+        spelled = [option for found in command.params for option in found.opts if option.startswith("--")]
+        assert len({option.replace("-", "_") for option in spelled}) == len(spelled), name
+
+
+def commands(group: click.Group, prefix: str = "") -> Iterator[tuple[str, click.Command]]:
+    for name, command in group.commands.items():
+        yield f"{prefix}{name}", command
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{name} ")
+
+
+def test_the_list_of_commands_is_not_cut_off() -> None:
+    shown = invoke("--help").stdout
+    assert set(cli.cli.commands) <= set(shown.split())
+    assert "..." not in shown.partition("Commands:")[2]
+
+
+@pytest.mark.parametrize("name", ["--config_file_path", "--print_detailed_results", "--num_runs", "--log_level"])
+def test_run_takes_the_names_of_adk_eval(name: str) -> None:
+    assert name in [option for found in cli.run.params for option in found.opts]

@@ -71,7 +71,7 @@ def test_a_session_a_filter_a_sample_and_a_function_that_redacts(store: str, tmp
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "wanted"),
     [
-        (("--redact", "nowhere:f", "--session", "s1"), 64, "--redact nowhere:f: No module named 'nowhere'"),
+        (("--redact", "nowhere:f", "--session", "s1"), 64, "--redact=nowhere:f: No module named 'nowhere'"),
         (("--redact", "json", "--session", "s1"), 64, "wanted MODULE:FUNCTION"),
         (("--redact", "json:__name__", "--session", "s1"), 64, "not a function"),
         (("--session", "nobody"), 64, "there is no such trace"),

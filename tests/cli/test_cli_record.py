@@ -157,7 +157,7 @@ def test_a_user_simulator_that_does_not_exist_is_bad_usage(talker: str, tmp_path
     talks(tmp_path, follows("ends", "bye"))
     result = invoke("record", talker, "talks.evalset.json", "--user_simulator", f"{talker}:usr", "-o", "talks.json")
     assert result.exit_code == 64
-    assert f"--user_simulator={talker}:usr: module '{talker}' has no attribute 'usr'" in result.stderr
+    assert f"--user-simulator={talker}:usr: module '{talker}' has no attribute 'usr'" in result.stderr
 
 
 @pytest.mark.parametrize("command", ["record", "run"])

@@ -84,7 +84,7 @@ def test_a_file_is_only_overwritten_on_demand(store: str, tmp_path: Path) -> Non
         ({"report": None, "named": None}, 64, "has no report: the version of mlflow-adk-eval that logged it wrote none"),
         ({"report": None, "manifest": False}, 64, "has no report: it holds no finished evaluation"),
         ({"report": None}, 64, "has lost its report: the manifest names report.html, but the artifact is gone"),
-        ({"named": "another"}, 3, "report.html was changed after the run, so its report cannot be believed"),
+        ({"named": "another"}, 3, "report.html was changed after the run, so its report cannot be trusted"),
         ({"named": None}, 3, "manifest.json does not name report.html, which was added after the run"),
         ({"vouched": sha256("another")}, 3, "manifest.json was changed after the run"),
         ({"vouched": ""}, 3, "the parameter adk_eval.manifest_sha256 is missing"),
@@ -110,7 +110,7 @@ def test_a_run_that_does_not_exist_is_bad_usage(store: str, tmp_path: Path) -> N
 def test_a_folder_that_does_not_exist_is_named(store: str, tmp_path: Path) -> None:
     result = invoke("report", logged(store), "-o", tmp_path / "nowhere/report.html", "--tracking_uri", store)
     assert result.exit_code == 64
-    assert "nowhere/report.html cannot be written: No such file or directory" in result.stderr
+    assert "nowhere/report.html cannot be written: there is no folder" in result.stderr
 
 
 @pytest.mark.slow

@@ -185,7 +185,7 @@ def lab(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 
 def invoke(lab: Lab, *arguments: str) -> Result:
-    return CliRunner().invoke(plan_command, [*arguments, "--tracking_uri", lab.uri])
+    return CliRunner().invoke(plan_command, [*arguments, "--tracking-uri", lab.uri])
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from typing import Any, Never
 import pytest
 
 from mlflow_adk_eval import score
-from mlflow_adk_eval.tracking.git import git_state
+from mlflow_adk_eval.agents.git import git_state
 from tests.mlflow_kit import copied
 from tests.tracking.small import CONFIG, answering, expected_of, rooms
 
@@ -128,7 +128,7 @@ def test_a_large_diff_is_kept_whole_as_an_artifact(repo: Path, store: str, tmp_p
 
 
 def test_a_huge_diff_is_cut_and_says_so_and_still_tells_states_apart(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mlflow_adk_eval.tracking import git as module
+    from mlflow_adk_eval.agents import git as module
 
     monkeypatch.setattr(module, "_MAX_DIFF", 200)
     states = []
@@ -140,7 +140,7 @@ def test_a_huge_diff_is_cut_and_says_so_and_still_tells_states_apart(repo: Path,
 
 
 def test_a_git_that_hangs_is_no_git(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mlflow_adk_eval.tracking import git as module
+    from mlflow_adk_eval.agents import git as module
 
     monkeypatch.setattr(module, "_TIMEOUT_S", 0)
     assert git_state(repo) is None

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from mlflow_adk_eval.analysis.calibration.calibration import load_calibration
-from mlflow_adk_eval.cli.validation import validate_file
+from mlflow_adk_eval.cli.validate import validate_file
 from mlflow_adk_eval.errors import InputError, PolicyError
 from mlflow_adk_eval.gating.policy.load import load_policy, parse_policy, policy_schema
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, Policy, Rule, Waiver

@@ -168,7 +168,7 @@ def test_what_does_not_exist_is_a_usage_error(lab: Lab) -> None:
 
 
 def command(lab: Lab, *args: str) -> tuple[int, str]:
-    result = CliRunner().invoke(gate_group, [*args, "--tracking_uri", lab.uri])
+    result = CliRunner().invoke(gate_group, [*args, "--tracking-uri", lab.uri])
     return result.exit_code, result.stdout
 
 
@@ -197,7 +197,7 @@ def test_the_group_takes_the_id_of_a_run_in_place_of_a_command(lab: Lab, model: 
         code, text = command(lab, *args)
         assert code == 0
         assert "PASSED" in text
-    assert CliRunner().invoke(gate_group, ["--tracking_uri", lab.uri, entrant.run_id]).exit_code == 0
+    assert CliRunner().invoke(gate_group, ["--tracking-uri", lab.uri, entrant.run_id]).exit_code == 0
     shown = CliRunner().invoke(gate_group, ["--help"]).output
     assert "RUN_ID [OPTIONS] | COMMAND [ARGS]" in shown
     assert {"run", "verify", "audit", "keygen"} <= set(shown.split())
@@ -210,6 +210,6 @@ def test_both_commands_verify(lab: Lab, model: str) -> None:
     code, text = command(lab, "verify", model, "1", "--alias", "staging")
     assert code == 2
     assert f"version 1 of '{model}' does not hold the alias staging" in text
-    result = CliRunner().invoke(verify_command, [model, "--version", "1", "--tracking_uri", lab.uri, "--json"])
+    result = CliRunner().invoke(verify_command, [model, "--version", "1", "--tracking-uri", lab.uri, "--json"])
     assert result.exit_code == 0
     assert json.loads(result.stdout)["verdict"] == "passed"

@@ -7,7 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from mlflow_adk_eval.cli.gate import rollback_command
+from mlflow_adk_eval.cli.promote import rollback_command
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.gating.promotion.aliases import Move, Way, rollback
@@ -143,7 +143,7 @@ def test_a_rollback_needs_a_reason_and_a_model(lab: Lab, model: str) -> None:
 
 def test_the_command_tells_what_it_did(lab: Lab, model: str) -> None:
     promoted(lab, model, 2)
-    args = [model, "--reason", "it answers in Latin", "--tracking_uri", lab.uri]
+    args = [model, "--reason", "it answers in Latin", "--tracking-uri", lab.uri]
     shown = CliRunner().invoke(rollback_command, [*args, "--dry-run"])
     assert shown.exit_code == 0
     assert f"champion of {model!r} goes back from version 2 to version 1 (dry run: it was not moved)" in shown.stdout

@@ -121,7 +121,7 @@ def test_without_a_judge_the_server_says_so_and_starts(monkeypatch: pytest.Monke
         assert post(server, EXACT).status_code == 200
         code, complaints = server.stop()
     assert code == 0
-    assert complaints.startswith("Judged metrics cannot be had: ")
+    assert complaints.startswith("Judged metrics are unavailable: ")
 
 
 def test_requests_can_be_passed_on_to_vertex() -> None:
