@@ -1,4 +1,8 @@
-"""Criteria as metrics of ``mlflow.models.evaluate``, which brings columns of a table and takes scores, reasons and aggregates."""
+"""Criteria as metrics of ``mlflow.models.evaluate``, which brings columns of a table and takes scores, reasons and aggregates.
+
+The columns become rows (`tables.rows`), `Scoring` judges them side by side, and the results go back as a `MetricValue`. A row that cannot be
+read or judged has no score, and its justification begins with ``NOT_EVALUATED``: it never counts as zero, and never as passed.
+"""
 
 from __future__ import annotations
 

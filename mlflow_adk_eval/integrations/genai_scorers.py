@@ -1,4 +1,9 @@
-"""Criteria as scorers of ``mlflow.genai``."""
+"""Criteria as scorers of ``mlflow.genai``.
+
+MLflow calls a scorer with a row, or with the traces of a session, from threads of its own. `genai_rows` makes a case and a conversation of
+that, `Scoring` judges it, and the result becomes an assessment as in the traces of `evaluate`. The scorers of one config share one `Scoring`,
+also after they were copied; one that comes from another process, or from MLflow's store, makes its own.
+"""
 
 from __future__ import annotations
 

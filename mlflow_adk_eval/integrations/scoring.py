@@ -1,4 +1,9 @@
-"""Criteria that judge single case runs, from any thread: for callers that bring their rows one by one, as MLflow does."""
+"""Criteria that judge single case runs, from any thread: for callers that bring their rows one by one, as MLflow does.
+
+A `Scoring` holds a config with its judges. A row (what was expected and what the agent did) meets a criterion that was planned once for all
+rows that it is the same in, and becomes a `CriterionResult`, by the function that also judges the cases of an evaluation. The work is done in
+one background event loop, so that the threads of MLflow share the judges with their limits, budget and ledger.
+"""
 
 from __future__ import annotations
 

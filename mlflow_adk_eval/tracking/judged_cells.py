@@ -1,4 +1,8 @@
-"""What the judges of a run decided, cell by cell and rubric by rubric, from evidence that can be believed."""
+"""What the judges of a run decided, cell by cell and rubric by rubric, from evidence that can be believed.
+
+The gate's `examine` reads the run. Each cell, and each rubric of a cell, becomes a `Unit` that people may have labelled, with what the judges
+said of it: the verdict, the reason and how unanimous they were. `calibrate` holds labels against these.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""From a report to what its traces will hold, one record per invocation, as plain data."""
+"""From a report to what its traces will hold, one record per invocation, as plain data.
+
+A record has the turn itself (texts, tool calls, calls of models) and one assessment for each deciding cell, with the reasons of its judges.
+`traces` writes records as MLflow's entities. Scorers make their assessments by `assessment_of`, too, so that a reason, an error and the votes
+look the same in MLflow wherever a criterion was asked.
+"""
 
 from __future__ import annotations
 

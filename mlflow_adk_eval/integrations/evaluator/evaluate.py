@@ -1,4 +1,8 @@
-"""An evaluation in a run that MLflow has opened, and what comes of it in MLflow's words."""
+"""An evaluation in a run that MLflow has opened, and what comes of it in MLflow's words.
+
+MLflow hands over data, perhaps a model, and ``evaluator_config``. `sides_of` makes an eval set and an agent of them, `LoggedEvaluation` does
+the rest as for `mlflow_adk_eval.evaluate`, except that the run is joined and stays open, and the bundle is returned as MLflow's artifacts.
+"""
 
 from __future__ import annotations
 
