@@ -15,11 +15,9 @@ import anyio
 
 from mlflow_adk_eval.agents import Agent, Conversation, Limits, LiveAgent, Recording, load_recording
 from mlflow_adk_eval.agents.conversation import converse, described
-from mlflow_adk_eval.agents.protocol import ConversationSetups
-from mlflow_adk_eval.agents.recordings.recording import Recorded
-from mlflow_adk_eval.agents.recordings.save import NOT_HAD, changed_cases, on, save_recording
+from mlflow_adk_eval.agents.recordings import NOT_HAD, Recorded, changed_cases, on, save_recording
 from mlflow_adk_eval.agents.resolve import resolve_agent
-from mlflow_adk_eval.agents.setup import UserSource, conversation_setups
+from mlflow_adk_eval.agents.setup import ConversationSetups, UserSource, conversation_setups
 from mlflow_adk_eval.agents.tool_environment import notes
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.config.inputs import ConfigSource, EvalSetSource, load_inputs
@@ -178,8 +176,8 @@ class Player:
 
     async def _had(self, case: EvalCase, run_index: int) -> Conversation:
         if self.staging and isinstance(self.agent, LiveAgent):
-            return await converse(self.agent, case, run_index, self.staging.scene(case, run_index))
-        return await self.agent.play(case, run_index)
+            return await converse(self.agent, case, run_index, self.staging.setup(case, run_index))
+        return await self.agent.converse(case, run_index)
 
 
 def _notes(recording: Recording | None, eval_set: EvalSet) -> Iterator[str]:

@@ -7,8 +7,8 @@ from pathlib import Path
 from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.errors import ConfigError, EvalSetError
 from mlflow_adk_eval.evalset import parse_eval_set, stem_of
+from mlflow_adk_eval.evalset.conversation import is_recording, parse_recorded
 from mlflow_adk_eval.evalset.parse import decode, read_text
-from mlflow_adk_eval.evalset.recording import is_recording, parse_recorded
 from mlflow_adk_eval.evalset.result import parse_result
 from mlflow_adk_eval.gating.policy.load import load_policy
 

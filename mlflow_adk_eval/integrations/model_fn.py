@@ -16,8 +16,8 @@ from mlflow_adk_eval.evalset.parse import parse
 from mlflow_adk_eval.redact import secrets_of
 from mlflow_adk_eval.runner import Player
 from mlflow_adk_eval.runtime import BACKGROUND, each
-from mlflow_adk_eval.tables.cells import is_missing, object_of, plain
 from mlflow_adk_eval.tables.records import case_of, outputs_of
+from mlflow_adk_eval.tables.rows import is_missing, object_of, plain
 from mlflow_adk_eval.tracking.storable import storable
 
 if TYPE_CHECKING:

@@ -122,7 +122,7 @@ def _played(agent: Agent, inputs: Json) -> Conversation:
 
 async def _play(agent: Agent, case: EvalCase) -> Conversation:
     try:
-        return await agent.play(case, 0)
+        return await agent.converse(case, 0)
     except Exception as error:  # noqa: BLE001 - an agent may be anybody's object, and must not cost the row
         return Conversation(actual=(), error=described(error))
 

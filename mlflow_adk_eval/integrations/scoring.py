@@ -187,7 +187,7 @@ class Scoring:
         chosen = next((one for one in planned.of(row.case.eval_id) if one.name == criterion), None)
         if chosen is None:
             return self._error(criterion, settings, "the criterion is left out for this case, as its settings say")
-        return await judged_by(chosen, run_of(row.case, row.run_index, row.played))
+        return await judged_by(chosen, run_of(row.case, row.run_index, row.conversation))
 
     def _error(self, criterion: str, settings: CriterionSettings | None, reason: str) -> CriterionResult:
         error = Errored(reason)
@@ -261,7 +261,7 @@ def _ledger(ledger: LedgerSource, config: EvalConfig) -> AbstractContextManager[
 
 def _key(row: Row, criterion: str) -> str:
     """Return what a judgement depends on, as a hash."""
-    played = row.played
+    played = row.conversation
     digest = hashlib.sha256()
     for model in (row.case, *played.actual):
         digest.update(model.model_dump_json(exclude_none=True).encode("utf-8", "surrogatepass"))

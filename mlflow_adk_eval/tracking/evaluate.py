@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from mlflow.entities import Dataset
 
 from mlflow_adk_eval.agents import Limits, Recording, load_recording
-from mlflow_adk_eval.agents.recordings.recording import Recorded
+from mlflow_adk_eval.agents.recordings import Recorded
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.agents.setup import UserSource
 from mlflow_adk_eval.config.eval_config import EvalConfig

@@ -16,7 +16,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Dataset
 
 from mlflow_adk_eval.agents import Agent, Recording
-from mlflow_adk_eval.agents.recordings.serialize import ConversationCache
+from mlflow_adk_eval.agents.recordings import ConversationCache
 from mlflow_adk_eval.agents.setup import conversation_setups
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.criteria import plan

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from mlflow_adk_eval.agents.recordings.recording import Recorded
+from mlflow_adk_eval.agents.recordings import Recorded
 from mlflow_adk_eval.agents.setup import UserSource
 from mlflow_adk_eval.config.inputs import ConfigSource, EvalSetSource
 from mlflow_adk_eval.errors import UsageError, did_you_mean

@@ -25,13 +25,13 @@ class ModelAgent:
     """The column that counts where the output is a table."""
     name: str = "model"
 
-    async def play(self, case: EvalCase, run_index: int) -> Conversation:  # noqa: ARG002 - the protocol's
+    async def converse(self, case: EvalCase, run_index: int) -> Conversation:  # noqa: ARG002 - the protocol's
         """Have the whole conversation in one call. Whatever the model raises is returned."""
         if case.conversation is None:
             return Conversation(actual=(), error=NO_USER)
         try:
             output = await anyio.to_thread.run_sync(self._output, case)
-            return row_of(cells_of(None, output) | {"targets": case}, f"output for case {case.eval_id!r}").played
+            return row_of(cells_of(None, output) | {"targets": case}, f"output for case {case.eval_id!r}").conversation
         except Exception as error:  # noqa: BLE001 - a model may be anybody's code, and must not cost the other cases
             return Conversation(actual=(), error=described(error))
 

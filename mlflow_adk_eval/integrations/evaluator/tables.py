@@ -35,7 +35,7 @@ class Table:
         for row in rows:
             runs.setdefault(row.case.eval_id, []).append(row)
         ordered = {eval_id: sorted(found, key=lambda row: row.run_index) for eval_id, found in runs.items()}
-        recording = Recording({eval_id: tuple(row.played for row in found) for eval_id, found in ordered.items()})
+        recording = Recording({eval_id: tuple(row.conversation for row in found) for eval_id, found in ordered.items()})
         return self._eval_set(row.case for row in rows), recording
 
     def _eval_set(self, found: Iterable[EvalCase]) -> EvalSet:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.agents.functions.agent import Session
+from mlflow_adk_eval.agents.functions import Session
 from mlflow_adk_eval.criteria.personas import prebuilt_personas
 from mlflow_adk_eval.errors import ConfigError
 from mlflow_adk_eval.evalset.models import PERSONAS

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.agents.functions.agent import Session
+from mlflow_adk_eval.agents.functions import Session
 from mlflow_adk_eval.judge import Budget
 from mlflow_adk_eval.judge.client.usage import UsageTracker
 from mlflow_adk_eval.judge.prompt import load_prompt

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mlflow_adk_eval.agents.functions.agent import CallableAgent, Session
+from mlflow_adk_eval.agents.functions import CallableAgent, Session
 from mlflow_adk_eval.agents.protocol import Limits
 from mlflow_adk_eval.errors import ConfigError, JudgeError, UsageError
 from mlflow_adk_eval.judge.session import JudgeSetup
