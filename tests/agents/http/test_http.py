@@ -17,8 +17,8 @@ from mlflow_adk_eval.agents.protocol import Conversation, ConversationSetup
 from mlflow_adk_eval.agents.resolve import headers_of_environment, resolve_agent
 from mlflow_adk_eval.agents.users import StaticUser
 from mlflow_adk_eval.evalset import Content, EvalCase, EvalSet, Part
-from tests.agents.functions.test_calls import case_of
-from tests.agents.functions.test_calls_tools import Environment
+from tests.agents.functions.test_function_tools import Environment
+from tests.agents.functions.test_functions import case_of
 from tests.agents.http.http_kit import completion, echoing, had
 from tests.judge.servers import CUT, HANG, RESET, Call, Reply, replies, serving
 

@@ -16,7 +16,7 @@ from mlflow_adk_eval.agents.protocol import Conversation
 from mlflow_adk_eval.criteria.efficiency import inference_calls, token_usage
 from mlflow_adk_eval.evalset import Content, EvalCase, IntermediateData, Invocation, Part
 from mlflow_adk_eval.results.outcomes import Scored, Skipped
-from tests.agents.functions.test_calls import case_of
+from tests.agents.functions.test_functions import case_of
 from tests.agents.http.http_kit import CARD, OLDER_CARD, A2AServer, calls, echo_a2a, had, said_in
 from tests.judge.servers import HANG, RESET, Call, Reply, Server, serving
 

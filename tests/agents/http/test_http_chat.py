@@ -14,7 +14,7 @@ from mlflow_adk_eval.agents.http.chat import answer_of
 from mlflow_adk_eval.criteria.efficiency import inference_calls, token_usage
 from mlflow_adk_eval.evalset import Content, EvalCase, Invocation, Part
 from mlflow_adk_eval.results.outcomes import Scored
-from tests.agents.functions.test_calls import case_of
+from tests.agents.functions.test_functions import case_of
 from tests.agents.http.http_kit import calls, completion, echoing, had, tool_call
 from tests.judge.servers import Call, Reply, replies, serving
 

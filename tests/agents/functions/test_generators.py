@@ -17,7 +17,7 @@ from mlflow_adk_eval.agents.functions import CallableAgent, Session, takes_sessi
 from mlflow_adk_eval.agents.protocol import Conversation, Limits
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.evalset import IntermediateData, Invocation, InvocationEvents
-from tests.agents.functions.test_calls import case_of, play, said
+from tests.agents.functions.test_functions import case_of, play, said
 
 CALL = {"author": "home", "content": {"role": "model", "parts": [{"function_call": {"id": "1", "name": "lamp", "args": {"on": True}}}]}}
 ANSWER = {"author": "home", "content": {"parts": [{"function_response": {"id": "1", "name": "lamp", "response": {"ok": True}}}]}}

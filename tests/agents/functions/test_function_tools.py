@@ -26,7 +26,7 @@ from mlflow_adk_eval.agents.users import StaticUser
 from mlflow_adk_eval.evalset import EvalCase, Invocation
 from mlflow_adk_eval.evalset.conversation import Injection
 from mlflow_adk_eval.evalset.models import Json
-from tests.agents.functions.test_calls import case_of, play
+from tests.agents.functions.test_functions import case_of, play
 
 
 @dataclass
