@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mlflow_adk_eval import metrics, rapid_eval, scorers, testing
     from mlflow_adk_eval.agents import A2AAgent, OpenAIChatAgent, Recording, Session, load_recording
-    from mlflow_adk_eval.agents.recordings.save import recording_of_report, save_recording
+    from mlflow_adk_eval.agents.recordings import recording_of_report, save_recording
     from mlflow_adk_eval.analysis.calibration.calibration import Calibration, load_calibration
     from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
     from mlflow_adk_eval.errors import (
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "agents": ("A2AAgent", "OpenAIChatAgent", "Recording", "Session", "load_recording"),
-    "agents.recordings.save": ("recording_of_report", "save_recording"),
+    "agents.recordings": ("recording_of_report", "save_recording"),
     "analysis.calibration.calibration": ("Calibration", "load_calibration"),
     "tracking.compare": ("compare",),
     "config.eval_config": ("EvalConfig", "load_config"),

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from mlflow_adk_eval.agents import Conversation, Recording
-from mlflow_adk_eval.agents.functions.agent import CallableAgent
+from mlflow_adk_eval.agents.functions import CallableAgent
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.config.eval_config import EvalConfig, default_config, parse_config
 from mlflow_adk_eval.config.spec import CRITERIA
@@ -33,7 +33,7 @@ class Actor:
     def name(self) -> str:
         return "actor"
 
-    async def play(self, case: EvalCase, run_index: int) -> Conversation:
+    async def converse(self, case: EvalCase, run_index: int) -> Conversation:
         self.now += 1
         self.most = max(self.most, self.now)
         try:

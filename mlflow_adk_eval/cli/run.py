@@ -78,7 +78,7 @@ def run(
         report = evaluate(paths, agent=agent_path(agent), progress=progress, **arguments(options))
     extra = {"run_id": report.run_id}
     if save_recording:
-        from mlflow_adk_eval.agents.recordings.save import save_recording as save  # noqa: PLC0415
+        from mlflow_adk_eval.agents.recordings import save_recording as save  # noqa: PLC0415
 
         save(report, save_recording)
         extra["recording"] = str(save_recording)

@@ -28,8 +28,8 @@ from mlflow_adk_eval.evalset.parse import parse
 from mlflow_adk_eval.redact import secrets_of
 from mlflow_adk_eval.runner import conversation_with
 from mlflow_adk_eval.runtime import BACKGROUND, each
-from mlflow_adk_eval.tables.cells import is_missing, object_of, plain
 from mlflow_adk_eval.tables.records import case_of, outputs_of, record_of
+from mlflow_adk_eval.tables.rows import is_missing, object_of, plain
 from mlflow_adk_eval.tracking.storable import Secrets, storable, storable_text
 
 if TYPE_CHECKING:

@@ -20,9 +20,8 @@ from mlflow_adk_eval.errors import ConfigError, EvalSetError, Problem, UsageErro
 from mlflow_adk_eval.integrations.scoring import NOT_EVALUATED, Scoring, explained
 from mlflow_adk_eval.redact import secrets_of
 from mlflow_adk_eval.results.outcomes import CriterionResult, mean
-from mlflow_adk_eval.tables.cells import is_missing, plain
 from mlflow_adk_eval.tables.records import cells_of
-from mlflow_adk_eval.tables.rows import CELLS, Row, row_of
+from mlflow_adk_eval.tables.rows import CELLS, Row, is_missing, plain, row_of
 from mlflow_adk_eval.tracking.storable import storable, storable_text
 
 _NAMES = ("predictions", *(name for name in CELLS if name != "predictions"))
@@ -148,7 +147,7 @@ def _read(cells: Mapping[str, Any], source: str) -> Row | str:
 
 def _judged(row: Row, result: CriterionResult, asked: bool) -> _Judged:
     """Return what a criterion made of a row. What an agent did before it failed may have a score, but no row passes by that."""
-    error, reason = row.played.error, explained(result)
+    error, reason = row.conversation.error, explained(result)
     explanation = f"the agent did not finish: {error}\n\n{reason}" if error and result.score is not None else reason
     return _Judged(
         None if result.score is None else float(result.score), passed=result.passed is True and not error, reason=explanation, asked=asked

@@ -176,7 +176,7 @@ class Scoring:
             return self._error(criterion, settings, str(error))
         if planned is None:
             return self._error(criterion, settings, "the criterion is left out for this case, as its settings say")
-        return (await apply_criteria(row.case, row.run_index, row.played, [planned])).results[0]
+        return (await apply_criteria(row.case, row.run_index, row.conversation, [planned])).results[0]
 
     def _plan(self, case: EvalCase, criterion: str, settings: CriterionSettings | None) -> Planned | None:
         """Return a criterion as a case has it, planned once for all cases that it is the same in; ``None`` where it is left out.
@@ -237,7 +237,7 @@ def _ledger(ledger: LedgerSource, config: EvalConfig) -> AbstractContextManager[
 
 def _key(row: Row, criterion: str) -> str:
     """Return what a judgement depends on, as a hash."""
-    played = row.played
+    played = row.conversation
     digest = hashlib.sha256()
     for model in (row.case, *played.actual):
         digest.update(model.model_dump_json(exclude_none=True).encode("utf-8", "surrogatepass"))

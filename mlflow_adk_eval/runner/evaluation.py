@@ -19,10 +19,8 @@ import anyio
 
 from mlflow_adk_eval.agents import Agent, Conversation, LiveAgent, Recording, load_recording
 from mlflow_adk_eval.agents.conversation import converse, described
-from mlflow_adk_eval.agents.protocol import ConversationSetups
-from mlflow_adk_eval.agents.recordings.recording import Recorded
-from mlflow_adk_eval.agents.recordings.save import changed_cases
-from mlflow_adk_eval.agents.setup import UserSource, conversation_setups
+from mlflow_adk_eval.agents.recordings import Recorded, changed_cases
+from mlflow_adk_eval.agents.setup import ConversationSetups, UserSource, conversation_setups
 from mlflow_adk_eval.agents.tool_environment import notes
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.config.inputs import ConfigSource, EvalSetSource, load_inputs
@@ -149,9 +147,9 @@ async def conversation_with(agent: Agent, case: EvalCase, run_index: int = 0, se
     """Return what came of a conversation; if it has another number of turns than the case, that is its error."""
     try:
         if setups and isinstance(agent, LiveAgent):
-            conversation = await converse(agent, case, run_index, setups.scene(case, run_index))
+            conversation = await converse(agent, case, run_index, setups.setup(case, run_index))
         else:
-            conversation = await agent.play(case, run_index)
+            conversation = await agent.converse(case, run_index)
     except Exception as error:  # noqa: BLE001 - an agent may be anybody's object, and must not cost the other cases
         return Conversation(actual=(), error=described(error))
     wanted = None if case.conversation is None else len(case.conversation)

@@ -16,7 +16,7 @@ from inspect import Parameter, cleandoc, signature
 from pathlib import Path
 from typing import Any, ParamSpec, TypedDict, TypeVar
 
-from mlflow_adk_eval.agents.recordings.recording import Recorded
+from mlflow_adk_eval.agents.recordings import Recorded
 from mlflow_adk_eval.agents.setup import UserSource
 from mlflow_adk_eval.errors import did_you_mean
 from mlflow_adk_eval.judge import JudgeOptions

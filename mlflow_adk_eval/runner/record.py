@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Unpack
 
 from mlflow_adk_eval.agents import Agent, Conversation, Limits, Recording
-from mlflow_adk_eval.agents.recordings.save import NOT_HAD, on, save_recording
+from mlflow_adk_eval.agents.recordings import NOT_HAD, on, save_recording
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.agents.setup import conversation_setups
 from mlflow_adk_eval.config.eval_config import EvalConfig

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from mlflow_adk_eval.agents import Recording, load_recording
-from mlflow_adk_eval.agents.recordings.save import on
+from mlflow_adk_eval.agents.recordings import on
 from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.evalset.conversation import Origin

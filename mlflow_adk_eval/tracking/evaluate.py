@@ -21,8 +21,7 @@ import anyio.to_thread
 from mlflow.entities import Dataset
 
 from mlflow_adk_eval.agents import Agent, Limits, Recording, load_recording
-from mlflow_adk_eval.agents.recordings.recording import Recorded
-from mlflow_adk_eval.agents.recordings.serialize import ConversationCache
+from mlflow_adk_eval.agents.recordings import ConversationCache, Recorded
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.config.inputs import ConfigSource, EvalSetSource, load_inputs

@@ -130,7 +130,7 @@ def test_whatever_hangs_inside_is_stopped(shape: str) -> None:
         agent = llm(lambda request: [call("slow", request="go")], tools=[AgentTool(agent=naps(tool.nap, name="slow"))])
 
     async def play_and_look() -> tuple[Conversation, int]:
-        played = await load_adk_agent(agent, limits=TURN).play(case_of("hi"), 0)
+        played = await load_adk_agent(agent, limits=TURN).converse(case_of("hi"), 0)
         await asyncio.sleep(0)
         return played, len(asyncio.all_tasks())
 
@@ -253,7 +253,7 @@ def test_a_run_that_is_cancelled_ends() -> None:
 
     async def cancelled() -> bool:
         with anyio.move_on_after(0.3) as scope:
-            await agent.play(case_of("hi"), 0)
+            await agent.converse(case_of("hi"), 0)
         return scope.cancelled_caught
 
     assert anyio.run(cancelled)

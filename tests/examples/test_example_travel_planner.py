@@ -12,7 +12,7 @@ import pytest
 
 from mlflow_adk_eval import EvalCase, Report
 from mlflow_adk_eval.agents.adk.agent import load_adk_agent
-from mlflow_adk_eval.agents.users.simulated import UserFunction
+from mlflow_adk_eval.agents.users import UserFunction
 from mlflow_adk_eval.config.inputs import load_inputs
 from mlflow_adk_eval.errors import ConfigError
 from mlflow_adk_eval.evalset.conversation import Ending
@@ -222,7 +222,7 @@ def test_with_a_key_gemini_takes_the_place_of_every_script(agent: str, key: str,
 
 def test_an_unknown_request_is_answered_with_what_can_be_done() -> None:
     case = EvalCase.model_validate({"eval_id": "odd", "conversation": [{"user_content": {"parts": [{"text": "Sing me a song."}]}}]})
-    played = anyio.run(load_adk_agent(PROJECT / GOOD).play, case, 0)
+    played = anyio.run(load_adk_agent(PROJECT / GOOD).converse, case, 0)
     greeting = next(case for case in EVAL_SET.eval_cases if case.eval_id == "greeting").conversation or ()
     assert played.actual[0].final_text == greeting[0].final_text
 

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from mlflow_adk_eval.agents.protocol import Conversation
-from mlflow_adk_eval.agents.recordings.recording import Recording
+from mlflow_adk_eval.agents.recordings import Recording
 from mlflow_adk_eval.config.eval_config import EvalConfig, dumps_config, load_config
 from mlflow_adk_eval.evalset import EvalSet, Invocation, dumps, eval_set_digest
 from mlflow_adk_eval.gating.evidence.examine import examine

@@ -212,7 +212,7 @@ class TestRows:
         class Curt:
             name = "curt"
 
-            async def play(self, asked: EvalCase, run_index: int) -> Conversation:
+            async def converse(self, asked: EvalCase, run_index: int) -> Conversation:
                 return Conversation(actual=(turn("bye"),))
 
         (found,) = outputs(Curt(), frame(inputs=[["a", "b"]]))
@@ -222,7 +222,7 @@ class TestRows:
         class Broken:
             name = "broken"
 
-            async def play(self, asked: EvalCase, run_index: int) -> Conversation:
+            async def converse(self, asked: EvalCase, run_index: int) -> Conversation:
                 if asked.eval_id == "row 1":
                     raise OSError("no network")
                 return Conversation(actual=(turn("fine"),))

@@ -172,7 +172,7 @@ def test_an_agent_of_anybodys_may_raise_and_inputs_may_be_wrong() -> None:
     class Broken:
         name = "broken"
 
-        async def play(self, case: Any, run_index: int) -> Any:
+        async def converse(self, case: Any, run_index: int) -> Any:
             raise OSError("no disk")
 
     assert predict_fn(Broken())(query="hi") == {"response": "", "conversation": [], "error": "OSError: no disk", "unfinished": False}

@@ -28,7 +28,7 @@ JUDGED = {"criteria": {MATCH: 0.5}}
 
 
 def row(expected: EvalCase, *actual: Any, **played: Any) -> Row:
-    return Row(case=expected, played=Conversation(actual=actual or expected.conversation or (), **played))
+    return Row(case=expected, conversation=Conversation(actual=actual or expected.conversation or (), **played))
 
 
 def quick(judge: Any, config: Any = JUDGED, **settings: Any) -> Scoring:

@@ -61,7 +61,7 @@ class Had:
 
     name: str = "had"
 
-    async def play(self, case: EvalCase, run_index: int) -> Conversation:
+    async def converse(self, case: EvalCase, run_index: int) -> Conversation:
         return HAD[case.eval_id]
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.agents.protocol import Conversation
-from mlflow_adk_eval.agents.recordings.recording import Recording
+from mlflow_adk_eval.agents.recordings import Recording
 from mlflow_adk_eval.analysis.stats import cases_needed, detectable_drop, detectable_rate_drop, rate_cases_needed
 from mlflow_adk_eval.analysis.stats.spread import Source, spread_of
 from mlflow_adk_eval.cli.plan import plan_command

@@ -17,7 +17,7 @@ from mlflow.entities import Dataset
 
 from mlflow_adk_eval.agents import Agent, Conversation, Limits, Recording, load_recording
 from mlflow_adk_eval.agents.conversation import NO_USER, described
-from mlflow_adk_eval.agents.recordings.recording import Recorded
+from mlflow_adk_eval.agents.recordings import Recorded
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
 from mlflow_adk_eval.config.inputs import ConfigSource, EvalSetSource, load_inputs
@@ -169,13 +169,13 @@ class ModelAgent:
     """The column that counts where the output is a table."""
     name: str = "model"
 
-    async def play(self, case: EvalCase, run_index: int) -> Conversation:  # noqa: ARG002 - the protocol's
+    async def converse(self, case: EvalCase, run_index: int) -> Conversation:  # noqa: ARG002 - the protocol's
         """Have the whole conversation in one call. Whatever the model raises is returned."""
         if case.conversation is None:
             return Conversation(actual=(), error=NO_USER)
         try:
             output = await anyio.to_thread.run_sync(self._output, case)
-            return row_of(cells_of(None, output) | {"targets": case}, f"output for case {case.eval_id!r}").played
+            return row_of(cells_of(None, output) | {"targets": case}, f"output for case {case.eval_id!r}").conversation
         except Exception as error:  # noqa: BLE001 - a model may be anybody's code, and must not cost the other cases
             return Conversation(actual=(), error=described(error))
 
@@ -223,7 +223,7 @@ class Table:
         for row in rows:
             runs.setdefault(row.case.eval_id, []).append(row)
         ordered = {eval_id: sorted(found, key=lambda row: row.run_index) for eval_id, found in runs.items()}
-        recording = Recording({eval_id: tuple(row.played for row in found) for eval_id, found in ordered.items()})
+        recording = Recording({eval_id: tuple(row.conversation for row in found) for eval_id, found in ordered.items()})
         return self._eval_set(row.case for row in rows), recording
 
     def _eval_set(self, found: Iterable[EvalCase]) -> EvalSet:

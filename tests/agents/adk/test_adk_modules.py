@@ -300,7 +300,7 @@ def test_nothing_of_adk_reaches_the_terminal(project: Path) -> None:
                 agent = load_adk_agent("noisy")
                 warnings.warn("[EXPERIMENTAL] feature X is enabled.", UserWarning)
                 case = EvalCase(eval_id="c", conversation=(Invocation(user_content=Content(parts=(Part(text="hi"),))),))
-                print(anyio.run(agent.play, case, 0).error)
+                print(anyio.run(agent.converse, case, 0).error)
             """,
         },
     )

@@ -17,7 +17,7 @@ from google.genai import types
 from mlflow_adk_eval.agents import A2AAgent
 from mlflow_adk_eval.criteria.efficiency import inference_calls, token_usage
 from mlflow_adk_eval.results.outcomes import Scored
-from tests.agents.functions.test_calls import case_of
+from tests.agents.functions.test_functions import case_of
 from tests.agents.http.http_kit import calls, had
 from tests.agents.scripted import call, llm, team, text, user_text
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.agents.recordings.recording import Recording
+from mlflow_adk_eval.agents.recordings import Recording
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.agents.traces import conversation_of, invocations_of, is_traces, recording_of_traces
 from mlflow_adk_eval.errors import InputError, UsageError
@@ -244,7 +244,7 @@ CASES = eval_set(
 
 def play(recording: Recording, eval_id: str, run_index: int = 0, cases: EvalSet = CASES) -> tuple[list[str], str]:
     (case,) = (case for case in cases.eval_cases if case.eval_id == eval_id)
-    played = anyio.run(recording.play, case, run_index)
+    played = anyio.run(recording.converse, case, run_index)
     return [one.final_text for one in played.actual], played.error
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.agents.functions.agent import Session
+from mlflow_adk_eval.agents.functions import Session
 from mlflow_adk_eval.judge import Budget
 from mlflow_adk_eval.judge.client.usage import UsageTracker
 from mlflow_adk_eval.judge.prompt import load_prompt
@@ -15,7 +15,7 @@ from mlflow_adk_eval.judge.setup import JudgeSetup
 from mlflow_adk_eval.ledger import CallCache
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.testing import Answer, Refused, Request, ScriptedJudge
-from tests.agents.users.players import ENDS, QUICK, echo, ending, evaluated, in_order, player, result, said, says, scenario
+from tests.agents.users.user_kit import ENDS, QUICK, echo, ending, evaluated, in_order, player, result, said, says, scenario
 
 QUALITY = {"per_turn_user_simulator_quality_v1": {"threshold": 0.5, "judge_model_options": {"num_samples": 1}}}
 

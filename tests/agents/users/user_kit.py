@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mlflow_adk_eval.agents.functions.agent import CallableAgent, Session
+from mlflow_adk_eval.agents.functions import CallableAgent, Session
 from mlflow_adk_eval.agents.protocol import Agent
 from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.evalset import ConversationScenario, EvalCase, EvalSet

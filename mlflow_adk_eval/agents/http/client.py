@@ -1,4 +1,10 @@
-"""Sending a request to an agent behind HTTP until there is an answer, within limits."""
+"""Requests to an agent behind HTTP: retries, time limits, shared connections, and errors that show no secret.
+
+`HttpClient.send` sends a `Request` and returns the JSON of the answer. A request is repeated where that can do no harm: after 429, 503 and a
+connection that was refused the agent has surely not seen it; after another 5xx or a connection that broke it may have, so that only a
+`Request` that is `harmless` is sent again. Redirects are followed within the same server, where the headers may go. One `Pool` serves all
+conversations of an agent. Whatever goes wrong is an `HttpError`, with secrets of headers and addresses masked.
+"""
 
 from __future__ import annotations
 
@@ -25,22 +31,22 @@ if TYPE_CHECKING:
     from httpx import AsyncClient, Response
 
 Again = Literal["always", "if harmless", "never"]
-"""Whether to ask again. *always*: the agent has surely not heard the request; *if harmless*: perhaps it has."""
+"""Whether to send a request again. *always*: the agent has surely not seen it; *if harmless*: it may have."""
 
-_UNHEARD = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
+_NOT_HANDLED = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 _SHORTEST = 8
 """A shorter value would be found in every other word."""
 
 
 class HttpError(AgentError):
-    """An agent behind HTTP did not answer, or with something else than what it was asked for."""
+    """An agent behind HTTP did not answer, or not with what it was asked for."""
 
     def __init__(self, message: str, *, again: Again = "never", status: int | None = None, retry_after_s: float = 0.0) -> None:
-        """Say what came instead.
+        """Describe what came instead.
 
         Args:
             message: a sentence.
-            again: whether to ask again.
+            again: whether to send the request again.
             status: the HTTP status, if there is one.
             retry_after_s: how long the agent asked to wait, in seconds.
         """
@@ -51,12 +57,12 @@ class HttpError(AgentError):
 
 
 def again_after(status: int) -> Again:
-    """Return whether to ask again after an HTTP status.
+    """Return whether to send a request again after an HTTP status.
 
     >>> again_after(429), again_after(502), again_after(404)
     ('always', 'if harmless', 'never')
     """
-    if status in _UNHEARD:
+    if status in _NOT_HANDLED:
         return "always"
     return "if harmless" if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.REQUEST_TIMEOUT else "never"
 
@@ -73,25 +79,24 @@ def hidden_of(url: str, headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def excerpt(body: bytes, hidden: Mapping[str, str]) -> str:
-    """Return what an agent said instead of an answer, on one line.
+    """Return the words of a body that is no answer, on one line.
 
     >>> excerpt(b'{"error": {"message": "model overloaded", "code": 1}}', {})
     'model overloaded'
     """
     try:
-        said = _message(from_json(body))
+        text = _message(from_json(body))
     except ValueError:
-        said = body.decode("utf-8", "replace")
-    return one_line(redacted(said, hidden)) or "an empty body"
+        text = body.decode("utf-8", "replace")
+    return one_line(redacted(text, hidden)) or "an empty body"
 
 
-def _message(said: Any) -> str:
-    """Return the words in a JSON value that is an error, whoever worded it."""
-    if isinstance(said, dict):
-        found = next((said[key] for key in ("error", "message", "detail", "title") if said.get(key)), None)
-        if found is not None:
-            return _message(found)
-    return said if isinstance(said, str) else str(said)
+def _message(value: Any) -> str:
+    """Return the words in a JSON value that is an error, whatever the server calls them."""
+    found = (
+        next((value[key] for key in ("error", "message", "detail", "title") if value.get(key)), None) if isinstance(value, dict) else None
+    )
+    return str(value) if found is None else _message(found)
 
 
 _KEPT_S = 3.0
@@ -106,7 +111,7 @@ class Connections:
     closing: AsyncGenerator[None]
     """Closes the client when the loop ends, which closes the asynchronous generators that were begun in it."""
     lock: anyio.Lock = field(default_factory=anyio.Lock)
-    """Held by the conversation that finds out what all of them need to know."""
+    """Held by the conversation that fetches what all of them need."""
 
 
 @dataclass(slots=True)
@@ -123,7 +128,7 @@ class Pool:
         if loop not in self.opened:
             self.opened = {other: kept for other, kept in self.opened.items() if not other.is_closed()}
             # Requests are limited as a whole, and how many there are at a time is the runner's business.
-            client = AsyncClient(timeout=None, limits=Limits(max_connections=None, keepalive_expiry=_KEPT_S))  # noqa: S113 - see asking.py
+            client = AsyncClient(timeout=None, limits=Limits(max_connections=None, keepalive_expiry=_KEPT_S))  # noqa: S113 - `HttpClient` limits the whole request
             self.opened[loop] = Connections(client, _closing(client))
             await anext(self.opened[loop].closing)
         return self.opened[loop]
@@ -149,19 +154,19 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What to ask."""
+    """One request to an agent."""
 
     url: str
     method: Literal["GET", "POST"] = "POST"
     body: Json | None = None
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     harmless: bool = True
-    """Whether it does no harm if the agent hears it twice."""
+    """Whether it does no harm if the agent gets it twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """The line to an agent."""
+class HttpClient:
+    """Sends requests to one agent."""
 
     pool: Pool
     headers: Mapping[str, str]
@@ -169,11 +174,11 @@ class Line:
     timeout_s: float
     attempts: int
 
-    async def ask(self, request: Request) -> Any:
+    async def send(self, request: Request) -> Any:
         """Return the JSON that the agent answers with.
 
         Raises:
-            HttpError: saying what came instead.
+            HttpError: with what came instead.
         """
         client = (await self.pool.connections()).client
         retrying = AsyncRetrying(
@@ -184,22 +189,22 @@ class Line:
             reraise=True,
         )
         try:
-            return await retrying(self._ask_once, client, request)
+            return await retrying(self._send_once, client, request)
         except HttpError as error:
             if _is_worth_repeating(error, request) and self.attempts > 1:
                 raise HttpError(f"{error} ({self.attempts} attempts)", status=error.status) from None
             raise
 
-    def misfit(self, request: Request, said: Any, wanted: str) -> HttpError:
+    def unexpected(self, request: Request, answer: Any, wanted: str) -> HttpError:
         """Return the error that an answer is something else than what was `wanted`."""
-        found = excerpt(canonical_json(said), self.hidden(request))
+        found = excerpt(canonical_json(answer), self.hidden(request))
         return HttpError(f"{shown_url(request.url)} answered with JSON that is not {wanted}: {found}")
 
     def hidden(self, request: Request) -> dict[str, str]:
         """Return what no error may show of a request."""
         return hidden_of(request.url, {**self.headers, **request.headers})
 
-    async def _ask_once(self, client: AsyncClient, request: Request) -> Any:
+    async def _send_once(self, client: AsyncClient, request: Request) -> Any:
         where = shown_url(request.url)
         hidden = self.hidden(request)
         try:
@@ -208,9 +213,8 @@ class Line:
         except TimeoutError:
             raise HttpError(f"{where} did not answer within {self.timeout_s:g} s") from None
         if not response.is_success:
-            said = excerpt(response.content, hidden)
             raise HttpError(
-                f"{where} answered {response.status_code} {response.reason_phrase}: {said}",
+                f"{where} answered {response.status_code} {response.reason_phrase}: {excerpt(response.content, hidden)}",
                 again=again_after(response.status_code),
                 status=response.status_code,
                 retry_after_s=retry_after_s(response.headers) or 0.0,
@@ -218,19 +222,19 @@ class Line:
         try:
             return from_json(response.content)
         except ValueError:
-            said = excerpt(response.content, hidden)
-            raise HttpError(f"{where} answered {response.status_code} with what is no JSON: {said}") from None
+            text = excerpt(response.content, hidden)
+            raise HttpError(f"{where} answered {response.status_code} with what is no JSON: {text}") from None
 
     async def _response(self, client: AsyncClient, request: Request) -> Response:
         """Return the response; one that leads to another address of the same server is followed."""
         url = request.url
-        response = await self._sent(client, request, url)
+        response = await self._send_to(client, request, url)
         for _ in range(_REDIRECTS):
             target = urljoin(url, response.headers.get("location", ""))
             follows = response.is_redirect and (request.method == "GET" or response.status_code in _KEEPS_METHOD)
             if not follows or origin(target) != origin(url):
                 break
-            response, url = await self._sent(client, request, target), target
+            response, url = await self._send_to(client, request, target), target
         if response.is_redirect:
             target = shown_url(urljoin(url, response.headers.get("location", "")))
             raise HttpError(
@@ -238,8 +242,8 @@ class Line:
             )
         return response
 
-    async def _sent(self, client: AsyncClient, request: Request, url: str) -> Response:
-        from httpx import ConnectError, DecodingError, TransportError, UnsupportedProtocol  # noqa: PLC0415 - see pool.py
+    async def _send_to(self, client: AsyncClient, request: Request, url: str) -> Response:
+        from httpx import ConnectError, DecodingError, TransportError, UnsupportedProtocol  # noqa: PLC0415 - as in `Pool.connections`
 
         where = shown_url(url)
         try:
@@ -309,8 +313,8 @@ def authorization(split: SplitResult) -> dict[str, str]:
     """Return the header that stands for the user name and the password in an address."""
     if split.username is None:
         return {}
-    said = f"{unquote(split.username)}:{unquote(split.password or '')}".encode()
-    return {"Authorization": f"Basic {base64.b64encode(said).decode()}"}
+    credentials = f"{unquote(split.username)}:{unquote(split.password or '')}".encode()
+    return {"Authorization": f"Basic {base64.b64encode(credentials).decode()}"}
 
 
 def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:

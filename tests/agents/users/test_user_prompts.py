@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.agents.functions.agent import Session
+from mlflow_adk_eval.agents.functions import Session
 from mlflow_adk_eval.criteria.personas import prebuilt_personas
 from mlflow_adk_eval.errors import ConfigError
 from mlflow_adk_eval.evalset.models import PERSONAS
 from mlflow_adk_eval.judge.prompt import load_prompt
 from mlflow_adk_eval.judge.user_model import SCHEMA
 from mlflow_adk_eval.testing import Answer, Request, ScriptedJudge
-from tests.agents.users.players import STOP, ending, evaluated, player, said, says, scenario
+from tests.agents.users.user_kit import STOP, ending, evaluated, player, said, says, scenario
 from tests.judge.injections import DELIMITERS, INJECTIONS
 from tests.judge.test_injection import inside, nonce_of, outside
 from tests.profiles import sampled

@@ -1,4 +1,9 @@
-"""Any function as an agent."""
+"""Any function as an agent: ``fn(user_text, session)``, called once per turn.
+
+`CallableAgent.open` makes a `Session` per conversation: the state, the turns so far, and `Session.tool`, which records tool calls. What
+the function returns or yields goes into a `TurnLog`, and so becomes an `Invocation`: a text, an invocation or a dict of one, ``None`` for
+silence, or a generator of texts and events. Sync functions run in worker threads.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +17,9 @@ from typing import Any, TypeVar
 
 import anyio.to_thread
 
-from mlflow_adk_eval.agents.conversation import converse, failure
-from mlflow_adk_eval.agents.functions.tools import ToolRecorder, is_async, name_of
-from mlflow_adk_eval.agents.messages import chat_messages
-from mlflow_adk_eval.agents.protocol import (
-    NO_LIMITS,
-    Conversation,
-    Limits,
-    Tools,
-    Turn,
-)
+from mlflow_adk_eval.agents.conversation import chat_messages, converse, failure
+from mlflow_adk_eval.agents.function_tools import ToolRecorder, is_async, name_of
+from mlflow_adk_eval.agents.protocol import NO_LIMITS, Conversation, Limits, Tools, Turn
 from mlflow_adk_eval.agents.turn_log import TurnLog
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import Content, EvalCase, Invocation
@@ -32,7 +30,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """What a callable agent is told besides the user's text."""
+    """What a callable agent gets besides the user's text."""
 
     eval_id: str
     run_index: int
@@ -42,7 +40,7 @@ class Session:
     """The turns so far."""
     user_content: Content = field(default_factory=Content)
     """What the user says now, with all that is no text."""
-    watch: ToolRecorder = field(default_factory=ToolRecorder, repr=False, compare=False)
+    recorder: ToolRecorder = field(default_factory=ToolRecorder, repr=False, compare=False)
     """What records the calls of `tool`."""
 
     @property
@@ -60,7 +58,7 @@ class Session:
         Raises:
             UsageError: if another function is a tool of this name already.
         """
-        return self.watch.watched(function, name)
+        return self.recorder.recorded(function, name)
 
 
 _TWO = 2
@@ -88,20 +86,20 @@ class CallableAgent:
         """
         takes_session(self.function)
 
-    async def play(self, case: EvalCase, run_index: int) -> Conversation:
-        """Have the written conversation of `case`. Whatever the function raises ends it and is returned."""
+    async def converse(self, case: EvalCase, run_index: int) -> Conversation:
+        """Have the conversation of `case`. Whatever the function raises ends it and is returned."""
         return await converse(self, case, run_index)
 
     @asynccontextmanager
     async def open(self, case: EvalCase, run_index: int, tools: Tools | None, /) -> AsyncGenerator[CallableSession]:
         """Begin a conversation with a state of its own."""
         state = copy.deepcopy(case.session_input.state) if case.session_input else {}
-        watch = ToolRecorder(tools, asyncio.get_running_loop())
-        session = CallableSession(self, Session(eval_id=case.eval_id, run_index=run_index, state=state, watch=watch))
+        recorder = ToolRecorder(tools, asyncio.get_running_loop())
+        session = CallableSession(self, Session(eval_id=case.eval_id, run_index=run_index, state=state, recorder=recorder))
         try:
             yield session
         finally:
-            session.log.closed = True
+            recorder.log.closed = True
 
 
 @dataclass(slots=True)
@@ -110,35 +108,29 @@ class CallableSession:
 
     agent: CallableAgent
     session: Session
-    log: TurnLog = field(init=False)
-    """The turn that is under way, or was the last one."""
-
-    def __post_init__(self) -> None:
-        """Begin with what was known before the first turn."""
-        self.log = self.session.watch.log
 
     async def turn(self, user: Content, /) -> Turn:
-        """Call the function. What it raises is the turn's error; what it had told of the turn by then is kept."""
+        """Call the function. What it raises is the turn's error; what had happened by then is kept."""
         self.session.user_content = user
-        self.log = self.session.watch.log = TurnLog(author=self.agent.name, user=user)
+        log = self.session.recorder.log = TurnLog(author=self.agent.name, user=user)
         try:
-            await self._call(user.text)
+            await self._call(user.text, log)
         except Exception as error:  # noqa: BLE001 - the function is the user's own code: anything can go wrong
             return Turn(invocation=self.interrupted(), error=failure(len(self.session.history) + 1, error))
-        invocation = self.log.finished()
+        invocation = log.finished()
         self.session.history.append(invocation)
         return Turn(invocation=invocation)
 
     def interrupted(self) -> Invocation | None:
-        """Return what the function told of the turn so far."""
-        return self.log.unfinished()
+        """Return what happened in the turn so far."""
+        return self.session.recorder.log.unfinished()
 
     async def state(self) -> Json:
         """Return what the function left in the session's state."""
         return self.session.state
 
-    async def _call(self, text: str) -> None:
-        function, log = self.agent.function, self.log
+    async def _call(self, text: str, log: TurnLog) -> None:
+        function = self.agent.function
         args = (text, self.session) if takes_session(function) else (text,)
         if is_async(function):
             await _settle(await function(*args), log)
@@ -156,9 +148,9 @@ async def _settle(answer: Any, log: TurnLog) -> None:
     if inspect.isawaitable(answer):
         await _settle(await answer, log)
     elif isinstance(answer, AsyncIterable):
-        async with aclosing(answer) if isinstance(answer, AsyncGenerator) else nullcontext(answer) as pieces:
-            async for piece in pieces:
-                log.add(piece)
+        async with aclosing(answer) if isinstance(answer, AsyncGenerator) else nullcontext(answer) as items:
+            async for item in items:
+                log.add(item)
     elif isinstance(answer, Iterator):
         log.add(await anyio.to_thread.run_sync(_drained, answer, log, abandon_on_cancel=True))
     else:
@@ -174,10 +166,10 @@ def _drained(answer: Any, log: TurnLog) -> Any:
         return answer
     while not log.closed:
         try:
-            piece = next(answer)
+            item = next(answer)
         except StopIteration as end:
             return end.value
-        log.add(piece)
+        log.add(item)
     return None
 
 

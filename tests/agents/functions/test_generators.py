@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval import UsageError
-from mlflow_adk_eval.agents.functions.agent import CallableAgent, Session, takes_session
+from mlflow_adk_eval.agents.functions import CallableAgent, Session, takes_session
 from mlflow_adk_eval.agents.protocol import Conversation, Limits
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.evalset import IntermediateData, Invocation, InvocationEvents
-from tests.agents.functions.test_calls import case_of, play, said
+from tests.agents.functions.test_functions import case_of, play, said
 
 CALL = {"author": "home", "content": {"role": "model", "parts": [{"function_call": {"id": "1", "name": "lamp", "args": {"on": True}}}]}}
 ANSWER = {"author": "home", "content": {"parts": [{"function_response": {"id": "1", "name": "lamp", "response": {"ok": True}}}]}}
@@ -180,7 +180,7 @@ def test_what_was_yielded_before_a_limit_is_kept(is_async: bool, limits: Limits)
         finally:
             ended.set()
 
-    played = anyio.run(CallableAgent(function=agent_async if is_async else agent, name="fn", limits=limits).play, case_of("x"), 0)
+    played = anyio.run(CallableAgent(function=agent_async if is_async else agent, name="fn", limits=limits).converse, case_of("x"), 0)
     release.set()
     assert "longer than its limit of 0.3 s" in played.error
     assert played.unfinished
@@ -236,7 +236,7 @@ async def later(text: str, session: Session) -> Iterator[str]:
 def test_whatever_can_be_called_is_an_agent(function: Callable[..., Any], answer: str, name: str) -> None:
     agent = resolve_agent(function)
     assert agent.name == name
-    (turn,) = anyio.run(agent.play, case_of("x"), 0).actual
+    (turn,) = anyio.run(agent.converse, case_of("x"), 0).actual
     assert turn.final_text == answer
 
 

@@ -18,14 +18,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.agents.conversation import WrittenUser, converse
-from mlflow_adk_eval.agents.functions.agent import CallableAgent, Session
-from mlflow_adk_eval.agents.functions.tools import named
+from mlflow_adk_eval.agents.conversation import converse
+from mlflow_adk_eval.agents.function_tools import named
+from mlflow_adk_eval.agents.functions import CallableAgent, Session
 from mlflow_adk_eval.agents.protocol import Conversation, ConversationSetup, Limits
+from mlflow_adk_eval.agents.users import StaticUser
 from mlflow_adk_eval.evalset import EvalCase, Invocation
 from mlflow_adk_eval.evalset.conversation import Injection
 from mlflow_adk_eval.evalset.models import Json
-from tests.agents.functions.test_calls import case_of, play
+from tests.agents.functions.test_functions import case_of, play
 
 
 @dataclass
@@ -50,7 +51,7 @@ class Environment:
 def play_in(environment: Environment, function: Callable[..., Any], case: EvalCase) -> Conversation:
     assert case.conversation is not None
     agent = CallableAgent(function=function, name="fn")
-    return anyio.run(converse, agent, case, 0, ConversationSetup(user=WrittenUser(case.conversation), tools=environment))
+    return anyio.run(converse, agent, case, 0, ConversationSetup(user=StaticUser(case.conversation), tools=environment))
 
 
 def lamp(room: str, *, on: bool = True) -> dict[str, Any]:
@@ -298,7 +299,7 @@ def test_a_thread_that_was_left_behind_calls_no_more_tools() -> None:
             raise
         return text
 
-    played = anyio.run(CallableAgent(function=agent, name="fn", limits=Limits(turn_s=0.3)).play, case_of("x"), 0)
+    played = anyio.run(CallableAgent(function=agent, name="fn", limits=Limits(turn_s=0.3)).converse, case_of("x"), 0)
     release.set()
     assert refused.wait(10)
     assert real == ["before"]

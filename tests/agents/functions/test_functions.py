@@ -11,7 +11,7 @@ import anyio.lowlevel
 import pytest
 
 from mlflow_adk_eval.agents.conversation import described
-from mlflow_adk_eval.agents.functions.agent import CallableAgent, Session
+from mlflow_adk_eval.agents.functions import CallableAgent, Session
 from mlflow_adk_eval.agents.protocol import Conversation, Limits
 from mlflow_adk_eval.evalset import Content, ConversationScenario, EvalCase, Invocation, Part, SessionInput
 
@@ -30,7 +30,7 @@ def case_of(*texts: str, state: dict[str, Any] | None = None) -> EvalCase:
 
 def play(function: Callable[..., Any], case: EvalCase, *, run_index: int = 0, timeout_s: float | None = None) -> Conversation:
     agent = CallableAgent(function=function, name="fn", limits=Limits(case_s=timeout_s))
-    return anyio.run(agent.play, case, run_index)
+    return anyio.run(agent.converse, case, run_index)
 
 
 def test_each_turn_of_the_case_is_one_call_and_one_invocation() -> None:
@@ -117,7 +117,7 @@ def test_sync_functions_do_not_hold_up_other_conversations() -> None:
 
     async def both() -> list[Conversation]:
         agent = CallableAgent(function=meet, name="fn")
-        return await asyncio.gather(agent.play(case_of("x"), 0), agent.play(case_of("x"), 1))
+        return await asyncio.gather(agent.converse(case_of("x"), 0), agent.converse(case_of("x"), 1))
 
     assert [played.actual[0].final_text for played in anyio.run(both)] == ["met", "met"]
 
@@ -187,7 +187,7 @@ def test_a_scenario_that_nobody_plays_is_an_error_in_words_for_users() -> None:
     case = EvalCase(eval_id="s", conversation_scenario=ConversationScenario(starting_prompt="hi", conversation_plan="chat"))
     played = play(lambda text, session: text, case)
     assert played.actual == ()
-    assert played.error.startswith("this case has a conversation_scenario, and nobody plays its user here")
+    assert played.error.startswith("this case has a conversation_scenario, and nothing simulates its user here")
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -220,7 +220,7 @@ def test_cancellation_from_outside_is_not_mistaken_for_a_failure() -> None:
 
     async def cancelled() -> Conversation | None:
         with anyio.move_on_after(0.05):
-            return await CallableAgent(function=hang, name="fn").play(case_of("x"), 0)
+            return await CallableAgent(function=hang, name="fn").converse(case_of("x"), 0)
         return None
 
     assert anyio.run(cancelled) is None

@@ -1,4 +1,9 @@
-"""Tools of agents that are plain functions: each call is recorded, and may be answered by the tool environment."""
+"""Tools of agents that are plain functions: each call is recorded, and may be answered by the tool environment.
+
+`Session.tool` returns a wrapper around the caller's function. The wrapper asks `Tools` (the tool environment) for an answer, calls the
+function if there is none, and adds the call and its answer to the `TurnLog` of the turn that is under way. Functions may be sync or async
+and may be called from other threads than the one in which the conversation runs, which is where `Tools` has to be asked.
+"""
 
 from __future__ import annotations
 
@@ -27,24 +32,24 @@ from mlflow_adk_eval.evalset.models import Json
 F = TypeVar("F", bound=Callable[..., Any])
 
 _ORIGINAL = "adk_eval_original"
-"""The attribute that leads from a watched tool to the function itself."""
+"""The attribute that leads from a recorded tool to the function itself."""
 
 
 @dataclass(slots=True)
 class ToolRecorder:
-    """What watches over the tools of one conversation. Its tools may be called from several threads and tasks at a time."""
+    """Records the tool calls of one conversation. Its tools may be called from several threads and tasks at a time."""
 
     tools: Tools | None = None
     """What answers in the place of some tools; ``None``: all calls are real."""
     loop: AbstractEventLoop | None = None
-    """Where the conversation is had, and so where `tools` is asked."""
+    """Where the conversation runs, and so where `tools` is asked."""
     log: TurnLog = field(default_factory=lambda: TurnLog(author="agent", user=Content()))
     """The turn that is under way."""
     homes: dict[str, str] = field(default_factory=dict[str, str])
     """Where the function of each tool's name is defined."""
     numbers: count[int] = field(default_factory=lambda: count(1))
 
-    def watched(self, function: F, name: str | None) -> F:
+    def recorded(self, function: F, name: str | None) -> F:
         """Return `function` so that its calls are recorded under `name`, after asking `tools` for an answer.
 
         Raises:
@@ -53,8 +58,7 @@ class ToolRecorder:
         original = getattr(function, _ORIGINAL, function)
         known = name or name_of(original)
         self._claim(known, original)
-        call = self._async(original, known) if is_async(original) else self._sync(original, known)
-        wrapper = functools.wraps(original)(call)
+        wrapper = functools.wraps(original)(self._async(original, known) if is_async(original) else self._sync(original, known))
         wrapper.__name__ = known
         setattr(wrapper, _ORIGINAL, original)
         return wrapper  # type: ignore[return-value] # it takes and returns what the function does
@@ -74,8 +78,9 @@ class ToolRecorder:
 
         async def call(*args: Any, **kwargs: Any) -> Any:
             with self._call(name, named(signature, args, kwargs)) as record:
-                answer = await self._answer(name, record.args)
-                record.answer = answer if answer is not None else await function(*args, **kwargs)
+                record.answer = await self._answer(name, record.args)
+                if record.answer is None:
+                    record.answer = await function(*args, **kwargs)
             return record.answer
 
         return call
@@ -85,8 +90,9 @@ class ToolRecorder:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             with self._call(name, named(signature, args, kwargs)) as record:
-                answer = self._answer_now(name, record.args)
-                record.answer = answer if answer is not None else _at_once(function(*args, **kwargs), name)
+                record.answer = self._answer_now(name, record.args)
+                if record.answer is None:
+                    record.answer = _not_awaitable(function(*args, **kwargs), name)
             return record.answer
 
         return call
@@ -94,19 +100,26 @@ class ToolRecorder:
     @contextmanager
     def _call(self, name: str, args: Json) -> Generator[_Call]:
         """Record a call: that it was made, how long it took, and what it answered or failed with."""
-        log = self.log
+        log, call_id = self.log, f"call_{next(self.numbers)}"
         if log.closed:
             raise AgentError(f"the turn in which {name} was to be called is over")
-        record = _Call(f"call_{next(self.numbers)}", name, args)
-        log.add(record.asked(log.author))
+
+        def add(role: str, part: Part) -> None:
+            log.add(TurnEvent(author=log.author, kind="call", content=Content(role=role, parts=(part,))))
+
+        def answered(response: Json) -> None:
+            add("user", Part(function_response=FunctionResponse(id=call_id, name=name, response=response)))
+
+        record = _Call(args)
+        add("model", Part(function_call=FunctionCall(id=call_id, name=name, args=args)))
         began = time.perf_counter()
         try:
             yield record
         except Exception as error:
-            log.add(record.answered(log.author, {"error": described(error)}))
+            answered({"error": described(error)})
             raise
         else:
-            log.add(record.answered(log.author, _response(record.answer)))
+            answered(_response(record.answer))
         finally:
             log.record.tool.append((began, time.perf_counter()))
 
@@ -131,20 +144,8 @@ class ToolRecorder:
 class _Call:
     """A call that is being made."""
 
-    id: str
-    name: str
     args: Json
     answer: Any = None
-
-    def asked(self, author: str) -> TurnEvent:
-        """Return that it was made."""
-        part = Part(function_call=FunctionCall(id=self.id, name=self.name, args=self.args))
-        return TurnEvent(author=author, kind="call", content=Content(role="model", parts=(part,)))
-
-    def answered(self, author: str, response: Json) -> TurnEvent:
-        """Return what came of it."""
-        part = Part(function_response=FunctionResponse(id=self.id, name=self.name, response=response))
-        return TurnEvent(author=author, kind="call", content=Content(role="user", parts=(part,)))
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -169,21 +170,22 @@ def _completed(function: Callable[..., Any]) -> Callable[..., Any]:
 def named(signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Json:
     """Return what a function is called with, by the names of its parameters, as JSON. Defaults are left out.
 
-    A call that does not fit the function is told as it is, with the unnamed arguments under ``args``.
+    A call that does not fit the function is recorded as it is, with the unnamed arguments under ``args``.
 
     >>> named(inspect.signature(lambda city, *, days=3, **more: None), ("Basel",), {"lang": "de"})
     {'city': 'Basel', 'lang': 'de'}
     """
-    given: Json = {"args": list(args)} if args else {}
+    found: Json = {"args": list(args)} if args else {}
     try:
         bound = signature.bind(*args, **kwargs) if signature else None
     except TypeError:
         bound = None
     if signature is None or bound is None:
-        return {key: _json(value) for key, value in (given | dict(kwargs)).items()}
-    found: Json = {}
-    for name, value in bound.arguments.items():
-        found |= value if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD else {name: value}
+        found |= kwargs
+    else:
+        found = {}
+        for name, value in bound.arguments.items():
+            found |= value if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD else {name: value}
     return {key: _json(value) for key, value in found.items()}
 
 
@@ -194,8 +196,8 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
         return None
 
 
-def _at_once(answer: Any, name: str) -> Any:
-    """Return what a tool answered, unless it is yet to come, which nobody would watch."""
+def _not_awaitable(answer: Any, name: str) -> Any:
+    """Return what a tool answered, unless it has yet to be awaited, which would not be recorded."""
     if not inspect.isawaitable(answer):
         return answer
     if inspect.iscoroutine(answer):
