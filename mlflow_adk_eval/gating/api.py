@@ -210,7 +210,7 @@ def rollback(  # noqa: PLR0913 - which alias, where to, why, in which store
 ) -> RollbackResult:
     """Take an alias back to the version that held it before and whose record still verifies, and record that.
 
-    A version from which somebody went back does not verify until it is promoted anew.
+    A version from which somebody went back does not verify until it is promoted again.
 
     Args:
         name: the registered model.

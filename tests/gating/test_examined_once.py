@@ -15,7 +15,7 @@ from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from tests.gating.entrant import Entrant
 from tests.gating.gate_kit import TRAJECTORY, Lab, eval_set_of, evidence_of, report_of
 
-POLICY: dict[str, Any] = {"rules": {TRAJECTORY: {"max_drop": 0.1}}, "baseline": {"alias": "champion"}}
+POLICY: dict[str, Any] = {"rules": {TRAJECTORY: {"max_drop": 0.1, "use": "mean"}}, "baseline": {"alias": "champion"}}
 MORE = eval_set_of({f"case_{number}": [(f"Do {number}.", f"Done {number}.", "tool")] for number in range(9)})
 
 
@@ -93,6 +93,6 @@ def test_a_dry_run_and_a_verification_read_each_run_once(lab: Lab, entrants: tup
 
 def test_the_champions_own_run_is_read_once(entrants: tuple[Entrant, Entrant], counts: Counts) -> None:
     champion, _ = entrants
-    policy = POLICY | {"rules": {TRAJECTORY: {"min": 0.5, "max_drop": 0.1}}}
+    policy = POLICY | {"rules": {TRAJECTORY: {"min": 0.5, "max_drop": 0.1, "use": "mean"}}}
     assert champion.promote(policy=policy, dry_run=True).passed
     assert counts.reads == counts.examinations == {champion.run_id: 1}

@@ -266,7 +266,7 @@ def test_the_record_of_another_version_does_not_verify(good: Entrant) -> None:
     assert reason == f"version 1 of {good.name!r}: its record is about {other} and the alias champion"
 
 
-def test_a_record_that_the_ledger_does_not_name_does_not_verify(good: Entrant) -> None:
+def test_a_record_that_the_claim_log_does_not_name_does_not_verify(good: Entrant) -> None:
     reason = forged(good, reached="exceeded")
     assert reason.startswith("the claim champion.0001 of its record went to another record: a promotion to version 1, by ")
 
@@ -481,7 +481,7 @@ def test_who_is_slow_to_confirm_a_claim_does_not_set_the_alias(lab: Lab, good: E
     assert lab.alias(good.name) is None
 
 
-def test_a_ledger_that_was_deleted_is_a_usage_error_that_says_how_to_restore_it(lab: Lab, good: Entrant) -> None:
+def test_a_claim_log_that_was_deleted_is_a_usage_error_that_says_how_to_restore_it(lab: Lab, good: Entrant) -> None:
     good.promote()
     experiment = lab.client.get_experiment_by_name(f"adk_eval.gate/{good.name}")
     (run,) = lab.client.search_runs([experiment.experiment_id])

@@ -188,7 +188,7 @@ class BaselineSource(Settings):
     )
     if_incomparable: Literal["reevaluate", "refuse"] = Field(
         default="reevaluate",
-        description="If its run used another eval set, judge or criterion: it is evaluated anew where that is possible, or refused.",
+        description="If its run used another eval set, judge or criterion: it is evaluated again where that is possible, or refused.",
     )
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Stores that dawdle or die at chosen moments, and what must hold of a ledger whatever happened."""
+"""Stores that dawdle or die at chosen moments, and what must hold of a claim log whatever happened."""
 
 from __future__ import annotations
 
@@ -92,11 +92,11 @@ def claim_log_of(store: MlflowStore, name: str, alias: str = "champion") -> Clai
     return read_claim_log(store.claims(name), alias)
 
 
-def two_against_one(ledger: ClaimLog, holder: str | None, first: str | None) -> list[str]:
-    """Return where the alias was set twice against one champion, or against one that it never had by the ledger."""
+def two_against_one(claims: ClaimLog, holder: str | None, first: str | None) -> list[str]:
+    """Return where the alias was set twice against one champion, or against one that it never had by the claims."""
     found: list[str] = []
     before = first
-    for entry in ledger.moves(holder):
+    for entry in claims.moves(holder):
         if entry.claim.previous != before:
             found.append(f"claim {entry.number} is against {entry.claim.previous}, but {before} was champion")
         before = entry.claim.version

@@ -23,7 +23,7 @@ def audited(lab: Lab, model: str, alias: str | None = "champion", **options: Any
     return found
 
 
-def test_an_alias_that_the_gate_set_is_valid_and_the_ledger_says_by_whom(lab: Lab, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_alias_that_the_gate_set_is_valid_and_the_claim_log_says_by_whom(lab: Lab, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_ACTOR", "octocat")
     promoted(lab, model, 2)
     found = audited(lab, model, None)
@@ -126,7 +126,7 @@ def test_a_deleted_champion_is_replaced_by_the_one_before(lab: Lab, model: str) 
     assert audited(lab, model, restore=True).restored == "1"
 
 
-def test_a_claim_in_the_ledger_that_is_none_is_named_and_stands_in_nobodys_way(lab: Lab, model: str) -> None:
+def test_a_claim_in_the_claim_log_that_is_none_is_named_and_stands_in_nobodys_way(lab: Lab, model: str) -> None:
     promoted(lab, model, 1)
     MlflowStore(lab.uri).claim(model, "champion.0002", "nonsense")
     assert audited(lab, model).notes == ("champion.0002 in the claim log is not a claim",)
@@ -141,7 +141,7 @@ def test_aliases_that_the_gate_never_set_are_nobodys_business(lab: Lab, model: s
     assert not audited(lab, model, "dev").valid
 
 
-def test_without_its_ledger_no_alias_is_valid(lab: Lab, model: str) -> None:
+def test_without_its_claim_log_no_alias_is_valid(lab: Lab, model: str) -> None:
     promoted(lab, model, 1)
     experiment = lab.client.get_experiment_by_name(f"adk_eval.gate/{model}")
     lab.client.delete_experiment(experiment.experiment_id)

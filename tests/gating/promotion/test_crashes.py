@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from mlflow_adk_eval.gating.promotion.audit import audit_in
 
 from mlflow_adk_eval.gating.api import verify
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY
 from mlflow_adk_eval.gating.promotion.alias_lock import ClaimTimeouts
+from mlflow_adk_eval.gating.promotion.aliases import audit_in
 from mlflow_adk_eval.gating.promotion.promote import promote_in
 from mlflow_adk_eval.gating.promotion.record import Target
 from tests.gating.gate_kit import Lab, evidence_of, report_of
@@ -64,13 +64,13 @@ def _die(tasks: list[dict[str, str]]) -> list[int]:
 
 def _after_death(store: MlflowStore, lab: Lab, name: str, next_run: str) -> str:
     """Check what a dead promotion left, and that the next one works; return how far its claim had got."""
-    holder, ledger = lab.alias(name), claim_log_of(store, name)
+    holder, claims = lab.alias(name), claim_log_of(store, name)
     assert holder in ("1", "2")
     assert verify(name, alias="champion", tracking_uri=lab.uri).passed
     (found,) = audit_in(store, name, "champion")
     assert found.valid
     assert found.kind == "promotion"
-    mine = ledger.entry(2)
+    mine = claims.entry(2)
     state = "none" if mine is None else mine.state + {"confirmed1": ", not set", "confirmed2": ", set"}.get(f"{mine.state}{holder}", "")
 
     target = Target(name=name, version="3", alias="champion")

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mlflow_adk_eval.gating.promotion.audit import audit_in
 
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY
+from mlflow_adk_eval.gating.promotion.aliases import audit_in
 from mlflow_adk_eval.gating.promotion.promote import promote_in
 from mlflow_adk_eval.gating.promotion.record import Target
 from tests.gating.gate_kit import Lab, evidence_of, report_of
@@ -164,7 +164,7 @@ def why(result: Result) -> str:
 
 
 def number_claimed(result: Result) -> str | None:
-    """Return the number that a promoter tried to claim: it had decided to promote, by a ledger in which that was free."""
+    """Return the number that a promoter tried to claim: it had decided to promote, by a claim log in which that was free."""
     return next((step.split()[2] for step, _ in result["times"] if step.startswith("before claim ") and step.count(".") == 0), None)
 
 
@@ -214,11 +214,11 @@ def check_edit_was_late(result: Result, edited: Result, edit: tuple[str, str], v
 def check_claim_log(race: Race, promoters: Sequence[Result], store: MlflowStore, *, by_hand: bool) -> None:
     """Check that each pass has one claim, and that no two were against one champion."""
     course = race.course
-    ledger = claim_log_of(store, course.name)
-    assert not ledger.invalid
-    assert [entry.number for entry in ledger.entries] == list(range(1, len(ledger.entries) + 1))
-    assert not any(entry.pending for entry in ledger.entries), "a claim was not ended"
-    moves = [entry.claim for entry in ledger.entries if entry.state == "done"]
+    claims = claim_log_of(store, course.name)
+    assert not claims.invalid
+    assert [entry.number for entry in claims.entries] == list(range(1, len(claims.entries) + 1))
+    assert not any(entry.pending for entry in claims.entries), "a claim was not ended"
+    moves = [entry.claim for entry in claims.entries if entry.state == "done"]
     new = moves[course.done :]
     passed = [version for version, result in zip(race.promoted, promoters, strict=True) if result["verdict"] == "passed"]
     assert sorted(claim.version for claim in new) == sorted(passed), "a pass without a claim, or a claim without a pass"

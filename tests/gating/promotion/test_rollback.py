@@ -9,15 +9,16 @@ from click.testing import CliRunner
 
 from mlflow_adk_eval.cli.promote import rollback_command
 from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.gating.api import rollback
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
-from mlflow_adk_eval.gating.promotion.aliases import Move, Way, rollback
+from mlflow_adk_eval.gating.promotion.aliases import AliasRollback, RollbackResult
 from mlflow_adk_eval.results.decision import GateFailed
 from tests.gating.entrant import Entrant, promoted
 from tests.gating.gate_kit import Lab
 from tests.gating.promotion.claim_kit import claim_log_of
 
 
-def rolled_back(lab: Lab, model: str, **options: object) -> Move:
+def rolled_back(lab: Lab, model: str, **options: object) -> RollbackResult:
     return rollback(model, **{"reason": "it answers in Latin", "tracking_uri": lab.uri, **options})  # type: ignore[arg-type]
 
 
@@ -102,17 +103,17 @@ def test_a_promotion_that_is_faster_wins(lab: Lab, model: str) -> None:
     promoted(lab, model, 2)
     third = Entrant(lab, model)
 
-    class Overtaken(MlflowStore):
+    class Faster(MlflowStore):
         def claim(self, name: str, key: str, text: str) -> str:
             if key == "champion.0003" and lab.alias(model) == "2":
                 third.promote()
             return super().claim(name, key, text)
 
-    way = Way(store=Overtaken(lab.uri), name=model, alias="champion", kind="rollback", reason="too late")
-    move = way.back()
+    rollback_to = AliasRollback(store=Faster(lab.uri), name=model, alias="champion", kind="rollback", reason="too late")
+    move = rollback_to.run()
     assert move.version is None
     assert move.decision.verdict == "undecided"
-    assert move.decision.reasons[0].startswith("the alias champion was claimed meanwhile")
+    assert move.decision.reasons[0].startswith("the alias champion was claimed in the meantime")
     assert third.verify().passed
 
 
@@ -125,7 +126,7 @@ def test_an_alias_that_moves_meanwhile_is_left_where_it_is(lab: Lab, model: str)
             third.set_by_hand()
             return super().claim(name, key, text)
 
-    move = Way(store=Moved(lab.uri), name=model, alias="champion", kind="rollback", reason="too late").back()
+    move = AliasRollback(store=Moved(lab.uri), name=model, alias="champion", kind="rollback", reason="too late").run()
     assert move.decision.reasons[0] == "the alias champion moved from version 2 to version 3 while the evidence was read, so it was not set"
     assert lab.alias(model) == "3"
 

@@ -81,7 +81,7 @@ def test_what_another_key_signed_does_not_verify(lab: Lab, model: str, pair: tup
 
 
 def forge(lab: Lab, champion: Entrant, target: Entrant) -> None:
-    """Write record, tags and ledger as if `target` had been promoted, and move the alias: all that can be done without the key."""
+    """Write record, tags and claim log as if `target` had been promoted, and move the alias: all that can be done without the key."""
     store = MlflowStore(lab.uri)
     tags = champion.tags
     record: dict[str, Any] = json.loads(store.artifact(champion.run_id, tags["adk_eval.gate.record"]) or b"")
@@ -137,15 +137,15 @@ def test_a_rollback_wants_signed_records_and_signs_its_own(lab: Lab, model: str,
     content = MlflowStore(lab.uri).artifact(first.run_id, tags["adk_eval.gate.last_rollback.record"])
     verifier = load_verifier(pair[1])
     assert verifier is not None
-    assert verifier.fits(content or b"", (signature or b"").decode())
+    assert verifier.verifies(content or b"", (signature or b"").decode())
 
 
 @given(content=st.binary(max_size=200), other=st.binary(max_size=200))
 def test_a_signature_fits_its_record_alone(content: bytes, other: bytes) -> None:
     secret = Secret(SECRET.encode())
-    assert secret.fits(content, secret.sign(content))
-    assert secret.fits(other, secret.sign(content)) == (content == other)
-    assert not Secret(b"another secret, long").fits(content, secret.sign(content))
+    assert secret.verifies(content, secret.sign(content))
+    assert secret.verifies(other, secret.sign(content)) == (content == other)
+    assert not Secret(b"another secret, long").verifies(content, secret.sign(content))
 
 
 def test_a_secret_is_in_no_text(tmp_path: Path) -> None:
@@ -217,8 +217,8 @@ def test_the_command_makes_a_key_that_only_its_owner_can_read(tmp_path: Path) ->
     signer, verifier = load_signer(key), load_verifier(tmp_path / "gate.pub.pem")
     assert signer is not None
     assert verifier is not None
-    assert verifier.fits(b"record", signer.sign(b"record"))
-    assert not verifier.fits(b"records", signer.sign(b"record"))
+    assert verifier.verifies(b"record", signer.sign(b"record"))
+    assert not verifier.verifies(b"records", signer.sign(b"record"))
     before = key.read_text()
     again = CliRunner().invoke(gate_group, ["keygen", "-o", str(key)])
     assert isinstance(again.exception, UsageError)
