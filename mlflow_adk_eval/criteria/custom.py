@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from types import SimpleNamespace
@@ -135,14 +135,9 @@ def _own(overall: Outcome, cells: Sequence[Outcome]) -> Outcome | None:
 
 def _rationale(result: Any) -> str:
     """Return the reasons in a turn's rubric scores, one per line."""
-    return "\n".join(_reasons(result))
-
-
-def _reasons(result: Any) -> Iterator[str]:
     rubrics = _get(result, "rubric_scores")
-    for rubric in rubrics if isinstance(rubrics, list | tuple) else ():
-        if isinstance(reason := _get(rubric, "rationale"), str) and reason:
-            yield f"- {_get(rubric, 'rubric_id')}: {reason}"
+    listed = [(_get(rubric, "rubric_id"), _get(rubric, "rationale")) for rubric in (rubrics if isinstance(rubrics, list | tuple) else ())]
+    return "\n".join(f"- {rubric_id}: {reason}" for rubric_id, reason in listed if isinstance(reason, str) and reason)
 
 
 def load_function(name: str, config: CustomMetricConfig) -> MetricFunction:

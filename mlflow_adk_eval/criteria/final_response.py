@@ -12,19 +12,11 @@ from functools import partial
 from mlflow_adk_eval.config.criteria import JudgedSettings
 from mlflow_adk_eval.config.spec import CriterionSpec
 from mlflow_adk_eval.criteria.criterion import CaseRun
-from mlflow_adk_eval.criteria.judged_turns import (
-    TRIVIAL,
-    Cell,
-    asked,
-    judged_pairs,
-    place,
-    trivial,
-)
+from mlflow_adk_eval.criteria.judged_turns import TRIVIAL, Cell, JudgedTurns, asked, judged_pairs, place, trivial
 from mlflow_adk_eval.criteria.transcript import final_text, user_text
-from mlflow_adk_eval.evalset import EvalCase, Invocation
+from mlflow_adk_eval.evalset import EvalCase
 from mlflow_adk_eval.judge.prompt import Block, load_prompt
 from mlflow_adk_eval.judge.question import Question
-from mlflow_adk_eval.judge.voting import Jury
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Scored
 
 NAME = "final_response_match_v2"
@@ -34,28 +26,23 @@ _NO_REFERENCE = Errored("the reference of this turn has no final response, so th
 
 
 @dataclass(frozen=True, slots=True)
-class FinalResponseMatch:
+class FinalResponseMatch(JudgedTurns[JudgedSettings]):
     """1 for each turn whose final response is valid beside the reference, else 0; the case score is the mean."""
-
-    settings: JudgedSettings
-    jury: Jury
 
     async def __call__(self, run: CaseRun, /) -> Judged:
         """Judge each turn on its own, all at the same time."""
-        return await judged_pairs(run, partial(self._turn, run))
+        return await judged_pairs(run, partial(self.turn, run))
 
-    async def _turn(self, run: CaseRun, index: int) -> Cell:
+    async def turn(self, run: CaseRun, index: int) -> Cell:
+        """Ask whether a response means what its reference means; not if either says nothing."""
         actual, expected = run.actual[index], (run.expected or ())[index]
-        answer, reference = self._final(actual), self._final(expected)
+        answer, reference = self.answer(actual), self.answer(expected)
         if not reference.strip():
             return Cell(_NO_REFERENCE)
         if trivial(answer, reference):
             return Cell(Scored(0.0, TRIVIAL, {"verdict": "invalid"}))
         question = _question(user_text(actual) or user_text(expected), reference, answer)
         return await asked(self.jury, question, place(run, index, NAME))
-
-    def _final(self, turn: Invocation) -> str:
-        return final_text(turn, include_intermediate=self.settings.include_intermediate_responses_in_final)
 
 
 def _question(user: str, reference: str, answer: str) -> Question:

@@ -17,21 +17,14 @@ from pydantic import Field
 from mlflow_adk_eval.config.criteria import JudgedSettings
 from mlflow_adk_eval.config.spec import CriterionSpec
 from mlflow_adk_eval.criteria.criterion import CaseRun
-from mlflow_adk_eval.criteria.judged_turns import (
-    TRIVIAL,
-    Cell,
-    judged_turns,
-    place,
-    tally,
-    trivial,
-)
+from mlflow_adk_eval.criteria.judged_turns import TRIVIAL, Cell, JudgedTurns, place, tally, trivial
 from mlflow_adk_eval.criteria.text.sentences import sentences
 from mlflow_adk_eval.criteria.transcript import Step, final_text, knowledge, steps, steps_text
 from mlflow_adk_eval.evalset import IntermediateData, Invocation
 from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
 from mlflow_adk_eval.judge.question import Item, Question
-from mlflow_adk_eval.judge.voting import Finding, Jury
-from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, mean
+from mlflow_adk_eval.judge.voting import Finding
+from mlflow_adk_eval.results.outcomes import Errored, Outcome, Scored, mean
 from mlflow_adk_eval.runtime import gathered
 
 _NAME = "hallucinations_v1"
@@ -52,7 +45,7 @@ class HallucinationsSettings(JudgedSettings):
 
 
 @dataclass(frozen=True, slots=True)
-class Hallucinations:
+class Hallucinations(JudgedTurns[HallucinationsSettings]):
     """The share of an answer's sentences that are supported or claim nothing; the case score is the mean of the turns.
 
     With ``evaluate_intermediate_nl_responses`` also of each text on the way to the answer; then a turn's score is the mean
@@ -62,14 +55,8 @@ class Hallucinations:
     are also earlier turns and data written by hand, but never what the agent itself has said.
     """
 
-    settings: HallucinationsSettings
-    jury: Jury
-
-    async def __call__(self, run: CaseRun, /) -> Judged:
-        """Judge each turn on its own."""
-        return await judged_turns(run, partial(self._turn, run))
-
-    async def _turn(self, run: CaseRun, index: int) -> Cell:
+    async def turn(self, run: CaseRun, index: int) -> Cell:
+        """Ask about every sentence of a turn, in as many questions as it takes, and join what was found."""
         if trivial(final_text(run.actual[index])):
             return Cell(Scored(0.0, TRIVIAL))
         statements = _statements(run.actual[index], intermediate=self.settings.evaluate_intermediate_nl_responses)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
+from mlflow_adk_eval.config.criteria import JudgedSettings
 from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs, missing_turns
 from mlflow_adk_eval.criteria.transcript import final_text
+from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.judge.question import Question
 from mlflow_adk_eval.judge.voting import CellKey, Finding, Jury
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, Vote, mean
@@ -48,6 +51,29 @@ async def judged_turns(run: CaseRun, judge: Callable[[int], Awaitable[Cell | Non
     cells = await _cells(run, len(run.actual), judge)
     outcomes = (*(cell.outcome if cell else None for cell in cells), *missing_turns(run))
     return Judged(outcomes or (_NO_TURN,), votes=_votes(cells))
+
+
+S_co = TypeVar("S_co", bound=JudgedSettings, covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedTurns(Generic[S_co]):
+    """A criterion whose jury decides each turn on its own, all at the same time; the case score is the mean of the turns."""
+
+    settings: S_co
+    jury: Jury
+
+    async def __call__(self, run: CaseRun, /) -> Judged:
+        """Judge each turn that the agent had."""
+        return await judged_turns(run, partial(self.turn, run))
+
+    @abstractmethod
+    async def turn(self, run: CaseRun, index: int) -> Cell | None:
+        """Judge one turn; ``None`` where nothing applies to it."""
+
+    def answer(self, turn: Invocation) -> str:
+        """Return what the agent answered; with what it said on the way, if the settings say so."""
+        return final_text(turn, include_intermediate=self.settings.include_intermediate_responses_in_final)
 
 
 async def judged_pairs(run: CaseRun, judge: Callable[[int], Awaitable[Cell]]) -> Judged:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from mlflow_adk_eval.evalset.models import UserBehavior, UserPersona
 
@@ -18,17 +19,8 @@ _STOP_SIGNAL = re.compile(r"\{\{\s*stop_signal\s*\}\}")
 def prebuilt_personas() -> Mapping[str, UserPersona]:
     """Return the personas that an eval set may name, by id."""
     data = json.loads((files(__package__ or "mlflow_adk_eval.criteria") / "personas.json").read_text("utf-8"))
-    behaviors = {
-        key: UserBehavior(
-            name=found["name"],
-            description=found["description"],
-            behavior_instructions=tuple(found["instructions"]),
-            violation_rubrics=tuple(found["violations"]),
-        )
-        for key, found in data["behaviors"].items()
-    }
     return {
-        key: UserPersona(id=key, description=found["description"], behaviors=tuple(behaviors[name] for name in found["behaviors"]))
+        key: UserPersona.model_validate({"id": key, **found, "behaviors": [data["behaviors"][name] for name in found["behaviors"]]})
         for key, found in data["personas"].items()
     }
 
@@ -37,21 +29,13 @@ def persona_of(persona: UserPersona | str, stop_signal: str) -> UserPersona:
     """Return a persona, or the one of an id, with the signal wherever its texts mention it."""
     found = prebuilt_personas()[persona] if isinstance(persona, str) else persona
 
-    def told(text: str) -> str:
-        return _STOP_SIGNAL.sub(lambda _match: stop_signal, text)
+    def filled(value: Any) -> Any:
+        if isinstance(value, str):
+            return _STOP_SIGNAL.sub(lambda _match: stop_signal, value)
+        return [filled(item) for item in value] if isinstance(value, list | tuple) else value
 
-    behaviors = tuple(
-        behavior.model_copy(
-            update={
-                "name": told(behavior.name),
-                "description": told(behavior.description),
-                "behavior_instructions": tuple(map(told, behavior.behavior_instructions)),
-                "violation_rubrics": tuple(map(told, behavior.violation_rubrics)),
-            }
-        )
-        for behavior in found.behaviors
-    )
-    return found.model_copy(update={"description": told(found.description), "behaviors": behaviors})
+    behaviors = [{name: filled(value) for name, value in behavior} for behavior in found.behaviors]
+    return UserPersona.model_validate({"id": found.id, "description": filled(found.description), "behaviors": behaviors})
 
 
 def persona_text(persona: UserPersona | str, stop_signal: str) -> str:

@@ -135,14 +135,15 @@ def _inapplicable(config: EvalConfig, places: list[Place]) -> Iterator[Problem]:
     for at, criteria, cases in places:
         scenarios = [case.eval_id for case in cases if case.conversation is None]
         written = [case.eval_id for case in cases if case.conversation is not None]
+        lacking: tuple[tuple[Need, list[str], str, str], ...] = (
+            ("reference", scenarios, "a reference conversation", "scenarios"),
+            ("scenario", written, "a conversation scenario", "written conversations"),
+        )
         for name in criteria:
-            needs = _needs(config, name)
-            if "reference" in needs and scenarios:
-                wanted = f"one that needs none, since these cases are scenarios: {_few(scenarios)}"
-                yield Problem(f"{at}.{name}", "a criterion that needs a reference conversation", wanted)
-            if "scenario" in needs and written:
-                wanted = f"one that needs none, since these cases are written conversations: {_few(written)}"
-                yield Problem(f"{at}.{name}", "a criterion that needs a conversation scenario", wanted)
+            for need, affected, noun, kind in lacking:
+                if need in _needs(config, name) and affected:
+                    wanted = f"one that needs none, since these cases are {kind}: {_few(affected)}"
+                    yield Problem(f"{at}.{name}", f"a criterion that needs {noun}", wanted)
 
 
 def _without_rubrics(places: list[Place]) -> Iterator[Problem]:

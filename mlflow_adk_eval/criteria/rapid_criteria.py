@@ -13,7 +13,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
@@ -21,22 +21,18 @@ from mlflow_adk_eval.config.criteria import BACKEND, CriterionSettings, JudgedSe
 from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS, RapidMetric
 from mlflow_adk_eval.config.spec import CriterionSpec, Need
 from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs
-from mlflow_adk_eval.criteria.judged_turns import (
-    TRIVIAL,
-    Cell,
-    judged_turns,
-    place,
-    trivial,
-)
+from mlflow_adk_eval.criteria.judged_turns import TRIVIAL, Cell, JudgedTurns, judged_turns, place, trivial
 from mlflow_adk_eval.criteria.rapid.computed import computed_score, load
 from mlflow_adk_eval.criteria.rapid.messages import Rated
 from mlflow_adk_eval.criteria.rapid.ratings import Judgement, compare, rate
 from mlflow_adk_eval.criteria.transcript import final_text, instructions_text, json_text, knowledge_text, user_text
 from mlflow_adk_eval.criteria.vertex import votes_of
 from mlflow_adk_eval.evalset import Invocation
-from mlflow_adk_eval.judge.providers.vertex import VertexService
 from mlflow_adk_eval.judge.voting import CellKey, Jury
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored
+
+if TYPE_CHECKING:  # reading a config loads this module, and asks no service
+    from mlflow_adk_eval.judge.providers.vertex import VertexService
 
 _NO_CALL = Scored(1.0, "No call was expected or made.")
 _NO_INSTRUCTION = Errored("the instructions of the agent were not recorded, so there is no instruction to judge by")
@@ -106,8 +102,8 @@ class PairwiseSettings(JudgedSettings):
 class RapidComputed:
     """A computed metric of each turn beside its reference; the case score is the mean."""
 
-    metric: RapidMetric
     settings: CriterionSettings
+    metric: RapidMetric
 
     def __post_init__(self) -> None:
         """Refuse a metric whose package is not installed."""
@@ -166,11 +162,11 @@ class RapidRating:
         return Cell(_rating(self.metric, judgement), judgement.votes)
 
 
-def _by_jury(metric: RapidMetric, settings: RatingSettings, jury: Jury) -> RapidRating:
+def _by_jury(settings: RatingSettings, jury: Jury, metric: RapidMetric) -> RapidRating:
     return RapidRating(metric, settings, lambda instance, at: rate(metric, instance, jury, at))
 
 
-def _by_service(metric: RapidMetric, settings: RatingSettings, service: VertexService) -> RapidRating:
+def _by_service(settings: RatingSettings, service: VertexService, metric: RapidMetric) -> RapidRating:
     """Return the service's rating of each turn."""
     shown = isinstance(settings, TextRatingSettings) and settings.use_reference
     spec = {"use_reference": True} if shown and "use_reference" in metric.spec else {}
@@ -229,24 +225,19 @@ def _rating(metric: RapidMetric, judgement: Judgement) -> Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class RapidPairwise:
+class RapidPairwise(JudgedTurns[PairwiseSettings]):
     """A judge's choice between each turn and the baseline's: 1 where the turn is better, 0.5 for a tie; the case score is the mean."""
 
     metric: RapidMetric
-    settings: PairwiseSettings
-    jury: Jury
 
-    async def __call__(self, run: CaseRun, /) -> Judged:
-        """Judge each turn on its own, all at the same time."""
-        return await judged_turns(run, partial(self._turn, run))
-
-    async def _turn(self, run: CaseRun, index: int) -> Cell:
+    async def turn(self, run: CaseRun, index: int) -> Cell:
+        """Have a turn compared with the baseline's, unless either lacks something or says nothing."""
         instance = instance_of(self.metric, self.settings, run, index)
         if isinstance(instance, Errored):
             return Cell(instance)
         if run.baseline is None or index >= len(run.baseline):
             return Cell(_NO_BASELINE if run.baseline is None else _NO_SUCH_TURN)
-        baseline = final_text(run.baseline[index], include_intermediate=self.settings.include_intermediate_responses_in_final)
+        baseline = self.answer(run.baseline[index])
         silent = (trivial(instance["prediction"]), trivial(baseline))
         if any(silent):
             return Cell(_silent(*silent))
@@ -309,8 +300,8 @@ def _spec(metric: RapidMetric) -> CriterionSpec:
         greater_is_better=not _around_optimum(metric),
         needs=_needs(metric),
         prompts=() if metric.kind == "computed" else (metric.criterion,),
-        make=partial(_MAKERS[metric.kind], metric),
-        by_service=partial(_by_service, metric) if metric.kind == "judged" else None,
+        make=partial(_MAKERS[metric.kind], metric=metric),
+        by_service=partial(_by_service, metric=metric) if metric.kind == "judged" else None,
     )
 
 

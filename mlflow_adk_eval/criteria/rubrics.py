@@ -8,7 +8,7 @@ them. A turn without a rubric has no cell; a case without any is refused when th
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -17,7 +17,7 @@ from typing import Any
 from mlflow_adk_eval.config.criteria import RubricSettings
 from mlflow_adk_eval.config.spec import CRITERIA, CriterionSpec, Need
 from mlflow_adk_eval.criteria.criterion import CaseRun, failed, missing_turns, whole_case
-from mlflow_adk_eval.criteria.judged_turns import TRIVIAL, Cell, combined, judged_turns, place, trivial, unfinished
+from mlflow_adk_eval.criteria.judged_turns import TRIVIAL, Cell, JudgedTurns, combined, judged_turns, place, trivial, unfinished
 from mlflow_adk_eval.criteria.transcript import (
     conversation_text,
     final_text,
@@ -152,25 +152,26 @@ _NO_CALLS = "(no tool was called)"
 
 
 @dataclass(frozen=True, slots=True)
-class FinalResponseQuality:
+class RubricTurns(JudgedTurns[RubricSettings]):
+    """A criterion that judges each turn by its rubrics. It is an error if no turn has any."""
+
+    async def __call__(self, run: CaseRun, /) -> Judged:
+        """Judge each turn that has rubrics."""
+        judged = await judged_turns(run, partial(self.turn, run))
+        return judged if any(judged.per_invocation) else failed(run, _NO_RUBRIC)
+
+
+@dataclass(frozen=True, slots=True)
+class FinalResponseQuality(RubricTurns):
     """The share of rubrics that each turn's final response satisfies; the case score is the mean of the turns.
 
     Source: the documents of ADK's criteria. ADK's code takes the mean over all rubrics of all turns.
     """
 
-    settings: RubricSettings
-    jury: Jury
-
-    async def __call__(self, run: CaseRun, /) -> Judged:
-        """Judge each turn on its own, all at the same time."""
-        return await _by_turn(run, partial(self._turn, run))
-
-    async def _turn(self, run: CaseRun, index: int) -> Cell | None:
+    async def turn(self, run: CaseRun, index: int) -> Cell | None:
+        """Ask about the response; one that says nothing satisfies no rubric."""
         turn, rubrics = run.actual[index], _rubrics(FINAL_RESPONSE, self.settings, run, index)
-        response, *reference = (
-            final_text(found, include_intermediate=self.settings.include_intermediate_responses_in_final)
-            for found in (turn, *(run.expected or ())[index : index + 1])
-        )
+        response, *reference = map(self.answer, (turn, *(run.expected or ())[index : index + 1]))
         if rubrics.texts and not rubrics.problem and trivial(response, *reference):
             return Cell(_refused(rubrics))
         material = {
@@ -186,20 +187,14 @@ class FinalResponseQuality:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolUseQuality:
+class ToolUseQuality(RubricTurns):
     """The share of rubrics that each turn's use of tools satisfies, whatever was answered; the case score is the mean of the turns.
 
     Source: the documents of ADK's criteria. ADK's code takes the mean over all rubrics of all turns.
     """
 
-    settings: RubricSettings
-    jury: Jury
-
-    async def __call__(self, run: CaseRun, /) -> Judged:
-        """Judge each turn on its own, all at the same time."""
-        return await _by_turn(run, partial(self._turn, run))
-
-    async def _turn(self, run: CaseRun, index: int) -> Cell | None:
+    async def turn(self, run: CaseRun, index: int) -> Cell | None:
+        """Ask about the calls of the turn and what tools returned."""
         turn = run.actual[index]
         material = {
             "tools": tools_text(turn.app_details),
@@ -245,12 +240,6 @@ class TrajectoryQuality:
 def _idle(turns: Sequence[Invocation]) -> bool:
     """Whether the agent neither did nor said anything in a whole conversation."""
     return all(trivial(final_text(turn)) and not steps(turn) for turn in turns)
-
-
-async def _by_turn(run: CaseRun, judge: Callable[[int], Awaitable[Cell | None]]) -> Judged:
-    """Judge each turn that has rubrics; it is an error if none has."""
-    judged = await judged_turns(run, judge)
-    return judged if any(judged.per_invocation) else failed(run, _NO_RUBRIC)
 
 
 def _rubrics(name: str, settings: RubricSettings, run: CaseRun, index: int) -> RubricSet:

@@ -15,13 +15,12 @@ from pydantic import Field
 from mlflow_adk_eval.config.criteria import JudgedSettings
 from mlflow_adk_eval.config.spec import CriterionSpec
 from mlflow_adk_eval.criteria.criterion import CaseRun
-from mlflow_adk_eval.criteria.judged_turns import Cell, asked, judged_turns, place
+from mlflow_adk_eval.criteria.judged_turns import Cell, JudgedTurns, asked, judged_turns, place
 from mlflow_adk_eval.criteria.personas import persona_text
 from mlflow_adk_eval.criteria.transcript import dialogue_text, user_text
 from mlflow_adk_eval.evalset import ConversationScenario
 from mlflow_adk_eval.judge.prompt import Block, load_prompt
 from mlflow_adk_eval.judge.question import Item, Question
-from mlflow_adk_eval.judge.voting import Jury
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, Skipped
 from mlflow_adk_eval.runtime import gathered
 
@@ -39,7 +38,7 @@ class UserSimulatorSettings(JudgedSettings):
 
 
 @dataclass(frozen=True, slots=True)
-class UserSimulatorQuality:
+class UserSimulatorQuality(JudgedTurns[UserSimulatorSettings]):
     """1 for each turn whose user message follows from the scenario, else 0; the case score is the mean.
 
     The first message must be the starting prompt; a judge decides on the others. The last turn also scores 0 if the
@@ -48,17 +47,17 @@ class UserSimulatorQuality:
     Source: ADK's evaluation criteria. All questions are asked at the same time, and a vote that failed is no failed turn.
     """
 
-    settings: UserSimulatorSettings
-    jury: Jury
-
     async def __call__(self, run: CaseRun, /) -> Judged:
         """Judge each turn, and the end of the conversation with the last one."""
         if run.scenario is None:
             return Judged((_WRITTEN,) * run.turns)
-        return await judged_turns(run, partial(self._turn, run, run.scenario))
+        return await judged_turns(run, partial(self.turn, run))
 
-    async def _turn(self, run: CaseRun, scenario: ConversationScenario, index: int) -> Cell:
+    async def turn(self, run: CaseRun, index: int) -> Cell:
         """Judge a turn; whether it was the right one to end with is only asked where the user ended the conversation."""
+        scenario = run.scenario
+        if scenario is None:
+            return Cell(_WRITTEN)
         questions = [partial(self._message, run, scenario, index)]
         if index == len(run.actual) - 1 and not run.error and not _cut_off(run):
             questions.append(partial(self._end, run, scenario, index))

@@ -13,13 +13,16 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from mlflow_adk_eval.config.criteria import VertexSettings
+from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS
 from mlflow_adk_eval.config.spec import CriterionSpec, Need
 from mlflow_adk_eval.criteria.criterion import CaseRun, whole_case
 from mlflow_adk_eval.criteria.judged_turns import (
     TRIVIAL,
     Cell,
+    JudgedTurns,
     asked,
     combined,
     judged_turns,
@@ -33,11 +36,13 @@ from mlflow_adk_eval.criteria.vertex_instance import conversation, exchange
 from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.judge.prompt import Block, Prompt, blocks_of, load_prompt
-from mlflow_adk_eval.judge.providers.vertex import COHERENCE, VertexService
-from mlflow_adk_eval.judge.providers.vertex_reply import Result, RubricVerdict
 from mlflow_adk_eval.judge.question import Item, Question
 from mlflow_adk_eval.judge.voting import CellKey, Jury
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, Vote
+
+if TYPE_CHECKING:  # reading a config loads this module, and asks no service
+    from mlflow_adk_eval.judge.providers.vertex import VertexService
+    from mlflow_adk_eval.judge.providers.vertex_reply import Result, RubricVerdict
 
 _SHARE = (0.0, 1.0)
 _SAFE: Mapping[str, float] = {"unsafe": 0.0, "safe": 1.0}
@@ -48,29 +53,20 @@ _PROPERTY = re.compile(r"^- item_\d+ `(\w+)`: (.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class TurnGrade:
+class TurnGrade(JudgedTurns[VertexSettings]):
     """The judge's grade of each turn's answer; the case score is the mean. An answer that says nothing gets the worst one."""
 
     name: str
     worth: Mapping[str, float]
     """The grades."""
-    settings: VertexSettings
-    jury: Jury
 
-    async def __call__(self, run: CaseRun, /) -> Judged:
-        """Judge each turn on its own."""
-        return await judged_turns(run, partial(self._turn, run))
-
-    async def _turn(self, run: CaseRun, index: int) -> Cell:
+    async def turn(self, run: CaseRun, index: int) -> Cell:
+        """Ask for a grade of the answer in the light of the earlier turns."""
         turn = run.actual[index]
         if trivial(final_text(turn)):
             worst = min(self.worth, key=self.worth.__getitem__)
             return Cell(Scored(self.worth[worst], TRIVIAL, {"verdict": worst}))
-        texts = {
-            "earlier_turns": dialogue_text(run.actual[:index]),
-            "user_message": user_text(turn),
-            "response": final_text(turn),
-        }
+        texts = {"earlier_turns": dialogue_text(run.actual[:index]), "user_message": user_text(turn), "response": final_text(turn)}
         question = Question(prompt=load_prompt(self.name), blocks=blocks_of(texts), worth=self.worth)
         return await asked(self.jury, question, place(run, index, self.name))
 
@@ -224,7 +220,7 @@ def _turn_spec(name: str, about: str, worth: Mapping[str, float], metric: str, i
         settings=VertexSettings,
         bounds=bounds,
         prompts=(name,),
-        make=partial(TurnGrade, name, worth),
+        make=partial(TurnGrade, name=name, worth=worth),
         by_service=partial(VertexTurns, name, metric, instance, bounds),
     )
 
@@ -250,7 +246,7 @@ SPECS = (
         "response_evaluation_score",
         "how coherent each answer is in itself, from 1 to 5",
         _GRADES,
-        COHERENCE,
+        RAPID_METRICS["coherence"].name,  # which the service answers for ADK's criterion, too
         lambda _user, agent: {"prediction": agent},
     ),
     _case_spec("multi_turn_task_success_v1", "whether the conversation reached what the user wanted"),
