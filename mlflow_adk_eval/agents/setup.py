@@ -72,7 +72,7 @@ def _users(
     is_model = source is None or isinstance(source, str) or hasattr(source, "ask")
     if is_model:
         check_scenarios(settings, scenarios)
-        return SimulatedUsers(settings, judging.speaker(settings, source)).of  # type: ignore[arg-type] # narrowed above
+        return SimulatedUsers(settings, judging.user_model(settings, source)).of  # type: ignore[arg-type] # narrowed above
     if not callable(source) or isinstance(source, type):
         raise UsageError(f"user_simulator={shown(source)}: wanted a model's name, a judge or a function of scenario and turns")
     function = source

@@ -19,7 +19,7 @@ from mlflow_adk_eval.criteria.transcript import final_text, user_text
 from mlflow_adk_eval.evalset import EvalCase, Invocation
 from mlflow_adk_eval.judge.prompt import Block, load_prompt
 from mlflow_adk_eval.judge.question import Question
-from mlflow_adk_eval.judge.voting import Jury
+from mlflow_adk_eval.judge.voting import VoteCollector
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Scored
 
 NAME = "final_response_match_v2"
@@ -33,7 +33,7 @@ class FinalResponseMatch:
     """1 for each turn whose final response is valid beside the reference, else 0; the case score is the mean."""
 
     settings: JudgedSettings
-    jury: Jury
+    collector: VoteCollector
 
     async def __call__(self, run: CaseRun, /) -> Judged:
         """Judge each turn on its own, all at the same time."""
@@ -47,7 +47,7 @@ class FinalResponseMatch:
         if trivial(answer, reference):
             return Cell(Scored(0.0, TRIVIAL, {"verdict": "invalid"}))
         question = _question(user_text(actual) or user_text(expected), reference, answer)
-        return await asked(self.jury, question, place(run, index, NAME))
+        return await asked(self.collector, question, place(run, index, NAME))
 
     def _final(self, turn: Invocation) -> str:
         return final_text(turn, include_intermediate=self.settings.include_intermediate_responses_in_final)
@@ -55,7 +55,7 @@ class FinalResponseMatch:
 
 def _question(user: str, reference: str, answer: str) -> Question:
     blocks = (Block("user_message", user or "(no text)"), Block("reference", reference), Block("response", answer))
-    return Question(prompt=load_prompt(NAME), blocks=blocks, worth=_WORTH)
+    return Question(prompt=load_prompt(NAME), blocks=blocks, label_values=_WORTH)
 
 
 def turns_without_reference(settings: JudgedSettings, case: EvalCase) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs, missing_turns
 from mlflow_adk_eval.criteria.transcript import final_text
 from mlflow_adk_eval.judge.question import Question
-from mlflow_adk_eval.judge.voting import CellKey, Finding, Jury
+from mlflow_adk_eval.judge.voting import CellKey, ItemResult, VoteCollector
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, Vote, mean
 from mlflow_adk_eval.runtime import gathered
 
@@ -125,7 +125,7 @@ def foregone(run: CaseRun) -> Outcome | None:
     return Scored(0.0, TRIVIAL) if all(trivial(final_text(turn)) for turn in run.actual) else None
 
 
-def combined(findings: Sequence[Finding], noun: str) -> Outcome:
+def combined(findings: Sequence[ItemResult], noun: str) -> Outcome:
     """Return the mean of what a ballot found about several items; an error that names each item without a verdict.
 
     Args:
@@ -144,7 +144,7 @@ def combined(findings: Sequence[Finding], noun: str) -> Outcome:
     )
 
 
-def single(finding: Finding) -> Outcome:
+def single(finding: ItemResult) -> Outcome:
     """Return what a ballot found about its only item."""
     outcome = finding.outcome
     if isinstance(outcome, Errored):
@@ -152,13 +152,13 @@ def single(finding: Finding) -> Outcome:
     return Scored(outcome.score, f"{tally(finding)}: {outcome.rationale}", {"verdict": finding.label, **outcome.details})
 
 
-async def asked(jury: Jury, question: Question, where: CellKey) -> Cell:
+async def asked(collector: VoteCollector, question: Question, where: CellKey) -> Cell:
     """Return what a ballot finds about the only item of a question."""
-    ballot = await jury.decide(question, where)
-    return Cell(single(ballot.findings[0]), ballot.votes)
+    ballot = await collector.decide(question, where)
+    return Cell(single(ballot.results[0]), ballot.votes)
 
 
-def tally(finding: Finding) -> str:
+def tally(finding: ItemResult) -> str:
     """Return a verdict with the votes for its side and against it, such as ``yes 3:2``; without a verdict, nothing."""
     if not isinstance(finding.outcome, Scored):
         return ""
@@ -175,7 +175,7 @@ def _line(text: str | None) -> str:
     return " ".join((text or "").split())
 
 
-def _item(finding: Finding, outcome: Scored) -> dict[str, Any]:
+def _item(finding: ItemResult, outcome: Scored) -> dict[str, Any]:
     found = {
         "id": finding.item.id,
         "text": finding.item.text,

@@ -120,7 +120,7 @@ def _criterion(config: EvalConfig, name: str, settings: CriterionSettings, judge
     if isinstance(settings, VertexSettings) and settings.backend == "vertex":
         return VERTEX[name](settings, judges.vertex())
     if isinstance(settings, JudgedSettings):
-        return JUDGED[name](settings, judges.jury(settings))
+        return JUDGED[name](settings, judges.vote_collector(settings))
     return REGISTRY[name](settings)
 
 

@@ -17,7 +17,7 @@ from mlflow_adk_eval.criteria.rubric_quality import FinalResponseQuality, ToolUs
 from mlflow_adk_eval.criteria.trajectory import ToolTrajectory
 from mlflow_adk_eval.criteria.user_simulator import UserSimulatorQuality
 from mlflow_adk_eval.criteria.vertex import VERTEX
-from mlflow_adk_eval.judge import Jury
+from mlflow_adk_eval.judge import VoteCollector
 
 __all__ = ["JUDGED", "REGISTRY", "VERTEX"]
 
@@ -30,7 +30,7 @@ REGISTRY: Mapping[str, Factory] = {
 }
 """Those that are computed: from a name to what makes the criterion of its settings."""
 
-JUDGED: Mapping[str, Callable[[Any, Jury], Criterion]] = {
+JUDGED: Mapping[str, Callable[[Any, VoteCollector], Criterion]] = {
     "final_response_match_v2": FinalResponseMatch,
     "rubric_based_final_response_quality_v1": FinalResponseQuality,
     "rubric_based_tool_use_quality_v1": ToolUseQuality,
@@ -44,4 +44,4 @@ JUDGED: Mapping[str, Callable[[Any, Jury], Criterion]] = {
     "multi_turn_tool_use_quality_v1": judge_backed.tool_use_quality,
     **RAPID_JUDGED,
 }
-"""Those that a jury decides, or may decide."""
+"""Those that a collector decides, or may decide."""

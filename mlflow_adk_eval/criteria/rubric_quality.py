@@ -38,8 +38,8 @@ from mlflow_adk_eval.criteria.transcript import (
 )
 from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
-from mlflow_adk_eval.judge.question import Item, Question
-from mlflow_adk_eval.judge.voting import CellKey, Finding, Jury
+from mlflow_adk_eval.judge.question import JudgedItem, Question
+from mlflow_adk_eval.judge.voting import CellKey, ItemResult, VoteCollector
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored
 
 _WORTH = {"yes": 1.0, "no": 0.0}
@@ -55,7 +55,7 @@ class FinalResponseQuality:
     """
 
     settings: RubricSettings
-    jury: Jury
+    collector: VoteCollector
 
     async def __call__(self, run: CaseRun, /) -> Judged:
         """Judge each turn on its own, all at the same time."""
@@ -78,7 +78,7 @@ class FinalResponseQuality:
             "grounding_metadata": grounding_text(turn),
             "response": response,
         }
-        return await _decided(self.jury, place(run, index, FINAL_RESPONSE), material, rubrics)
+        return await _decided(self.collector, place(run, index, FINAL_RESPONSE), material, rubrics)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class ToolUseQuality:
     """
 
     settings: RubricSettings
-    jury: Jury
+    collector: VoteCollector
 
     async def __call__(self, run: CaseRun, /) -> Judged:
         """Judge each turn on its own, all at the same time."""
@@ -103,7 +103,7 @@ class ToolUseQuality:
             "user_message": user_text(turn),
             "tool_calls": tool_steps_text(turn) or _NO_CALLS,
         }
-        return await _decided(self.jury, place(run, index, TOOL_USE), material, _rubrics(TOOL_USE, self.settings, run, index))
+        return await _decided(self.collector, place(run, index, TOOL_USE), material, _rubrics(TOOL_USE, self.settings, run, index))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class TrajectoryQuality:
     """
 
     settings: RubricSettings
-    jury: Jury
+    collector: VoteCollector
 
     async def __call__(self, run: CaseRun, /) -> Judged:
         """Judge the conversation as a whole."""
@@ -134,7 +134,7 @@ class TrajectoryQuality:
             "tools": tools_text(*(turn.app_details for turn in turns)),
             "conversation": conversation_text(turns),
         }
-        decided = await _decided(self.jury, place(run, run.turns - 1, TRAJECTORY), material, rubrics)
+        decided = await _decided(self.collector, place(run, run.turns - 1, TRAJECTORY), material, rubrics)
         return decided or Cell(Errored(_NO_RUBRIC))
 
 
@@ -154,18 +154,22 @@ def _rubrics(name: str, settings: RubricSettings, run: CaseRun, index: int) -> R
     return rubrics_of_turn(name, settings, run.case, expected, actual)
 
 
-async def _decided(jury: Jury, where: CellKey, material: Mapping[str, str], rubrics: RubricSet) -> Cell | None:
+async def _decided(collector: VoteCollector, where: CellKey, material: Mapping[str, str], rubrics: RubricSet) -> Cell | None:
     """Return the verdict by all rubrics; ``None`` where there is none to judge by."""
     if rubrics.problem:
         return Cell(Errored(rubrics.problem))
     if not rubrics.texts:
         return None
-    items = tuple(Item(id=rubric_id, text=text) for rubric_id, text in rubrics.texts.items())
-    ballot = await jury.decide(Question(prompt=load_prompt(where.criterion), blocks=blocks_of(material), items=items, worth=_WORTH), where)
-    return Cell(combined(ballot.findings, "rubric"), ballot.votes)
+    items = tuple(JudgedItem(id=rubric_id, text=text) for rubric_id, text in rubrics.texts.items())
+    ballot = await collector.decide(
+        Question(prompt=load_prompt(where.criterion), blocks=blocks_of(material), items=items, label_values=_WORTH), where
+    )
+    return Cell(combined(ballot.results, "rubric"), ballot.votes)
 
 
 def _refused(rubrics: RubricSet) -> Outcome:
     """Return the outcome of an answer that satisfies no rubric, because it says nothing."""
     nothing = Scored(0.0, TRIVIAL)
-    return combined([Finding(item=Item(id=key, text=text), outcome=nothing, label="no") for key, text in rubrics.texts.items()], "rubric")
+    return combined(
+        [ItemResult(item=JudgedItem(id=key, text=text), outcome=nothing, label="no") for key, text in rubrics.texts.items()], "rubric"
+    )

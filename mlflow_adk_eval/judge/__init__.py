@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from mlflow_adk_eval.judge.options import Budget, JudgeOptions
 from mlflow_adk_eval.judge.prompt import Block, Prompt, load_prompt
 from mlflow_adk_eval.judge.protocol import (
     Answer,
@@ -13,33 +12,34 @@ from mlflow_adk_eval.judge.protocol import (
     Request,
     Unavailable,
 )
-from mlflow_adk_eval.judge.question import Item, Question
+from mlflow_adk_eval.judge.question import JudgedItem, Question
+from mlflow_adk_eval.judge.setup import Budget, JudgeOptions
 from mlflow_adk_eval.judge.voting import (
-    Ballot,
     CellKey,
-    Finding,
+    ItemResult,
     JudgeResponse,
-    Jury,
+    VoteCollector,
+    VotingResult,
 )
 
 __all__ = [
     "Answer",
     "Answers",
-    "Ballot",
     "Block",
     "Budget",
     "CellKey",
-    "Finding",
-    "Item",
+    "ItemResult",
     "Judge",
     "JudgeOptions",
     "JudgeResponse",
-    "Jury",
+    "JudgedItem",
     "NoAnswer",
     "Prompt",
     "Question",
     "Refused",
     "Request",
     "Unavailable",
+    "VoteCollector",
+    "VotingResult",
     "load_prompt",
 ]

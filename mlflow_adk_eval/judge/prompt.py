@@ -29,6 +29,11 @@ class Prompt:
         """The hash of name, version and text, in hex."""
         return hashlib.sha256(f"{self.name}\n{self.version}\n{self.text}".encode()).hexdigest()
 
+    @property
+    def hash_by_version(self) -> tuple[str, str]:
+        """What reports list of a prompt that was used: its name and version, and its hash."""
+        return f"{self.name}@{self.version}", self.sha256
+
     def instructions(self, nonce: str) -> str:
         """Return the text for a request whose delimiters carry `nonce`."""
         return Template(self.text).substitute(nonce=nonce)

@@ -20,7 +20,7 @@ _FENCED = re.compile(r"\A```(?:json)?\s*\n(.*)\n```\Z", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class JudgedItem:
     """One thing that gets a verdict of its own."""
 
     id: str | None = None
@@ -36,9 +36,9 @@ class Question:
     prompt: Prompt
     blocks: tuple[Block, ...]
     """The material, in the order of reading: what is judged comes last."""
-    items: tuple[Item, ...] = (Item(),)
-    worth: Mapping[str, float]
-    """The labels that the judge may give, in lower case, and what each is worth."""
+    items: tuple[JudgedItem, ...] = (JudgedItem(),)
+    label_values: Mapping[str, float]
+    """The labels that the judge may give, in lower case, and the value of each."""
     remarks: Mapping[str, str] = field(default_factory=dict[str, str])
     """Further texts that each verdict comes with, by name: what each is."""
 
@@ -53,7 +53,7 @@ class Question:
         texts = {"rationale": "what decided the verdict", **self.remarks}
         verdict = object_of(
             {**{name: {"type": "string", "description": about} for name, about in texts.items()}}
-            | {"verdict": {"type": "string", "enum": list(self.worth)}}
+            | {"verdict": {"type": "string", "enum": list(self.label_values)}}
         )
         return verdict if self.keys == ("",) else object_of(dict.fromkeys(self.keys, verdict))
 
@@ -96,8 +96,8 @@ class Question:
             return ItemVerdict(error="the answer leaves it out" if value is None else f"the answer is {shown(value)}, not a verdict")
         given, texts = value.get("verdict"), {name: value.get(name) for name in ("rationale", *self.remarks)}
         label = given.strip().casefold() if isinstance(given, str) else ""
-        if label not in self.worth:
-            return ItemVerdict(error=f"the verdict is {shown(given)}, not one of {', '.join(self.worth)}")
+        if label not in self.label_values:
+            return ItemVerdict(error=f"the verdict is {shown(given)}, not one of {', '.join(self.label_values)}")
         kept = {name: text for name, text in texts.items() if isinstance(text, str) and text.strip()}
         rationale = kept.pop("rationale", "")
         return ItemVerdict(label=label, rationale=rationale, remarks=kept)
@@ -146,6 +146,6 @@ def _unfenced(text: str) -> str:
     return fenced[1] if fenced else text
 
 
-def errors_of(readings: Sequence[ItemVerdict]) -> str:
+def errors_of(verdicts: Sequence[ItemVerdict]) -> str:
     """Return what is wrong with an answer, or ``""`` if every item has its verdict."""
-    return "; ".join(dict.fromkeys(reading.error for reading in readings if reading.error))
+    return "; ".join(dict.fromkeys(verdict.error for verdict in verdicts if verdict.error))

@@ -20,7 +20,7 @@ from mlflow_adk_eval.criteria import REGISTRY, CaseRun, Planned, apply
 from mlflow_adk_eval.criteria.criterion import result_of
 from mlflow_adk_eval.criteria.registry import JUDGED
 from mlflow_adk_eval.evalset import EvalCase, Invocation
-from mlflow_adk_eval.judge import JudgeResponse, Jury, Question, Request
+from mlflow_adk_eval.judge import JudgeResponse, Question, Request, VoteCollector
 from mlflow_adk_eval.judge.question import ItemVerdict
 from mlflow_adk_eval.judge.voting import Ask
 from mlflow_adk_eval.results.outcomes import TOLERANCE, CaseResult, CriterionResult, Errored, Judged, Outcome, Scored, Vote, mean
@@ -58,14 +58,14 @@ def oracle(seed: int = 0, *, failing: float = 0.0) -> Ask:
 
     async def ask(question: Question, vote: int) -> JudgeResponse:
         await checkpoint()
-        return JudgeResponse(readings=tuple(_reading(question, (item.id, vote, seed), failing) for item in question.items), model="oracle")
+        return JudgeResponse(verdicts=tuple(_reading(question, (item.id, vote, seed), failing) for item in question.items), model="oracle")
 
     return ask
 
 
 def _reading(question: Question, asked: Any, failing: float) -> ItemVerdict:
     omen = _omen(asked, question.address("oracle", {}))
-    labels = list(question.worth)
+    labels = list(question.label_values)
     return ItemVerdict(error="the oracle is silent") if omen % 100 < 100 * failing else ItemVerdict(label=labels[omen // 100 % len(labels)])
 
 
@@ -75,7 +75,9 @@ def _omen(*asked: Any) -> int:
 
 def planned(name: str, ask: Ask | None = None, *, early_stop: bool = True) -> Planned:
     chosen: Any = SETTINGS[name].model_validate(settings_of(name))
-    criterion = REGISTRY[name](chosen) if name in REGISTRY else JUDGED[name](chosen, Jury(ask=ask or oracle(), early_stop=early_stop))
+    criterion = (
+        REGISTRY[name](chosen) if name in REGISTRY else JUDGED[name](chosen, VoteCollector(ask=ask or oracle(), early_stop=early_stop))
+    )
     return Planned(name=name, criterion=criterion, threshold=chosen.threshold, greater_is_better=chosen.greater_is_better)
 
 

@@ -27,7 +27,7 @@ from mlflow_adk_eval.criteria.rapid.computed import computed_score
 from mlflow_adk_eval.criteria.rapid.ratings import Judgement, compare, rate
 from mlflow_adk_eval.criteria.transcript import final_text, instructions_text, json_text, knowledge_text, user_text
 from mlflow_adk_eval.evalset import Invocation
-from mlflow_adk_eval.judge.voting import CellKey, Jury
+from mlflow_adk_eval.judge.voting import CellKey, VoteCollector
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored
 
 _ON_CALLS = ("tool_call_valid", "tool_name_match", "tool_parameter_key_match", "tool_parameter_kv_match")
@@ -96,8 +96,8 @@ class RapidRating:
         return Cell(rating(self.metric, judgement), judgement.votes)
 
 
-def _by_jury(metric: RapidMetric, settings: RatingSettings, jury: Jury) -> RapidRating:
-    return RapidRating(metric, settings, lambda instance, at: rate(metric, instance, jury, at))
+def _by_jury(metric: RapidMetric, settings: RatingSettings, collector: VoteCollector) -> RapidRating:
+    return RapidRating(metric, settings, lambda instance, at: rate(metric, instance, collector, at))
 
 
 def instance_of(metric: RapidMetric, settings: RatingSettings | PairwiseSettings, run: CaseRun, index: int) -> Mapping[str, str] | Errored:
@@ -141,7 +141,7 @@ class RapidPairwise:
 
     metric: RapidMetric
     settings: PairwiseSettings
-    jury: Jury
+    collector: VoteCollector
 
     async def __call__(self, run: CaseRun, /) -> Judged:
         """Judge each turn on its own, all at the same time."""
@@ -158,7 +158,7 @@ class RapidPairwise:
         if any(silent):
             return Cell(_silent(*silent))
         judgement = await compare(
-            self.metric, {**instance, "baseline_prediction": baseline}, self.jury, place(run, index, self.metric.criterion)
+            self.metric, {**instance, "baseline_prediction": baseline}, self.collector, place(run, index, self.metric.criterion)
         )
         return Cell(_choice(judgement), judgement.votes)
 
@@ -187,6 +187,6 @@ def _criterion(metric: RapidMetric) -> Callable[..., Criterion]:
 RAPID_COMPUTED: Mapping[str, Callable[[Any], Criterion]] = {
     metric.criterion: _criterion(metric) for metric in RAPID_METRICS.values() if metric.kind == "computed"
 }
-RAPID_JUDGED: Mapping[str, Callable[[Any, Jury], Criterion]] = {
+RAPID_JUDGED: Mapping[str, Callable[[Any, VoteCollector], Criterion]] = {
     metric.criterion: _criterion(metric) for metric in RAPID_METRICS.values() if metric.kind != "computed"
 }

@@ -91,7 +91,7 @@ def backend_of(setup: JudgeSetup, backend: Backend, voting: Voting, asked: Seque
         return VertexBackend(judging)
     settings = voting.settings()
     if any(one.metric.kind != "computed" for one in asked):
-        judging.jury(settings)
+        judging.vote_collector(settings)
     return LocalBackend(judging=judging, settings=settings)
 
 
@@ -124,7 +124,7 @@ class LocalBackend:
     async def _judged(self, asked: Asked, index: int) -> Judgement:
         decide = compare if asked.metric.kind == "pairwise" else rate
         place = CellKey(eval_id=f"instance {index + 1}", run_index=0, invocation_index=0, criterion=asked.metric.criterion)
-        return await decide(asked.metric, _material(asked, index), self.judging.jury(self.settings), place)
+        return await decide(asked.metric, _material(asked, index), self.judging.vote_collector(self.settings), place)
 
 
 def _material(asked: Asked, index: int) -> Mapping[str, str]:

@@ -115,7 +115,7 @@ def _missing(bench: LocalBackend | VertexBackend, setup: JudgeSetup) -> str:
     """
     try:
         if isinstance(bench, LocalBackend):
-            bench.judging.jury(bench.settings)
+            bench.judging.vote_collector(bench.settings)
     except JudgeError as error:
         if setup.judge is not None:
             raise

@@ -20,8 +20,7 @@ from pydantic.alias_generators import to_camel
 from mlflow_adk_eval.errors import ConfigError, JudgeError, Problem, shown
 from mlflow_adk_eval.evalset.digest import canonical_json
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.judge.client.errors import failure, one_line, retry_after_s, retry_delay_s
-from mlflow_adk_eval.judge.options import problems_of_settings
+from mlflow_adk_eval.judge.errors import failure, one_line, retry_after_s, retry_delay_s
 from mlflow_adk_eval.judge.protocol import (
     Answer,
     NoAnswer,
@@ -30,6 +29,7 @@ from mlflow_adk_eval.judge.protocol import (
     Unavailable,
 )
 from mlflow_adk_eval.judge.providers.google_credentials import application_default
+from mlflow_adk_eval.judge.providers.settings import problems_of_settings
 from mlflow_adk_eval.redact import without_credentials
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlflow_adk_eval.errors import JudgeError
-from mlflow_adk_eval.judge.client.errors import one_line
+from mlflow_adk_eval.judge.errors import one_line
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials

@@ -16,9 +16,9 @@ from pydantic import Field
 from mlflow_adk_eval.config.criteria import Settings
 from mlflow_adk_eval.errors import ConfigError, JudgeError, did_you_mean
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.judge.client.errors import failure, one_line, retry_after_s
-from mlflow_adk_eval.judge.options import problems_of_settings
+from mlflow_adk_eval.judge.errors import failure, one_line, retry_after_s
 from mlflow_adk_eval.judge.protocol import Answer, NoAnswer, Request, Unavailable
+from mlflow_adk_eval.judge.providers.settings import problems_of_settings
 from mlflow_adk_eval.runtime import defaults
 
 _AT_IMPORT = {

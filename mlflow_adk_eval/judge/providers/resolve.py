@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from mlflow_adk_eval.errors import JudgeError, did_you_mean, shown
-from mlflow_adk_eval.judge.options import JudgeOptions
 from mlflow_adk_eval.judge.protocol import Judge
 from mlflow_adk_eval.judge.providers.function import CallableJudge
+from mlflow_adk_eval.judge.setup import JudgeOptions
 
 _GOOGLE = re.compile(r"(models/)?(gemini|gemma)-\S+|(projects|publishers|tunedModels)/\S+")
 _PROVIDER = re.compile(r"[\w.-]+/\S+")

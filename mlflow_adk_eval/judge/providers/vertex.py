@@ -26,7 +26,7 @@ from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS
 from mlflow_adk_eval.errors import JudgeError
 from mlflow_adk_eval.evalset.digest import canonical_json
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.judge.client.errors import one_line
+from mlflow_adk_eval.judge.errors import one_line
 from mlflow_adk_eval.judge.protocol import Answer, Refused
 from mlflow_adk_eval.judge.providers.google_credentials import application_default
 from mlflow_adk_eval.judge.providers.vertex_reply import (
@@ -40,7 +40,7 @@ from mlflow_adk_eval.judge.providers.vertex_reply import (
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
 
-    from mlflow_adk_eval.judge.client.client import CallResult, JudgeClient, Send
+    from mlflow_adk_eval.judge.client import CallResult, JudgeClient, Send
 
 COHERENCE = "coherence"
 """What the service calls its rating of an answer in itself: like all metrics of the Rapid Eval API, an input of its own."""
@@ -259,10 +259,10 @@ class VertexService:
         return result
 
     async def _attempt(self, send: Send, read: Callable[[CallResult], Result], address: str) -> Result:
-        made = await self.calls.make(send, address)
+        made = await self.calls.request(send, address)
         result = read(made)
         if made.reused and result.error and self.rejudge_failed:
-            return read(await self.calls.make(send, address, anew=True))
+            return read(await self.calls.request(send, address, anew=True))
         return result
 
     async def aclose(self) -> None:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mlflow_adk_eval.config.rapid_catalogue import CHOICES, RAPID_METRICS, RapidMetric
-from mlflow_adk_eval.judge.client.errors import failure, one_line, retry_after_s, retry_delay_s
+from mlflow_adk_eval.judge.errors import failure, one_line, retry_after_s, retry_delay_s
 from mlflow_adk_eval.judge.protocol import Answer, NoAnswer, Refused, Unavailable
 
 if TYPE_CHECKING:
-    from mlflow_adk_eval.judge.client.client import CallResult
+    from mlflow_adk_eval.judge.client import CallResult
 
 UNSENDABLE = "this cannot be put into a request to Vertex AI"
 _STATUS_OF = {2: 500, 4: 504, 7: 403, 8: 429, 10: 503, 13: 500, 14: 503, 16: 401}
