@@ -22,8 +22,7 @@ from mlflow_adk_eval.evalset.parse import decode, read_text
 from mlflow_adk_eval.integrations.functions import criterion_functions
 from mlflow_adk_eval.integrations.scoring import scoring
 from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.setup import BudgetSource, JudgeArgs, JudgeSource
-from mlflow_adk_eval.ledger import LedgerSource
+from mlflow_adk_eval.judge.setup import BudgetSource, JudgeArgs, JudgeSource, LedgerSource
 
 if TYPE_CHECKING:
     from mlflow.models import EvaluationMetric, EvaluationResult, MetricThreshold

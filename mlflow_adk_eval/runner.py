@@ -33,8 +33,8 @@ from mlflow_adk_eval.evalset.conversation import Origin
 from mlflow_adk_eval.evalset.parse import no_collection, no_rescanning
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.judge.session import JudgeSession
-from mlflow_adk_eval.judge.setup import BudgetSource, JudgeSetup, JudgeSource, judge_setup
-from mlflow_adk_eval.ledger import LedgerSource, opened
+from mlflow_adk_eval.judge.setup import BudgetSource, JudgeSetup, JudgeSource, LedgerSource, judge_setup
+from mlflow_adk_eval.ledger import opened
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.usage import JudgeUsage

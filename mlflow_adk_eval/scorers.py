@@ -9,8 +9,7 @@ from mlflow_adk_eval.config.inputs import ConfigSource
 from mlflow_adk_eval.integrations.functions import criterion_functions
 from mlflow_adk_eval.integrations.genai_scorers import expectation_scorers, scorers_of, stored
 from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.setup import BudgetSource, JudgeArgs, JudgeSource
-from mlflow_adk_eval.ledger import LedgerSource
+from mlflow_adk_eval.judge.setup import BudgetSource, JudgeArgs, JudgeSource, LedgerSource
 
 if TYPE_CHECKING:
     from mlflow.genai.scorers import Scorer

@@ -72,7 +72,7 @@ class JudgedSettings(CriterionSettings):
 
     judge_model_options: JudgeModelOptions = JudgeModelOptions()
     early_stop: bool = True
-    """Whether a ballot ends as soon as the missing votes cannot change its verdict. Our addition; ADK ignores it."""
+    """Whether voting ends as soon as the missing votes cannot change the verdict. Our addition; ADK ignores it."""
 
 
 class RubricSettings(JudgedSettings):

@@ -66,11 +66,11 @@ class Hallucinations:
         statements = _statements(run.actual[index], intermediate=self.settings.evaluate_intermediate_nl_responses)
         context = knowledge(run.actual[: index + 1])
         asked = [(statement, question) for statement in statements for question in _questions(statement, context)]
-        ballots = await gathered(partial(self.collector.decide, question, place(run, index, _NAME)) for _, question in asked)
+        votings = await gathered(partial(self.collector.decide, question, place(run, index, _NAME)) for _, question in asked)
         found: dict[str, list[ItemResult]] = {}
-        for (statement, _), ballot in zip(asked, ballots, strict=True):
-            found.setdefault(statement.id, []).extend(ballot.results)
-        return Cell(_outcome(found), tuple(vote for ballot in ballots for vote in ballot.votes))
+        for (statement, _), voting in zip(asked, votings, strict=True):
+            found.setdefault(statement.id, []).extend(voting.results)
+        return Cell(_outcome(found), tuple(vote for voting in votings for vote in voting.votes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

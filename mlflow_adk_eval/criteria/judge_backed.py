@@ -91,10 +91,10 @@ class CaseGrade:
         properties = _properties(prompt)
         items = tuple(replace(found, text=None) for found in properties) or (JudgedItem(),)
         question = Question(prompt=prompt, blocks=_conversation(run.actual), items=items, label_values=_YES)
-        ballot = await self.collector.decide(question, place(run, len(run.actual) - 1, self.name))
-        named = [replace(finding, item=found) for finding, found in zip(ballot.results, properties, strict=False)]
-        outcome = combined(named, "property") if named else single(ballot.results[0])
-        return whole_case(run, outcome, ballot.votes)
+        voting = await self.collector.decide(question, place(run, len(run.actual) - 1, self.name))
+        named = [replace(finding, item=found) for finding, found in zip(voting.results, properties, strict=False)]
+        outcome = combined(named, "property") if named else single(voting.results[0])
+        return whole_case(run, outcome, voting.votes)
 
 
 def task_success(settings: VertexSettings, collector: VoteCollector) -> CaseGrade:

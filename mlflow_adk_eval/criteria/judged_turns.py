@@ -126,7 +126,7 @@ def foregone(run: CaseRun) -> Outcome | None:
 
 
 def combined(findings: Sequence[ItemResult], noun: str) -> Outcome:
-    """Return the mean of what a ballot found about several items; an error that names each item without a verdict.
+    """Return the mean of what was voted on several items; an error that names each item without a verdict.
 
     Args:
         findings: at least one.
@@ -145,7 +145,7 @@ def combined(findings: Sequence[ItemResult], noun: str) -> Outcome:
 
 
 def single(finding: ItemResult) -> Outcome:
-    """Return what a ballot found about its only item."""
+    """Return what the votes on the only item come to."""
     outcome = finding.outcome
     if isinstance(outcome, Errored):
         return outcome
@@ -153,9 +153,9 @@ def single(finding: ItemResult) -> Outcome:
 
 
 async def asked(collector: VoteCollector, question: Question, where: CellKey) -> Cell:
-    """Return what a ballot finds about the only item of a question."""
-    ballot = await collector.decide(question, where)
-    return Cell(single(ballot.results[0]), ballot.votes)
+    """Return what the votes on the only item of a question come to."""
+    voting = await collector.decide(question, where)
+    return Cell(single(voting.results[0]), voting.votes)
 
 
 def tally(finding: ItemResult) -> str:

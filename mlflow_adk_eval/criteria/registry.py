@@ -44,4 +44,4 @@ JUDGED: Mapping[str, Callable[[Any, VoteCollector], Criterion]] = {
     "multi_turn_tool_use_quality_v1": judge_backed.tool_use_quality,
     **RAPID_JUDGED,
 }
-"""Those that a collector decides, or may decide."""
+"""Those that votes of a judge decide, or may decide."""

@@ -161,10 +161,10 @@ async def _decided(collector: VoteCollector, where: CellKey, material: Mapping[s
     if not rubrics.texts:
         return None
     items = tuple(JudgedItem(id=rubric_id, text=text) for rubric_id, text in rubrics.texts.items())
-    ballot = await collector.decide(
+    voting = await collector.decide(
         Question(prompt=load_prompt(where.criterion), blocks=blocks_of(material), items=items, label_values=_WORTH), where
     )
-    return Cell(combined(ballot.results, "rubric"), ballot.votes)
+    return Cell(combined(voting.results, "rubric"), voting.votes)
 
 
 def _refused(rubrics: RubricSet) -> Outcome:

@@ -51,7 +51,7 @@ _ARGUMENTS: Mapping[str, str] = {
     "match_type": "how strictly what happened must match what is expected.",
     "ignore_args": "whether the arguments of tool calls may differ.",
     "judge_model_options": "which model judges and how often it is asked: a dict, as in a config.",
-    "early_stop": "whether a ballot ends as soon as the missing votes cannot change its verdict.",
+    "early_stop": "whether voting ends as soon as the missing votes cannot change the verdict.",
     "rubrics": "what to look for in every row: a list of rubrics, as in a config.",
     "evaluate_intermediate_nl_responses": "whether what the agent said on the way is judged, too.",
     "stop_signal": "how the simulated user says that it is done.",

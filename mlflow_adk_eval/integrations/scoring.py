@@ -26,8 +26,8 @@ from mlflow_adk_eval.errors import AdkEvalError, UsageError, did_you_mean
 from mlflow_adk_eval.evalset import EvalCase, EvalSet
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.judge.session import JudgeSession
-from mlflow_adk_eval.judge.setup import BudgetSource, JudgeSetup, JudgeSource, judge_setup
-from mlflow_adk_eval.ledger import LedgerSource, opened
+from mlflow_adk_eval.judge.setup import BudgetSource, JudgeSetup, JudgeSource, LedgerSource, judge_setup
+from mlflow_adk_eval.ledger import opened
 from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Outcome, Scored, reason_of
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.runner import judged_by, run_of

@@ -25,6 +25,8 @@ from mlflow_adk_eval.judge.usage import UsageTracker
 
 Send = Callable[[], Awaitable[Answer]]
 """Sends one request, once; raises `Unavailable` or `Refused`."""
+MayReuse = Callable[[Answer], bool]
+"""Whether an answer that was kept is good enough to be used again."""
 
 HANDFUL = 3
 """Fewer failures are no outage, however long they took."""
@@ -110,34 +112,34 @@ class JudgeClient:
         self._failures = OutageDetector(self._options.outage_s)
         self._outage = ""
 
-    async def request(self, send: Send, address: str | None, *, anew: bool = False) -> CallResult:
+    async def request(self, send: Send, address: str | None, *, may_reuse: MayReuse | None = None) -> CallResult:
         """Return the answer to a request, paid for at most once; or why there is none. It raises nothing.
 
         Args:
             send: sends the request once; called again where that fails for now.
             address: what tells this answer from any other; ``None``: it is neither looked up nor kept.
-            anew: whether to ask even if the ledger holds an answer, and to replace that.
+            may_reuse: whether an answer that the ledger holds may be used; else it is asked for anew and replaced. ``None``: any may.
         """
         if address is None:
-            return await self._send_until_answered(send, None, anew=True)
+            return await self._send_until_answered(send, None, may_reuse)
         while pending := self._pending.get(address):
             await pending.done.wait()
             if pending.result is not None:
                 return self._reused(pending.result)
-        if not anew and (kept := self._kept(address)):
+        if kept := self._kept(address, may_reuse):
             return kept
         pending = self._pending[address] = _Pending()
         try:
-            pending.result = await self._send_until_answered(send, address, anew=anew)
+            pending.result = await self._send_until_answered(send, address, may_reuse)
             return pending.result
         finally:
             del self._pending[address]
             pending.done.set()
 
-    def _kept(self, address: str) -> CallResult | None:
-        """Return the answer that the ledger holds."""
-        answer = self._answers.get(address) if self._answers else None
-        return self._reused(CallResult(answer=answer)) if answer else None
+    def _kept(self, address: str | None, may_reuse: MayReuse | None) -> CallResult | None:
+        """Return the answer that the ledger holds, if it may be used."""
+        answer = self._answers.get(address) if self._answers and address is not None else None
+        return self._reused(CallResult(answer=answer)) if answer and (may_reuse is None or may_reuse(answer)) else None
 
     def _reused(self, result: CallResult) -> CallResult:
         """Return what was paid for before, and count it. A failure that is shared is no answer to count."""
@@ -146,12 +148,12 @@ class JudgeClient:
         self._usage.reused()
         return replace(result, reused=True)
 
-    async def _send_until_answered(self, send: Send, address: str | None, *, anew: bool) -> CallResult:
+    async def _send_until_answered(self, send: Send, address: str | None, may_reuse: MayReuse | None) -> CallResult:
         """Send a request, and again while the judge is unavailable, with a permit of the limiter for each attempt."""
         retries = Retries(self._options, self._failures, self._limiter.pace)
         while permit := await self._permit():
             # Another process may have paid for the answer while this one waited.
-            if address is not None and not anew and (kept := self._kept(address)):
+            if kept := self._kept(address, may_reuse):
                 self._limiter.release(permit, CallOutcome.NOTHING)
                 return kept
             try:

@@ -1,4 +1,9 @@
-"""A question to a judge, from what is asked to what was answered."""
+"""A question to a judge, from what is asked to what was answered.
+
+A question may have several items, so that one request decides all rubrics of a turn or all sentences of an answer. The answer is JSON by a schema
+made for the question: a label and a rationale for each item. Reading it is strict: an item that was left out or has another label is an
+error of this vote for this item, and nothing is guessed from text that is not the JSON that was asked for.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ from typing import Any
 from mlflow_adk_eval.errors import shown
 from mlflow_adk_eval.evalset.digest import canonical_json
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.judge.prompt import Block, Prompt, new_nonce
+from mlflow_adk_eval.judge.prompt import Block, Prompt
 from mlflow_adk_eval.judge.protocol import Request
 
 _FENCED = re.compile(r"\A```(?:json)?\s*\n(.*)\n```\Z", re.DOTALL)
@@ -65,16 +70,7 @@ class Question:
 
     def request(self, settings: Mapping[str, Any]) -> Request:
         """Return the request, with delimiters that carry a new random code."""
-        blocks = self.material
-        code = new_nonce(blocks)
-        return Request(
-            instructions=self.prompt.instructions(code),
-            text="\n\n".join(block.between(code) for block in blocks),
-            schema=self.schema,
-            name=self.prompt.name,
-            blocks={block.name: block.text for block in blocks},
-            settings=settings,
-        )
+        return self.prompt.request(self.material, self.schema, settings)
 
     def address(self, judge: str, settings: Mapping[str, Any]) -> str:
         """Return the hash, in hex, of all that an answer depends on but chance."""

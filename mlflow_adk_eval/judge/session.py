@@ -8,7 +8,7 @@ with the same judge share its client, so that its limits hold for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +54,11 @@ class Voter:
         verdicts: tuple[ItemVerdict, ...] = ()
         paid: list[CallResult] = []
         for attempt in range(_ATTEMPTS):
-            result = await self._request(question, f"{address}:{number}:{attempt}" if address else None)
+            result = await self.client.request(
+                lambda: self.judge.ask(question.request(self.settings)),  # each time between new delimiters
+                f"{address}:{number}:{attempt}" if address else None,
+                may_reuse=(lambda answer: not errors_of(_read(question, answer))) if self.rejudge_failed else None,
+            )
             if result.answer is None:
                 # What an earlier attempt left out stays left out; what it said still counts.
                 verdicts = verdicts or (ItemVerdict(error=result.error),) * len(question.items)
@@ -64,16 +68,6 @@ class Voter:
             if not errors_of(verdicts):
                 break
         return self._response(verdicts, paid)
-
-    async def _request(self, question: Question, address: str | None) -> CallResult:
-        send = self._sending(question)
-        result = await self.client.request(send, address)
-        unread = self.rejudge_failed and result.reused and result.answer is not None and errors_of(_read(question, result.answer))
-        return await self.client.request(send, address, anew=True) if unread else result
-
-    def _sending(self, question: Question) -> Callable[[], Awaitable[Answer]]:
-        """Return what sends the question, each time between new delimiters."""
-        return lambda: self.judge.ask(question.request(self.settings))
 
     def _response(self, verdicts: tuple[ItemVerdict, ...], paid: list[CallResult]) -> JudgeResponse:
         answers = [result.answer for result in paid if result.answer]
@@ -210,7 +204,7 @@ class JudgeSession:
                 client.recover()
 
     def _clients(self) -> list[JudgeClient]:
-        return [client for _, client in self._judges.values()] + ([self._vertex.calls] if self._vertex else [])
+        return [client for _, client in self._judges.values()] + ([self._vertex.client] if self._vertex else [])
 
     async def aclose(self) -> None:
         """Give back the connections of the models that were made here."""

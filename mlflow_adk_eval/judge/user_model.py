@@ -1,18 +1,22 @@
-"""Asking a model for the next message of a user that it plays, with the same care for what is paid as for judges."""
+"""Asking a model for the next message of a user that it plays, with the same care for what is paid as for judges.
+
+The model answers by a JSON schema, as judges do: a reason, the message, and whether the conversation is over. Its requests go through a
+`JudgeClient` of their own, so that its limits are not those of the judges, while the budget is shared.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from mlflow_adk_eval.errors import shown
 from mlflow_adk_eval.evalset.digest import canonical_json
 from mlflow_adk_eval.judge.client import CallResult, JudgeClient
-from mlflow_adk_eval.judge.prompt import Block, Prompt, new_nonce
+from mlflow_adk_eval.judge.prompt import Arrange, Block, Prompt
 from mlflow_adk_eval.judge.protocol import Answer, Judge, Request
 from mlflow_adk_eval.judge.question import decoded, object_of
 
@@ -55,20 +59,12 @@ class UserPrompt:
     blocks: tuple[Block, ...]
     wording: str = ""
     """The words in which the blocks stand, where they are the caller's."""
-    arranged: Callable[[Mapping[str, str]], str] = field(default=lambda blocks: "\n\n".join(blocks.values()))
-    """From the blocks by name, each between its delimiters, to the text of the request."""
+    arranged: Arrange | None = None
+    """Makes the text of the request; ``None``: the blocks one after the other."""
 
     def request(self, settings: Mapping[str, Any]) -> Request:
         """Return the request, with delimiters that carry a new random code."""
-        code = new_nonce([*self.blocks, Block("wording", self.wording)])
-        return Request(
-            instructions=self.prompt.instructions(code),
-            text=self.arranged({block.name: block.between(code) for block in self.blocks}),
-            schema=SCHEMA,
-            name=self.prompt.name,
-            blocks={block.name: block.text for block in self.blocks},
-            settings=settings,
-        )
+        return self.prompt.request(self.blocks, SCHEMA, settings, self.arranged, wording=self.wording)
 
     def address(self, model: str, settings: Mapping[str, Any], place: Sequence[str | int]) -> str:
         """Return the hash, in hex, of all that an answer depends on but chance, and of its place."""

@@ -18,8 +18,8 @@ from mlflow_adk_eval.config.inputs import ConfigSource, EvalSetSource, load_inpu
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.setup import BudgetSource, JudgeSource, judge_setup
-from mlflow_adk_eval.ledger import LedgerSource, opened
+from mlflow_adk_eval.judge.setup import BudgetSource, JudgeSource, LedgerSource, judge_setup
+from mlflow_adk_eval.ledger import opened
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import Options, Progress
 from mlflow_adk_eval.tracking.job import PENDING, Job, RunTarget, Target, aexecute, execute, job_of, users_run

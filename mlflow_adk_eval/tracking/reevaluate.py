@@ -15,8 +15,7 @@ from mlflow_adk_eval.gating.baseline.baseline import Reevaluate, ReevaluationReq
 from mlflow_adk_eval.gating.evidence.artifacts import Documents, read_documents
 from mlflow_adk_eval.gating.evidence.integrity import few, integrity_problems
 from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.setup import BudgetSource, JudgeSource
-from mlflow_adk_eval.ledger import LedgerSource
+from mlflow_adk_eval.judge.setup import BudgetSource, JudgeSource, LedgerSource
 from mlflow_adk_eval.runner import Progress
 from mlflow_adk_eval.tracking.client import connect, existing
 from mlflow_adk_eval.tracking.client import reaching_mlflow as reaching

@@ -131,7 +131,7 @@ def test_asked_anew_an_answer_takes_the_place_of_the_kept_one() -> None:
 
     async def work() -> list[CallResult]:
         calls = JudgeClient(OPTIONS, UsageTracker(), book)
-        return [await calls.request(Provider(), "a", anew=True), await calls.request(Provider(), "a")]
+        return [await calls.request(Provider(), "a", may_reuse=lambda _kept: False), await calls.request(Provider(), "a")]
 
     new, again = simulated(work)
     assert (new.reused, again.reused) == (False, True)

@@ -96,7 +96,7 @@ class RapidRating:
         return Cell(rating(self.metric, judgement), judgement.votes)
 
 
-def _by_jury(metric: RapidMetric, settings: RatingSettings, collector: VoteCollector) -> RapidRating:
+def _by_votes(metric: RapidMetric, settings: RatingSettings, collector: VoteCollector) -> RapidRating:
     return RapidRating(metric, settings, lambda instance, at: rate(metric, instance, collector, at))
 
 
@@ -177,7 +177,7 @@ def _choice(judgement: Judgement) -> Outcome:
     return Scored(_WINS[rated.choice], f"{rated.choice}: {rated.explanation}", details)
 
 
-_MAKERS: Mapping[str, Callable[..., Criterion]] = {"computed": RapidComputed, "judged": _by_jury, "pairwise": RapidPairwise}
+_MAKERS: Mapping[str, Callable[..., Criterion]] = {"computed": RapidComputed, "judged": _by_votes, "pairwise": RapidPairwise}
 
 
 def _criterion(metric: RapidMetric) -> Callable[..., Criterion]:

@@ -1,4 +1,4 @@
-"""The metrics that a model judges: a rating by the vote of a collector, and the choice between two answers, asked in both orders."""
+"""The metrics that a model judges: a rating by votes, and the choice between two answers, asked in both orders."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOTHING = "The answer says nothing, so it was not put to a judge."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What a collector made of one instance."""
+    """What the votes on one instance come to."""
 
     rated: Rated | None
     """``None``: it has no verdict."""
@@ -33,33 +33,33 @@ class Judgement:
 
 
 async def rate(metric: RapidMetric, instance: Mapping[str, str], collector: VoteCollector, place: CellKey) -> Judgement:
-    """Return a collector's rating of an instance: the median grade, with the share of votes that gave it.
+    """Return the rating of an instance: the median grade, with the share of votes that gave it.
 
     An answer that says nothing gets the least grade of the scale, without a call.
 
     Args:
         metric: a judged metric.
         instance: its texts by field.
-        collector: who votes.
+        collector: collects the votes of a judge.
         place: what the votes are recorded under.
     """
     if not any(map(str.isalnum, instance["prediction"])):
         return Judgement(rated=Rated(score=metric.bounds[0], explanation=_NOTHING, confidence=1.0))
-    worth = {str(grade): float(grade) for grade in metric.scale}
-    question = Question(prompt=load_prompt(metric.criterion), blocks=_blocks(metric, instance), label_values=worth)
-    ballot = await collector.decide(question, place)
-    return _rating(ballot)
+    values = {str(grade): float(grade) for grade in metric.scale}
+    question = Question(prompt=load_prompt(metric.criterion), blocks=_blocks(metric, instance), label_values=values)
+    voting = await collector.decide(question, place)
+    return _rating(voting)
 
 
 async def compare(metric: RapidMetric, instance: Mapping[str, str], collector: VoteCollector, place: CellKey) -> Judgement:
-    """Return which of two answers a collector prefers. It votes with either answer first; if the verdicts differ, it is a tie.
+    """Return which of two answers is better. The judge votes with either answer first; if the verdicts differ, it is a tie.
 
     A judge prefers a position, which voting again in the same order does not cure.
 
     Args:
         metric: a pairwise metric.
         instance: its texts by field.
-        collector: who votes.
+        collector: collects the votes of a judge.
         place: what the votes are recorded under.
     """
     baseline, candidate = instance["baseline_prediction"], instance["prediction"]
@@ -67,8 +67,8 @@ async def compare(metric: RapidMetric, instance: Mapping[str, str], collector: V
         return Judgement(rated=Rated(choice="TIE", explanation="Both answers are the same text.", confidence=1.0))
     straight = _versus(metric, instance, (baseline, candidate), "baseline_first")
     swapped = _versus(metric, instance, (candidate, baseline), "candidate_first")
-    ballots = await gathered(partial(collector.decide, question, place) for question in (straight, swapped))
-    return _choice(ballots[0], _turned(ballots[1]))
+    votings = await gathered(partial(collector.decide, question, place) for question in (straight, swapped))
+    return _choice(votings[0], _turned(votings[1]))
 
 
 def _blocks(metric: RapidMetric, instance: Mapping[str, str]) -> tuple[Block, ...]:
@@ -86,23 +86,23 @@ def _versus(metric: RapidMetric, instance: Mapping[str, str], pair: tuple[str, s
     return Question(prompt=load_prompt(metric.criterion), blocks=blocks, items=(JudgedItem(id=order),), label_values=_WORTH)
 
 
-def _rating(ballot: VotingResult) -> Judgement:
-    (finding,) = ballot.results
+def _rating(voting: VotingResult) -> Judgement:
+    (finding,) = voting.results
     if isinstance(finding.outcome, Errored):
-        return Judgement(rated=None, error=finding.outcome.error, votes=ballot.votes)
-    rated = Rated(score=finding.outcome.score, explanation=finding.outcome.rationale, confidence=_share(ballot.votes, finding.label))
-    return Judgement(rated=rated, votes=ballot.votes)
+        return Judgement(rated=None, error=finding.outcome.error, votes=voting.votes)
+    rated = Rated(score=finding.outcome.score, explanation=finding.outcome.rationale, confidence=_share(voting.votes, finding.label))
+    return Judgement(rated=rated, votes=voting.votes)
 
 
-def _turned(ballot: VotingResult) -> VotingResult:
-    """Return a ballot with the candidate first as if the baseline had stood first."""
-    findings = tuple(replace(one, label=_SWAPPED[one.label] if one.label else None) for one in ballot.results)
-    votes = tuple(replace(vote, verdict=_SWAPPED[vote.verdict] if vote.verdict else None) for vote in ballot.votes)
+def _turned(voting: VotingResult) -> VotingResult:
+    """Return the votes with the candidate first as if the baseline had stood first."""
+    findings = tuple(replace(one, label=_SWAPPED[one.label] if one.label else None) for one in voting.results)
+    votes = tuple(replace(vote, verdict=_SWAPPED[vote.verdict] if vote.verdict else None) for vote in voting.votes)
     return VotingResult(results=findings, votes=votes)
 
 
 def _choice(straight: VotingResult, swapped: VotingResult) -> Judgement:
-    """Return what two ballots come to, in which *first* is the baseline."""
+    """Return what two votings come to, in which *first* is the baseline."""
     votes = (*straight.votes, *swapped.votes)
     named = tuple(replace(vote, verdict=_CHOICE[vote.verdict] if vote.verdict else None) for vote in votes)
     findings = (straight.results[0], swapped.results[0])

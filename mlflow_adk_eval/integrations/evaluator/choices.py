@@ -12,8 +12,7 @@ from mlflow_adk_eval.agents.setup import UserSource
 from mlflow_adk_eval.config.inputs import ConfigSource, EvalSetSource
 from mlflow_adk_eval.errors import UsageError, did_you_mean
 from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.setup import BudgetSource, JudgeSource, judge_setup
-from mlflow_adk_eval.ledger import LedgerSource
+from mlflow_adk_eval.judge.setup import BudgetSource, JudgeSource, LedgerSource, judge_setup
 from mlflow_adk_eval.runner import Options, Progress
 
 _OF_THE_RUN = ("experiment", "run_name", "tracking_uri", "resume")

@@ -28,8 +28,7 @@ from mlflow_adk_eval.judge.protocol import (
     Request,
     Unavailable,
 )
-from mlflow_adk_eval.judge.providers.google_credentials import application_default
-from mlflow_adk_eval.judge.providers.settings import problems_of_settings
+from mlflow_adk_eval.judge.providers.access import application_default, credentials_failure, require_settings
 from mlflow_adk_eval.redact import without_credentials
 
 if TYPE_CHECKING:
@@ -246,14 +245,12 @@ class GeminiJudge:
         """
         from google.genai.types import GenerateContentConfig  # noqa: PLC0415
 
-        problems = problems_of_settings(GenerateContentConfig, settings)
-        if not problems:
-            try:
-                self._route(settings)
-            except ValueError as error:
-                problems = [Problem("$", one_line(str(error)), f"settings that {self._model} takes")]
-        if problems:
-            raise ConfigError("judge_model_config", problems)
+        require_settings(GenerateContentConfig, settings)
+        try:
+            self._route(settings)
+        except ValueError as error:
+            problem = Problem("$", one_line(str(error)), f"settings that {self._model} takes")
+            raise ConfigError("judge_model_config", [problem]) from None
 
     async def ask(self, request: Request) -> Answer:
         """Send one request, once."""
@@ -401,15 +398,13 @@ def _failures() -> tuple[type[Exception], ...]:
 
 
 def _no_answer(error: Exception) -> NoAnswer:
-    from google.auth.exceptions import GoogleAuthError, TransportError  # noqa: PLC0415
+    from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415
     from google.genai.errors import APIError  # noqa: PLC0415
 
     if isinstance(error, APIError):
         return _refusal(error)
     if isinstance(error, GoogleAuthError):
-        message = f"Google Cloud credentials: {one_line(str(error.args[0] if error.args else error))}"
-        later = error.retryable or isinstance(error, TransportError)
-        return Unavailable(message) if later else Refused(message, every_request=True)
+        return credentials_failure(error)
     message = f"{type(error).__name__}: {one_line(str(error))}"
     if isinstance(error, ValueError) and not isinstance(error, json.JSONDecodeError | UnicodeError):
         return Refused(message, every_request=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mlflow_adk_eval.config.rapid_catalogue import CHOICES, RAPID_METRICS, RapidMetric
 from mlflow_adk_eval.judge.errors import failure, one_line, retry_after_s, retry_delay_s
 from mlflow_adk_eval.judge.protocol import Answer, NoAnswer, Refused, Unavailable
+from mlflow_adk_eval.judge.providers.access import credentials_failure
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.judge.client import CallResult
@@ -207,8 +208,7 @@ def failures_told() -> Generator[None]:
     except InvalidOperation:  # of a client that has no credentials, after 401
         raise Refused("401: it wants credentials, which are not sent to a base URL without TLS", every_request=True) from None
     except GoogleAuthError as error:
-        message = f"Google Cloud credentials: {one_line(str(error))}"
-        raise Unavailable(message) if error.retryable else Refused(message, every_request=True) from None
+        raise credentials_failure(error) from None
     except RequestException as error:
         raise Unavailable(one_line(f"{type(error).__name__}: {error}"), overloaded=isinstance(error, Timeout)) from None
     except SerializeToJsonError as error:  # such as NaN

@@ -20,10 +20,9 @@ from mlflow_adk_eval.judge.protocol import (
     Request,
     Unavailable,
 )
-from mlflow_adk_eval.judge.providers.function import CallableJudge
 from mlflow_adk_eval.judge.providers.gemini import GeminiJudge
-from mlflow_adk_eval.judge.providers.lite import LiteLlmJudge
-from mlflow_adk_eval.judge.providers.resolve import check_settings, resolve_judge
+from mlflow_adk_eval.judge.providers.litellm import LiteLlmJudge
+from mlflow_adk_eval.judge.providers.resolve import CallableJudge, check_settings, resolve_judge
 from mlflow_adk_eval.judge.setup import JudgeOptions
 from mlflow_adk_eval.testing import ScriptedJudge
 from tests.judge.providers.gemini_kit import KEY, empty_environment, request

@@ -75,7 +75,7 @@ def service(client: VertexClient, answers: Any = None, **settings: Any) -> Verte
 
 def result(given: VertexService, metric: str = SAFETY, bounds: tuple[float, float] = UNIT) -> Result:
     instance = COHERENT if metric == COHERENCE else INSTANCE
-    found: Result = anyio.run(closing, given.client, partial(given.evaluate, metric, instance, bounds))
+    found: Result = anyio.run(closing, given.service, partial(given.evaluate, metric, instance, bounds))
     return found
 
 
