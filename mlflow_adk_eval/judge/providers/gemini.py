@@ -107,22 +107,22 @@ def _is_web(url: str) -> bool:
 _WHOLE = (None, "STOP", "FINISH_REASON_UNSPECIFIED")
 
 
-class _Said(BaseModel):
+class _ResponseModel(BaseModel):
     """A part of the response; what is not needed of it is left out."""
 
     model_config = ConfigDict(alias_generator=to_camel)
 
 
-class _Part(_Said):
+class _Part(_ResponseModel):
     text: str | None = None
     thought: bool | None = None
 
 
-class _Content(_Said):
+class _Content(_ResponseModel):
     parts: list[_Part] | None = None
 
 
-class _Candidate(_Said):
+class _Candidate(_ResponseModel):
     content: _Content | None = None
     finish_reason: str | None = None
     finish_message: str | None = None
@@ -141,7 +141,7 @@ class _Candidate(_Said):
         return "" if self.text else "no text"
 
 
-class _Feedback(_Said):
+class _Feedback(_ResponseModel):
     block_reason: str | None = None
     block_reason_message: str | None = None
 
@@ -151,7 +151,7 @@ class _Feedback(_Said):
         return ": ".join(filter(None, (self.block_reason, one_line(self.block_reason_message or ""))))
 
 
-class _Usage(_Said):
+class _Usage(_ResponseModel):
     prompt_token_count: int | None = None
     candidates_token_count: int | None = None
     thoughts_token_count: int | None = None
@@ -163,7 +163,7 @@ class _Usage(_Said):
         return sum(counts) if counts else None
 
 
-class _Reply(_Said):
+class _Reply(_ResponseModel):
     candidates: list[_Candidate] | None = None
     prompt_feedback: _Feedback | None = None
     usage_metadata: _Usage | None = None
@@ -335,7 +335,7 @@ class _Recorder:
 
 
 def _recorded(client: Client, model: str, config: GenerateContentConfig) -> _Recorded | None:
-    """Return what google-genai would send for the probe; ``None`` if that cannot be told, or not be filled in for other requests.
+    """Return what google-genai would send for the probe; ``None`` if that is not known, or cannot be filled in for other requests.
 
     Converting a config costs google-genai more than sending it does, and the outcome only differs in the three places
     that `_filled` fills. So it is converted once.
@@ -418,6 +418,6 @@ def _refusal(error: APIError) -> NoAnswer:
     wait = retry_delay_s(details)
     if wait is None:
         wait = retry_after_s(getattr(error.response, "headers", {}))
-    hopeless = error.status == "FAILED_PRECONDITION" or any(str(detail.get("reason", "")).startswith("API_KEY") for detail in details)
+    no_request = error.status == "FAILED_PRECONDITION" or any(str(detail.get("reason", "")).startswith("API_KEY") for detail in details)
     message = f"{error.code} {error.status or ''}: {error.message or 'no message'}"
-    return failure(error.code, message, retry_after_s=wait, every_request=hopeless)
+    return failure(error.code, message, retry_after_s=wait, every_request=no_request)

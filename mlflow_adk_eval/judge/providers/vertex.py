@@ -34,8 +34,8 @@ from mlflow_adk_eval.judge.providers.vertex_reply import (
     UNSENDABLE,
     Result,
     answer_of,
-    failures_told,
     read_result,
+    translated_errors,
 )
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class VertexClient:
 
     def _evaluate(self, metric: str, instance: Material, spec: Json) -> Answer:
         request = self._request(_asked(metric, instance, spec))
-        with failures_told(), self._client() as client:
+        with translated_errors(), self._client() as client:
             self._refresh()
             response = client.evaluate_instances(request, retry=None, timeout=self.timeout_s)
         return answer_of(type(response).pb(response), metric)

@@ -194,7 +194,7 @@ def _row(response: Any, rapid: RapidMetric | None) -> Any:
 
 
 @contextmanager
-def failures_told() -> Generator[None]:
+def translated_errors() -> Generator[None]:
     """Say of whatever the package raises whether the same request may succeed later."""
     from google.api_core.exceptions import GoogleAPICallError  # noqa: PLC0415
     from google.auth.exceptions import GoogleAuthError, InvalidOperation  # noqa: PLC0415
