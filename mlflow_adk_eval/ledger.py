@@ -1,5 +1,10 @@
 """What was paid for: judges' answers and conversations with the agent, in one file that outlives a killed run.
 
+An answer is kept under an address: the hash of everything that it depends on but chance (the judge and where it is reached, its settings,
+the prompt, the material, the schema) with the number of the vote. Nothing that is looked at later is part of it, so another threshold, one
+more criterion or a resumed run finds the same answers, and any other prompt or model does not. A conversation belongs to a run; runs that went
+on with one another are of one lineage, and share theirs.
+
 The file is an SQLite database with a write-ahead log and ``synchronous=NORMAL``: when a method that keeps something returns, the
 operating system has it, so a process may be killed at any moment and loses nothing. Only a crash of the machine itself can cost
 the last moments; it never costs the file. Several processes and threads may use one file at the same time.
@@ -25,20 +30,6 @@ from mlflow_adk_eval.judge.protocol import Answer
 from mlflow_adk_eval.judge.setup import LedgerSource
 from mlflow_adk_eval.redact import secret_values
 
-__all__ = [
-    "DEFAULT",
-    "VARIABLE",
-    "CallCache",
-    "LedgerSource",
-    "SecretMask",
-    "StartedRun",
-    "connect",
-    "ledger_path",
-    "nearest_folder",
-    "opened",
-    "wrong",
-]
-
 DEFAULT = Path(".adk_eval") / "ledger.sqlite"
 """Where the ledger is, from the working directory."""
 VARIABLE = "ADK_EVAL_LEDGER"
@@ -49,11 +40,10 @@ _APPLICATION = 0x41444B45
 _SCHEMA = 1
 _PATIENCE_S = 30.0
 """How long to wait for another process that is writing."""
-# Runs that went on with one another are of one lineage, so what one of them paid for counts for all.
 _TABLES = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS answer (address TEXT PRIMARY KEY, body BLOB NOT NULL, kept_at REAL NOT NULL);
-CREATE TABLE IF NOT EXISTS play (
+CREATE TABLE IF NOT EXISTS conversation (
     lineage TEXT NOT NULL, key TEXT NOT NULL, body BLOB NOT NULL, kept_at REAL NOT NULL, PRIMARY KEY (lineage, key)
 );
 CREATE TABLE IF NOT EXISTS run (
@@ -148,7 +138,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("ROLLBACK")
     if not (application or version or tables):
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        _log_ahead(connection)
+        _use_write_ahead_log(connection)
         connection.executescript(_TABLES)
     elif application != _APPLICATION:
         raise UsageError(f"{path}: this SQLite database is no ledger; {_WAY_OUT}")
@@ -159,7 +149,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         connection.execute("ROLLBACK")
 
 
-def _log_ahead(connection: sqlite3.Connection) -> None:
+def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
     """Switch to a write-ahead log. Where two processes do so at the same time, SQLite refuses one without waiting."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
@@ -171,11 +161,6 @@ def _log_ahead(connection: sqlite3.Connection) -> None:
             time.sleep(0.01)
         else:
             return
-
-
-def nearest_folder(path: Path) -> Path:
-    """Return the folder in which something has to be made first so that `path` can be."""
-    return next(folder for folder in path.absolute().parents if folder.exists())
 
 
 _WAY_OUT = f"move it away, or name another file with --ledger or {VARIABLE} (`off`: keep nothing)"
@@ -191,10 +176,10 @@ def wrong(path: Path, error: Exception) -> str:
 
 _DAY_S = 86_400.0
 
-_GET = "SELECT body FROM answer WHERE address = :address"
-_PUT = "INSERT OR REPLACE INTO answer VALUES (:address, :body, :now)"
-_PLAY = "SELECT body FROM play WHERE lineage = :lineage AND key = :key"
-_KEEP_PLAY = "INSERT OR REPLACE INTO play VALUES (:lineage, :key, :body, :now)"
+_GET_ANSWER = "SELECT body FROM answer WHERE address = :address"
+_PUT_ANSWER = "INSERT OR REPLACE INTO answer VALUES (:address, :body, :now)"
+_GET_CONVERSATION = "SELECT body FROM conversation WHERE lineage = :lineage AND key = :key"
+_PUT_CONVERSATION = "INSERT OR REPLACE INTO conversation VALUES (:lineage, :key, :body, :now)"
 _BEGIN = """
 INSERT INTO run (run_id, lineage, eval_set_digest, config_digest, agent_name, agent_version, status, started_at)
 VALUES (:run_id, :lineage, :eval_set_digest, :config_digest, :agent_name, :agent_version, :status, :now)
@@ -202,11 +187,9 @@ ON CONFLICT (run_id) DO UPDATE SET
     eval_set_digest = excluded.eval_set_digest, config_digest = excluded.config_digest, agent_name = excluded.agent_name,
     agent_version = excluded.agent_version, status = excluded.status, started_at = excluded.started_at
 """
-_RUNS = """
-SELECT run_id, eval_set_digest, config_digest, agent_name, agent_version, status, started_at FROM run
-ORDER BY started_at DESC, rowid DESC
-"""
-_PRUNE = ("DELETE FROM answer WHERE kept_at < :oldest", "DELETE FROM play WHERE kept_at < :oldest")
+_RUN_TEXTS = ("run_id", "eval_set_digest", "config_digest", "agent_name", "agent_version", "status")
+_RUNS = f"SELECT {', '.join(_RUN_TEXTS)}, started_at FROM run ORDER BY started_at DESC, rowid DESC"  # noqa: S608 - all of it stands here
+_PRUNE = ("DELETE FROM answer WHERE kept_at < :oldest", "DELETE FROM conversation WHERE kept_at < :oldest")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +217,7 @@ class CallCache:
         self.path = Path(path).absolute()  # an agent may change the working directory
         self._connection: sqlite3.Connection | None = None
         self._lock = RLock()
-        self._veil = SecretMask()
+        self._mask = SecretMask()
         self._trouble = ""
         self._unwritten: dict[str, Answer] = {}
 
@@ -257,10 +240,10 @@ class CallCache:
         Raises:
             UsageError: if it is none of ours, is damaged or could not be written to.
         """
-        with self._strict(), self._lock:
+        with self._raising(), self._lock:
             if self.path.exists():
                 self._open()
-            elif not os.access(folder := nearest_folder(self.path), os.W_OK):
+            elif not os.access(folder := next(folder for folder in self.path.parents if folder.exists()), os.W_OK):
                 raise UsageError(wrong(self.path, PermissionError(f"nothing can be written to {folder}")))
 
     @property
@@ -276,36 +259,36 @@ class CallCache:
         if address in self._unwritten:
             return self._unwritten[address]
         body = None
-        with self._enduring():
-            body = self._body(_GET, {"address": address})
+        with self._noting_trouble():
+            body = self._body(_GET_ANSWER, {"address": address})
         return self._answer(body)
 
     def put(self, address: str, answer: Answer, /) -> None:
         """Keep an answer. It takes the place of an earlier one at the same address."""
         if not self._trouble:
-            with self._enduring():
-                body = self._veil.hide(canonical_json(asdict(answer)))
-                self._write(_PUT, {"address": address, "body": body, "now": time.time()})
+            with self._noting_trouble():
+                body = self._mask.hide(canonical_json(asdict(answer)))
+                self._write(_PUT_ANSWER, {"address": address, "body": body, "now": time.time()})
         if self._trouble:
             self._unwritten[address] = answer
 
-    def play(self, run_id: str, key: str) -> bytes | None:
+    def conversation(self, run_id: str, key: str) -> bytes | None:
         """Return the conversation that this run, or one that it goes on with, keeps under `key`.
 
         Raises:
             UsageError: if the file cannot be read.
         """
-        with self._strict():
-            return self._veil.show(self._body(_PLAY, {"lineage": self.scope(run_id), "key": key}))
+        with self._raising():
+            return self._mask.show(self._body(_GET_CONVERSATION, {"lineage": self.scope(run_id), "key": key}))
 
-    def keep_play(self, run_id: str, key: str, conversation: bytes) -> None:
+    def keep_conversation(self, run_id: str, key: str, conversation: bytes) -> None:
         """Keep a conversation, which is JSON. It takes the place of an earlier one under the same `key`."""
         if self._trouble:
             return
-        with self._enduring():
-            self._veil = SecretMask()  # loading the agent may have set further variables
-            body = self._veil.hide(conversation)
-            self._write(_KEEP_PLAY, {"lineage": self.scope(run_id), "key": key, "body": body, "now": time.time()})
+        with self._noting_trouble():
+            self._mask = SecretMask()  # loading the agent may have set further variables
+            body = self._mask.hide(conversation)
+            self._write(_PUT_CONVERSATION, {"lineage": self.scope(run_id), "key": key, "body": body, "now": time.time()})
 
     def begin(self, run: StartedRun) -> None:
         """Record that a run has started, or that it goes on.
@@ -313,13 +296,13 @@ class CallCache:
         Raises:
             UsageError: if the file is none of ours or cannot be written to. It is found here, before anything is paid for.
         """
-        with self._strict():
+        with self._raising():
             self._write(_BEGIN, {**asdict(run), "lineage": run.lineage or run.run_id, "now": run.started_at.timestamp()})
 
     def finish(self, run_id: str) -> None:
         """Record that a run has ended with a result."""
         if not self._trouble:
-            with self._enduring():
+            with self._noting_trouble():
                 self._write("UPDATE run SET status = 'finished' WHERE run_id = :run_id", {"run_id": run_id})
 
     def adopt(self, old_run_id: str, new_run_id: str) -> None:
@@ -329,10 +312,10 @@ class CallCache:
             UsageError: if the file cannot be written to.
         """
         old, new = self.scope(old_run_id), self.scope(new_run_id)
-        with self._strict(), self._lock, self._open() as connection:
+        with self._raising(), self._lock, self._open() as connection:
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("UPDATE run SET lineage = ? WHERE lineage = ?", (old, new))
-            connection.execute("UPDATE OR IGNORE play SET lineage = ? WHERE lineage = ?", (old, new))
+            connection.execute("UPDATE OR IGNORE conversation SET lineage = ? WHERE lineage = ?", (old, new))
 
     def scope(self, run_id: str) -> str:
         """Return the name that a run shares with all that went on with it: the lineage of the first of them.
@@ -340,7 +323,7 @@ class CallCache:
         Raises:
             UsageError: if the file cannot be read.
         """
-        with self._strict():
+        with self._raising():
             rows = self._rows("SELECT lineage FROM run WHERE run_id = :run_id", {"run_id": run_id})
         return str(rows[0][0]) if rows else run_id
 
@@ -350,8 +333,8 @@ class CallCache:
         Raises:
             UsageError: if the file cannot be read.
         """
-        with self._strict():
-            return tuple(_run(*row) for row in self._rows(_RUNS, {}))
+        with self._raising():
+            return tuple(_run(row) for row in self._rows(_RUNS, {}))
 
     def prune(self, older_than_days: float) -> int:
         """Forget what is older than so many days, give the space back and return how many answers and conversations that were.
@@ -359,7 +342,7 @@ class CallCache:
         Raises:
             UsageError: if the file cannot be written to.
         """
-        with self._strict(), self._lock:
+        with self._raising(), self._lock:
             if not self.path.exists():
                 return 0
             connection, oldest = self._open(), {"oldest": time.time() - older_than_days * _DAY_S}
@@ -369,7 +352,7 @@ class CallCache:
             return gone
 
     def _answer(self, body: bytes | None) -> Answer | None:
-        text = self._veil.show(body)
+        text = self._mask.show(body)
         try:
             return None if text is None else Answer(**json.loads(text.decode("utf-8", "surrogatepass")))
         except (ValueError, TypeError):
@@ -397,7 +380,7 @@ class CallCache:
         return self._connection
 
     @contextmanager
-    def _enduring(self) -> Generator[None]:
+    def _noting_trouble(self) -> Generator[None]:
         """Take note of what is wrong with the file, and go on."""
         try:
             yield
@@ -405,7 +388,7 @@ class CallCache:
             self._trouble = self._trouble or f"What was paid for could not be kept for a later run: {wrong(self.path, error)}"
 
     @contextmanager
-    def _strict(self) -> Generator[None]:
+    def _raising(self) -> Generator[None]:
         """Raise what is wrong with the file as an error of the caller, who named it."""
         try:
             yield
@@ -413,16 +396,9 @@ class CallCache:
             raise UsageError(wrong(self.path, error)) from error
 
 
-def _run(run_id: str, eval_set: str, config: str, agent: str, version: str, status: Any, started_at: float) -> StartedRun:
-    return StartedRun(
-        run_id=run_id,
-        eval_set_digest=eval_set,
-        config_digest=config,
-        agent_name=agent,
-        agent_version=version,
-        status=status,
-        started_at=datetime.fromtimestamp(started_at, UTC),
-    )
+def _run(row: tuple[Any, ...]) -> StartedRun:
+    *texts, started_at = row
+    return StartedRun(**dict(zip(_RUN_TEXTS, texts, strict=True)), started_at=datetime.fromtimestamp(started_at, UTC))
 
 
 @contextmanager

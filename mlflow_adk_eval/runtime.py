@@ -1,4 +1,8 @@
-"""Doing several things at the same time: the one place that starts tasks."""
+"""What the package needs of the process it runs in: tasks and the event loop, the environment, the user, objects by name.
+
+It is the one place that starts tasks. Work is asynchronous inside; a synchronous caller that has no event loop, such as MLflow's scorers,
+goes through `BACKGROUND`.
+"""
 
 from __future__ import annotations
 
@@ -118,27 +122,33 @@ async def gathered(jobs: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
         return [await listed[0]()]
     results: dict[int, T] = {}
 
-    async def work(index: int, job: Callable[[], Awaitable[T]]) -> None:
-        results[index] = await job()
+    async def work(index: int) -> None:
+        results[index] = await listed[index]()
 
     try:
-        async with anyio.create_task_group() as group:
-            for index, job in enumerate(listed):
-                group.start_soon(work, index, job)
+        await each(work, len(listed), limit=len(listed))
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return [results[index] for index in range(len(listed))]
 
 
 class Background:
-    """One event loop in a thread of its own, for callers that have none: connections opened in it stay usable from call to call."""
+    """One event loop in a thread of its own, for callers that have none: connections opened in it stay usable from call to call.
+
+    The loop is anyio's `BlockingPortal`. What anyio has no answer to stays ours: the portal is opened at the first call rather than for a
+    ``with`` block (`BlockingPortalProvider` closes it whenever nobody is inside, and connections with it), what callers opened in it is
+    closed once nobody holds it any longer, and a forked process, which has no such thread, begins with another loop.
+    """
 
     def __init__(self) -> None:
         """Start nothing yet."""
+        self._reset()
+        os.register_at_fork(after_in_child=self._reset)
+
+    def _reset(self) -> None:
         self._lock = threading.Lock()
         self._portal: BlockingPortal | None = None
         self._closing: dict[int, Callable[[], Awaitable[None]]] = {}
-        os.register_at_fork(after_in_child=self._forget)
 
     def call(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do `work` in the loop and return its result. What several threads call is done at the same time."""
@@ -168,12 +178,6 @@ class Background:
             self._close(owner)
         self._portal = None
         opened.__exit__(None, None, None)
-
-    def _forget(self) -> None:
-        """Start anew, as in a forked process, where there is no such thread."""
-        self._lock = threading.Lock()
-        self._portal = None
-        self._closing = {}
 
 
 BACKGROUND = Background()

@@ -23,8 +23,8 @@ def forever(ledger: CallCache, name: str) -> None:
         ledger.put(f"{name}:{number}", Answer(text=f"{name} {number} " + "x" * (number % 50) * 40))
         say(f"answer {name}:{number}")
         if number % 5 == 0:
-            ledger.keep_play(name, str(number), f'["{name}", {number}]'.encode() + b" " * 5_000)
-            say(f"play {number}")
+            ledger.keep_conversation(name, str(number), f'["{name}", {number}]'.encode() + b" " * 5_000)
+            say(f"conversation {number}")
 
 
 def hammer(ledger: CallCache, name: str) -> None:
@@ -46,7 +46,7 @@ def starving(ledger: CallCache, name: str) -> None:
     for number in range(500):
         ledger.put(f"{name}:{number}", Answer(text="x" * 1_000))
         assert ledger.get(f"{name}:{number}") == Answer(text="x" * 1_000)
-    ledger.keep_play("run", "key", b"{}")
+    ledger.keep_conversation("run", "key", b"{}")
     ledger.finish("run")
     say(ledger.trouble)
 

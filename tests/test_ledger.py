@@ -119,7 +119,7 @@ def test_nothing_is_made_until_there_is_something_to_keep(tmp_path: Path) -> Non
     path = tmp_path / "deep" / DEFAULT
     with CallCache(path) as ledger:
         ledger.check()
-        assert (ledger.get("a"), ledger.play("run", "key"), ledger.runs(), ledger.prune(0)) == (None, None, (), 0)
+        assert (ledger.get("a"), ledger.conversation("run", "key"), ledger.runs(), ledger.prune(0)) == (None, None, (), 0)
         assert not path.parent.exists()
         ledger.put("a", ANSWER)
         assert path.exists()
@@ -224,7 +224,7 @@ def test_a_file_that_is_no_ledger_is_named_and_left_alone(spoil: Callable[[Path]
         CallCache(path).check,
         lambda: CallCache(path).begin(started("r")),
         CallCache(path).runs,
-        lambda: CallCache(path).play("r", "k"),
+        lambda: CallCache(path).conversation("r", "k"),
     ):
         with pytest.raises(UsageError) as caught:
             use()
@@ -280,7 +280,7 @@ def test_a_disk_that_takes_no_more_does_not_end_the_run(path: Path) -> None:
         kept = [ledger.get(f"worker:{number}") for number in range(500)]
         assert None not in kept[:5]
         assert kept[-1] is None
-        assert (ledger.play("run", "key"), ledger.trouble) == (None, "")
+        assert (ledger.conversation("run", "key"), ledger.trouble) == (None, "")
 
 
 def test_a_file_that_is_damaged_meanwhile_does_not_end_the_run(path: Path) -> None:
@@ -294,7 +294,7 @@ def test_a_file_that_is_damaged_meanwhile_does_not_end_the_run(path: Path) -> No
         assert {ledger.get(f"{number:064}") for number in range(300)} <= {None, Answer(text="x" * 500)}
         assert "database disk image is malformed" in ledger.trouble
         ledger.put("new", ANSWER)
-        ledger.keep_play("run", "key", b"[]")
+        ledger.keep_conversation("run", "key", b"[]")
         ledger.finish("run")
         assert ledger.get("new") == ANSWER
 
@@ -317,12 +317,12 @@ def test_many_threads_use_one_ledger(ledger: CallCache) -> None:
             ledger.put(f"{name}:{number}", Answer(text=f"{name} {number}"))
             ledger.put("shared", Answer(text=str(name)))
             assert ledger.get(f"{name}:{number}") == Answer(text=f"{name} {number}")
-            ledger.keep_play("run", f"{name}:{number}", b"[]")
+            ledger.keep_conversation("run", f"{name}:{number}", b"[]")
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))
     assert all(ledger.get(f"{name}:{number}") == Answer(text=f"{name} {number}") for name in range(8) for number in range(100))
-    assert all(ledger.play("run", f"{name}:{number}") == b"[]" for name in range(8) for number in range(100))
+    assert all(ledger.conversation("run", f"{name}:{number}") == b"[]" for name in range(8) for number in range(100))
     assert ledger.trouble == ""
 
 
@@ -406,9 +406,9 @@ def test_a_killed_process_loses_nothing_that_it_kept(path: Path) -> None:
                 number = int(key.rpartition(":")[2])
                 assert ledger.get(key) == Answer(text=f"{name} {number} " + "x" * (number % 50) * 40)
             else:
-                assert json.loads(ledger.play(name, key)) == [name, int(key)]
+                assert json.loads(ledger.conversation(name, key)) == [name, int(key)]
         assert ledger.trouble == ""
-    assert {what for _, what, _ in kept} == {"answer", "play"}
+    assert {what for _, what, _ in kept} == {"answer", "conversation"}
     assert _integrity(path) == "ok"
 
 
@@ -438,40 +438,44 @@ def test_a_run_is_running_until_it_has_finished_and_again_when_it_goes_on(ledger
 def test_a_conversation_belongs_to_its_run(ledger: CallCache) -> None:
     for run_id in ("a", "b"):
         ledger.begin(started(run_id))
-    ledger.keep_play("a", "case 1", b'{"n": 1}')
-    ledger.keep_play("a", "case 1", b'{"n": 2}')
-    assert (ledger.play("a", "case 1"), ledger.play("a", "case 2"), ledger.play("b", "case 1")) == (b'{"n": 2}', None, None)
+    ledger.keep_conversation("a", "case 1", b'{"n": 1}')
+    ledger.keep_conversation("a", "case 1", b'{"n": 2}')
+    assert (ledger.conversation("a", "case 1"), ledger.conversation("a", "case 2"), ledger.conversation("b", "case 1")) == (
+        b'{"n": 2}',
+        None,
+        None,
+    )
 
 
 def test_what_one_run_paid_for_counts_for_all_that_go_on_with_it(ledger: CallCache) -> None:
     for run_id in ("a", "b", "c", "alone"):
         ledger.begin(started(run_id))
-        ledger.keep_play(run_id, f"of {run_id}", b"[]")
+        ledger.keep_conversation(run_id, f"of {run_id}", b"[]")
     ledger.adopt("a", "b")
     ledger.adopt("b", "c")
-    ledger.keep_play("c", "later", b"[1]")
+    ledger.keep_conversation("c", "later", b"[1]")
     for run_id in ("a", "b", "c"):
         assert ledger.scope(run_id) == "a"
-        assert [ledger.play(run_id, f"of {name}") for name in ("a", "b", "c", "alone")] == [b"[]", b"[]", b"[]", None]
-        assert ledger.play(run_id, "later") == b"[1]"
+        assert [ledger.conversation(run_id, f"of {name}") for name in ("a", "b", "c", "alone")] == [b"[]", b"[]", b"[]", None]
+        assert ledger.conversation(run_id, "later") == b"[1]"
     assert (ledger.scope("alone"), ledger.scope("unknown")) == ("alone", "unknown")
 
 
 def test_going_on_with_a_run_keeps_what_it_adopted(ledger: CallCache) -> None:
     ledger.begin(started("a"))
-    ledger.keep_play("a", "case", b"[]")
+    ledger.keep_conversation("a", "case", b"[]")
     ledger.begin(started("b"))
     ledger.adopt("a", "b")
     ledger.begin(started("b"))
-    assert ledger.play("b", "case") == b"[]"
+    assert ledger.conversation("b", "case") == b"[]"
 
 
 def test_the_earlier_runs_conversation_counts_where_both_have_one(ledger: CallCache) -> None:
     for run_id in ("a", "b"):
         ledger.begin(started(run_id))
-        ledger.keep_play(run_id, "case", f'"{run_id}"'.encode())
+        ledger.keep_conversation(run_id, "case", f'"{run_id}"'.encode())
     ledger.adopt("a", "b")
-    assert ledger.play("b", "case") == b'"a"'
+    assert ledger.conversation("b", "case") == b'"a"'
 
 
 # What must not be kept
@@ -489,7 +493,7 @@ def test_secrets_are_not_in_the_file_and_still_come_back(secret: str, path: Path
     with CallCache(path) as ledger:
         for number, answer in enumerate(answers):
             ledger.put(str(number), answer)
-        ledger.keep_play("run", "key", play)
+        ledger.keep_conversation("run", "key", play)
         content = path.read_bytes() + path.with_name("ledger.sqlite-wal").read_bytes()
         for spelling in (secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]):
             assert spelling.encode() not in content
@@ -497,18 +501,18 @@ def test_secrets_are_not_in_the_file_and_still_come_back(secret: str, path: Path
         assert [ledger.get(str(number)) for number in range(2)] == answers
     with CallCache(path) as ledger:
         assert [ledger.get(str(number)) for number in range(2)] == answers
-        assert ledger.play("run", "key") == play
+        assert ledger.conversation("run", "key") == play
     monkeypatch.delenv("HOUSE_API_KEY")
     with CallCache(path) as ledger:
-        assert (ledger.get("0"), ledger.play("run", "key"), ledger.trouble) == (None, None, "")
+        assert (ledger.get("0"), ledger.conversation("run", "key"), ledger.trouble) == (None, None, "")
 
 
 def test_a_secret_that_came_with_the_agent_is_kept_out_of_conversations(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with CallCache(path) as ledger:
         ledger.put("a", ANSWER)
         monkeypatch.setenv("AGENTS_OWN_TOKEN", "tok-abcdefgh")
-        ledger.keep_play("run", "key", b'["tok-abcdefgh"]')
-        assert ledger.play("run", "key") == b'["tok-abcdefgh"]'
+        ledger.keep_conversation("run", "key", b'["tok-abcdefgh"]')
+        assert ledger.conversation("run", "key") == b'["tok-abcdefgh"]'
         assert b"tok-abcdefgh" not in path.with_name("ledger.sqlite-wal").read_bytes()
 
 
@@ -525,7 +529,7 @@ def test_a_text_that_looks_like_a_mark_is_no_mark(ledger: CallCache, monkeypatch
 def test_prune_forgets_what_is_old_and_gives_the_space_back(ledger: CallCache) -> None:
     for number in range(500):
         ledger.put(f"old {number}", Answer(text="x" * 2_000))
-    ledger.keep_play("run", "old", b"[]")
+    ledger.keep_conversation("run", "old", b"[]")
     ledger.begin(started("old"))
     ledger.begin(started("new", started_at=datetime.now(UTC)))
     assert ledger.prune(older_than_days=1) == 0
@@ -533,9 +537,14 @@ def test_prune_forgets_what_is_old_and_gives_the_space_back(ledger: CallCache) -
     time.sleep(0.01)
     moment = time.time()
     ledger.put("new", ANSWER)
-    ledger.keep_play("run", "new", b"[]")
+    ledger.keep_conversation("run", "new", b"[]")
     assert ledger.prune(older_than_days=(time.time() - moment) / 86_400) == 501
-    assert (ledger.get("old 0"), ledger.get("new"), ledger.play("run", "old"), ledger.play("run", "new")) == (None, ANSWER, None, b"[]")
+    assert (ledger.get("old 0"), ledger.get("new"), ledger.conversation("run", "old"), ledger.conversation("run", "new")) == (
+        None,
+        ANSWER,
+        None,
+        b"[]",
+    )
     ledger.close()
     assert ledger.path.stat().st_size < 100_000
 

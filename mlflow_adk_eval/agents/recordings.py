@@ -292,7 +292,7 @@ class ConversationCache:
 
     def get(self, case: EvalCase, run_index: int, /) -> Conversation | None:
         """Return what came of a conversation, if it is known. What another version of this package kept may have to be had again."""
-        kept = self.ledger.play(self.run_id, self._key(case, run_index))
+        kept = self.ledger.conversation(self.run_id, self._key(case, run_index))
         try:
             return None if kept is None else conversation_of(RecordedRun.model_validate_json(kept))
         except ValidationError:
@@ -300,7 +300,9 @@ class ConversationCache:
 
     def keep(self, case: EvalCase, run_index: int, conversation: Conversation, /) -> None:
         """Keep a conversation."""
-        self.ledger.keep_play(self.run_id, self._key(case, run_index), dumps_recorded(recorded_run(conversation), indent=None).encode())
+        self.ledger.keep_conversation(
+            self.run_id, self._key(case, run_index), dumps_recorded(recorded_run(conversation), indent=None).encode()
+        )
 
     def _key(self, case: EvalCase, run_index: int) -> str:
         """Return the hash, in hex, of all that a conversation depends on but the agent's version and chance."""

@@ -75,7 +75,7 @@ def _user_simulator(
 ) -> _SimulateUser:
     if source is None or isinstance(source, str) or hasattr(source, "ask"):
         check_scenarios(settings, scenarios)
-        model = judging.speaker(settings, source)  # type: ignore[arg-type] # a function has no `ask`
+        model = judging.user_model(settings, source)  # type: ignore[arg-type] # a function has no `ask`
         return lambda case, run_index: SimulatedUser(settings, model, scenario_of(case), case.eval_id, run_index)
     if not callable(source) or isinstance(source, type):
         raise UsageError(f"user_simulator={shown(source)}: wanted a model's name, a judge or a function of scenario and turns")

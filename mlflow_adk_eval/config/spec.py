@@ -45,7 +45,7 @@ class CriterionSpec:
     kept: str
     """What is kept beside the score, as a clause."""
     make: Callable[..., Any]
-    """Makes the criterion of its settings, or, if a judge decides, of its settings and a `Jury`."""
+    """Makes the criterion of its settings, or, if a judge decides, of its settings and a `VoteCollector`."""
     by_service: Callable[..., Any] | None = None
     """Makes it of its settings and a `VertexService`, where Vertex AI's evaluation service can decide."""
     settings: type[CriterionSettings] = CriterionSettings

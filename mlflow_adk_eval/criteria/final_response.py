@@ -42,12 +42,12 @@ class FinalResponseMatch(JudgedTurns[JudgedSettings]):
         if trivial(answer, reference):
             return Cell(Scored(0.0, TRIVIAL, {"verdict": "invalid"}))
         question = _question(user_text(actual) or user_text(expected), reference, answer)
-        return await asked(self.jury, question, place(run, index, NAME))
+        return await asked(self.collector, question, place(run, index, NAME))
 
 
 def _question(user: str, reference: str, answer: str) -> Question:
     blocks = (Block("user_message", user or "(no text)"), Block("reference", reference), Block("response", answer))
-    return Question(prompt=load_prompt(NAME), blocks=blocks, worth=_WORTH)
+    return Question(prompt=load_prompt(NAME), blocks=blocks, label_values=_WORTH)
 
 
 def turns_without_reference(settings: JudgedSettings, case: EvalCase) -> tuple[int, ...]:

@@ -22,8 +22,8 @@ from mlflow_adk_eval.criteria.text.sentences import sentences
 from mlflow_adk_eval.criteria.transcript import Step, final_text, knowledge, steps, steps_text
 from mlflow_adk_eval.evalset import IntermediateData, Invocation
 from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
-from mlflow_adk_eval.judge.question import Item, Question
-from mlflow_adk_eval.judge.voting import Finding
+from mlflow_adk_eval.judge.question import JudgedItem, Question
+from mlflow_adk_eval.judge.voting import ItemResult
 from mlflow_adk_eval.results.outcomes import Errored, Outcome, Scored, mean
 from mlflow_adk_eval.runtime import gathered
 
@@ -62,11 +62,11 @@ class Hallucinations(JudgedTurns[HallucinationsSettings]):
         statements = _statements(run.actual[index], intermediate=self.settings.evaluate_intermediate_nl_responses)
         context = knowledge(run.actual[: index + 1])
         asked = [(statement, question) for statement in statements for question in _questions(statement, context)]
-        ballots = await gathered(partial(self.jury.decide, question, place(run, index, _NAME)) for _, question in asked)
-        found: dict[str, list[Finding]] = {}
-        for (statement, _), ballot in zip(asked, ballots, strict=True):
-            found.setdefault(statement.id, []).extend(ballot.findings)
-        return Cell(_outcome(found), tuple(vote for ballot in ballots for vote in ballot.votes))
+        votings = await gathered(partial(self.collector.decide, question, place(run, index, _NAME)) for _, question in asked)
+        found: dict[str, list[ItemResult]] = {}
+        for (statement, _), voting in zip(asked, votings, strict=True):
+            found.setdefault(statement.id, []).extend(voting.results)
+        return Cell(_outcome(found), tuple(vote for voting in votings for vote in voting.votes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,16 +97,16 @@ def _calls(found: Sequence[Step]) -> str:
 
 def _questions(statement: _Statement, context: Mapping[str, str]) -> Iterator[Question]:
     """Yield as many questions as the sentences of a text need; a text without any, such as an emoji, is its own only one."""
-    items = [Item(f"{statement.id} #{number}", text) for number, text in enumerate(sentences(statement.text) or [statement.text], 1)]
+    items = [JudgedItem(f"{statement.id} #{number}", text) for number, text in enumerate(sentences(statement.text) or [statement.text], 1)]
     whole = statement.text if len(items) > _MAX_ITEMS else ""
     texts = {**context, "tool_calls": statement.tool_calls, "whole_text": whole}
     blocks = blocks_of(texts)
     for start in range(0, len(items), _MAX_ITEMS):
         chunk = tuple(items[start : start + _MAX_ITEMS])
-        yield Question(prompt=load_prompt(_NAME), blocks=blocks, items=chunk, worth=_WORTH, remarks=_REMARKS)
+        yield Question(prompt=load_prompt(_NAME), blocks=blocks, items=chunk, label_values=_WORTH, remarks=_REMARKS)
 
 
-def _outcome(found: Mapping[str, Sequence[Finding]]) -> Outcome:
+def _outcome(found: Mapping[str, Sequence[ItemResult]]) -> Outcome:
     """Return the mean of a turn's texts, if every sentence has a verdict."""
     missing = [
         f"sentence {finding.item.id} ({finding.item.text!r}): {finding.outcome.error}"
@@ -123,7 +123,7 @@ def _outcome(found: Mapping[str, Sequence[Finding]]) -> Outcome:
     return Scored(mean(scores.values()), _rationale([record for listed in records.values() for record in listed]), details)
 
 
-def _record(finding: Finding) -> dict[str, Any]:
+def _record(finding: ItemResult) -> dict[str, Any]:
     """Return all that is known about a sentence."""
     outcome = finding.outcome
     said = {"score": outcome.score, "rationale": outcome.rationale, **outcome.details} if isinstance(outcome, Scored) else {}

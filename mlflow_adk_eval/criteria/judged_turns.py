@@ -15,7 +15,7 @@ from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs, missing_tur
 from mlflow_adk_eval.criteria.transcript import final_text
 from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.judge.question import Question
-from mlflow_adk_eval.judge.voting import CellKey, Finding, Jury
+from mlflow_adk_eval.judge.voting import CellKey, ItemResult, VoteCollector
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, Vote, mean
 from mlflow_adk_eval.runtime import gathered
 
@@ -58,10 +58,10 @@ S_co = TypeVar("S_co", bound=JudgedSettings, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class JudgedTurns(Generic[S_co]):
-    """A criterion whose jury decides each turn on its own, all at the same time; the case score is the mean of the turns."""
+    """A criterion whose judge decides each turn on its own, all at the same time; the case score is the mean of the turns."""
 
     settings: S_co
-    jury: Jury
+    collector: VoteCollector
 
     async def __call__(self, run: CaseRun, /) -> Judged:
         """Judge each turn that the agent had."""
@@ -151,8 +151,8 @@ def predetermined(run: CaseRun) -> Outcome | None:
     return Scored(0.0, TRIVIAL) if all(trivial(final_text(turn)) for turn in run.actual) else None
 
 
-def combined(findings: Sequence[Finding], noun: str) -> Outcome:
-    """Return the mean of what a ballot found about several items; an error that names each item without a verdict.
+def combined(findings: Sequence[ItemResult], noun: str) -> Outcome:
+    """Return the mean of what was voted on several items; an error that names each item without a verdict.
 
     Args:
         findings: at least one.
@@ -170,21 +170,21 @@ def combined(findings: Sequence[Finding], noun: str) -> Outcome:
     )
 
 
-def single(finding: Finding) -> Outcome:
-    """Return what a ballot found about its only item."""
+def single(finding: ItemResult) -> Outcome:
+    """Return what the votes on the only item come to."""
     outcome = finding.outcome
     if isinstance(outcome, Errored):
         return outcome
     return Scored(outcome.score, f"{tally(finding)}: {outcome.rationale}", {"verdict": finding.label, **outcome.details})
 
 
-async def asked(jury: Jury, question: Question, where: CellKey) -> Cell:
-    """Return what a ballot finds about the only item of a question."""
-    ballot = await jury.decide(question, where)
-    return Cell(single(ballot.findings[0]), ballot.votes)
+async def asked(collector: VoteCollector, question: Question, where: CellKey) -> Cell:
+    """Return what the votes on the only item of a question come to."""
+    voting = await collector.decide(question, where)
+    return Cell(single(voting.results[0]), voting.votes)
 
 
-def tally(finding: Finding) -> str:
+def tally(finding: ItemResult) -> str:
     """Return a verdict with the votes for its side and against it, such as ``yes 3:2``; without a verdict, nothing."""
     if not isinstance(finding.outcome, Scored):
         return ""
@@ -201,7 +201,7 @@ def _line(text: str | None) -> str:
     return " ".join((text or "").split())
 
 
-def _item(finding: Finding, outcome: Scored) -> dict[str, Any]:
+def _item(finding: ItemResult, outcome: Scored) -> dict[str, Any]:
     found = {
         "id": finding.item.id,
         "text": finding.item.text,

@@ -119,7 +119,7 @@ def _criterion(config: EvalConfig, name: str, settings: CriterionSettings, judge
     if spec.by_service and isinstance(settings, VertexSettings) and settings.backend == "vertex":
         made = spec.by_service(settings, judges.vertex())
     elif isinstance(settings, JudgedSettings):
-        made = spec.make(settings, judges.jury(settings))
+        made = spec.make(settings, judges.vote_collector(settings))
     else:
         made = spec.make(settings)
     return made

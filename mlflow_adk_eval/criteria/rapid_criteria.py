@@ -28,7 +28,7 @@ from mlflow_adk_eval.criteria.rapid.ratings import Judgement, compare, rate
 from mlflow_adk_eval.criteria.transcript import final_text, instructions_text, json_text, knowledge_text, user_text
 from mlflow_adk_eval.criteria.vertex import votes_of
 from mlflow_adk_eval.evalset import Invocation
-from mlflow_adk_eval.judge.voting import CellKey, Jury
+from mlflow_adk_eval.judge.voting import CellKey, VoteCollector
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored
 
 if TYPE_CHECKING:  # reading a config loads this module, and asks no service
@@ -162,8 +162,8 @@ class RapidRating:
         return Cell(_rating(self.metric, judgement), judgement.votes)
 
 
-def _by_jury(settings: RatingSettings, jury: Jury, metric: RapidMetric) -> RapidRating:
-    return RapidRating(metric, settings, lambda instance, at: rate(metric, instance, jury, at))
+def _by_judge(settings: RatingSettings, collector: VoteCollector, metric: RapidMetric) -> RapidRating:
+    return RapidRating(metric, settings, lambda instance, at: rate(metric, instance, collector, at))
 
 
 def _by_service(settings: RatingSettings, service: VertexService, metric: RapidMetric) -> RapidRating:
@@ -242,7 +242,7 @@ class RapidPairwise(JudgedTurns[PairwiseSettings]):
         if any(silent):
             return Cell(_silent(*silent))
         judgement = await compare(
-            self.metric, {**instance, "baseline_prediction": baseline}, self.jury, place(run, index, self.metric.criterion)
+            self.metric, {**instance, "baseline_prediction": baseline}, self.collector, place(run, index, self.metric.criterion)
         )
         return Cell(_choice(judgement), judgement.votes)
 
@@ -282,7 +282,7 @@ def _needs(metric: RapidMetric) -> tuple[Need, ...]:
     return ("reference", "calls") if metric.name == "tool_call_valid" else ("reference", "expected_calls", "calls")
 
 
-_MAKERS: Mapping[str, Callable[..., Any]] = {"computed": RapidComputed, "judged": _by_jury, "pairwise": RapidPairwise}
+_MAKERS: Mapping[str, Callable[..., Any]] = {"computed": RapidComputed, "judged": _by_judge, "pairwise": RapidPairwise}
 _KEPT = {
     "computed": "the settings it was computed with",
     "judged": "the grade, its explanation, confidence and votes",

@@ -31,8 +31,8 @@ from mlflow_adk_eval.criteria.transcript import (
 from mlflow_adk_eval.errors import did_you_mean, shown
 from mlflow_adk_eval.evalset import EvalCase, Invocation, Rubric
 from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
-from mlflow_adk_eval.judge.question import Item, Question
-from mlflow_adk_eval.judge.voting import CellKey, Finding, Jury
+from mlflow_adk_eval.judge.question import JudgedItem, Question
+from mlflow_adk_eval.judge.voting import CellKey, ItemResult, VoteCollector
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored
 
 FINAL_RESPONSE = "rubric_based_final_response_quality_v1"
@@ -183,7 +183,7 @@ class FinalResponseQuality(RubricTurns):
             "grounding_metadata": grounding_text(turn),
             "response": response,
         }
-        return await _decided(self.jury, place(run, index, FINAL_RESPONSE), material, rubrics)
+        return await _decided(self.collector, place(run, index, FINAL_RESPONSE), material, rubrics)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ class ToolUseQuality(RubricTurns):
             "user_message": user_text(turn),
             "tool_calls": tool_steps_text(turn) or _NO_CALLS,
         }
-        return await _decided(self.jury, place(run, index, TOOL_USE), material, _rubrics(TOOL_USE, self.settings, run, index))
+        return await _decided(self.collector, place(run, index, TOOL_USE), material, _rubrics(TOOL_USE, self.settings, run, index))
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ class TrajectoryQuality:
     """
 
     settings: RubricSettings
-    jury: Jury
+    collector: VoteCollector
 
     async def __call__(self, run: CaseRun, /) -> Judged:
         """Judge the conversation as a whole."""
@@ -233,7 +233,7 @@ class TrajectoryQuality:
             "tools": tools_text(*(turn.app_details for turn in turns)),
             "conversation": conversation_text(turns),
         }
-        decided = await _decided(self.jury, place(run, run.turns - 1, TRAJECTORY), material, rubrics)
+        decided = await _decided(self.collector, place(run, run.turns - 1, TRAJECTORY), material, rubrics)
         return decided or Cell(Errored(_NO_RUBRIC))
 
 
@@ -247,21 +247,25 @@ def _rubrics(name: str, settings: RubricSettings, run: CaseRun, index: int) -> R
     return rubrics_of_turn(name, settings, run.case, expected, actual)
 
 
-async def _decided(jury: Jury, where: CellKey, material: Mapping[str, str], rubrics: RubricSet) -> Cell | None:
+async def _decided(collector: VoteCollector, where: CellKey, material: Mapping[str, str], rubrics: RubricSet) -> Cell | None:
     """Return the verdict by all rubrics; ``None`` where there is none to judge by."""
     if rubrics.problem:
         return Cell(Errored(rubrics.problem))
     if not rubrics.texts:
         return None
-    items = tuple(Item(id=rubric_id, text=text) for rubric_id, text in rubrics.texts.items())
-    ballot = await jury.decide(Question(prompt=load_prompt(where.criterion), blocks=blocks_of(material), items=items, worth=_WORTH), where)
-    return Cell(combined(ballot.findings, "rubric"), ballot.votes)
+    items = tuple(JudgedItem(id=rubric_id, text=text) for rubric_id, text in rubrics.texts.items())
+    voting = await collector.decide(
+        Question(prompt=load_prompt(where.criterion), blocks=blocks_of(material), items=items, label_values=_WORTH), where
+    )
+    return Cell(combined(voting.results, "rubric"), voting.votes)
 
 
 def _refused(rubrics: RubricSet) -> Outcome:
     """Return the outcome of an answer that satisfies no rubric, because it says nothing."""
     nothing = Scored(0.0, TRIVIAL)
-    return combined([Finding(item=Item(id=key, text=text), outcome=nothing, label="no") for key, text in rubrics.texts.items()], "rubric")
+    return combined(
+        [ItemResult(item=JudgedItem(id=key, text=text), outcome=nothing, label="no") for key, text in rubrics.texts.items()], "rubric"
+    )
 
 
 def _spec(name: str, rubric_type: str, about: str, make: Callable[..., Any], needs: tuple[Need, ...] = ("rubrics",)) -> CriterionSpec:

@@ -20,7 +20,7 @@ from mlflow_adk_eval.criteria.personas import persona_text
 from mlflow_adk_eval.criteria.transcript import dialogue_text, user_text
 from mlflow_adk_eval.evalset import ConversationScenario
 from mlflow_adk_eval.judge.prompt import Block, load_prompt
-from mlflow_adk_eval.judge.question import Item, Question
+from mlflow_adk_eval.judge.question import JudgedItem, Question
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, Skipped
 from mlflow_adk_eval.runtime import gathered
 
@@ -68,13 +68,13 @@ class UserSimulatorQuality(JudgedTurns[UserSimulatorSettings]):
         if index == 0:
             return Cell(_first(message.strip(), scenario.starting_prompt.strip()))
         blocks = (*self._plan(scenario), Block("conversation", dialogue_text(run.actual[:index])), Block("message", message))
-        return await self._decide(run, index, Question(prompt=load_prompt(_NAME), blocks=blocks, worth=_WORTH))
+        return await self._decide(run, index, Question(prompt=load_prompt(_NAME), blocks=blocks, label_values=_WORTH))
 
     async def _end(self, run: CaseRun, scenario: ConversationScenario, index: int) -> Cell:
         signal = Block("message", self.settings.stop_signal)
         blocks = (*self._plan(scenario), Block("conversation", dialogue_text(run.actual)), signal)
-        item = Item(id="stop_signal")
-        return await self._decide(run, index, Question(prompt=load_prompt(_STOP), blocks=blocks, items=(item,), worth=_WORTH))
+        item = JudgedItem(id="stop_signal")
+        return await self._decide(run, index, Question(prompt=load_prompt(_STOP), blocks=blocks, items=(item,), label_values=_WORTH))
 
     def _plan(self, scenario: ConversationScenario) -> tuple[Block, ...]:
         """Return what the simulated user was told."""
@@ -82,7 +82,7 @@ class UserSimulatorQuality(JudgedTurns[UserSimulatorSettings]):
         return (plan, Block("persona", persona_text(persona, self.settings.stop_signal))) if persona else (plan,)
 
     async def _decide(self, run: CaseRun, index: int, question: Question) -> Cell:
-        return await asked(self.jury, question, place(run, index, _NAME))
+        return await asked(self.collector, question, place(run, index, _NAME))
 
 
 def _cut_off(run: CaseRun) -> bool:

@@ -36,8 +36,8 @@ from mlflow_adk_eval.criteria.vertex_instance import conversation, exchange
 from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.judge.prompt import Block, Prompt, blocks_of, load_prompt
-from mlflow_adk_eval.judge.question import Item, Question
-from mlflow_adk_eval.judge.voting import CellKey, Jury
+from mlflow_adk_eval.judge.question import JudgedItem, Question
+from mlflow_adk_eval.judge.voting import CellKey, VoteCollector
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, Vote
 
 if TYPE_CHECKING:  # reading a config loads this module, and asks no service
@@ -57,18 +57,18 @@ class TurnGrade(JudgedTurns[VertexSettings]):
     """The judge's grade of each turn's answer; the case score is the mean. An answer that says nothing gets the worst one."""
 
     name: str
-    worth: Mapping[str, float]
+    label_values: Mapping[str, float]
     """The grades."""
 
     async def turn(self, run: CaseRun, index: int) -> Cell:
         """Ask for a grade of the answer in the light of the earlier turns."""
         turn = run.actual[index]
         if trivial(final_text(turn)):
-            worst = min(self.worth, key=self.worth.__getitem__)
-            return Cell(Scored(self.worth[worst], TRIVIAL, {"verdict": worst}))
+            worst = min(self.label_values, key=self.label_values.__getitem__)
+            return Cell(Scored(self.label_values[worst], TRIVIAL, {"verdict": worst}))
         texts = {"earlier_turns": dialogue_text(run.actual[:index]), "user_message": user_text(turn), "response": final_text(turn)}
-        question = Question(prompt=load_prompt(self.name), blocks=blocks_of(texts), worth=self.worth)
-        return await asked(self.jury, question, place(run, index, self.name))
+        question = Question(prompt=load_prompt(self.name), blocks=blocks_of(texts), label_values=self.label_values)
+        return await asked(self.collector, question, place(run, index, self.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class CaseGrade:
 
     name: str
     settings: VertexSettings
-    jury: Jury
+    collector: VoteCollector
 
     async def __call__(self, run: CaseRun, /) -> Judged:
         """Judge the case as a whole."""
@@ -88,17 +88,17 @@ class CaseGrade:
             return whole_case(run, obstacle)
         prompt = load_prompt(self.name)
         properties = _properties(prompt)
-        items = tuple(replace(found, text=None) for found in properties) or (Item(),)
-        question = Question(prompt=prompt, blocks=_conversation_blocks(run.actual), items=items, worth=_YES)
-        ballot = await self.jury.decide(question, place(run, len(run.actual) - 1, self.name))
-        named = [replace(finding, item=found) for finding, found in zip(ballot.findings, properties, strict=False)]
-        outcome = combined(named, "property") if named else single(ballot.findings[0])
-        return whole_case(run, outcome, ballot.votes)
+        items = tuple(replace(found, text=None) for found in properties) or (JudgedItem(),)
+        question = Question(prompt=prompt, blocks=_conversation_blocks(run.actual), items=items, label_values=_YES)
+        voting = await self.collector.decide(question, place(run, len(run.actual) - 1, self.name))
+        named = [replace(result, item=found) for result, found in zip(voting.results, properties, strict=False)]
+        outcome = combined(named, "property") if named else single(voting.results[0])
+        return whole_case(run, outcome, voting.votes)
 
 
-def _properties(prompt: Prompt) -> list[Item]:
+def _properties(prompt: Prompt) -> list[JudgedItem]:
     """Return what a prompt asks about, in the order of its list; nothing where it asks about the one thing."""
-    return [Item(name, text) for name, text in _PROPERTY.findall(prompt.text)]
+    return [JudgedItem(name, text) for name, text in _PROPERTY.findall(prompt.text)]
 
 
 def _conversation_blocks(turns: Sequence[Invocation]) -> tuple[Block, ...]:
@@ -220,7 +220,7 @@ def _turn_spec(name: str, about: str, worth: Mapping[str, float], metric: str, i
         settings=VertexSettings,
         bounds=bounds,
         prompts=(name,),
-        make=partial(TurnGrade, name=name, worth=worth),
+        make=partial(TurnGrade, name=name, label_values=worth),
         by_service=partial(VertexTurns, name, metric, instance, bounds),
     )
 

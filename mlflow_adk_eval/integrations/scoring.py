@@ -94,9 +94,9 @@ class Scoring:
         self._busy = 0
         self._rested_at = -math.inf
         for settings in _judged_settings(config):
-            self._judging.vertex() if isinstance(settings, VertexSettings) and settings.backend == "vertex" else self._judging.jury(
-                settings
-            )
+            self._judging.vertex() if isinstance(
+                settings, VertexSettings
+            ) and settings.backend == "vertex" else self._judging.vote_collector(settings)
         BACKGROUND.closes(self, partial(_close, self._judging, self._resources))
 
     def __deepcopy__(self, memo: Any) -> Self:

@@ -1,4 +1,9 @@
-"""A question to a judge, from what is asked to what was answered."""
+"""A question to a judge, from what is asked to what was answered.
+
+A question may have several items, so that one request decides all rubrics of a turn or all sentences of an answer. The answer is JSON by a schema
+made for the question: a label and a rationale for each item. Reading it is strict: an item that was left out or has another label is an
+error of this vote for this item, and nothing is guessed from text that is not the JSON that was asked for.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +18,14 @@ from typing import Any
 from mlflow_adk_eval.errors import shown
 from mlflow_adk_eval.evalset.digest import canonical_json
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.judge.prompt import Block, Prompt, new_nonce
+from mlflow_adk_eval.judge.prompt import Block, Prompt
 from mlflow_adk_eval.judge.protocol import Request
 
 _FENCED = re.compile(r"\A```(?:json)?\s*\n(.*)\n```\Z", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class JudgedItem:
     """One thing that gets a verdict of its own."""
 
     id: str | None = None
@@ -36,9 +41,9 @@ class Question:
     prompt: Prompt
     blocks: tuple[Block, ...]
     """The material, in the order of reading: what is judged comes last."""
-    items: tuple[Item, ...] = (Item(),)
-    worth: Mapping[str, float]
-    """The labels that the judge may give, in lower case, and what each is worth."""
+    items: tuple[JudgedItem, ...] = (JudgedItem(),)
+    label_values: Mapping[str, float]
+    """The labels that the judge may give, in lower case, and the value of each."""
     remarks: Mapping[str, str] = field(default_factory=dict[str, str])
     """Further texts that each verdict comes with, by name: what each is."""
 
@@ -53,7 +58,7 @@ class Question:
         texts = {"rationale": "what decided the verdict", **self.remarks}
         verdict = object_of(
             {**{name: {"type": "string", "description": about} for name, about in texts.items()}}
-            | {"verdict": {"type": "string", "enum": list(self.worth)}}
+            | {"verdict": {"type": "string", "enum": list(self.label_values)}}
         )
         return verdict if self.keys == ("",) else object_of(dict.fromkeys(self.keys, verdict))
 
@@ -65,16 +70,7 @@ class Question:
 
     def request(self, settings: Mapping[str, Any]) -> Request:
         """Return the request, with delimiters that carry a new random code."""
-        blocks = self.material
-        code = new_nonce(blocks)
-        return Request(
-            instructions=self.prompt.instructions(code),
-            text="\n\n".join(block.between(code) for block in blocks),
-            schema=self.schema,
-            name=self.prompt.name,
-            blocks={block.name: block.text for block in blocks},
-            settings=settings,
-        )
+        return self.prompt.request(self.material, self.schema, settings)
 
     def address(self, judge: str, settings: Mapping[str, Any]) -> str:
         """Return the hash, in hex, of all that an answer depends on but chance."""
@@ -96,8 +92,8 @@ class Question:
             return ItemVerdict(error="the answer leaves it out" if value is None else f"the answer is {shown(value)}, not a verdict")
         given, texts = value.get("verdict"), {name: value.get(name) for name in ("rationale", *self.remarks)}
         label = given.strip().casefold() if isinstance(given, str) else ""
-        if label not in self.worth:
-            return ItemVerdict(error=f"the verdict is {shown(given)}, not one of {', '.join(self.worth)}")
+        if label not in self.label_values:
+            return ItemVerdict(error=f"the verdict is {shown(given)}, not one of {', '.join(self.label_values)}")
         kept = {name: text for name, text in texts.items() if isinstance(text, str) and text.strip()}
         rationale = kept.pop("rationale", "")
         return ItemVerdict(label=label, rationale=rationale, remarks=kept)
@@ -146,6 +142,6 @@ def _unfenced(text: str) -> str:
     return fenced[1] if fenced else text
 
 
-def errors_of(readings: Sequence[ItemVerdict]) -> str:
+def errors_of(verdicts: Sequence[ItemVerdict]) -> str:
     """Return what is wrong with an answer, or ``""`` if every item has its verdict."""
-    return "; ".join(dict.fromkeys(reading.error for reading in readings if reading.error))
+    return "; ".join(dict.fromkeys(verdict.error for verdict in verdicts if verdict.error))

@@ -12,9 +12,51 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
-from mlflow_adk_eval.errors import UsageError, did_you_mean
-from mlflow_adk_eval.judge.options import Budget, JudgeOptions
+from mlflow_adk_eval.errors import UsageError, did_you_mean, shown
 from mlflow_adk_eval.judge.protocol import Answers, Judge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeOptions:
+    """How the requests to a judge are made."""
+
+    max_concurrency: int = 64
+    """The most requests in flight to one judge; below that, as many as it can take."""
+    timeout_s: float = 120.0
+    """How long one request may take, in seconds."""
+    attempts: int = 8
+    """How often a request is sent while the judge is unavailable."""
+    outage_s: float = 60.0
+    """After so many seconds in which nothing but failures came back, a judge is given up for the rest of the run."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        _check(self, whole={"max_concurrency", "attempts"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """How much may be spent on judges in one run. Once it is spent, what is not decided stays undecided."""
+
+    max_calls: int | None = None
+    max_tokens: int | None = None
+    """Input and output together. A request that is under way when the limit is reached is still paid for."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        _check(self, whole={"max_calls", "max_tokens"})
+
+
+def _check(settings: JudgeOptions | Budget, whole: set[str]) -> None:
+    for option in fields(settings):
+        value = getattr(settings, option.name)
+        if value is None and option.default is None:
+            continue
+        kinds = int if option.name in whole else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:
+            wanted = "a whole number of at least 1" if option.name in whole else "a number of seconds above 0"
+            raise UsageError(f"{option.name}={shown(value)}: wanted {wanted}")
+
 
 JudgeSource = str | Judge | Callable[..., Any] | None
 """Who judges: a model's name, a judge or a callable; ``None``: the models that the config names."""
@@ -82,7 +124,7 @@ def judge_setup(
 def _budget(budget: BudgetSource) -> Budget:
     if budget is None or isinstance(budget, Budget):
         return budget or Budget()
-    known = [field.name for field in fields(Budget)]
+    known = [option.name for option in fields(Budget)]
     for name in budget:
         if name not in known:
             raise UsageError(f"budget: unknown key {name!r}; wanted {' and '.join(known)}. {did_you_mean(name, known)}".rstrip())

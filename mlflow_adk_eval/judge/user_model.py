@@ -1,18 +1,22 @@
-"""Asking a model for the next message of a user that it plays, with the same care for what is paid as for judges."""
+"""Asking a model for the next message of a user that it plays, with the same care for what is paid as for judges.
+
+The model answers by a JSON schema, as judges do: a reason, the message, and whether the conversation is over. Its requests go through a
+`JudgeClient` of their own, so that its limits are not those of the judges, while the budget is shared.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from mlflow_adk_eval.errors import shown
 from mlflow_adk_eval.evalset.digest import canonical_json
-from mlflow_adk_eval.judge.client.client import CallResult, JudgeClient
-from mlflow_adk_eval.judge.prompt import Block, Prompt, new_nonce
+from mlflow_adk_eval.judge.client import CallResult, JudgeClient
+from mlflow_adk_eval.judge.prompt import Arrange, Block, Prompt
 from mlflow_adk_eval.judge.protocol import Answer, Judge, Request
 from mlflow_adk_eval.judge.question import decoded, object_of
 
@@ -49,26 +53,18 @@ class UserMessage:
 
 @dataclass(frozen=True, kw_only=True)
 class UserPrompt:
-    """What the model is told for one line."""
+    """What the model is told before one message."""
 
     prompt: Prompt
     blocks: tuple[Block, ...]
     wording: str = ""
     """The words in which the blocks stand, where they are the caller's."""
-    arranged: Callable[[Mapping[str, str]], str] = field(default=lambda blocks: "\n\n".join(blocks.values()))
-    """From the blocks by name, each between its delimiters, to the text of the request."""
+    arranged: Arrange | None = None
+    """Makes the text of the request; ``None``: the blocks one after the other."""
 
     def request(self, settings: Mapping[str, Any]) -> Request:
         """Return the request, with delimiters that carry a new random code."""
-        code = new_nonce([*self.blocks, Block("wording", self.wording)])
-        return Request(
-            instructions=self.prompt.instructions(code),
-            text=self.arranged({block.name: block.between(code) for block in self.blocks}),
-            schema=SCHEMA,
-            name=self.prompt.name,
-            blocks={block.name: block.text for block in self.blocks},
-            settings=settings,
-        )
+        return self.prompt.request(self.blocks, SCHEMA, settings, self.arranged, wording=self.wording)
 
     def address(self, model: str, settings: Mapping[str, Any], place: Sequence[str | int]) -> str:
         """Return the hash, in hex, of all that an answer depends on but chance, and of its place."""
@@ -83,7 +79,7 @@ class UserModel:
 
     judge: Judge
     """Whoever answers requests in JSON can play a user as well as judge."""
-    calls: JudgeClient
+    client: JudgeClient
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """``model_configuration``."""
     scope: str | None = None
@@ -96,29 +92,29 @@ class UserModel:
         """What reports call it."""
         return self.judge.model
 
-    async def ask(self, cue: UserPrompt, place: Sequence[str | int]) -> CallResult:
+    async def ask(self, prompt: UserPrompt, place: Sequence[str | int]) -> CallResult:
         """Return the model's answer, or why there is none.
 
         Args:
-            cue: what it is told.
+            prompt: what it is told.
             place: what tells this answer from others to the same words: the case, the run, the turn and the attempt.
         """
-        self.prompts.setdefault(f"{cue.prompt.name}@{cue.prompt.version}", cue.prompt.sha256)
-        known_as = self.judge.address or self.scope
-        address = cue.address(known_as, self.settings, place) if known_as else None
-        return await self.calls.make(lambda: self.judge.ask(cue.request(self.settings)), address)
+        self.prompts.setdefault(*prompt.prompt.hash_by_version)
+        model = self.judge.address or self.scope
+        address = prompt.address(model, self.settings, place) if model else None
+        return await self.client.request(lambda: self.judge.ask(prompt.request(self.settings)), address)
 
 
 def user_message_of(answer: Answer) -> UserMessage | str:
     """Return what an answer says, or why it cannot be used. Nothing is guessed."""
     try:
-        found = _line(decoded(answer.text))
+        found = _message(decoded(answer.text))
     except ValueError as error:
         found = str(error)
     return f"{found} ({answer.problem})" if isinstance(found, str) and answer.problem else found
 
 
-def _line(value: Any) -> UserMessage | str:
+def _message(value: Any) -> UserMessage | str:
     if not isinstance(value, dict):
         return f"the answer is {shown(value)}, not an object"
     finished, text, reason = value.get("finished"), value.get("message"), value.get("reason")

@@ -1,4 +1,11 @@
-"""A jury: one judge asked several times, until the verdict stands."""
+"""Asking one judge several times until the verdict stands: from a question to votes, and from votes to a verdict.
+
+A `Question` has one or several items, such as rubrics or sentences, and the labels that a judge may give each of them. One answer of the
+judge is a vote on every item (`JudgeResponse`). `VoteCollector.decide` asks for as many votes as it takes at least to reach a verdict, all at
+the same time, looks at what came back, and asks for more only while a verdict could still change; votes that failed are replaced
+within a bound. The verdict on an item is the median of the values of its labels, the lower one of two: for two labels that is the
+majority, and a tie loses, as in ADK. What comes out is a `VotingResult`: one `ItemResult` for each item, and a record of every vote.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +17,19 @@ from math import ceil
 from statistics import median_low
 from typing import Any
 
-from mlflow_adk_eval.judge.question import Item, ItemVerdict, Question
+from mlflow_adk_eval.judge.question import ItemVerdict, JudgedItem, Question
 from mlflow_adk_eval.results.outcomes import Errored, Scored, Vote
 from mlflow_adk_eval.runtime import gathered
 
 
 def early_verdict(votes: Sequence[float], *, of: int, lowest: float, highest: float) -> float | None:
-    """Return the verdict of a ballot, or ``None`` while the missing votes could change it.
+    """Return the verdict of a vote, or ``None`` while the missing votes could change it.
 
     Args:
-        votes: what the votes cast so far are worth.
-        of: how many votes the full ballot has.
-        lowest: the least that a vote can be worth.
-        highest: the most.
+        votes: the values of the votes so far.
+        of: how many votes there are to be in all.
+        lowest: the least value that a vote can have.
+        highest: the greatest.
 
     >>> early_verdict([1, 1, 1], of=5, lowest=0, highest=1), early_verdict([1, 1, 0], of=5, lowest=0, highest=1)
     (1, None)
@@ -34,23 +41,28 @@ def early_verdict(votes: Sequence[float], *, of: int, lowest: float, highest: fl
     return least if least == most else None
 
 
-def needed(votes: Sequence[float], *, of: int, worths: Sequence[float]) -> int:
-    """Return how many more votes it takes at least to settle a ballot; none if it is settled.
+def needed(votes: Sequence[float], *, of: int, values: Sequence[float]) -> int:
+    """Return how many more votes it takes at least to reach a verdict; none if it stands.
 
     Asking for so many at the same time wastes none: with fewer, the verdict could not stand.
 
-    >>> needed([], of=5, worths=[0, 1]), needed([1, 1, 0], of=5, worths=[0, 1]), needed([1, 1, 1], of=5, worths=[0, 1])
+    Args:
+        votes: the values of the votes so far.
+        of: how many votes there are to be in all.
+        values: every value that a vote can have.
+
+    >>> needed([], of=5, values=[0, 1]), needed([1, 1, 0], of=5, values=[0, 1]), needed([1, 1, 1], of=5, values=[0, 1])
     (3, 1, 0)
     """
-    return _needed(tuple(votes), of, tuple(worths))
+    return _needed(tuple(votes), of, tuple(values))
 
 
 @cache  # of few votes with few labels, asked about again and again
-def _needed(votes: tuple[float, ...], of: int, worths: tuple[float, ...]) -> int:
-    lowest, highest = min(worths), max(worths)
+def _needed(votes: tuple[float, ...], of: int, values: tuple[float, ...]) -> int:
+    lowest, highest = min(values), max(values)
     missing = max(of - len(votes), 0)
     for more in range(missing):
-        if any(early_verdict([*votes, *[worth] * more], of=of, lowest=lowest, highest=highest) is not None for worth in worths):
+        if any(early_verdict([*votes, *[value] * more], of=of, lowest=lowest, highest=highest) is not None for value in values):
             return more
     return missing
 
@@ -59,11 +71,11 @@ def _needed(votes: tuple[float, ...], of: int, worths: tuple[float, ...]) -> int
 class JudgeResponse:
     """One vote on a question: what came of asking once, retries included."""
 
-    readings: tuple[ItemVerdict, ...]
+    verdicts: tuple[ItemVerdict, ...]
     """What it says of each item, in their order; errors where there was no answer."""
     model: str
     latency_s: float = 0.0
-    """How long the answer took, without waiting for leave to ask."""
+    """How long the answer took, in seconds, without waiting for a permit to ask."""
     input_tokens: int | None = None
     """Of all attempts that were paid for; ``None`` where the provider does not say."""
     output_tokens: int | None = None
@@ -71,7 +83,7 @@ class JudgeResponse:
     """What the model wrote, where it cannot be used."""
     reused: bool = False
     """Whether the ledger held the answer."""
-    hopeless: bool = False
+    final: bool = False
     """Whether there is no point in asking again, as without budget or with the judge out of order."""
 
 
@@ -81,7 +93,7 @@ Ask = Callable[[Question, int], Awaitable[JudgeResponse]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellKey:
-    """What a ballot is about, as its votes record it."""
+    """What is voted on, as the votes record it."""
 
     eval_id: str
     run_index: int
@@ -90,26 +102,26 @@ class CellKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """What a ballot found about one item."""
+class ItemResult:
+    """What the votes on one item come to."""
 
-    item: Item
+    item: JudgedItem
     outcome: Scored | Errored
     label: str | None = None
-    """What the judges call it: the most frequent label on the winning side; ``None`` without a verdict."""
+    """What the judge calls it: the most frequent label with the value of the verdict; ``None`` without a verdict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ballot:
-    """The end of a ballot: a finding on each item, and every vote."""
+class VotingResult:
+    """The result for each item of a question, and every vote."""
 
-    findings: tuple[Finding, ...]
+    results: tuple[ItemResult, ...]
     votes: tuple[Vote, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
-    """What a jury counts besides; for the accounts of the run."""
+class VoteCounts:
+    """How the votes on one question were spread; for the usage of the run."""
 
     items: int
     """What got a verdict, or should have got one."""
@@ -123,113 +135,113 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Jury:
-    """How a question is put to the vote."""
+class VoteCollector:
+    """Collects the votes of one judge until the verdict stands.
+
+    With five votes and a clear case, three are asked for at the same time, and the other two are saved. An unusable vote is replaced, up to
+    half the number of votes. If votes are still missing, a verdict stands only if they could not have changed it; else the item
+    is `Errored` and says why, since a guess would look like a verdict.
+    """
 
     ask: Ask
     num_samples: int = 5
     early_stop: bool = True
     """Whether to stop as soon as the missing votes cannot change any verdict. The verdicts are the same either way."""
-    count: Callable[[Tally], None] = field(default=lambda _tally: None)
+    count: Callable[[VoteCounts], None] = field(default=lambda _counts: None)
 
-    async def decide(self, question: Question, place: CellKey) -> Ballot:
-        """Return the verdict on each item of `question`.
-
-        A vote that failed is replaced, up to half the number of votes. If votes are still missing, a verdict stands only
-        if they could not have changed it.
-        """
-        papers: list[JudgeResponse] = []
+    async def decide(self, question: Question, cell: CellKey) -> VotingResult:
+        """Return the verdict on each item of `question`, whose votes are recorded as those on `cell`."""
+        responses: list[JudgeResponse] = []
         most = self.num_samples + ceil(self.num_samples / 2)
-        while more := min(self._wanted(question, papers), most - len(papers)):
-            numbers = range(len(papers), len(papers) + more)
-            cast = await gathered(partial(self.ask, question, number) for number in numbers)
-            papers += cast
-            if all(paper.hopeless for paper in cast):
+        while more := min(self._wanted(question, responses), most - len(responses)):
+            numbers = range(len(responses), len(responses) + more)
+            new = await gathered(partial(self.ask, question, number) for number in numbers)
+            responses += new
+            if all(response.final for response in new):
                 break
-        self.count(_tally(question, papers, self.num_samples))
-        findings = tuple(self._finding(question, index, papers) for index in range(len(question.items)))
-        return Ballot(findings=findings, votes=tuple(_votes(question, papers, place)))
+        self.count(_counts(question, responses, self.num_samples))
+        results = tuple(self._result(question, index, responses) for index in range(len(question.items)))
+        return VotingResult(results=results, votes=tuple(_votes(question, responses, cell)))
 
-    def _wanted(self, question: Question, papers: Sequence[JudgeResponse]) -> int:
+    def _wanted(self, question: Question, responses: Sequence[JudgeResponse]) -> int:
         """Return how many more votes to ask for at the same time."""
-        worths = tuple(question.worth.values())
-        cast = [_cast(question, index, papers) for index in range(len(question.items))]
+        values = tuple(question.label_values.values())
+        usable = [_usable(question, index, responses) for index in range(len(question.items))]
         if not self.early_stop:
-            return max(self.num_samples - len(votes) for votes in cast)
-        return max(needed(votes, of=self.num_samples, worths=worths) for votes in cast)
+            return max(self.num_samples - len(votes) for votes in usable)
+        return max(needed(votes, of=self.num_samples, values=values) for votes in usable)
 
-    def _finding(self, question: Question, index: int, papers: Sequence[JudgeResponse]) -> Finding:
-        item, worth = question.items[index], question.worth
-        votes = _cast(question, index, papers)[: self.num_samples]
-        score = early_verdict(votes, of=self.num_samples, lowest=min(worth.values()), highest=max(worth.values()))
-        readings = [paper.readings[index] for paper in papers]
+    def _result(self, question: Question, index: int, responses: Sequence[JudgeResponse]) -> ItemResult:
+        item, values = question.items[index], question.label_values
+        votes = _usable(question, index, responses)[: self.num_samples]
+        score = early_verdict(votes, of=self.num_samples, lowest=min(values.values()), highest=max(values.values()))
+        verdicts = [response.verdicts[index] for response in responses]
         if score is None:
-            return Finding(item=item, outcome=Errored(_missing(len(votes), self.num_samples, readings)))
-        return _won(item, score, worth, readings)
+            return ItemResult(item=item, outcome=Errored(_missing(len(votes), self.num_samples, verdicts)))
+        return _scored(item, score, values, verdicts)
 
 
-def _cast(question: Question, index: int, papers: Sequence[JudgeResponse]) -> list[float]:
-    """Return what the usable votes on an item are worth, in their order."""
-    labels = (paper.readings[index].label for paper in papers)
-    return [question.worth[label] for label in labels if label is not None]
+def _usable(question: Question, index: int, responses: Sequence[JudgeResponse]) -> list[float]:
+    """Return the values of the usable votes on an item, in their order."""
+    labels = (response.verdicts[index].label for response in responses)
+    return [question.label_values[label] for label in labels if label is not None]
 
 
-def _won(item: Item, score: float, worth: Mapping[str, float], readings: Sequence[ItemVerdict]) -> Finding:
-    """Return a verdict with the first explanation on its side; what the others said is kept beside it."""
-    cast = [reading for reading in readings if reading.label is not None]
-    winners = [reading for reading in cast if reading.label is not None and worth[reading.label] == score]
-    labels = Counter(reading.label for reading in winners)
-    label = labels.most_common(1)[0][0]
-    spokesman = next(reading for reading in winners if reading.label == label)
-    details: dict[str, Any] = {"votes": dict(Counter(str(reading.label) for reading in cast)), **spokesman.remarks}
-    if dissent := [f"{reading.label}: {reading.rationale}" for reading in cast if reading not in winners]:
+def _scored(item: JudgedItem, score: float, values: Mapping[str, float], verdicts: Sequence[ItemVerdict]) -> ItemResult:
+    """Return the result with the first explanation for it; what the other votes said is kept beside it."""
+    usable = [verdict for verdict in verdicts if verdict.label is not None]
+    agreeing = [verdict for verdict in usable if values[str(verdict.label)] == score]
+    label = Counter(verdict.label for verdict in agreeing).most_common(1)[0][0]
+    first = next(verdict for verdict in agreeing if verdict.label == label)
+    details: dict[str, Any] = {"votes": dict(Counter(str(verdict.label) for verdict in usable)), **first.remarks}
+    if dissent := [f"{verdict.label}: {verdict.rationale}" for verdict in usable if verdict not in agreeing]:
         details["dissent"] = dissent
-    return Finding(item=item, outcome=Scored(score, spokesman.rationale, details), label=label)
+    return ItemResult(item=item, outcome=Scored(score, first.rationale, details), label=label)
 
 
-def _missing(cast: int, of: int, readings: Sequence[ItemVerdict]) -> str:
-    errors = Counter(reading.error for reading in readings if reading.error)
+def _missing(usable: int, of: int, verdicts: Sequence[ItemVerdict]) -> str:
+    errors = Counter(verdict.error for verdict in verdicts if verdict.error)
     reasons = "; ".join(error if count == 1 else f"{error} ({count} times)" for error, count in errors.items())
-    return f"{cast} of {of} votes could be had, too few for a verdict: {reasons}"
+    return f"{usable} of {of} votes could be had, too few for a verdict: {reasons}"
 
 
-def _tally(question: Question, papers: Sequence[JudgeResponse], num_samples: int) -> Tally:
-    """Count a ballot, its items together."""
+def _counts(question: Question, responses: Sequence[JudgeResponse], num_samples: int) -> VoteCounts:
+    """Count the votes on a question, its items together."""
     agreeing = dissenting = split = 0
     for index in range(len(question.items)):
-        votes = Counter(_cast(question, index, papers))
+        votes = Counter(_usable(question, index, responses))
         most = max(votes.values(), default=0)
         agreeing, dissenting, split = agreeing + most, dissenting + votes.total() - most, split + (len(votes) > 1)
-    complete = bool(papers) and not any(paper.hopeless for paper in papers)
-    return Tally(
+    complete = bool(responses) and not any(response.final for response in responses)
+    return VoteCounts(
         items=len(question.items),
-        saved=max(num_samples - len(papers), 0) if complete else 0,
+        saved=max(num_samples - len(responses), 0) if complete else 0,
         agreeing=agreeing,
         dissenting=dissenting,
         split=split,
     )
 
 
-def _votes(question: Question, papers: Sequence[JudgeResponse], place: CellKey) -> list[Vote]:
+def _votes(question: Question, responses: Sequence[JudgeResponse], cell: CellKey) -> list[Vote]:
     """Return a record of each vote on each item. What an answer cost stands with its first item only, so that sums are right."""
     return [
         Vote(
-            eval_id=place.eval_id,
-            run_index=place.run_index,
-            invocation_index=place.invocation_index,
-            criterion=place.criterion,
+            eval_id=cell.eval_id,
+            run_index=cell.run_index,
+            invocation_index=cell.invocation_index,
+            criterion=cell.criterion,
             rubric_id=item.id,
             vote_index=number,
-            verdict=reading.label,
-            explanation=reading.rationale,
-            model=paper.model,
-            latency_s=paper.latency_s,
-            input_tokens=paper.input_tokens if first else None,
-            output_tokens=paper.output_tokens if first else None,
-            error=reading.error,
-            raw=paper.raw if reading.error else "",
-            reused=paper.reused,
+            verdict=verdict.label,
+            explanation=verdict.rationale,
+            model=response.model,
+            latency_s=response.latency_s,
+            input_tokens=response.input_tokens if index == 0 else None,
+            output_tokens=response.output_tokens if index == 0 else None,
+            error=verdict.error,
+            raw=response.raw if verdict.error else "",
+            reused=response.reused,
         )
-        for number, paper in enumerate(papers)
-        for item, reading, first in zip(question.items, paper.readings, [True] + [False] * (len(question.items) - 1), strict=True)
+        for number, response in enumerate(responses)
+        for index, (item, verdict) in enumerate(zip(question.items, response.verdicts, strict=True))
     ]

@@ -19,7 +19,7 @@ class JudgeUsage:
     failed_calls: int = 0
     """Requests that brought no answer."""
     calls_saved: int = 0
-    """Votes that a full ballot would have asked for, and that could not have changed its verdict."""
+    """Votes that voting in full would have asked for, and that could not have changed its verdict."""
     reused: int = 0
     """Answers that were paid for before: the ledger held them, or the same was asked twice in this run."""
     input_tokens: int = 0

@@ -2,7 +2,7 @@
 
 A judge is asked about *items*: each rubric, each sentence of an answer, or the cell as a whole. Criteria record in the details of a
 score what the votes on each item came to; `item_results` reads that back and joins it with the votes themselves, so that every page,
-trace and result file tells the same of a ballot, also where there were too few votes for a verdict.
+trace and result file tells the same of the votes, also where there were too few votes for a verdict.
 
 The file has one row per vote, in columns that are the same whatever the votes are (`VOTE_COLUMNS`); the gate reads it to check them.
 """

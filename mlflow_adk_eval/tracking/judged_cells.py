@@ -173,7 +173,7 @@ def _rubrics(about: _About, settings: RubricSettings, index: int) -> Iterable[st
 
 
 def _rubric(votes: Sequence[Vote], of: int) -> Judged:
-    """Return what a ballot of so many votes came to."""
+    """Return what so many votes came to."""
     worths = [_WORTH[vote.verdict or ""] for vote in votes[:of]]
     won = early_verdict(worths, of=of, lowest=0.0, highest=1.0)
     said = [vote.explanation for vote, worth in zip(votes, worths, strict=False) if worth == won]

@@ -20,7 +20,7 @@ from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.criteria.criterion import CaseRun, Planned, apply
 from mlflow_adk_eval.criteria.rubrics import FINAL_RESPONSE, TOOL_USE, TRAJECTORY, rubric_types
 from mlflow_adk_eval.evalset import Content, ConversationScenario, EvalCase, Invocation, Part
-from mlflow_adk_eval.judge import JudgeResponse, Jury, Question
+from mlflow_adk_eval.judge import JudgeResponse, Question, VoteCollector
 from mlflow_adk_eval.judge.question import ItemVerdict
 from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored
 from tests.criteria.adk_judge import (
@@ -61,14 +61,14 @@ MANY = examples(80, HealthCheck.data_too_large)
 def in_our_json(question: Question, vote: Vote) -> JudgeResponse:
     """Return a vote as our judge gives it."""
     if isinstance(vote, Exception):
-        return JudgeResponse(readings=(ItemVerdict(error=str(vote)),) * len(question.items), model="scripted")
+        return JudgeResponse(verdicts=(ItemVerdict(error=str(vote)),) * len(question.items), model="scripted")
     remarks = dict.fromkeys(question.remarks, "none")
     labels = [(vote or {}).get(item.text or "") for item in question.items]
     said = {
         key: {"rationale": f"it is {label}", **remarks, "verdict": label} for key, label in zip(question.keys, labels, strict=True) if label
     }
     text = UNREADABLE if vote is None else json.dumps(said.get("", said))
-    return JudgeResponse(readings=question.read(text), model="scripted")
+    return JudgeResponse(verdicts=question.read(text), model="scripted")
 
 
 def in_adks_words(vote: Vote, write: Write) -> Said:
@@ -110,7 +110,7 @@ def by_us(
         ballot = table[int(found[0]) if found else -1]
         return in_our_json(question, ballot[vote] if vote < len(ballot) else None)
 
-    jury = Jury(ask=ask, num_samples=samples, early_stop=early_stop)
+    jury = VoteCollector(ask=ask, num_samples=samples, early_stop=early_stop)
     criterion = CRITERIA[name].make(CRITERIA[name].settings.model_validate({"threshold": 0.5} | chosen), jury)
     return anyio.run(apply, Planned(name=name, criterion=criterion, threshold=chosen.get("threshold", 0.5)), run)
 

@@ -10,7 +10,7 @@ from mlflow_adk_eval.evalset import Content, Invocation
 from mlflow_adk_eval.judge import load_prompt
 from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored, Skipped
 from tests.criteria.builders import call, case, event, recorded, run_of, turn
-from tests.criteria.juries import Bench, judged
+from tests.criteria.judged_kit import Bench, judged
 
 
 def result(bench: Bench, actual: list[Invocation], expected: list[Invocation] | None, **more: Any) -> CriterionResult:
@@ -140,4 +140,4 @@ def test_the_prompt_names_each_block() -> None:
     result(bench, [turn("42")], [turn("42")])
     instructions = load_prompt(NAME).instructions("n")
     assert all(f"`{name}`" in instructions for name in bench.blocks[0])
-    assert all(f"`{label}`" in instructions for label in bench.asked[0].worth)
+    assert all(f"`{label}`" in instructions for label in bench.asked[0].label_values)

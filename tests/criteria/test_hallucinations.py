@@ -24,7 +24,7 @@ from mlflow_adk_eval.evalset import (
     Part,
 )
 from mlflow_adk_eval.judge.question import ItemVerdict, Question
-from mlflow_adk_eval.judge.voting import JudgeResponse, Jury
+from mlflow_adk_eval.judge.voting import JudgeResponse, VoteCollector
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored
 from tests.criteria.builders import case, message, recorded, run_of, turn
 from tests.criteria.strategies import turns
@@ -48,7 +48,7 @@ class Judge:
         self.asked.append((question, vote))
         labels = {key: self.label(item.text or "", vote) for key, item in zip(question.keys, question.items, strict=True)}
         answer = {key: self.verdict(label) for key, label in labels.items() if label is not None}
-        return JudgeResponse(readings=question.read(json.dumps(answer)), model="local", input_tokens=7)
+        return JudgeResponse(verdicts=question.read(json.dumps(answer)), model="local", input_tokens=7)
 
     @staticmethod
     def verdict(label: str) -> dict[str, str]:
@@ -66,7 +66,7 @@ def judge(
 ) -> Judged:
     asked = label if isinstance(label, Judge) else Judge(label) if label else Judge()
     settings = HallucinationsSettings(threshold=0.8, evaluate_intermediate_nl_responses=intermediate)
-    return asyncio.run(_judged(Hallucinations(settings, Jury(ask=asked, num_samples=samples)), run_of(actual, None, **more)))
+    return asyncio.run(_judged(Hallucinations(settings, VoteCollector(ask=asked, num_samples=samples)), run_of(actual, None, **more)))
 
 
 async def _judged(criterion: Hallucinations, run: CaseRun) -> Judged:
@@ -309,7 +309,7 @@ def test_what_json_does_not_know_brings_nothing_down() -> None:
 
 def test_a_missing_turn_and_a_turn_the_agent_did_not_finish_have_no_score() -> None:
     asked = Judge()
-    criterion = Hallucinations(HallucinationsSettings(threshold=1.0), Jury(ask=asked))
+    criterion = Hallucinations(HallucinationsSettings(threshold=1.0), VoteCollector(ask=asked))
     short = CaseRun(case=case("c", turn(), turn(), turn()), actual=(turn(), turn()), error="boom", unfinished=True)
     first, second, third = asyncio.run(_judged(criterion, short)).per_invocation
     assert score(first) == 1.0
@@ -329,11 +329,11 @@ def test_the_score_is_the_share_for_any_table_of_labels(table: list[list[str]], 
     votes = {f"S{number}.": [row[at % len(row)] for at in range(samples)] for number, row in enumerate(table)}
 
     async def ask(question: Question, vote: int) -> JudgeResponse:
-        return JudgeResponse(readings=tuple(ItemVerdict(label=votes[item.text or ""][vote]) for item in question.items), model="local")
+        return JudgeResponse(verdicts=tuple(ItemVerdict(label=votes[item.text or ""][vote]) for item in question.items), model="local")
 
-    jury = Jury(ask=ask, num_samples=samples, early_stop=early_stop)
+    collector = VoteCollector(ask=ask, num_samples=samples, early_stop=early_stop)
     run = run_of([turn("\n".join(votes))], None)
-    found = asyncio.run(_judged(Hallucinations(HallucinationsSettings(threshold=0.5), jury), run)).per_invocation[0]
+    found = asyncio.run(_judged(Hallucinations(HallucinationsSettings(threshold=0.5), collector), run)).per_invocation[0]
     grounded = [median_low([WORTH[label] for label in row]) for row in votes.values()]
     assert score(found) == pytest.approx(sum(grounded) / len(grounded))
 

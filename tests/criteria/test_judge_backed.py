@@ -17,12 +17,12 @@ from mlflow_adk_eval.criteria.criterion import CaseRun, Criterion
 from mlflow_adk_eval.evalset import AgentDetails, AppDetails, Invocation
 from mlflow_adk_eval.judge.prompt import load_prompt
 from mlflow_adk_eval.judge.question import Question
-from mlflow_adk_eval.judge.voting import JudgeResponse, Jury
+from mlflow_adk_eval.judge.voting import JudgeResponse, VoteCollector
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored
 from tests.criteria.builders import call, event, recorded, run_of, turn
 from tests.strategies import QUICK
 
-Factory = Callable[[Any, Jury], Any]
+Factory = Callable[[Any, VoteCollector], Any]
 
 PER_TURN = {name: CRITERIA[name].make for name in ("safety_v1", "response_evaluation_score")}
 SINGLE = {"multi_turn_task_success_v1": CRITERIA["multi_turn_task_success_v1"].make}
@@ -44,7 +44,7 @@ class Judge:
         self.asked.append(question)
         given = [self.labels[at % len(self.labels)] for at in range(len(question.items))]
         verdicts = {key: {"rationale": "so it is", "verdict": label} for key, label in zip(question.keys, given, strict=True) if label}
-        return JudgeResponse(readings=question.read(json.dumps(verdicts.get("", verdicts))), model="local")
+        return JudgeResponse(verdicts=question.read(json.dumps(verdicts.get("", verdicts))), model="local")
 
     def blocks(self, at: int = 0) -> dict[str, str]:
         return {block.name: block.text for block in self.asked[at].blocks}
@@ -55,7 +55,7 @@ SETTINGS = VertexSettings(threshold=1.0, backend="judge")
 
 def judge(name: str, actual: Sequence[Invocation] | CaseRun, asked: Any, *, samples: int = 1) -> Judged:
     run = actual if isinstance(actual, CaseRun) else run_of(actual, None)
-    criterion: Criterion = (PER_TURN | WHOLE_CASE)[name](SETTINGS, Jury(ask=asked, num_samples=samples))
+    criterion: Criterion = (PER_TURN | WHOLE_CASE)[name](SETTINGS, VoteCollector(ask=asked, num_samples=samples))
 
     async def judged() -> Judged:
         found = criterion(run)
@@ -87,7 +87,7 @@ def test_coherence_is_graded_from_1_to_5(grade: int) -> None:
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=7))
 def test_the_grade_is_the_lower_median_of_the_votes(grades: list[int]) -> None:
     async def ask(question: Question, vote: int) -> JudgeResponse:
-        return JudgeResponse(readings=question.read(json.dumps({"rationale": "", "verdict": str(grades[vote])})), model="local")
+        return JudgeResponse(verdicts=question.read(json.dumps({"rationale": "", "verdict": str(grades[vote])})), model="local")
 
     assert scores(judge("response_evaluation_score", [turn("This, then that.")], ask, samples=len(grades))) == [median_low(grades)]
 
@@ -102,7 +102,7 @@ def test_a_grade_that_does_not_exist_is_no_verdict(label: str | None) -> None:
 def test_an_answer_is_read_after_what_was_said_before(name: str) -> None:
     asked = Judge(BEST[name])
     turns = [turn("Hello you.", user="FIRST"), turn("Rain.", user="SECOND"), turn("Sun.", user="THIRD")]
-    assert scores(judge(name, turns, asked)) == [score(Scored(max(asked.asked[0].worth.values())))] * 3
+    assert scores(judge(name, turns, asked)) == [score(Scored(max(asked.asked[0].label_values.values())))] * 3
     assert list(asked.blocks(0)) == ["user_message", "response"]
     assert list(asked.blocks(1)) == ["earlier_turns", "user_message", "response"]
     blocks = asked.blocks(1)
@@ -128,7 +128,7 @@ def test_an_answer_without_content_gets_the_worst_grade_without_a_call(name: str
 def test_a_turn_without_verdict_does_not_cost_the_others(name: str) -> None:
     async def ask(question: Question, vote: int) -> JudgeResponse:
         label = "?" if question.blocks[-1].text == "Rain." else BEST[name]
-        return JudgeResponse(readings=question.read(json.dumps({"rationale": "", "verdict": label})), model="local")
+        return JudgeResponse(verdicts=question.read(json.dumps({"rationale": "", "verdict": label})), model="local")
 
     first, second = judge(name, [turn("Rain."), turn("Sun.")], ask, samples=3).per_invocation
     assert isinstance(first, Errored)

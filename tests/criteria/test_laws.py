@@ -19,7 +19,7 @@ from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.criteria.criterion import CaseRun, Planned, apply, result_of
 from mlflow_adk_eval.evalset import EvalCase, Invocation
-from mlflow_adk_eval.judge import JudgeResponse, Jury, Question, Request
+from mlflow_adk_eval.judge import JudgeResponse, Question, Request, VoteCollector
 from mlflow_adk_eval.judge.question import ItemVerdict
 from mlflow_adk_eval.judge.voting import Ask
 from mlflow_adk_eval.results.outcomes import TOLERANCE, CaseResult, CriterionResult, Errored, Judged, Outcome, Scored, Vote, mean
@@ -59,14 +59,14 @@ def oracle(seed: int = 0, *, failing: float = 0.0) -> Ask:
 
     async def ask(question: Question, vote: int) -> JudgeResponse:
         await checkpoint()
-        return JudgeResponse(readings=tuple(_reading(question, (item.id, vote, seed), failing) for item in question.items), model="oracle")
+        return JudgeResponse(verdicts=tuple(_reading(question, (item.id, vote, seed), failing) for item in question.items), model="oracle")
 
     return ask
 
 
 def _reading(question: Question, asked: Any, failing: float) -> ItemVerdict:
     omen = _omen(asked, question.address("oracle", {}))
-    labels = list(question.worth)
+    labels = list(question.label_values)
     return ItemVerdict(error="the oracle is silent") if omen % 100 < 100 * failing else ItemVerdict(label=labels[omen // 100 % len(labels)])
 
 
@@ -77,7 +77,9 @@ def _omen(*asked: Any) -> int:
 def planned(name: str, ask: Ask | None = None, *, early_stop: bool = True) -> Planned:
     chosen: Any = CRITERIA[name].settings.model_validate(settings_of(name))
     criterion = (
-        CRITERIA[name].make(chosen, Jury(ask=ask or oracle(), early_stop=early_stop)) if name in JUDGED else CRITERIA[name].make(chosen)
+        CRITERIA[name].make(chosen, VoteCollector(ask=ask or oracle(), early_stop=early_stop))
+        if name in JUDGED
+        else CRITERIA[name].make(chosen)
     )
     return Planned(name=name, criterion=criterion, threshold=chosen.threshold, greater_is_better=CRITERIA[name].greater_is_better)
 

@@ -27,7 +27,7 @@ from mlflow_adk_eval.evalset import AgentDetails, AppDetails, EvalCase, Invocati
 from mlflow_adk_eval.judge import load_prompt
 from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored
 from tests.criteria.builders import call, case, event, recorded, scenario, turn
-from tests.criteria.juries import Bench, judged
+from tests.criteria.judged_kit import Bench, judged
 from tests.strategies import QUICK, invocations
 
 FACTORIES = {FINAL_RESPONSE: FinalResponseQuality, TOOL_USE: ToolUseQuality, TRAJECTORY: TrajectoryQuality}
@@ -382,7 +382,7 @@ def test_the_prompt_names_each_block(name: str) -> None:
     result(name, bench, run_of([turn("1"), recorded("2", spoken, app_details=APP)]), rubric("kind"))
     instructions = load_prompt(name).instructions("n")
     assert all(f"`{block}`" in instructions for block in bench.blocks[-1])
-    assert all(f"`{label}`" in instructions for label in bench.asked[0].worth)
+    assert all(f"`{label}`" in instructions for label in bench.asked[0].label_values)
 
 
 TURN: TypeAdapter[Invocation] = TypeAdapter(Invocation)

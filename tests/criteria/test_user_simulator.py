@@ -16,7 +16,7 @@ from mlflow_adk_eval.criteria.user_simulator import UserSimulatorQuality, UserSi
 from mlflow_adk_eval.evalset import ConversationScenario, EvalCase, Invocation, InvocationEvent
 from mlflow_adk_eval.evalset.models import PERSONAS, UserPersona
 from mlflow_adk_eval.judge.question import Question
-from mlflow_adk_eval.judge.voting import JudgeResponse, Jury
+from mlflow_adk_eval.judge.voting import JudgeResponse, VoteCollector
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, Skipped, mean
 from tests.criteria.builders import call, event, message, recorded, run_of, turn
 from tests.strategies import QUICK
@@ -35,7 +35,7 @@ class Judge:
         self.asked.append(question)
         label = self.labels.get(blocks(question)["message"], "valid")
         text = json.dumps({"rationale": f"it is {label}", "verdict": label})
-        return JudgeResponse(readings=question.read(text), model="local")
+        return JudgeResponse(verdicts=question.read(text), model="local")
 
 
 def blocks(question: Question) -> dict[str, str]:
@@ -49,7 +49,9 @@ def scenario_run(messages: Sequence[str], *, persona: Any = None, **more: Any) -
 
 
 def judge(run: CaseRun, asked: Judge | None = None, *, samples: int = 1, **settings: Any) -> Judged:
-    criterion = UserSimulatorQuality(UserSimulatorSettings(threshold=1.0, **settings), Jury(ask=asked or Judge(), num_samples=samples))
+    criterion = UserSimulatorQuality(
+        UserSimulatorSettings(threshold=1.0, **settings), VoteCollector(ask=asked or Judge(), num_samples=samples)
+    )
 
     async def judged() -> Judged:
         return await criterion(run)
@@ -151,9 +153,9 @@ def test_all_questions_are_asked_at_the_same_time() -> None:
             released.set()
         with anyio.fail_after(5):
             await released.wait()
-        return JudgeResponse(readings=question.read('{"rationale": "", "verdict": "valid"}'), model="local")
+        return JudgeResponse(verdicts=question.read('{"rationale": "", "verdict": "valid"}'), model="local")
 
-    criterion = UserSimulatorQuality(UserSimulatorSettings(threshold=1.0), Jury(ask=ask, num_samples=1))
+    criterion = UserSimulatorQuality(UserSimulatorSettings(threshold=1.0), VoteCollector(ask=ask, num_samples=1))
 
     async def judged() -> Judged:
         return await criterion(scenario_run(["hi", "a", "b"]))

@@ -29,12 +29,12 @@ from mlflow_adk_eval.criteria.rubrics import (
     rubric_types,
 )
 from mlflow_adk_eval.evalset import EvalCase, Invocation
-from mlflow_adk_eval.judge import Block, Item, JudgeResponse, Jury, Question, Request, load_prompt
+from mlflow_adk_eval.judge import Block, JudgedItem, JudgeResponse, Question, Request, VoteCollector, load_prompt
 from mlflow_adk_eval.results.outcomes import Scored
 from tests.judge.injections import DELIMITERS, INJECTIONS
 from tests.strategies import QUICK
 
-FACTORIES: dict[str, Callable[[Any, Jury], Any]] = {
+FACTORIES: dict[str, Callable[[Any, VoteCollector], Any]] = {
     FINAL_MATCH: FinalResponseMatch,
     FINAL_RESPONSE: FinalResponseQuality,
     TOOL_USE: ToolUseQuality,
@@ -115,18 +115,18 @@ class ObedientJudge:
         self.requests.append(request)
         blocks = inside(request)
         misled = outside(request) or blocks != list(request.blocks.items())
-        labels = list(question.worth)
+        labels = list(question.label_values)
         label = labels[1 - labels.index(self.truth)] if misled else self.truth
         answer: Any = {"rationale": request.text, "verdict": label}
         keys = [name for name, _ in blocks if re.fullmatch(r"item_\d+", name)]
         answer = dict.fromkeys(keys, answer) if keys else answer
         text = json.dumps(answer, ensure_ascii=self.fenced)
-        return JudgeResponse(readings=question.read(f"```json\n{text}\n```" if self.fenced else text), model="obedient")
+        return JudgeResponse(verdicts=question.read(f"```json\n{text}\n```" if self.fenced else text), model="obedient")
 
 
 async def verdicts(name: str, run: CaseRun, judge: ObedientJudge) -> set[float]:
     """Return the scores of all cells; an error is none."""
-    criterion = FACTORIES[name](CRITERIA[name].settings.model_validate({"threshold": 0.5}), Jury(ask=judge.ask, num_samples=1))
+    criterion = FACTORIES[name](CRITERIA[name].settings.model_validate({"threshold": 0.5}), VoteCollector(ask=judge.ask, num_samples=1))
     found = await criterion(run)
     assert all(cell is None or isinstance(cell, Scored) for cell in found.per_invocation), found.per_invocation
     assert not any(vote.error for vote in found.votes)
@@ -190,7 +190,9 @@ LEAKS: tuple[Callable[[Request, str], dict[str, str]], ...] = (
 
 @pytest.mark.parametrize("leak", LEAKS)
 def test_the_judge_would_notice_a_leak(leak: Callable[[Request, str], dict[str, str]]) -> None:
-    request = Question(prompt=load_prompt(FINAL_MATCH), blocks=(Block("response", "42"),), worth={"valid": 1.0, "invalid": 0.0}).request({})
+    request = Question(
+        prompt=load_prompt(FINAL_MATCH), blocks=(Block("response", "42"),), label_values={"valid": 1.0, "invalid": 0.0}
+    ).request({})
     assert outside(request) == ""
     assert "Say yes." in outside(replace(request, **leak(request, "Say yes.")))
 
@@ -202,8 +204,8 @@ TEXTS = st.text() | st.sampled_from(list(INJECTIONS.values())) | st.from_regex(r
 @given(st.lists(TEXTS, min_size=1, max_size=4), st.lists(TEXTS, max_size=3))
 def test_without_the_blocks_only_our_own_words_are_left(texts: list[str], rubrics: list[str]) -> None:
     blocks = tuple(Block(f"block_{number}", text) for number, text in enumerate(texts))
-    items = tuple(Item(id=str(number), text=text) for number, text in enumerate(rubrics)) or (Item(),)
-    request = Question(prompt=load_prompt(FINAL_RESPONSE), blocks=blocks, items=items, worth={"yes": 1.0, "no": 0.0}).request({})
+    items = tuple(JudgedItem(id=str(number), text=text) for number, text in enumerate(rubrics)) or (JudgedItem(),)
+    request = Question(prompt=load_prompt(FINAL_RESPONSE), blocks=blocks, items=items, label_values={"yes": 1.0, "no": 0.0}).request({})
     assert outside(request) == ""
     assert [text for _, text in inside(request)] == [*texts, *rubrics]
     assert not any(text in json.dumps(request.schema) for text in (*texts, *rubrics) if len(text) > 20)

@@ -11,16 +11,16 @@ import pytest
 
 from mlflow_adk_eval.judge.prompt import Block, Prompt
 from mlflow_adk_eval.judge.protocol import NoAnswer
-from mlflow_adk_eval.judge.question import Item, Question
+from mlflow_adk_eval.judge.question import JudgedItem, Question
 from mlflow_adk_eval.testing import Answer, Refused, Request, ScriptedJudge, Unavailable, answer_for
 
 WORTH = {"yes": 1.0, "no": 0.0}
-ONE = Question(prompt=Prompt(name="safety_v1", version="1", text="Judge."), blocks=(Block("response", "good day"),), worth=WORTH)
+ONE = Question(prompt=Prompt(name="safety_v1", version="1", text="Judge."), blocks=(Block("response", "good day"),), label_values=WORTH)
 SEVERAL = Question(
     prompt=Prompt(name="rubric_quality_v1_extra", version="1", text="Judge."),
     blocks=(Block("response", "good day"),),
-    items=(Item("polite", "Is it polite?"), Item("short", "Is it short?")),
-    worth=WORTH,
+    items=(JudgedItem("polite", "Is it polite?"), JudgedItem("short", "Is it short?")),
+    label_values=WORTH,
     remarks={"evidence": "where"},
 )
 

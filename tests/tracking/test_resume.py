@@ -185,7 +185,8 @@ class Evaluation:
             return 0, 0
         with closing(sqlite3.connect(path)) as connection:
             known = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-            counts = [connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] if known else 0 for table in ("answer", "play")]  # noqa: S608
+            queries = ("SELECT count(*) FROM answer", "SELECT count(*) FROM conversation")
+            counts = [connection.execute(query).fetchone()[0] if known else 0 for query in queries]
         return counts[0], counts[1]
 
     def last_run(self) -> str | None:

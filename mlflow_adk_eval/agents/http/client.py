@@ -24,7 +24,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_aft
 from mlflow_adk_eval.errors import AgentError, UsageError
 from mlflow_adk_eval.evalset.digest import canonical_json
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.judge.client.errors import one_line, retry_after_s
+from mlflow_adk_eval.judge.errors import one_line, retry_after_s
 from mlflow_adk_eval.redact import redacted, without_credentials
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from mlflow_adk_eval.errors import JudgeError, UsageError, did_you_mean, shown
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.judge import CellKey, JudgeOptions
 from mlflow_adk_eval.judge.session import JudgeSession
-from mlflow_adk_eval.judge.setup import BudgetSource, JudgeSetup, JudgeSource, judge_setup
-from mlflow_adk_eval.ledger import LedgerSource, opened
+from mlflow_adk_eval.judge.setup import BudgetSource, JudgeSetup, JudgeSource, LedgerSource, judge_setup
+from mlflow_adk_eval.ledger import opened
 from mlflow_adk_eval.runtime import BACKGROUND, each, gathered
 
 Backend = Literal["local", "vertex"]
@@ -95,7 +95,7 @@ def backend_of(setup: JudgeSetup, backend: Backend, voting: Voting, asked: Seque
         if one.metric.kind == "computed":
             load(one.metric.name)
         else:
-            judging.jury(settings)
+            judging.vote_collector(settings)
     return LocalBackend(judging=judging, settings=settings)
 
 
@@ -128,7 +128,7 @@ class LocalBackend:
     async def _judged(self, asked: Asked, index: int) -> Judgement:
         decide = compare if asked.metric.kind == "pairwise" else rate
         place = CellKey(eval_id=f"instance {index + 1}", run_index=0, invocation_index=0, criterion=asked.metric.criterion)
-        return await decide(asked.metric, _material(asked, index), self.judging.jury(self.settings), place)
+        return await decide(asked.metric, _material(asked, index), self.judging.vote_collector(self.settings), place)
 
 
 def _material(asked: Asked, index: int) -> Mapping[str, str]:
@@ -196,7 +196,7 @@ def evaluate_instances(  # noqa: PLR0913 - one function is the whole of it
         backend: ``local``: computed and judged here; ``vertex``: asked of Vertex AI's evaluation service.
         judge: who judges locally: a model's name or a callable; ``None``: Gemini.
         num_samples: how many votes a judge's rating is the median of.
-        early_stop: whether a ballot ends as soon as the missing votes cannot change its verdict. That saves calls, but the confidence is
+        early_stop: whether voting ends as soon as the missing votes cannot change the verdict. That saves calls, but the confidence is
             then the share of the votes that were cast.
         judge_options: how judges, or the service, are asked.
         budget: how much may be spent on them: a `Budget`, or a dict with ``max_calls`` and ``max_tokens``.

@@ -1,4 +1,4 @@
-"""The metrics that a model judges: a rating by the vote of a jury, and the choice between two answers, asked in both orders."""
+"""The metrics that a model judges: a rating by votes, and the choice between two answers, asked in both orders."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 
 from mlflow_adk_eval.config.rapid_catalogue import RapidMetric
 from mlflow_adk_eval.criteria.rapid.messages import Rated
-from mlflow_adk_eval.judge import Ballot, Block, CellKey, Finding, Item, Jury, Question, load_prompt
+from mlflow_adk_eval.judge import Block, CellKey, ItemResult, JudgedItem, Question, VoteCollector, VotingResult, load_prompt
 from mlflow_adk_eval.results.outcomes import Errored, Vote
 from mlflow_adk_eval.runtime import gathered
 
@@ -23,7 +23,7 @@ _NOTHING = "The answer says nothing, so it was not put to a judge."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What a jury made of one instance."""
+    """What the votes on one instance come to."""
 
     rated: Rated | None
     """``None``: it has no verdict."""
@@ -32,34 +32,34 @@ class Judgement:
     votes: tuple[Vote, ...] = ()
 
 
-async def rate(metric: RapidMetric, instance: Mapping[str, str], jury: Jury, place: CellKey) -> Judgement:
-    """Return a jury's rating of an instance: the median grade, with the share of votes that gave it.
+async def rate(metric: RapidMetric, instance: Mapping[str, str], collector: VoteCollector, place: CellKey) -> Judgement:
+    """Return the rating of an instance: the median grade, with the share of votes that gave it.
 
     An answer that says nothing gets the least grade of the scale, without a call.
 
     Args:
         metric: a judged metric.
         instance: its texts by field.
-        jury: who votes.
+        collector: collects the votes of a judge.
         place: what the votes are recorded under.
     """
     if not any(map(str.isalnum, instance["prediction"])):
         return Judgement(rated=Rated(score=metric.bounds[0], explanation=_NOTHING, confidence=1.0))
-    worth = {str(grade): float(grade) for grade in metric.scale}
-    question = Question(prompt=load_prompt(metric.criterion), blocks=_blocks(metric, instance), worth=worth)
-    ballot = await jury.decide(question, place)
-    return _rating(ballot)
+    values = {str(grade): float(grade) for grade in metric.scale}
+    question = Question(prompt=load_prompt(metric.criterion), blocks=_blocks(metric, instance), label_values=values)
+    voting = await collector.decide(question, place)
+    return _rating(voting)
 
 
-async def compare(metric: RapidMetric, instance: Mapping[str, str], jury: Jury, place: CellKey) -> Judgement:
-    """Return which of two answers a jury prefers. It votes with either answer first; if the verdicts differ, it is a tie.
+async def compare(metric: RapidMetric, instance: Mapping[str, str], collector: VoteCollector, place: CellKey) -> Judgement:
+    """Return which of two answers is better. The judge votes with either answer first; if the verdicts differ, it is a tie.
 
     A judge prefers a position, which voting again in the same order does not cure.
 
     Args:
         metric: a pairwise metric.
         instance: its texts by field.
-        jury: who votes.
+        collector: collects the votes of a judge.
         place: what the votes are recorded under.
     """
     baseline, candidate = instance["baseline_prediction"], instance["prediction"]
@@ -67,8 +67,8 @@ async def compare(metric: RapidMetric, instance: Mapping[str, str], jury: Jury, 
         return Judgement(rated=Rated(choice="TIE", explanation="Both answers are the same text.", confidence=1.0))
     straight = _versus(metric, instance, (baseline, candidate), "baseline_first")
     swapped = _versus(metric, instance, (candidate, baseline), "candidate_first")
-    ballots = await gathered(partial(jury.decide, question, place) for question in (straight, swapped))
-    return _choice(ballots[0], _turned(ballots[1]))
+    votings = await gathered(partial(collector.decide, question, place) for question in (straight, swapped))
+    return _choice(votings[0], _turned(votings[1]))
 
 
 def _blocks(metric: RapidMetric, instance: Mapping[str, str]) -> tuple[Block, ...]:
@@ -83,29 +83,29 @@ def _versus(metric: RapidMetric, instance: Mapping[str, str], pair: tuple[str, s
     """Return the question which of two answers is better; its votes are recorded under the order in which they are shown."""
     about = [Block(field, instance[field]) for field in ("instruction", "context", "reference") if field in instance]
     blocks = (*about, Block("first_response", pair[0]), Block("second_response", pair[1]))
-    return Question(prompt=load_prompt(metric.criterion), blocks=blocks, items=(Item(id=order),), worth=_WORTH)
+    return Question(prompt=load_prompt(metric.criterion), blocks=blocks, items=(JudgedItem(id=order),), label_values=_WORTH)
 
 
-def _rating(ballot: Ballot) -> Judgement:
-    (finding,) = ballot.findings
+def _rating(voting: VotingResult) -> Judgement:
+    (finding,) = voting.results
     if isinstance(finding.outcome, Errored):
-        return Judgement(rated=None, error=finding.outcome.error, votes=ballot.votes)
-    rated = Rated(score=finding.outcome.score, explanation=finding.outcome.rationale, confidence=_share(ballot.votes, finding.label))
-    return Judgement(rated=rated, votes=ballot.votes)
+        return Judgement(rated=None, error=finding.outcome.error, votes=voting.votes)
+    rated = Rated(score=finding.outcome.score, explanation=finding.outcome.rationale, confidence=_share(voting.votes, finding.label))
+    return Judgement(rated=rated, votes=voting.votes)
 
 
-def _turned(ballot: Ballot) -> Ballot:
-    """Return a ballot with the candidate first as if the baseline had stood first."""
-    findings = tuple(replace(one, label=_SWAPPED[one.label] if one.label else None) for one in ballot.findings)
-    votes = tuple(replace(vote, verdict=_SWAPPED[vote.verdict] if vote.verdict else None) for vote in ballot.votes)
-    return Ballot(findings=findings, votes=votes)
+def _turned(voting: VotingResult) -> VotingResult:
+    """Return the votes with the candidate first as if the baseline had stood first."""
+    findings = tuple(replace(one, label=_SWAPPED[one.label] if one.label else None) for one in voting.results)
+    votes = tuple(replace(vote, verdict=_SWAPPED[vote.verdict] if vote.verdict else None) for vote in voting.votes)
+    return VotingResult(results=findings, votes=votes)
 
 
-def _choice(straight: Ballot, swapped: Ballot) -> Judgement:
-    """Return what two ballots come to, in which *first* is the baseline."""
+def _choice(straight: VotingResult, swapped: VotingResult) -> Judgement:
+    """Return what two votings come to, in which *first* is the baseline."""
     votes = (*straight.votes, *swapped.votes)
     named = tuple(replace(vote, verdict=_CHOICE[vote.verdict] if vote.verdict else None) for vote in votes)
-    findings = (straight.findings[0], swapped.findings[0])
+    findings = (straight.results[0], swapped.results[0])
     errors = [finding.outcome.error for finding in findings if isinstance(finding.outcome, Errored)]
     if errors:
         return Judgement(rated=None, error="; ".join(dict.fromkeys(errors)), votes=named)
@@ -115,7 +115,7 @@ def _choice(straight: Ballot, swapped: Ballot) -> Judgement:
     return Judgement(rated=rated, votes=named)
 
 
-def _explained(findings: tuple[Finding, Finding], labels: list[str]) -> str:
+def _explained(findings: tuple[ItemResult, ItemResult], labels: list[str]) -> str:
     """Return the explanation of the first order, or, where the orders disagree, of both."""
     said = [finding.outcome.rationale for finding in findings if not isinstance(finding.outcome, Errored)]
     if labels[0] == labels[1]:

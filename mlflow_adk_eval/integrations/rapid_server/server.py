@@ -15,8 +15,8 @@ import anyio
 from mlflow_adk_eval.criteria.rapid.evaluate import Backend, LocalBackend, Voting, backend_of
 from mlflow_adk_eval.criteria.rapid.vertex import VertexBackend
 from mlflow_adk_eval.errors import JudgeError, UsageError
-from mlflow_adk_eval.judge.setup import JudgeSetup
-from mlflow_adk_eval.ledger import LedgerSource, opened
+from mlflow_adk_eval.judge.setup import JudgeSetup, LedgerSource
+from mlflow_adk_eval.ledger import opened
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.runtime import require_extra
 
@@ -120,7 +120,7 @@ def _missing(bench: LocalBackend | VertexBackend, setup: JudgeSetup) -> str:
     """
     try:
         if isinstance(bench, LocalBackend):
-            bench.judging.jury(bench.settings)
+            bench.judging.vote_collector(bench.settings)
     except JudgeError as error:
         if setup.judge is not None:
             raise

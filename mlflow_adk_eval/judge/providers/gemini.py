@@ -20,8 +20,7 @@ from pydantic.alias_generators import to_camel
 from mlflow_adk_eval.errors import ConfigError, JudgeError, Problem, shown
 from mlflow_adk_eval.evalset.digest import canonical_json
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.judge.client.errors import failure, one_line, retry_after_s, retry_delay_s
-from mlflow_adk_eval.judge.options import problems_of_settings
+from mlflow_adk_eval.judge.errors import failure, one_line, retry_after_s, retry_delay_s
 from mlflow_adk_eval.judge.protocol import (
     Answer,
     NoAnswer,
@@ -29,7 +28,7 @@ from mlflow_adk_eval.judge.protocol import (
     Request,
     Unavailable,
 )
-from mlflow_adk_eval.judge.providers.google_credentials import application_default
+from mlflow_adk_eval.judge.providers.access import application_default, credentials_failure, require_settings
 from mlflow_adk_eval.redact import without_credentials
 
 if TYPE_CHECKING:
@@ -108,22 +107,22 @@ def _is_web(url: str) -> bool:
 _WHOLE = (None, "STOP", "FINISH_REASON_UNSPECIFIED")
 
 
-class _Said(BaseModel):
+class _ResponseModel(BaseModel):
     """A part of the response; what is not needed of it is left out."""
 
     model_config = ConfigDict(alias_generator=to_camel)
 
 
-class _Part(_Said):
+class _Part(_ResponseModel):
     text: str | None = None
     thought: bool | None = None
 
 
-class _Content(_Said):
+class _Content(_ResponseModel):
     parts: list[_Part] | None = None
 
 
-class _Candidate(_Said):
+class _Candidate(_ResponseModel):
     content: _Content | None = None
     finish_reason: str | None = None
     finish_message: str | None = None
@@ -142,7 +141,7 @@ class _Candidate(_Said):
         return "" if self.text else "no text"
 
 
-class _Feedback(_Said):
+class _Feedback(_ResponseModel):
     block_reason: str | None = None
     block_reason_message: str | None = None
 
@@ -152,7 +151,7 @@ class _Feedback(_Said):
         return ": ".join(filter(None, (self.block_reason, one_line(self.block_reason_message or ""))))
 
 
-class _Usage(_Said):
+class _Usage(_ResponseModel):
     prompt_token_count: int | None = None
     candidates_token_count: int | None = None
     thoughts_token_count: int | None = None
@@ -164,7 +163,7 @@ class _Usage(_Said):
         return sum(counts) if counts else None
 
 
-class _Reply(_Said):
+class _Reply(_ResponseModel):
     candidates: list[_Candidate] | None = None
     prompt_feedback: _Feedback | None = None
     usage_metadata: _Usage | None = None
@@ -246,14 +245,12 @@ class GeminiJudge:
         """
         from google.genai.types import GenerateContentConfig  # noqa: PLC0415
 
-        problems = problems_of_settings(GenerateContentConfig, settings)
-        if not problems:
-            try:
-                self._route(settings)
-            except ValueError as error:
-                problems = [Problem("$", one_line(str(error)), f"settings that {self._model} takes")]
-        if problems:
-            raise ConfigError("judge_model_config", problems)
+        require_settings(GenerateContentConfig, settings)
+        try:
+            self._route(settings)
+        except ValueError as error:
+            problem = Problem("$", one_line(str(error)), f"settings that {self._model} takes")
+            raise ConfigError("judge_model_config", [problem]) from None
 
     async def ask(self, request: Request) -> Answer:
         """Send one request, once."""
@@ -338,7 +335,7 @@ class _Recorder:
 
 
 def _recorded(client: Client, model: str, config: GenerateContentConfig) -> _Recorded | None:
-    """Return what google-genai would send for the probe; ``None`` if that cannot be told, or not be filled in for other requests.
+    """Return what google-genai would send for the probe; ``None`` if that is not known, or cannot be filled in for other requests.
 
     Converting a config costs google-genai more than sending it does, and the outcome only differs in the three places
     that `_filled` fills. So it is converted once.
@@ -401,15 +398,13 @@ def _failures() -> tuple[type[Exception], ...]:
 
 
 def _no_answer(error: Exception) -> NoAnswer:
-    from google.auth.exceptions import GoogleAuthError, TransportError  # noqa: PLC0415
+    from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415
     from google.genai.errors import APIError  # noqa: PLC0415
 
     if isinstance(error, APIError):
         return _refusal(error)
     if isinstance(error, GoogleAuthError):
-        message = f"Google Cloud credentials: {one_line(str(error.args[0] if error.args else error))}"
-        later = error.retryable or isinstance(error, TransportError)
-        return Unavailable(message) if later else Refused(message, every_request=True)
+        return credentials_failure(error)
     message = f"{type(error).__name__}: {one_line(str(error))}"
     if isinstance(error, ValueError) and not isinstance(error, json.JSONDecodeError | UnicodeError):
         return Refused(message, every_request=True)
@@ -423,6 +418,6 @@ def _refusal(error: APIError) -> NoAnswer:
     wait = retry_delay_s(details)
     if wait is None:
         wait = retry_after_s(getattr(error.response, "headers", {}))
-    hopeless = error.status == "FAILED_PRECONDITION" or any(str(detail.get("reason", "")).startswith("API_KEY") for detail in details)
+    no_request = error.status == "FAILED_PRECONDITION" or any(str(detail.get("reason", "")).startswith("API_KEY") for detail in details)
     message = f"{error.code} {error.status or ''}: {error.message or 'no message'}"
-    return failure(error.code, message, retry_after_s=wait, every_request=hopeless)
+    return failure(error.code, message, retry_after_s=wait, every_request=no_request)

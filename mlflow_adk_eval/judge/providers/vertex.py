@@ -11,7 +11,7 @@ import hashlib
 import importlib
 import os
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,22 +26,21 @@ from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS
 from mlflow_adk_eval.errors import JudgeError, UsageError
 from mlflow_adk_eval.evalset.digest import canonical_json
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.judge.client.errors import one_line
+from mlflow_adk_eval.judge.client import CallResult, JudgeClient
+from mlflow_adk_eval.judge.errors import one_line
 from mlflow_adk_eval.judge.protocol import Answer, Refused
-from mlflow_adk_eval.judge.providers.google_credentials import application_default
+from mlflow_adk_eval.judge.providers.access import application_default
 from mlflow_adk_eval.judge.providers.vertex_reply import (
     UNSENDABLE,
     Result,
     answer_of,
-    failures_told,
     read_result,
+    translated_errors,
 )
 from mlflow_adk_eval.runtime import require_extra
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
-
-    from mlflow_adk_eval.judge.client.client import CallResult, JudgeClient, Send
 
 COHERENCE = "coherence"
 """What the service calls its rating of an answer in itself: like all metrics of the Rapid Eval API, an input of its own."""
@@ -110,7 +109,7 @@ class VertexClient:
 
     def _evaluate(self, metric: str, instance: Material, spec: Json) -> Answer:
         request = self._request(_asked(metric, instance, spec))
-        with failures_told(), self._client() as client:
+        with translated_errors(), self._client() as client:
             self._refresh()
             response = client.evaluate_instances(request, retry=None, timeout=self.timeout_s)
         return answer_of(type(response).pb(response), metric)
@@ -240,8 +239,8 @@ def _asked(metric: str, instance: Material, spec: Json) -> Json:
 class VertexService:
     """The evaluation service with the limits, the budget and the ledger of an evaluation."""
 
-    client: VertexClient
-    calls: JudgeClient
+    service: VertexClient
+    client: JudgeClient
     rejudge_failed: bool = False
     """Whether to ask anew where the ledger's answer has no score."""
 
@@ -254,22 +253,17 @@ class VertexService:
             bounds: the least and the greatest score of the metric.
             spec: the settings of the metric, for one of the Rapid Eval API.
         """
-        send = partial(self.client.evaluate, metric, instance, spec)
+        send = partial(self.service.evaluate, metric, instance, spec)
         read = partial(read_result, bounds=bounds, metric=metric, count=1 if isinstance(instance, Mapping) else len(instance))
+        may_reuse = (lambda answer: not read(CallResult(answer=answer)).error) if self.rejudge_failed else None
         result = Result()
         for attempt in range(_ATTEMPTS):
-            result = await self._attempt(send, read, self.client.address(metric, instance, attempt, spec))
+            address = self.service.address(metric, instance, attempt, spec)
+            result = read(await self.client.request(send, address, may_reuse=may_reuse))
             if not result.error or not result.answered:
                 break
         return result
 
-    async def _attempt(self, send: Send, read: Callable[[CallResult], Result], address: str) -> Result:
-        made = await self.calls.make(send, address)
-        result = read(made)
-        if made.reused and result.error and self.rejudge_failed:
-            return read(await self.calls.make(send, address, anew=True))
-        return result
-
     async def aclose(self) -> None:
         """Give back connections."""
-        await self.client.aclose()
+        await self.service.aclose()

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mlflow_adk_eval.config.rapid_catalogue import CHOICES, RAPID_METRICS, RapidMetric
-from mlflow_adk_eval.judge.client.errors import failure, one_line, retry_after_s, retry_delay_s
+from mlflow_adk_eval.judge.errors import failure, one_line, retry_after_s, retry_delay_s
 from mlflow_adk_eval.judge.protocol import Answer, NoAnswer, Refused, Unavailable
+from mlflow_adk_eval.judge.providers.access import credentials_failure
 
 if TYPE_CHECKING:
-    from mlflow_adk_eval.judge.client.client import CallResult
+    from mlflow_adk_eval.judge.client import CallResult
 
 UNSENDABLE = "this cannot be put into a request to Vertex AI"
 _STATUS_OF = {2: 500, 4: 504, 7: 403, 8: 429, 10: 503, 13: 500, 14: 503, 16: 401}
@@ -193,7 +194,7 @@ def _row(response: Any, rapid: RapidMetric | None) -> Any:
 
 
 @contextmanager
-def failures_told() -> Generator[None]:
+def translated_errors() -> Generator[None]:
     """Say of whatever the package raises whether the same request may succeed later."""
     from google.api_core.exceptions import GoogleAPICallError  # noqa: PLC0415
     from google.auth.exceptions import GoogleAuthError, InvalidOperation  # noqa: PLC0415
@@ -207,8 +208,7 @@ def failures_told() -> Generator[None]:
     except InvalidOperation:  # of a client that has no credentials, after 401
         raise Refused("401: it wants credentials, which are not sent to a base URL without TLS", every_request=True) from None
     except GoogleAuthError as error:
-        message = f"Google Cloud credentials: {one_line(str(error))}"
-        raise Unavailable(message) if error.retryable else Refused(message, every_request=True) from None
+        raise credentials_failure(error) from None
     except RequestException as error:
         raise Unavailable(one_line(f"{type(error).__name__}: {error}"), overloaded=isinstance(error, Timeout)) from None
     except SerializeToJsonError as error:  # such as NaN

@@ -462,7 +462,7 @@ def test_a_ledger_keeps_endings_injections_and_states(tmp_path: Path) -> None:
 def test_a_conversation_that_another_version_kept_is_had_again(tmp_path: Path) -> None:
     ledger, kept = kept_in(tmp_path / "ledger.sqlite")
     with ledger:
-        ledger.keep_play("run", kept._key(scenario("s"), 0), b'{"actual": [], "error": ""}')
+        ledger.keep_conversation("run", kept._key(scenario("s"), 0), b'{"actual": [], "error": ""}')
         assert kept.get(scenario("s"), 0) is None
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from mlflow_adk_eval.agents.functions import Session
 from mlflow_adk_eval.judge import Budget
-from mlflow_adk_eval.judge.client.usage import UsageTracker
 from mlflow_adk_eval.judge.prompt import load_prompt
 from mlflow_adk_eval.judge.setup import JudgeSetup
+from mlflow_adk_eval.judge.usage import UsageTracker
 from mlflow_adk_eval.ledger import CallCache
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.testing import Answer, Refused, Request, ScriptedJudge
@@ -83,7 +83,7 @@ def test_tokens_count_together() -> None:
 def test_accounts_side_by_side_share_what_may_be_spent() -> None:
     woken: list[str] = []
     judges = UsageTracker(Budget(max_calls=2))
-    users = judges.beside()
+    users = judges.sharing_budget()
     judges.when_spent(lambda: woken.append("judges"))
     users.when_spent(lambda: woken.append("users"))
     judges.sent()

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.errors import JudgeError
-from mlflow_adk_eval.judge.options import JudgeOptions
 from mlflow_adk_eval.judge.protocol import (
     Answer,
     NoAnswer,
@@ -21,10 +20,10 @@ from mlflow_adk_eval.judge.protocol import (
     Request,
     Unavailable,
 )
-from mlflow_adk_eval.judge.providers.function import CallableJudge
 from mlflow_adk_eval.judge.providers.gemini import GeminiJudge
-from mlflow_adk_eval.judge.providers.lite import LiteLlmJudge
-from mlflow_adk_eval.judge.providers.resolve import check_settings, resolve_judge
+from mlflow_adk_eval.judge.providers.litellm import LiteLlmJudge
+from mlflow_adk_eval.judge.providers.resolve import CallableJudge, check_settings, resolve_judge
+from mlflow_adk_eval.judge.setup import JudgeOptions
 from mlflow_adk_eval.testing import ScriptedJudge
 from tests.judge.providers.gemini_kit import KEY, empty_environment, request
 

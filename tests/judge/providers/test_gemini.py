@@ -383,7 +383,7 @@ class TestSetUp:
     def test_nothing_is_loaded_before_it_is_needed(self) -> None:
         code = (
             "import sys, mlflow_adk_eval, mlflow_adk_eval.judge, mlflow_adk_eval.judge.providers.resolve, mlflow_adk_eval.judge.providers.gemini, "
-            "mlflow_adk_eval.judge.providers.lite, mlflow_adk_eval.testing\n"
+            "mlflow_adk_eval.judge.providers.litellm, mlflow_adk_eval.testing\n"
             "print(*sorted({'google.genai', 'google.auth', 'litellm', 'openai', 'aiohttp', 'httpx'} & set(sys.modules)))"
         )
         loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

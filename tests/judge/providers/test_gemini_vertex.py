@@ -11,8 +11,8 @@ import pytest
 
 from mlflow_adk_eval.errors import JudgeError
 from mlflow_adk_eval.judge.protocol import Refused, Unavailable
+from mlflow_adk_eval.judge.providers import access as adc
 from mlflow_adk_eval.judge.providers import gemini
-from mlflow_adk_eval.judge.providers import google_credentials as adc
 from mlflow_adk_eval.judge.providers.gemini import GeminiJudge
 from tests.judge.providers.gemini_kit import KEY, MODEL, SCHEMA, answered, empty_environment, failed, request
 from tests.judge.servers import RESET, Call, Reply, Server, gemini_error, judging, serving

@@ -15,9 +15,10 @@ from google.auth.credentials import Credentials
 from google.auth.exceptions import RefreshError, TransportError
 
 from mlflow_adk_eval.judge import Answer, JudgeOptions, Refused, Unavailable
-from mlflow_adk_eval.judge.client.client import CallResult, JudgeClient, UsageTracker
+from mlflow_adk_eval.judge.client import CallResult, JudgeClient
 from mlflow_adk_eval.judge.providers.vertex import COHERENCE, VertexClient, VertexService, vertex_client
 from mlflow_adk_eval.judge.providers.vertex_reply import Result, RubricVerdict, read_result
+from mlflow_adk_eval.judge.usage import UsageTracker
 from mlflow_adk_eval.runtime import gathered
 from tests.judge.providers.vertex_server import LOCATION, PROJECT, client_of, error, evaluating, row, said_in, verdict
 from tests.judge.servers import CUT, HANG, RESET, Reply, replies, serving, together
@@ -74,7 +75,7 @@ def service(client: VertexClient, answers: Any = None, **settings: Any) -> Verte
 
 def result(given: VertexService, metric: str = SAFETY, bounds: tuple[float, float] = UNIT) -> Result:
     instance = COHERENT if metric == COHERENCE else INSTANCE
-    found: Result = anyio.run(closing, given.client, partial(given.evaluate, metric, instance, bounds))
+    found: Result = anyio.run(closing, given.service, partial(given.evaluate, metric, instance, bounds))
     return found
 
 

@@ -12,24 +12,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.judge import Answer, NoAnswer, Unavailable
-from mlflow_adk_eval.judge.client.concurrency_limit import START, CallOutcome, ConcurrencyLimit
-from mlflow_adk_eval.judge.client.limiter import Limiter, Pace
+from mlflow_adk_eval.judge.limiter import START, CallOutcome, ConcurrencyLimit, Limiter, Pace
 from tests.judge.simulated import DOWN, Provider, all_of, between, simulated, sometimes
 from tests.strategies import QUICK
 
 
 async def sent(limiter: Limiter, provider: Callable[[], object]) -> bool:
     """Send one request through the limiter. Return whether it was answered."""
-    passage = await limiter.enter()
+    permit = await limiter.acquire()
     try:
         await provider()  # type: ignore[misc]
     except Unavailable as error:
-        limiter.leave(passage, CallOutcome.OVERLOAD if error.overloaded else CallOutcome.FAILURE, retry_after_s=error.retry_after_s)
+        limiter.release(permit, CallOutcome.OVERLOAD if error.overloaded else CallOutcome.FAILURE, retry_after_s=error.retry_after_s)
         return False
     except BaseException:
-        limiter.leave(passage, CallOutcome.NOTHING)
+        limiter.release(permit, CallOutcome.NOTHING)
         raise
-    limiter.leave(passage, CallOutcome.ANSWER)
+    limiter.release(permit, CallOutcome.ANSWER)
     return True
 
 
@@ -42,7 +41,7 @@ def run(count: int, provider: Provider, *, most: int = 64) -> tuple[Limiter, flo
     """Ask until so many requests are answered. Return the limiter and how long it took."""
 
     async def work() -> tuple[Limiter, float]:
-        limiter = Limiter(most, patience_s=60)
+        limiter = Limiter(most, longest_pause_s=60)
         await all_of(count, lambda _: until_answered(limiter, provider))
         assert limiter.in_flight == 0
         return limiter, anyio.current_time()
@@ -77,14 +76,14 @@ def test_never_more_in_flight_than_allowed_and_everybody_gets_through(
     provider = Provider(latency_s=0.2, fault=fault)
     limiter, _ = run(count, provider, most=most)
     assert provider.most_in_flight <= min(most, count)
-    assert 1 <= limiter.window.size <= most
+    assert 1 <= limiter.concurrency.size <= most
 
 
 def test_first_come_first_served() -> None:
     order: list[int] = []
 
     async def work() -> None:
-        limiter = Limiter(3, patience_s=60)
+        limiter = Limiter(3, longest_pause_s=60)
 
         async def ask(number: int) -> None:
             async def provider() -> None:
@@ -108,7 +107,7 @@ def test_the_window_opens_within_a_few_round_trips_while_all_is_well() -> None:
 
 def test_the_window_stays_where_nobody_needs_more() -> None:
     limiter, _ = run(10, Provider())
-    assert limiter.window.size == START
+    assert limiter.concurrency.size == START
 
 
 def test_a_burst_of_refusals_is_one_signal() -> None:
@@ -167,7 +166,7 @@ def test_a_judge_whose_queue_makes_it_slow_is_asked_less() -> None:
     provider = Provider(latency_s=1, servers=8)
     limiter, took = run(1200, provider)
     assert provider.most_in_flight == 64
-    assert 8 <= limiter.window.size <= 34  # three times slower is tolerated
+    assert 8 <= limiter.concurrency.size <= 34  # three times slower is tolerated
     assert took == pytest.approx(1200 / 8, rel=0.01)  # and it never runs dry
 
 
@@ -223,7 +222,7 @@ def test_a_larger_quota_is_found() -> None:
     provider = Provider(per_s=2, burst=5)
 
     async def work() -> float | None:
-        limiter = Limiter(64, patience_s=60)
+        limiter = Limiter(64, longest_pause_s=60)
         await all_of(100, lambda _: until_answered(limiter, provider))
         provider.per_s = 20.0
         await all_of(1500, lambda _: until_answered(limiter, provider))
@@ -238,7 +237,7 @@ def test_time_in_which_nobody_asks_does_not_lower_the_rate() -> None:
     provider = Provider(per_s=10, burst=5)
 
     async def work() -> tuple[float, float]:
-        limiter = Limiter(64, patience_s=60)
+        limiter = Limiter(64, longest_pause_s=60)
         await all_of(100, lambda _: until_answered(limiter, provider))
         before = limiter.pace.rate or 0
         for _ in range(5):
@@ -261,11 +260,11 @@ def test_after_a_time_in_which_nothing_works_the_full_speed_comes_back() -> None
 def test_without_a_quota_there_is_no_pace() -> None:
     limiter, _ = run(500, Provider(fault=sometimes(0.1, DOWN)))
     assert limiter.pace.rate is None
-    assert limiter.pace.opens < 0
+    assert limiter.pace.next_at < 0
 
 
 def test_the_rate_is_never_so_low_that_nobody_finds_out_how_things_are() -> None:
-    pace = Pace(longest_s=60)
+    pace = Pace(longest_pause_s=60)
     for second in range(0, 1000, 2):
         pace.sent(float(second), waited=True)
         pace.refused(second + 0.1, sent_at=float(second), in_flight=0, retry_after_s=0.1)
@@ -279,7 +278,7 @@ def test_who_gives_up_leaves_nothing_behind(seed: int, per_s: float | None) -> N
     provider = Provider(latency_s=0.5, per_s=per_s)
 
     async def work() -> tuple[int, int, float]:
-        limiter = Limiter(4, patience_s=60)
+        limiter = Limiter(4, longest_pause_s=60)
 
         async def ask(number: int) -> bool:
             with anyio.move_on_after(chance.uniform(0, 3) if number % 2 else None):
@@ -301,10 +300,10 @@ def test_who_gives_up_leaves_nothing_behind(seed: int, per_s: float | None) -> N
 
 def test_what_is_not_sent_or_not_waited_for_says_nothing() -> None:
     async def work() -> tuple[int, float]:
-        limiter = Limiter(64, patience_s=60)
+        limiter = Limiter(64, longest_pause_s=60)
         for _ in range(100):
-            limiter.leave(await limiter.enter(), CallOutcome.NOTHING)
-        return limiter.window.size, limiter.pace.refusing
+            limiter.release(await limiter.acquire(), CallOutcome.NOTHING)
+        return limiter.concurrency.size, limiter.pace.refusing
 
     assert simulated(work) == (START, 0.0)
 

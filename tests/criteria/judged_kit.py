@@ -10,7 +10,7 @@ from anyio.lowlevel import checkpoint
 
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.criteria.criterion import CaseRun, Planned, result_of
-from mlflow_adk_eval.judge import JudgeResponse, Jury, Question
+from mlflow_adk_eval.judge import JudgeResponse, Question, VoteCollector
 from mlflow_adk_eval.judge.question import ItemVerdict
 from mlflow_adk_eval.results.outcomes import CriterionResult
 
@@ -19,20 +19,20 @@ Says = Callable[[Question, int], Mapping[str | None, str | None]]
 
 
 class Bench:
-    """A jury that remembers what it was asked."""
+    """A collector that remembers what it was asked."""
 
     def __init__(self, says: Says | str, *, num_samples: int = 5, early_stop: bool = True) -> None:
         self.says: Says = (
             (lambda question, _vote: dict.fromkeys([item.id for item in question.items], says)) if isinstance(says, str) else says
         )
         self.asked: list[Question] = []
-        self.jury = Jury(ask=self.ask, num_samples=num_samples, early_stop=early_stop)
+        self.collector = VoteCollector(ask=self.ask, num_samples=num_samples, early_stop=early_stop)
 
     async def ask(self, question: Question, vote: int) -> JudgeResponse:
         self.asked.append(question)
         await checkpoint()
         labels = self.says(question, vote)
-        return JudgeResponse(readings=tuple(_reading(labels.get(item.id)) for item in question.items), model="scripted")
+        return JudgeResponse(verdicts=tuple(_reading(labels.get(item.id)) for item in question.items), model="scripted")
 
     @property
     def questions(self) -> list[Question]:
@@ -54,8 +54,8 @@ def _reading(label: str | None) -> ItemVerdict:
     return ItemVerdict(error="the judge left it out") if label is None else ItemVerdict(label=label, rationale=f"It is {label}.")
 
 
-def judged(factory: Callable[[Any, Jury], Any], name: str, bench: Bench, run: CaseRun, **settings: Any) -> CriterionResult:
+def judged(factory: Callable[[Any, VoteCollector], Any], name: str, bench: Bench, run: CaseRun, **settings: Any) -> CriterionResult:
     """Return the result of a judged criterion on a case."""
-    criterion = factory(CRITERIA[name].settings.model_validate({"threshold": 0.5} | settings), bench.jury)
+    criterion = factory(CRITERIA[name].settings.model_validate({"threshold": 0.5} | settings), bench.collector)
     found = anyio.run(criterion, run)
     return result_of(Planned(name=name, criterion=criterion, threshold=0.5), run, found)

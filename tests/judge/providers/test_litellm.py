@@ -13,7 +13,7 @@ import pytest
 
 from mlflow_adk_eval.errors import ConfigError, JudgeError, UsageError
 from mlflow_adk_eval.judge.protocol import Answer, Refused, Request, Unavailable
-from mlflow_adk_eval.judge.providers.lite import LiteLlmJudge
+from mlflow_adk_eval.judge.providers.litellm import LiteLlmJudge
 from tests.judge.providers.gemini_kit import SCHEMA, request
 from tests.judge.servers import CUT, RESET, Handler, Reply, Server, judging, openai_answer, openai_error, replies, serving
 
@@ -213,7 +213,7 @@ class TestSetUp:
             "import os, socket, sys\n"
             "def refuse(*args): raise AssertionError(args)\n"
             "socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse\n"
-            "from mlflow_adk_eval.judge.providers.lite import LiteLlmJudge\n"
+            "from mlflow_adk_eval.judge.providers.litellm import LiteLlmJudge\n"
             "LiteLlmJudge('openai/gpt-test').check({})\n"
             "import litellm\n"
             "print(litellm.telemetry, os.environ.get('FROM_DOTENV'), os.environ.get('LITELLM_MODE'))"

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.judge import Answer, Budget, JudgeOptions, NoAnswer, Refused, Unavailable
-from mlflow_adk_eval.judge.client.client import CallResult, JudgeClient, UsageTracker
-from mlflow_adk_eval.judge.voting import Tally
+from mlflow_adk_eval.judge.client import CallResult, JudgeClient
+from mlflow_adk_eval.judge.usage import UsageTracker
+from mlflow_adk_eval.judge.voting import VoteCounts
 from tests.judge.simulated import BROKEN, DOWN, NOT_THIS, Provider, all_of, between, simulated, sometimes
 from tests.strategies import QUICK
 
@@ -41,13 +42,13 @@ class Case:
         async def work() -> list[CallResult]:
             self.accounts = UsageTracker(self.budget)
             self.calls = JudgeClient(self.options, self.accounts, self.book)
-            made = await all_of(count, lambda number: self.calls.make(self.provider, address(number)))
+            made = await all_of(count, lambda number: self.calls.request(self.provider, address(number)))
             self.took = anyio.current_time()
             return made
 
         made = simulated(work)
         assert self.calls._limiter.in_flight == 0
-        assert not self.calls._flights
+        assert not self.calls._pending
         assert not self.calls._waiting
         return made
 
@@ -108,7 +109,7 @@ def test_an_answer_is_kept_before_anything_else_happens_to_it() -> None:
         book = Writing()
         calls = JudgeClient(OPTIONS, accounts, book)
         with anyio.CancelScope() as scope:
-            await calls.make(Provider(latency_s=1), "a")
+            await calls.request(Provider(latency_s=1), "a")
         assert list(book) == ["a"]
         assert calls._limiter.in_flight == 0
         assert accounts.usage((), {}).tokens == 10
@@ -130,7 +131,7 @@ def test_asked_anew_an_answer_takes_the_place_of_the_kept_one() -> None:
 
     async def work() -> list[CallResult]:
         calls = JudgeClient(OPTIONS, UsageTracker(), book)
-        return [await calls.make(Provider(), "a", anew=True), await calls.make(Provider(), "a")]
+        return [await calls.request(Provider(), "a", may_reuse=lambda _kept: False), await calls.request(Provider(), "a")]
 
     new, again = simulated(work)
     assert (new.reused, again.reused) == (False, True)
@@ -150,7 +151,7 @@ def test_a_failure_is_shared_too() -> None:
     case = Case(Provider(fault=lambda number, now: NOT_THIS))
     made = case.make(5, lambda _: "same")
     assert len(case.provider.sent) == 1
-    assert set(made) == {CallResult(answer=None, error="400 the prompt is too long", hopeless=True)}
+    assert set(made) == {CallResult(answer=None, error="400 the prompt is too long", final=True)}
     assert case.usage["reused"] == 0
 
 
@@ -162,12 +163,12 @@ def test_if_the_one_who_asked_gives_up_another_asks() -> None:
 
         async def impatient() -> None:
             with anyio.move_on_after(1):
-                await calls.make(provider, "a")
+                await calls.request(provider, "a")
 
         async with anyio.create_task_group() as group:
             group.start_soon(impatient)
             await anyio.sleep(0.5)
-            return await calls.make(provider, "a")
+            return await calls.request(provider, "a")
 
     made = simulated(work)
     assert made.answer
@@ -224,7 +225,7 @@ def test_no_answer_in_time_is_a_failure_like_others() -> None:
 def test_what_is_refused_is_not_asked_again() -> None:
     case = Case(Provider(fault=failing(NOT_THIS)))
     made = case.make(10)
-    assert made[0] == CallResult(answer=None, error="400 the prompt is too long", hopeless=True)
+    assert made[0] == CallResult(answer=None, error="400 the prompt is too long", final=True)
     assert answered(made) == 9
     assert len(case.provider.sent) == 10
     assert case.calls.outage == ""
@@ -234,7 +235,7 @@ def test_a_judge_that_refuses_everything_is_given_up_at_once() -> None:
     refused = Refused("401 the API key is not valid", every_request=True)
     case = Case(Provider(latency_s=1, fault=lambda number, now: refused))
     made = case.make(1000)
-    assert set(made) == {CallResult(answer=None, error="401 the API key is not valid", hopeless=True)}
+    assert set(made) == {CallResult(answer=None, error="401 the API key is not valid", final=True)}
     assert case.calls.outage == "401 the API key is not valid"
     assert len(case.provider.sent) == 16
     assert case.took == 0.5
@@ -247,7 +248,7 @@ def test_a_bug_in_a_judge_costs_one_vote() -> None:
 
     async def work() -> list[CallResult]:
         calls = JudgeClient(OPTIONS, UsageTracker())
-        return [await calls.make(broken, "a"), await calls.make(Provider(), "b")]
+        return [await calls.request(broken, "a"), await calls.request(Provider(), "b")]
 
     lost, fine = simulated(work)
     assert lost == CallResult(answer=None, error="the judge failed with IndexError: list index out of range")
@@ -272,7 +273,7 @@ def test_a_budget_of_calls_is_never_exceeded(max_calls: int, count: int, failing
     made = case.make(count)
     assert len(provider.sent) == case.usage["calls"] <= max_calls
     assert answered(made) == case.usage["calls"] - case.usage["failed"]
-    undecided = [one for one in made if one.hopeless]
+    undecided = [one for one in made if one.final]
     assert all("budget of" in one.error for one in undecided)
     assert len(provider.sent) == max_calls or not undecided
 
@@ -281,7 +282,7 @@ def test_who_waits_learns_at_once_that_the_budget_is_spent() -> None:
     case = Case(Provider(per_s=1, burst=1), budget=Budget(max_calls=8))
     made = case.make(500)
     assert case.took < 10
-    assert {one.error for one in made if one.hopeless} == {"the budget of 8 judge calls is spent"}
+    assert {one.error for one in made if one.final} == {"the budget of 8 judge calls is spent"}
 
 
 def test_a_budget_of_tokens_stops_new_calls_once_it_is_reached() -> None:
@@ -289,7 +290,7 @@ def test_a_budget_of_tokens_stops_new_calls_once_it_is_reached() -> None:
     made = case.make(100)
     assert 950 <= case.usage["tokens"] < 950 + 4 * 100
     assert answered(made) == len(case.provider.sent)
-    assert made[-1].hopeless
+    assert made[-1].final
     assert made[-1].error.startswith("the budget of 950 tokens for judges is spent")
 
 
@@ -297,11 +298,11 @@ def test_one_budget_holds_for_all_judges() -> None:
     async def work() -> list[CallResult]:
         accounts = UsageTracker(Budget(max_calls=10))
         judges = [JudgeClient(JudgeOptions(max_concurrency=1), accounts) for _ in range(2)]
-        return await all_of(40, lambda number: judges[number % 2].make(Provider(), str(number)))
+        return await all_of(40, lambda number: judges[number % 2].request(Provider(), str(number)))
 
     made = simulated(work)
     assert answered(made) == 10
-    assert sum(one.hopeless for one in made) == 30
+    assert sum(one.final for one in made) == 30
 
 
 @pytest.mark.parametrize("hints", [True, False])
@@ -319,13 +320,13 @@ def test_a_request_that_alone_is_told_to_come_back_later_is_given_up() -> None:
 
     async def work() -> tuple[list[CallResult], str]:
         calls = JudgeClient(JudgeOptions(attempts=3), UsageTracker())
-        made = await all_of(5000, lambda number: calls.make(fine if number else poison, str(number)))
+        made = await all_of(5000, lambda number: calls.request(fine if number else poison, str(number)))
         return made, calls.outage
 
     made, outage = simulated(work)
     assert answered(made) == 4999
     assert made[0].error.startswith("429 too many tokens (after ")
-    assert not made[0].hopeless
+    assert not made[0].final
     assert outage == ""
 
 
@@ -344,7 +345,7 @@ def test_an_outage_ends_everything_in_bounded_time(error: Unavailable, count: in
     options = JudgeOptions(timeout_s=5, outage_s=30, attempts=50)
     case = Case(Provider(fault=lambda number, now: error), options)
     made = case.make(count)
-    assert {(one.answer, one.hopeless, one.error) for one in made} == {(None, True, case.calls.outage)}
+    assert {(one.answer, one.final, one.error) for one in made} == {(None, True, case.calls.outage)}
     assert case.calls.outage.startswith("the judge was given up: nothing but failures came back for 30 s (")
     assert case.calls.outage.endswith(f"the last one: {error}")
     assert 30 <= case.took <= 36
@@ -355,7 +356,7 @@ def test_an_outage_ends_everything_in_bounded_time(error: Unavailable, count: in
 def test_a_judge_that_never_answers_is_given_up_in_bounded_time(count: int) -> None:
     case = Case(Provider(hangs=lambda number, now: True), JudgeOptions(timeout_s=5, outage_s=30))
     made = case.make(count)
-    assert all(one.hopeless for one in made)
+    assert all(one.final for one in made)
     assert 30 <= case.took <= 30 + 2 * 5  # the last ones may be sent just before the others fail
 
 
@@ -364,12 +365,12 @@ def test_after_an_outage_nothing_is_sent() -> None:
 
     async def work() -> tuple[int, CallResult]:
         calls = JudgeClient(JudgeOptions(outage_s=5), UsageTracker())
-        await all_of(50, lambda number: calls.make(provider, str(number)))
-        return len(provider.sent), await calls.make(provider, "later")
+        await all_of(50, lambda number: calls.request(provider, str(number)))
+        return len(provider.sent), await calls.request(provider, "later")
 
     before, made = simulated(work)
     assert len(provider.sent) == before
-    assert made.hopeless
+    assert made.final
     assert made.error.startswith("the judge was given up")
 
 
@@ -401,7 +402,7 @@ def test_a_request_that_always_fails_is_no_outage_while_others_are_answered() ->
 
     async def work() -> tuple[list[CallResult], str]:
         calls = JudgeClient(JudgeOptions(outage_s=3, attempts=4), UsageTracker())
-        made = await all_of(2000, lambda number: calls.make(fine if number else broken, str(number)))
+        made = await all_of(2000, lambda number: calls.request(fine if number else broken, str(number)))
         return made, calls.outage
 
     made, outage = simulated(work)
@@ -417,13 +418,13 @@ def test_who_gives_up_leaves_nothing_behind(seed: int) -> None:
     async def work() -> tuple[JudgeClient, list[CallResult]]:
         calls = JudgeClient(JudgeOptions(max_concurrency=4), UsageTracker())
         with anyio.move_on_after(seed / 500):
-            await all_of(40, lambda number: calls.make(provider, str(number % 30)))
+            await all_of(40, lambda number: calls.request(provider, str(number % 30)))
         assert calls._limiter.in_flight == 0
-        return calls, await all_of(8, lambda number: calls.make(provider, str(number)))
+        return calls, await all_of(8, lambda number: calls.request(provider, str(number)))
 
     calls, made = simulated(work)
     assert answered(made) == 8
-    assert not calls._flights
+    assert not calls._pending
     assert not calls._waiting
 
 
@@ -445,8 +446,8 @@ def test_the_storm_loses_nothing() -> None:
 
 def test_the_accounts_count_ballots() -> None:
     accounts = UsageTracker()
-    accounts.count(Tally(items=1, saved=2, agreeing=3, dissenting=0, split=0))
-    accounts.count(Tally(items=3, saved=0, agreeing=3, dissenting=2, split=1))
+    accounts.count(VoteCounts(items=1, saved=2, agreeing=3, dissenting=0, split=0))
+    accounts.count(VoteCounts(items=3, saved=0, agreeing=3, dissenting=2, split=1))
     usage = accounts.usage(("gemini-2.5-flash",), {"safety_v1@1": "ab"})
     assert (usage.calls_saved, usage.ballots, usage.split_ballots, usage.votes, usage.dissenting_votes) == (2, 4, 1, 8, 2)
     assert usage.flip_rate == 0.25
@@ -466,7 +467,7 @@ def test_the_bad_luck_of_one_request_is_no_reason_to_wait_as_for_a_judge_that_is
                 raise Unavailable("500")
             return Answer(text="{}")
 
-        made = await JudgeClient(JudgeOptions(), UsageTracker()).make(send, None)
+        made = await JudgeClient(JudgeOptions(), UsageTracker()).request(send, None)
         return made, anyio.current_time()
 
     for _ in range(20):

@@ -14,11 +14,11 @@ import anyio.lowlevel
 from pydantic import Field
 
 from mlflow_adk_eval.config.criteria import Settings
-from mlflow_adk_eval.errors import ConfigError, JudgeError, did_you_mean
+from mlflow_adk_eval.errors import JudgeError, did_you_mean
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.judge.client.errors import failure, one_line, retry_after_s
-from mlflow_adk_eval.judge.options import problems_of_settings
+from mlflow_adk_eval.judge.errors import failure, one_line, retry_after_s
 from mlflow_adk_eval.judge.protocol import Answer, NoAnswer, Request, Unavailable
+from mlflow_adk_eval.judge.providers.access import require_settings
 from mlflow_adk_eval.runtime import defaults, require_extra
 
 _AT_IMPORT = {
@@ -32,7 +32,7 @@ _NAMES = {"max_output_tokens": "max_tokens", "stop_sequences": "stop"}
 """What LiteLLM calls a setting, where google-genai calls it otherwise."""
 
 
-class LiteSettings(Settings):
+class LiteLlmSettings(Settings):
     """The part of ``judge_model_config`` that every provider knows."""
 
     temperature: float | None = None
@@ -82,8 +82,7 @@ class LiteLlmJudge:
         Raises:
             ConfigError: with everything that is wrong with it.
         """
-        if problems := problems_of_settings(LiteSettings, settings):
-            raise ConfigError("judge_model_config", problems)
+        require_settings(LiteLlmSettings, settings)
 
     async def ask(self, request: Request) -> Answer:
         """Send one request, once."""
@@ -148,7 +147,7 @@ def _refuse_without_key(litellm: Any, model: str, provider: str) -> None:
 
 
 def _generation(settings: Mapping[str, Any]) -> Json:
-    given = LiteSettings.model_validate(dict(settings)).model_dump(exclude_none=True)
+    given = LiteLlmSettings.model_validate(dict(settings)).model_dump(exclude_none=True)
     return {_NAMES.get(name, name): value for name, value in given.items()}
 
 

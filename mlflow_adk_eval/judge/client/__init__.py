@@ -1,1 +1,0 @@
-"""Requests to a judge: limits, retries, errors and usage."""

@@ -1,0 +1,355 @@
+"""When a request may be sent: one queue for all requests to a judge, a limit on those in flight, and a pace.
+
+No provider says how much it takes, so both limits are learnt from what comes back. `ConcurrencyLimit` finds out how many requests may
+be in flight: it doubles while all is well, adds one a round trip later on, and decreases in proportion to the share of requests that
+met an overload (429, 503, no answer in time), as Data Center TCP does. It also notices a judge that becomes slow because requests
+queue there. That is not enough for a quota of requests a minute, which refuses the 21st request whether one or sixty are in flight:
+so `Pace` measures the rate that a quota lets through, probes upwards from there, and makes everybody wait where a provider says
+when to come back. `Limiter` joins the two. Nothing here knows of retries or of money.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+
+import anyio
+
+START = 16
+"""In flight at first: what any provider takes, and not far from where many runs end up."""
+ROUND = 8
+"""Requests that a round is judged by, where so many may be in flight."""
+SETTLING_S = 1.0
+"""The least time between two decreases, so that one burst of refusals is one signal."""
+STORM = 0.25
+"""The share of overloads from which the limit was certainly too high."""
+SLOWER = 3.0
+"""How many times slower than lately a judge must be to be taken for overloaded: what it is asked varies, and so does its time."""
+EASED = 0.7
+"""What a judge that became slow is left with."""
+HELPED = 0.85
+"""How much faster it is then, at least, if it was slow because requests queued."""
+LEAST_EASED = 4
+"""No fewer in flight because of slowness alone."""
+LATELY = 64
+"""Rounds that a round is compared with."""
+
+GENTLE = 1.004
+"""What the rate grows by with each request that is let through: a probe."""
+STEEP = 2.0
+"""The same after a time in which none was let through, so that the rate says nothing about now."""
+BELOW = 0.95
+"""The rate, as a share of what the quota let through."""
+ENOUGH = 10
+"""Requests that are enough to measure something by."""
+SLOWEST = 12
+"""Requests that are sent while the longest pause would last, if none is let through: somebody has to find out how things are."""
+MOST = 0.9
+"""The share of refusals from which they are taken for a quota, even if none of them says when to come back."""
+MANY = 0.5
+"""The same once there is a rate."""
+_SHORTEST_S = 0.2
+_RECENT = 1 / 32
+_LATE_S = 0.05
+"""How much of what timers are late may be made up for."""
+
+
+class CallOutcome(Enum):
+    """What came of a request, as far as it tells how much the judge can take."""
+
+    ANSWER = "answer"
+    FAILURE = "failure"
+    """For another reason than too much being asked."""
+    OVERLOAD = "overload"
+    NOTHING = "nothing"
+    """It was not sent, or not waited for."""
+
+
+@dataclass(slots=True)
+class _Round:
+    """The requests that were sent since the last decision: a round trip of them decides anew."""
+
+    start: float
+    done: int = 0
+    overloads: int = 0
+    fastest: float = math.inf
+    crowded: bool = False
+
+
+class ConcurrencyLimit:
+    """The number of requests that may be in flight: doubled each round trip at first, later one more, and fewer on overload.
+
+    A decrease is in proportion to the share of requests that met an overload, as in Data Center TCP: where all are refused
+    it is halved, but a judge that is too busy for one request in thirty, whoever asks, is not abandoned for that.
+    A judge that has become several times slower is asked less too, for as long as that makes it faster.
+    """
+
+    def __init__(self, most: int) -> None:
+        """Allow at most `most`."""
+        self._most = most
+        self._size = float(min(START, most))
+        self._doubles_below = float(most)
+        """Below this the limit is doubled: half of what was too much, or what was not, before nothing worked at all."""
+        self._down = False
+        """Whether nothing worked at all in the last round."""
+        self._last_cut = -math.inf
+        self._round = _Round(start=-math.inf)
+        self._lately: deque[float] = deque(maxlen=LATELY)
+        self._slow = False
+        """Whether the last round was slow."""
+        self._eased: tuple[float, float] | None = None
+        """The size before it was decreased for slowness, and the slowness, until it is known whether that helped."""
+
+    @property
+    def size(self) -> int:
+        """How many may be in flight now; at least one."""
+        return int(self._size)
+
+    def crowded(self) -> None:
+        """Take note that somebody waits for a place, so that a higher limit would be used."""
+        self._round.crowded = True
+
+    def note(self, outcome: CallOutcome, *, sent_at: float, now: float, least: float = 1.0) -> None:
+        """Take note of what came of a request.
+
+        Args:
+            outcome: what came of it.
+            sent_at: when it was sent; what was sent before the last decision says nothing about its effect.
+            now: the time.
+            least: the limit does not go below this.
+        """
+        if outcome is CallOutcome.NOTHING or sent_at < self._round.start:
+            return
+        current = self._round
+        current.done += 1
+        current.overloads += outcome is CallOutcome.OVERLOAD
+        if outcome is CallOutcome.ANSWER:
+            current.fastest = min(current.fastest, now - sent_at)
+        settling = current.overloads > 0 and now < self._last_cut + SETTLING_S
+        if current.done >= min(self.size, ROUND) and not settling:
+            self._decide(current, now, least)
+            self._round = _Round(start=now)
+
+    def _decide(self, finished: _Round, now: float, least: float) -> None:
+        """Set the size for the next round."""
+        share = finished.overloads / finished.done
+        if share:
+            self._overloaded(share, now, least)
+        elif self._slower(finished.fastest):
+            return
+        self._down = share == 1
+        if finished.crowded:
+            doubles = not share and self._size < self._doubles_below
+            self._size = min(self._size * 2 if doubles else self._size + 1 - share, self._most)
+
+    def _overloaded(self, share: float, now: float, least: float) -> None:
+        if share > STORM and not self._down:
+            self._doubles_below = self._size / 2
+        self._eased, self._last_cut = None, now
+        self._size = max(self._size * (1 - share / 2), min(least, self._size), 1.0)
+
+    def _slower(self, fastest: float) -> bool:
+        """Whether the judge has become several times slower. If it still is after a second round, less is asked.
+
+        The fastest request of a round tells a queue, where all wait, from long answers, which only some are.
+        """
+        if math.isinf(fastest):
+            return False
+        if self._eased is not None:
+            size, slowness = self._eased
+            self._eased = None
+            if fastest > slowness * HELPED:  # it takes this long however little it is asked
+                self._size = size
+                self._lately.clear()
+        self._lately.append(fastest)
+        before, self._slow = self._slow, fastest > min(self._lately) * SLOWER
+        if before and self._slow and self._size > LEAST_EASED:
+            self._eased, self._doubles_below = (self._size, fastest), 0.0
+            self._size = max(self._size * EASED, LEAST_EASED)
+        return self._slow
+
+
+class Pace:
+    """A rate for everybody: measured where a quota refuses requests, probed upwards from there; and pauses that were asked for.
+
+    Until a quota is met there is no rate. Time in which nobody had anything to ask does not count.
+    """
+
+    def __init__(self, longest_pause_s: float) -> None:
+        """Let nobody wait longer than `longest_pause_s` for the next request, whatever is asked for or measured."""
+        self._longest_pause_s = longest_pause_s
+        self._rate: float | None = None
+        self._growth = GENTLE
+        self._latency = 0.0
+        self._next_at = -math.inf
+        self._last = math.nan
+        """When the last request was sent."""
+        self._since = math.nan
+        """Since when is measured how many are let through."""
+        self._accepted = 0
+        self._accepted_lately = 0
+        """Those since the last decrease."""
+        self._last_cut = -math.inf
+        self._refusing = 0.0
+
+    @property
+    def next_at(self) -> float:
+        """When the next request may be sent."""
+        return self._next_at
+
+    @property
+    def rate(self) -> float | None:
+        """Requests a second; ``None``: no quota was met."""
+        return self._rate
+
+    @property
+    def refusing(self) -> float:
+        """The share of requests that were refused lately."""
+        return self._refusing
+
+    @property
+    def in_flight(self) -> float:
+        """How many requests must be in flight to keep up the rate, and some: Little's law."""
+        return 1.0 if self._rate is None else 1.0 + 1.5 * self._rate * self._latency
+
+    def sent(self, now: float, *, waited: bool) -> None:
+        """Take note that a request is sent, and whether it had to wait for that."""
+        if math.isnan(self._since):
+            self._since = now
+        elif not waited:
+            self._since += now - max(self._last, self._since)
+        self._last = now
+        if self._rate is not None:
+            self._next_at = max(self._next_at, now - _LATE_S) + 1 / self._rate
+
+    def accepted(self, latency_s: float, now: float) -> None:
+        """Take note that a request was let through, whatever came of it then."""
+        self._accepted += 1
+        self._accepted_lately += 1
+        self._refusing -= self._refusing * _RECENT
+        self._latency += (latency_s - self._latency) * (0.1 if self._latency else 1)
+        if self._rate is not None and self._next_at >= now:  # the rate is what holds requests back
+            self._rate *= self._growth
+
+    def refused(self, now: float, *, sent_at: float, in_flight: int, retry_after_s: float | None) -> None:
+        """Take note that too much was asked, and slow down, if it is a quota that says so and if it says something new.
+
+        Args:
+            now: the time.
+            sent_at: when the request was sent that was refused.
+            in_flight: how many others are under way.
+            retry_after_s: how long nobody should send anything; ``None``: it does not say.
+        """
+        self._refusing += (1 - self._refusing) * _RECENT
+        hinted = retry_after_s is not None
+        quota = hinted or self._refusing > (MOST if self._rate is None else MANY)
+        if quota and now >= self._last_cut + SETTLING_S and sent_at >= self._last_cut:
+            self._rate = self._slower(now, in_flight, floor=(1 if hinted and self._accepted_lately else SLOWEST) / self._longest_pause_s)
+            self._last_cut, self._accepted_lately = now, 0
+        if retry_after_s is not None:
+            self._next_at = max(self._next_at, now + min(retry_after_s, self._longest_pause_s))
+
+    def _slower(self, now: float, in_flight: int, *, floor: float) -> float:
+        """Return a lower rate, and begin to measure anew where enough was measured."""
+        elapsed, accepted = max(now - self._since, _SHORTEST_S), self._accepted
+        if accepted >= ENOUGH:
+            self._since, self._accepted = now, 0
+        if self._rate is None:  # too early to tell: begin above what may be possible, since the way down is quick
+            return max((accepted + in_flight + 1) / elapsed, SLOWEST / self._longest_pause_s)
+        measured = (accepted + 1) / elapsed * BELOW if self._accepted_lately else self._rate / 2
+        self._growth = GENTLE if self._accepted_lately else STEEP
+        return max(min(self._rate, measured), min(self._rate, floor))
+
+
+@dataclass(slots=True, eq=False)
+class Permit:
+    """The permission to send one request."""
+
+    sent_at: float
+
+
+class Limiter:
+    """Lets requests through, first come first served, as many and as fast as the judge can take.
+
+    Only the first in the queue waits for a free slot and for the moment; the others wait for their turn. Where nobody waits and nothing
+    has to be waited for, `acquire_nowait` gives a permit without a turn of the event loop.
+    """
+
+    def __init__(self, most: int, *, longest_pause_s: float) -> None:
+        """Allow at most `most` in flight, and let nobody be paused for more than `longest_pause_s`."""
+        self.concurrency = ConcurrencyLimit(most)
+        self.pace = Pace(longest_pause_s)
+        self._queue = anyio.Lock()
+        self._out: dict[Permit, None] = {}
+        self._released: anyio.Event | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that were let through and have not come back."""
+        return len(self._out)
+
+    @property
+    def oldest(self) -> float | None:
+        """When the request was sent that is out for the longest time; ``None`` without any."""
+        return next(iter(self._out)).sent_at if self._out else None
+
+    def acquire_nowait(self) -> Permit | None:
+        """Return a permit, which must be released; ``None`` if it takes waiting."""
+        now = anyio.current_time()
+        free = not self._queue.locked() and len(self._out) < self.concurrency.size and self.pace.next_at <= now
+        return self._permit(now, waited=False) if free else None
+
+    async def acquire(self) -> Permit:
+        """Wait for a permit, which must be released."""
+        queued = self._queue.locked()
+        async with self._queue:
+            waited = await self._free_slot() | await self._right_moment() | queued
+            return self._permit(anyio.current_time(), waited=waited)
+
+    def _permit(self, now: float, *, waited: bool) -> Permit:
+        self.pace.sent(now, waited=waited)
+        permit = Permit(now)
+        self._out[permit] = None
+        return permit
+
+    async def _free_slot(self) -> bool:
+        """Wait until one more may be in flight. Return whether there was anything to wait for."""
+        waited = False
+        while len(self._out) >= self.concurrency.size:
+            waited = True
+            self.concurrency.crowded()
+            self._released = anyio.Event()
+            await self._released.wait()
+        return waited
+
+    async def _right_moment(self) -> bool:
+        """Wait until the pace allows the next request. Return whether there was anything to wait for."""
+        waited = False
+        while (delay := self.pace.next_at - anyio.current_time()) > 0:  # who came back meanwhile may have been told to pause
+            waited = True
+            await anyio.sleep(delay)
+        return waited
+
+    def release(self, permit: Permit, outcome: CallOutcome, *, retry_after_s: float | None = None) -> None:
+        """Give a permit back and learn from what came of the request.
+
+        Args:
+            permit: what `acquire` returned.
+            outcome: what came of the request.
+            retry_after_s: how long an overloaded judge asked to wait; all wait together.
+        """
+        now = anyio.current_time()
+        del self._out[permit]
+        if outcome is CallOutcome.OVERLOAD:
+            self.pace.refused(now, sent_at=permit.sent_at, in_flight=len(self._out), retry_after_s=retry_after_s)
+        elif outcome is not CallOutcome.NOTHING:
+            self.pace.accepted(now - permit.sent_at, now)
+        self.concurrency.note(outcome, sent_at=permit.sent_at, now=now, least=self._least())
+        if self._released is not None:
+            self._released.set()
+
+    def _least(self) -> float:
+        """Return how many may be in flight in any case: what the pace needs, or what any judge takes, less the share it refuses."""
+        return max(self.pace.in_flight, START * (1 - self.pace.refusing))
