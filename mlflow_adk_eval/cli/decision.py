@@ -58,9 +58,8 @@ def conclude(
         summary: the file for Markdown.
         junit: the file for XML.
     """
+    from mlflow_adk_eval.report.ci import EXIT_CODES, quoted, quoted_json  # noqa: PLC0415
     from mlflow_adk_eval.report.console import console, decision_view  # noqa: PLC0415 - `--help` stays fast
-    from mlflow_adk_eval.report.github import quoted, quoted_json  # noqa: PLC0415
-    from mlflow_adk_eval.report.markdown import EXIT_CODES  # noqa: PLC0415
 
     with nullcontext() if as_json else quoted(click.echo):
         if as_json:
@@ -73,9 +72,8 @@ def conclude(
 
 
 def _publish(decision: Decision, *, title: str, done: str, summary: Path | None, junit: Path | None) -> None:
-    from mlflow_adk_eval.report.decisions import decision_summary, junit_of  # noqa: PLC0415
-    from mlflow_adk_eval.report.github import annotations_of, on_github  # noqa: PLC0415
-    from mlflow_adk_eval.report.markdown import append_step_summary, plain  # noqa: PLC0415
+    from mlflow_adk_eval.report.ci import annotations_of, append_step_summary, junit_of, on_github  # noqa: PLC0415
+    from mlflow_adk_eval.report.markdown import decision_summary, plain  # noqa: PLC0415
 
     text = decision_summary(decision, title) + (f"\n{plain(done)}\n" if done else "")
     append_step_summary(text)

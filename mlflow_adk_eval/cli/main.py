@@ -230,8 +230,8 @@ def demo(*, folder: Path) -> None:
 
 
 def _show_report(report: Report, *, detailed: bool, as_json: bool, extra: dict[str, Any] | None = None, hint: str = "") -> NoReturn:
+    from mlflow_adk_eval.report.ci import exit_code  # noqa: PLC0415
     from mlflow_adk_eval.report.console import console, report_view  # noqa: PLC0415
-    from mlflow_adk_eval.report.markdown import exit_code  # noqa: PLC0415
 
     if as_json:
         click.echo(json.dumps(_report_json(report) | (extra or {}), ensure_ascii=False, indent=2, allow_nan=False))

@@ -85,7 +85,7 @@ def serve(*, host: str, port: int, token: str, max_body: int, concurrency: int, 
     from mlflow_adk_eval.criteria.rapid.evaluate import Voting  # noqa: PLC0415
     from mlflow_adk_eval.integrations.rapid_server import server  # noqa: PLC0415
     from mlflow_adk_eval.judge.session import judge_setup  # noqa: PLC0415 - `--help` stays fast
-    from mlflow_adk_eval.report.sentences import accounts  # noqa: PLC0415
+    from mlflow_adk_eval.report.sentences import format_judge_usage  # noqa: PLC0415
 
     asked = _asked(options)
     setup = judge_setup(asked["judge"], asked["judge_options"], asked["budget"], rejudge_failed=asked["rejudge_failed"])
@@ -97,7 +97,7 @@ def serve(*, host: str, port: int, token: str, max_body: int, concurrency: int, 
         ledger=asked["ledger"],
         ready=_ready,
     )
-    click.echo(accounts(usage), err=True) if usage and usage.calls else None
+    click.echo(format_judge_usage(usage), err=True) if usage and usage.calls else None
 
 
 def _asked(options: dict[str, Any]) -> dict[str, Any]:

@@ -68,11 +68,7 @@ def _commit() -> str:
 
 
 def _show(output: Path, recording: Recording, *, as_json: bool) -> NoReturn:
-    from mlflow_adk_eval.report.sentences import (  # noqa: PLC0415 - as above
-        accounts_of_users,
-        counted,
-        course_told,
-    )
+    from mlflow_adk_eval.report.sentences import circumstances, counted, format_user_usage  # noqa: PLC0415 - as above
 
     played = [(eval_id, index, one) for eval_id, runs in recording.runs.items() for index, one in enumerate(runs)]
     several = len(played) > len(recording.runs)
@@ -82,12 +78,12 @@ def _show(output: Path, recording: Recording, *, as_json: bool) -> NoReturn:
         if one.error
     ]
     turns = sum(len(one.actual) for *_, one in played)
-    told = course_told([one.ending for *_, one in played if one.ending], [done for *_, one in played for done in one.injections])
+    course = circumstances(one for *_, one in played)
     if as_json:
-        click.echo(json.dumps({"file": str(output), "conversations": len(played), "turns": turns, "errors": errors, **told}))
+        click.echo(json.dumps({"file": str(output), "conversations": len(played), "turns": turns, "errors": errors, **course}))
     else:
         click.echo(f"{output}: {counted(len(played), 'conversation')}, {counted(turns, 'turn')}")
-        for line in (*told.values(), *((accounts_of_users(recording.simulating),) if recording.simulating else ())):
+        for line in (*course.values(), *((format_user_usage(recording.simulating),) if recording.simulating else ())):
             click.echo(line)
         for error in errors[:_MOST_ERRORS]:
             click.echo(f"  - {error['label']}: {error['error']}")

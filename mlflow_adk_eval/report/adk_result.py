@@ -12,10 +12,10 @@ from mlflow_adk_eval.evalset import EvalSetResult
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.evalset.recording import RecordedCourse
 from mlflow_adk_eval.evalset.result import FAILED, INFORMATIONAL, NOT_EVALUATED, PASSED, EvalCaseResult, InvocationResult, MetricResult
-from mlflow_adk_eval.results.votes import item_results, votes_by_turn
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, Verdict, Vote
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.table import cell_at
+from mlflow_adk_eval.results.votes import item_results, votes_by_turn
 
 _OF_VERDICT: dict[Verdict, int] = {"passed": PASSED, "failed": FAILED, "undecided": NOT_EVALUATED}
 _DETAILS = {"token_usage_v1": "token_usage_details", "invocation_duration_v1": "duration_details"}

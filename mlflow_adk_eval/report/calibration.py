@@ -10,7 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from mlflow_adk_eval.analysis.calibration.calibration import Calibration, Corrected, Disagreement, Labelled
+from mlflow_adk_eval.analysis.calibration.calibration import Calibration, Disagreement, Labelled
+from mlflow_adk_eval.analysis.calibration.judge_error import Corrected
 
 _MOST_SHOWN = 10
 _HEADINGS = ("labelled", "agreement", "κ", "sensitivity", "specificity", "judge passes", "corrected")

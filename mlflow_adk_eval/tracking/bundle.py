@@ -23,7 +23,7 @@ from mlflow_adk_eval.gating.evidence.integrity import key_of_criterion
 from mlflow_adk_eval.report.adk_result import result_of
 from mlflow_adk_eval.report.html.report import html_of
 from mlflow_adk_eval.report.markdown import note_of
-from mlflow_adk_eval.report.repeats import pass_hat_lines
+from mlflow_adk_eval.report.sentences import pass_hat_lines
 from mlflow_adk_eval.results.repeats import Repeats, table_of_repeats, variance
 from mlflow_adk_eval.results.report import CriterionSummary, Report
 from mlflow_adk_eval.results.table import Table, table_of

@@ -15,17 +15,15 @@ from click.testing import CliRunner, Result
 from mlflow_adk_eval.analysis.calibration.calibration import (
     Calibration,
     CalibrationError,
-    Corrected,
-    JudgeRates,
     Labelled,
     Sample,
     calibration_problems,
     corrected_of,
-    corrected_rate,
     judged_sample,
     load_calibration,
     settings_sha256,
 )
+from mlflow_adk_eval.analysis.calibration.judge_error import Corrected, JudgeRates, corrected_rate
 from mlflow_adk_eval.analysis.calibration.labels import LabelError
 from mlflow_adk_eval.cli.calibrate import calibrate as command
 from mlflow_adk_eval.config.eval_config import load_config

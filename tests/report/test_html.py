@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from mlflow_adk_eval import score
 from mlflow_adk_eval.redact import secrets_of
-from mlflow_adk_eval.report.html.cases import shown_cases
 from mlflow_adk_eval.report.html.chart import WIDTH, chart_of
-from mlflow_adk_eval.report.html.text import LONGEST, _subsequence, differing, rationale_html, words_for
+from mlflow_adk_eval.report.html.page import LONGEST, _subsequence, differing, rationale_html, words_for
+from mlflow_adk_eval.report.html.report import shown_cases
 from mlflow_adk_eval.results.report import CriterionSummary
 from tests.report.pages import ATTACKS, Elements, hostile_page, page, report, visible
 from tests.tracking.small import CONFIG, eval_set, expected_of, many, rooms, turn

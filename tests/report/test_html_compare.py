@@ -7,7 +7,7 @@ import re
 import pytest
 
 from mlflow_adk_eval import score
-from mlflow_adk_eval.analysis.comparison.compare import compared, side_of
+from mlflow_adk_eval.analysis.comparison.compare import compared, compared_run
 from mlflow_adk_eval.report.html.compare import HALF_WIDTH
 from mlflow_adk_eval.tracking.compare import compare
 from tests.analysis.test_comparison import with_set
@@ -29,8 +29,8 @@ def test_the_page_says_what_flipped_and_why() -> None:
     assert "monday → tuesday" in text
     assert "1 now fail 1 to or from undecided of 3 cases in both runs" in text
     assert "Passed before, failed now (1)" in text
-    assert "Turn 1: switch is called with $.room = 'all', before it was 'hall' (expected 'hall')" in text
-    assert "Turn 1: beep({}) is called, which it was not before (the reference has no such call)" in text
+    assert "Turn 1: switch is called with $.room = 'all', was 'hall' (expected 'hall')" in text
+    assert "Turn 1: beep({}) is now called (the reference has no such call)" in text
     assert "Evidence lost or gained (1)" in text
     assert "Turn 2: not evaluated: the agent did not finish: 1 turn took place, and the case asks for 2" in text
     assert "Kept verdict and scores: 1 case, good" in text
@@ -85,7 +85,7 @@ def test_cases_that_kept_their_scores_are_shown_on_demand() -> None:
 def test_a_comparison_too_large_for_a_page_shows_the_flips_and_says_so() -> None:
     names = [f"case_{number:04}" for number in range(2_100)]
     before, after = (with_set(repeated({name: [verdict] for name in names})) for verdict in (PASSED, FAILED))
-    html = page(compared(side_of(before, "before"), side_of(after, "after")))
+    html = page(compared(compared_run(before, "before"), compared_run(after, "after")))
     assert html.count('<details class="case worse">') == 2_000
     assert "100 more cases changed than a page can show" in html
 

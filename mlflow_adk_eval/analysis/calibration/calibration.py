@@ -1,4 +1,9 @@
-"""What people's labels say of a run's judges, kept in a file, and whether it is about the judges of another run."""
+"""What people's labels say of a run's judges, kept in a file, and whether it is about the judges of another run.
+
+A `Calibration` has for each labelled criterion and rubric the counts of right and wrong verdicts, the sample that they came from, and a
+fingerprint of the judge: its parameters and the hash of its settings. `calibration_problems` compares that fingerprint with another run,
+so that the gate never corrects the pass rate of one judge by the errors of another.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +20,6 @@ from mlflow_adk_eval.errors import InputError
 from mlflow_adk_eval.evalset.digest import canonical_json
 from mlflow_adk_eval.evalset.parse import parse, read_text
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome
-
-__all__ = [
-    "Calibration",
-    "Corrected",
-    "CriterionCalibration",
-    "Disagreement",
-    "JudgeRates",
-    "Labelled",
-    "Sample",
-    "calibration_problems",
-    "corrected_of",
-    "corrected_rate",
-    "judged_sample",
-    "load_calibration",
-    "settings_sha256",
-]
 
 Count = Annotated[int, Field(ge=0, strict=True)]
 Effect = Annotated[float, Field(ge=1, allow_inf_nan=False)]

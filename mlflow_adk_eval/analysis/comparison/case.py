@@ -1,4 +1,8 @@
-"""A case in both runs: whether its verdict flipped, and why."""
+"""A case in both runs: whether its verdict flipped, and why.
+
+`case_change` is made of the verdicts of all runs of the case on both sides, and of two of these runs that show best what changed. For each
+deciding criterion whose score is another, `causes` finds reasons turn by turn; the turn that did most for the change comes first.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
-from mlflow_adk_eval.analysis.comparison.causes import Cause, Place, causes_of, shortened
-from mlflow_adk_eval.analysis.comparison.side import Side
-from mlflow_adk_eval.analysis.comparison.turn import CellChange, TurnChange, outcomes_differ, turn_changes
+from mlflow_adk_eval.analysis.comparison.causes import Cause, ChangedCell, causes_of, shortened
+from mlflow_adk_eval.analysis.comparison.runs import ComparedRun
+from mlflow_adk_eval.analysis.comparison.turns import CellChange, TurnChange, outcomes_differ, turn_changes
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, Verdict
 
 Flip = Literal["worse", "better", "undecided", "flaky", "none"]
@@ -37,12 +41,8 @@ class CriterionChange:
     @property
     def crossed(self) -> bool:
         """Whether it stands in the way of one run only: what is no part of a run does not."""
-        before, after = (True if outcome is None else passed for outcome, passed in self._ends)
-        return before is not after
-
-    @property
-    def _ends(self) -> tuple[tuple[Outcome | None, bool | None], ...]:
-        return (self.before, self.passed_before), (self.after, self.passed_after)
+        before = True if self.before is None else self.passed_before
+        return before is not (True if self.after is None else self.passed_after)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ class CaseChange:
                 yield criterion, cause
 
 
-def case_change(sides: tuple[Side, Side], eval_id: str) -> CaseChange:
+def case_change(sides: tuple[ComparedRun, ComparedRun], eval_id: str) -> CaseChange:
     """Return what became of a case that both sides have results of."""
     before, after = (side.verdicts(eval_id) for side in sides)
     flip = flip_of(before, after)
@@ -127,8 +127,8 @@ def _pair(before: Sequence[CaseResult], after: Sequence[CaseResult], flip: Flip)
     better, worse = (1, 0) if rose else (0, 1)
 
     def badness(pair: tuple[CaseResult, CaseResult]) -> tuple[bool, bool, bool]:
-        told = pair[better].verdict == "passed" and pair[worse].verdict != "passed"
-        return flip != "none" and not told, flip != "none" and pair[0].verdict == pair[1].verdict, pair[0].run_index != pair[1].run_index
+        shown = pair[better].verdict == "passed" and pair[worse].verdict != "passed"
+        return flip != "none" and not shown, flip != "none" and pair[0].verdict == pair[1].verdict, pair[0].run_index != pair[1].run_index
 
     return min(product(before, after), key=badness)
 
@@ -136,11 +136,13 @@ def _pair(before: Sequence[CaseResult], after: Sequence[CaseResult], flip: Flip)
 def _errors(pair: tuple[CaseResult, CaseResult], turns: Sequence[TurnChange]) -> Iterator[Cause]:
     before, after = (f"the agent did not finish: {shortened(case.error)}" if case.error else "" for case in pair)
     if bool(before) != bool(after):
-        where = next((turn.index for turn in turns if any(done and done.error for done in (turn.before, turn.after))), None)
+        where = next((turn.index for turn in turns if any(side and side.error for side in (turn.before, turn.after))), None)
         yield Cause(kind="error", turn=where, before=before, after=after)
 
 
-def _criteria(sides: tuple[Side, Side], pair: tuple[CaseResult, CaseResult], turns: Sequence[TurnChange]) -> Iterator[CriterionChange]:
+def _criteria(
+    sides: tuple[ComparedRun, ComparedRun], pair: tuple[CaseResult, CaseResult], turns: Sequence[TurnChange]
+) -> Iterator[CriterionChange]:
     """Yield the deciding criteria whose result changed."""
     left, right = ({result.criterion: result for result in case.results if result.decides} for case in pair)
     for name in dict.fromkeys([*right, *left]):
@@ -166,13 +168,13 @@ def _criterion(name: str, was: CriterionResult | None, now: CriterionResult | No
 
 
 def _explained(
-    change: CriterionChange, sides: tuple[Side, Side], pair: tuple[CaseResult, CaseResult], turns: Sequence[TurnChange]
+    change: CriterionChange, sides: tuple[ComparedRun, ComparedRun], pair: tuple[CaseResult, CaseResult], turns: Sequence[TurnChange]
 ) -> CriterionChange:
     found = list(_thresholds(change))
     cells = [(turn, cell) for turn in turns for cell in turn.cells if cell.criterion == change.criterion and cell.differs]
     for turn, cell in sorted(cells, key=lambda one: _weight(one[1], change)):
-        alike = all(one.same_deeds for one in turns[: turn.index])
-        found += causes_of(Place(sides=sides, pair=pair, turn=turn, cell=cell, alike_until=alike))
+        alike = all(one.same_behaviour for one in turns[: turn.index])
+        found += causes_of(ChangedCell(sides=sides, pair=pair, turn=turn, cell=cell, alike_until=alike))
     return replace(change, causes=tuple(found))
 
 
