@@ -191,8 +191,8 @@ def test_a_model_that_plays_users_and_is_out_of_order_is_a_failed_run() -> None:
     undecided = replace(undecided, cases=(*undecided.cases, *report_of("goal").cases))
     gone = replace(undecided, simulating=replace(USERS, outage="503 for 60 s"))
     assert (exit_code(undecided), exit_code(gone)) == (2, 3)
-    assert "a model that plays users was out of order and was given up: 503 for 60 s" in "\n".join(terminal(gone))
-    assert "**Attention**: a model that plays users was out of order" in note_of(gone)
+    assert "a model that simulates users was out of order and was given up: 503 for 60 s" in "\n".join(terminal(gone))
+    assert "**Attention**: a model that simulates users was out of order" in note_of(gone)
 
 
 @pytest.mark.parametrize(

@@ -240,18 +240,18 @@ def settings_sha256(config: EvalConfig, criterion: str) -> str:
 
 def judged_sample(cases: Iterable[CaseResult], criterion: str, level: Level = "turn") -> Sample:
     """Return what the judge of a criterion said of all cells of these cases, or of the cases themselves."""
-    said: dict[str, list[bool]] = {}
+    verdicts: dict[str, list[bool]] = {}
     unscored = 0
     for case in cases:
         for result in case.results:
             reached = [result.reached(one) for one in outcomes_of(result, level).values()] if result.criterion == criterion else []
-            said.setdefault(case.eval_id, []).extend(one for one in reached if one is not None)
+            verdicts.setdefault(case.eval_id, []).extend(one for one in reached if one is not None)
             unscored += reached.count(None)
     return Sample(
-        passed=sum(map(sum, said.values())),
-        judged=sum(map(len, said.values())),
+        passed=sum(map(sum, verdicts.values())),
+        judged=sum(map(len, verdicts.values())),
         unscored=unscored,
-        design_effect=design_effect(said.values()),
+        design_effect=design_effect(verdicts.values()),
     )
 
 

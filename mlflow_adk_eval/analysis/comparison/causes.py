@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from mlflow_adk_eval.analysis.comparison.runs import ComparedRun
+from mlflow_adk_eval.analysis.comparison.runs import ComparedRun, Sides
 from mlflow_adk_eval.analysis.comparison.turns import CallChange, CellChange, TurnChange
 from mlflow_adk_eval.config.criteria import (
     CriterionSettings,
@@ -192,7 +192,7 @@ _STATE = re.compile(r"^- `(?P<path>[^`\n]+)`: expected (?P<wanted>.*), got (?P<f
 class ChangedCell:
     """A cell whose score changed, in both runs, with what was done there."""
 
-    sides: tuple[ComparedRun, ComparedRun]
+    sides: Sides
     pair: tuple[CaseResult, CaseResult]
     turn: TurnChange
     cell: CellChange

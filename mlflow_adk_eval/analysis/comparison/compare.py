@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 FLIPS: tuple[Flip, ...] = ("worse", "better", "undecided", "flaky")
-"""In the order in which they are told."""
+"""In the order in which pages list them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mlflow_adk_eval.analysis.comparison.runs import ComparedRun
+from mlflow_adk_eval.analysis.comparison.runs import Sides
 from mlflow_adk_eval.analysis.stats import compare_paired, holm
 from mlflow_adk_eval.config.eval_config import SETTINGS, EvalConfig
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult
@@ -31,14 +31,14 @@ class Delta:
     name: str
     decides: bool
     greater_is_better: bool
-    cases: int
+    cases: int = 0
     """Those with a value in both runs; the numbers below are of these."""
-    only_before: int
+    only_before: int = 0
     """Cases with a value in the first run only."""
-    only_after: int
-    neither: int
+    only_after: int = 0
+    neither: int = 0
     """Cases that have the criterion and no value in either run."""
-    partial: int
+    partial: int = 0
     """Cases in which some of the repeated runs have no value."""
     before: float | None = None
     after: float | None = None
@@ -72,7 +72,7 @@ class Delta:
         return (self.difference > 0) is self.greater_is_better if self.difference else None
 
 
-def deltas_of(sides: tuple[ComparedRun, ComparedRun], eval_ids: Sequence[str], confidence: float) -> tuple[Delta, ...]:
+def deltas_of(sides: Sides, eval_ids: Sequence[str], confidence: float) -> tuple[Delta, ...]:
     """Return the share of passed case runs, then every criterion in the order of the second run, for the cases `eval_ids`."""
     names = dict.fromkeys([*sides[1].criteria, *sides[0].criteria])
     found = [_of_criterion(name, sides, eval_ids, confidence) for name in names]
@@ -89,34 +89,27 @@ def _adjusted(deltas: Sequence[Delta]) -> Iterator[Delta]:
         yield delta if delta.p_value is None else replace(delta, p_adjusted=next(adjusted))
 
 
-def _pass_rate(sides: tuple[ComparedRun, ComparedRun], eval_ids: Sequence[str], confidence: float) -> Delta:
+def _pass_rate(sides: Sides, eval_ids: Sequence[str], confidence: float) -> Delta:
     before, after = ({name: [float(verdict == "passed") for verdict in side.verdicts(name)] for name in eval_ids} for side in sides)
-    blank = Delta(name=CASE_RATE, decides=True, greater_is_better=True, cases=0, only_before=0, only_after=0, neither=0, partial=0)
-    return _filled(blank, before, after, confidence, (0.0, 1.0))
+    return _filled(Delta(name=CASE_RATE, decides=True, greater_is_better=True), before, after, confidence, (0.0, 1.0))
 
 
-def _of_criterion(name: str, sides: tuple[ComparedRun, ComparedRun], eval_ids: Sequence[str], confidence: float) -> Delta:
+def _of_criterion(name: str, sides: Sides, eval_ids: Sequence[str], confidence: float) -> Delta:
     results = [{eval_id: _results(side.cases[eval_id], name) for eval_id in eval_ids} for side in sides]
     values = [{eval_id: known for eval_id, found in side.items() if (known := _known(found))} for side in results]
     planned = {eval_id for side in results for eval_id, found in side.items() if found}
     every = [result for side in results for found in side.values() for result in found]
     short = (eval_id for side in results for eval_id, found in side.items() if len(_known(found)) not in (0, len(found)))
-    return _filled(
-        Delta(
-            name=name,
-            decides=any(result.decides for result in every),
-            greater_is_better=every[0].greater_is_better if every else True,
-            cases=0,
-            only_before=len(values[0].keys() - values[1]),
-            only_after=len(values[1].keys() - values[0]),
-            neither=len(planned - values[0].keys() - values[1].keys()),
-            partial=len(set(short)),
-        ),
-        values[0],
-        values[1],
-        confidence,
-        _bounds(sides[1].config, name),
+    counted = Delta(
+        name=name,
+        decides=any(result.decides for result in every),
+        greater_is_better=every[0].greater_is_better if every else True,
+        only_before=len(values[0].keys() - values[1]),
+        only_after=len(values[1].keys() - values[0]),
+        neither=len(planned - values[0].keys() - values[1].keys()),
+        partial=len(set(short)),
     )
+    return _filled(counted, values[0], values[1], confidence, _bounds(sides[1].config, name))
 
 
 def _results(runs: Mapping[int, CaseResult], name: str) -> list[CriterionResult]:

@@ -69,6 +69,10 @@ class ComparedRun:
         return criteria_of(self.config, (case for runs in self.cases.values() for case in runs.values()))
 
 
+Sides = tuple[ComparedRun, ComparedRun]
+"""The run before and the run after."""
+
+
 def compared_run(report: Report, name: str, rows: Rows | None = None) -> ComparedRun:
     """Return a report, logged or not, as one side of a comparison.
 
@@ -164,12 +168,12 @@ class Difference:
     """Whether comparing such runs is what a comparison is for: another agent."""
 
 
-def differences_of(sides: tuple[ComparedRun, ComparedRun]) -> tuple[Difference, ...]:
+def differences_of(sides: Sides) -> tuple[Difference, ...]:
     """Return what the runs differ in: the agent first, then what makes scores hard to compare."""
     return (*_fact_differences(sides), *_config_differences(sides))
 
 
-def _fact_differences(sides: tuple[ComparedRun, ComparedRun]) -> Iterator[Difference]:
+def _fact_differences(sides: Sides) -> Iterator[Difference]:
     before, after = ({**side.facts, **_eval_set_facts(side)} for side in sides)
     for name in dict.fromkeys([*after, *before]):
         known = name in _ABSENT_MEANS or (name in before and name in after)
@@ -178,7 +182,7 @@ def _fact_differences(sides: tuple[ComparedRun, ComparedRun]) -> Iterator[Differ
             yield Difference(about=name, before=before.get(name, ""), after=after.get(name, ""), intended=intended)
 
 
-def _config_differences(sides: tuple[ComparedRun, ComparedRun]) -> Iterator[Difference]:
+def _config_differences(sides: Sides) -> Iterator[Difference]:
     before, after = (canonical(side.config.to_json()) for side in sides)
     for found in islice(differences(after, before), _MOST_PLACES):
         yield Difference(about=f"Config {found.path}", before=found.expected, after=found.actual)
@@ -196,7 +200,7 @@ class Pairing:
     """Cases of both eval sets that are not the same case any more: other user turns or expectations."""
 
 
-def pairing_of(sides: tuple[ComparedRun, ComparedRun]) -> Pairing:
+def pairing_of(sides: Sides) -> Pairing:
     """Return which cases both runs have results of, and are the same case in both."""
     before, after = ({case.eval_id: case for case in side.eval_set.eval_cases if case.eval_id in side.cases} for side in sides)
     both = [name for name in after if name in before]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
 from typing import Any, Literal
 
-from mlflow_adk_eval.analysis.comparison.runs import ComparedRun, Row
+from mlflow_adk_eval.analysis.comparison.runs import Row, Sides
 from mlflow_adk_eval.criteria.text.alignment import Difference, Step, align, differences, same_call
 from mlflow_adk_eval.evalset import FunctionCall
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored
@@ -221,7 +221,7 @@ def outcomes_differ(before: Outcome | None, after: Outcome | None) -> bool:
     return type(before) is not type(after)
 
 
-def turn_changes(sides: tuple[ComparedRun, ComparedRun], pair: tuple[CaseResult, CaseResult]) -> tuple[TurnChange, ...]:
+def turn_changes(sides: Sides, pair: tuple[CaseResult, CaseResult]) -> tuple[TurnChange, ...]:
     """Return every turn of a case run of each side, by index."""
     before, after = ([*side.rows.get((case.eval_id, case.run_index), ())] for side, case in zip(sides, pair, strict=True))
     return tuple(_turn(index, left, right, pair) for index, (left, right) in enumerate(zip_longest(before, after)))

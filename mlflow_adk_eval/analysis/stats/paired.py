@@ -26,7 +26,7 @@ _PAIR = 2
 _DIGITS = 9
 """Differences that are alike to so many decimals are one."""
 _AT_MOST = 0.25
-"""What a difference of the whole range counts, in cases, where it is to be said how far cases differ that have not been seen to."""
+"""How many cases a difference of the whole range counts as, when the spread of cases that were not seen to differ is estimated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """A comparison of two runs as one HTML file, which needs nothing else and runs no script.
 
 The page is made of the same words as the view in a terminal (`comparison`). What needs work in Python is prepared here: the picture of each
-interval, the groups of cases that are shown, which causes were told already, and what a turn looks like in both runs. Flipped cases come
+interval, the groups of cases that are shown, which causes are listed already, and what a turn looks like in both runs. Flipped cases come
 first; from `MOST_TURNS` turns on the rest is only counted.
 """
 
