@@ -30,7 +30,7 @@ HEADINGS: dict[Flip, str] = {
 _COUNTS: dict[Flip, tuple[str, str]] = {
     "worse": ("now fails", "now fail"),
     "better": ("now passes", "now pass"),
-    "undecided": ("changed to or from undecided",) * 2,
+    "undecided": ("changed to or from undecided", "changed to or from undecided"),
     "flaky": ("is flaky, with a different pass rate", "are flaky, with a different pass rate"),
 }
 _MOST_NAMED = 20

@@ -102,10 +102,12 @@ class HasCourse(Protocol):
     @property
     def ending(self) -> Ending | None:
         """Why the simulated user ended it."""
+        ...
 
     @property
     def injections(self) -> tuple[Injection, ...]:
         """What the tool environment did."""
+        ...
 
 
 def circumstances(cases: Iterable[HasCourse], judging: JudgeUsage | None = None, simulating: JudgeUsage | None = None) -> dict[str, str]:

@@ -51,7 +51,7 @@ class CaseLine:
         ending = Ending(**value["ending"]) if value["ending"] else None
         injections = tuple(Injection(**injection) for injection in value["injections"])
         scores = tuple(ScoreLine(**score) for score in value["scores"])
-        made = {"reasons": tuple(value["reasons"]), "scores": scores, "ending": ending, "injections": injections}
+        made: dict[str, Any] = {"reasons": tuple(value["reasons"]), "scores": scores, "ending": ending, "injections": injections}
         return cls(**{**value, **made})
 
 

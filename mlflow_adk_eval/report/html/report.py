@@ -67,7 +67,7 @@ def html_of(report: Report, *, title: str, facts: Mapping[str, str], secrets: Ma
 
 def _share(report: Report) -> str:
     """Return how many cases came to each verdict, as part of a sentence."""
-    verdicts = [case.verdict for case in report.cases]
+    verdicts: list[Verdict] = [case.verdict for case in report.cases]
     others = (f", {verdicts.count(verdict):,} {verdict}" for verdict in _ORDER[:2] if verdict in verdicts)
     return format_share(verdicts, report.num_runs) + "".join(others)
 
