@@ -49,7 +49,7 @@ def headline(found: Comparison) -> str:
         return "The runs have no case in common"
     flips = ", ".join(format_counts(found).values())
     both = f"{counted(len(found.cases), 'case')} in both runs"
-    return f"Of {both}, {flips}" if flips else f"No verdict flipped among {both}"
+    return f"Of {both}, {flips}" if flips else f"No verdict flipped ({both})"
 
 
 def format_pairing(found: Comparison) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ def test_what_else_differs_is_said_before_the_scores() -> None:
     text = visible(page(compare(lax, strict)))
     assert "Not only the agent differs, so it may not be the cause of every change below:" in text
     assert text.index("Config $.criteria.response_match_score.threshold: 0.5 → 0.8") < text.index("Scores")
-    assert "No verdict flipped of 1 case in both runs" in text
+    assert "No verdict flipped (1 case in both runs)" in text
 
 
 def test_cases_without_a_partner_are_named() -> None:

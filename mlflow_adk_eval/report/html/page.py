@@ -61,15 +61,14 @@ def template(name: str) -> Template:
 def _environment() -> Environment:
     loader = PackageLoader("mlflow_adk_eval.report.html")
     found = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    found.globals.update(
-        {name: value for name, value in vars(sentences).items() if not name.startswith("_")}, explanation_of=explanation_of
-    )
+    known: Any = found.globals  # jinja2 types it by what it holds at first
+    known.update({name: value for name, value in vars(sentences).items() if not name.startswith("_")}, explanation_of=explanation_of)
     found.tests.update(scored=_is_scored)
     return found
 
 
-def _is_scored(outcome: object) -> bool:
-    return isinstance(outcome, Scored)
+def _is_scored(value: Any) -> bool:
+    return isinstance(value, Scored)
 
 
 @cache
