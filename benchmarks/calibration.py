@@ -17,12 +17,12 @@ import numpy as np
 from numpy.random import Generator, default_rng
 from numpy.typing import NDArray
 
-from mlflow_adk_eval.analysis.calibration.agreement import kappa
 from mlflow_adk_eval.analysis.calibration.judge_error import (
     Corrected,
     JudgeRates,
     corrected_rate,
     design_effect,
+    kappa,
     wilson,
 )
 

@@ -1,1 +1,5 @@
-"""Statistics, calibration and comparison of what was evaluated. Pure: it reads nothing and writes nothing."""
+"""What follows from results: statistics, the calibration of judges, and the comparison of two runs.
+
+Pure: nothing here reads or writes anything. The gate, the planner and the pages all call the same functions, so that a number never depends
+on who asked for it. `stats` knows cases and values only; `calibration` and `comparison` know reports.
+"""

@@ -39,10 +39,10 @@ def compare_command(  # noqa: PLR0913 - as many as there are options
     evidence of a run cannot be trusted; 64: there is no such run, or an option is wrong.
     """
     from mlflow_adk_eval.redact import secrets_of  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.report.comparison import comparison_view  # noqa: PLC0415
     from mlflow_adk_eval.report.console import console  # noqa: PLC0415
-    from mlflow_adk_eval.report.console_compare import comparison_view  # noqa: PLC0415
     from mlflow_adk_eval.report.html.compare import compare_html  # noqa: PLC0415
-    from mlflow_adk_eval.report.html.text import words_for  # noqa: PLC0415
+    from mlflow_adk_eval.report.html.page import words_for  # noqa: PLC0415
     from mlflow_adk_eval.tracking.compare import compare, log_comparison  # noqa: PLC0415
 
     check_output(output, force=force)

@@ -107,9 +107,9 @@ def _promote(evaluated: tuple[Report, str], project: Path, store: str) -> Decisi
 def _compare(good: tuple[Report, str], bad: tuple[Report, str], store: str) -> str:
     """Tell what changed from one run to the other; return where MLflow shows it, from ``#`` on."""
     from mlflow_adk_eval.redact import secrets_of  # noqa: PLC0415
-    from mlflow_adk_eval.report.console_compare import comparison_view  # noqa: PLC0415
+    from mlflow_adk_eval.report.comparison import comparison_view  # noqa: PLC0415
     from mlflow_adk_eval.report.html.compare import compare_html  # noqa: PLC0415
-    from mlflow_adk_eval.report.html.text import words_for  # noqa: PLC0415
+    from mlflow_adk_eval.report.html.page import words_for  # noqa: PLC0415
     from mlflow_adk_eval.tracking.compare import compare, log_comparison  # noqa: PLC0415
 
     before, after = good[0].run_id or "", bad[0].run_id or ""

@@ -51,8 +51,8 @@ def show_report(report: Report, *, detailed: bool, as_json: bool, extra: Mapping
         extra: what else came of it, by name; ``None`` values are not printed as text.
         hint: what to do next; empty where there is nothing.
     """
-    from mlflow_adk_eval.report.console import console, report_view  # noqa: PLC0415 - `--help` stays fast
-    from mlflow_adk_eval.report.markdown import exit_code  # noqa: PLC0415
+    from mlflow_adk_eval.report.ci import exit_code  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.report.console import console, report_view  # noqa: PLC0415
 
     if as_json:
         print_json(_report_json(report) | dict(extra or {}))
@@ -106,23 +106,22 @@ def show_decision(
     """
     from dataclasses import asdict  # noqa: PLC0415
 
-    from mlflow_adk_eval.report.console import console, decision_view  # noqa: PLC0415 - `--help` stays fast
-    from mlflow_adk_eval.report.decisions import decision_summary, junit_of  # noqa: PLC0415
-    from mlflow_adk_eval.report.github import annotations_of, on_github, quoted, quoted_json  # noqa: PLC0415
-    from mlflow_adk_eval.report.markdown import EXIT_CODES, append_step_summary, plain  # noqa: PLC0415
+    from mlflow_adk_eval.report import ci  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.report.console import console, decision_view  # noqa: PLC0415
+    from mlflow_adk_eval.report.markdown import decision_summary, plain  # noqa: PLC0415
 
-    with nullcontext() if as_json else quoted(click.echo):
+    with nullcontext() if as_json else ci.quoted(click.echo):
         if as_json:
-            click.echo(quoted_json(asdict(decision) | dict(extra or {})))
+            click.echo(ci.quoted_json(asdict(decision) | dict(extra or {})))
         else:
             console().print(decision_view(decision))
             click.echo(outcome) if outcome else None
     page = decision_summary(decision, title) + (f"\n{plain(outcome)}\n" if outcome else "")
-    append_step_summary(page)
+    ci.append_step_summary(page)
     if summary is not None:
         write_file(summary, page)
     if junit is not None:
-        write_file(junit, junit_of(decision))
-    for line in annotations_of(decision) if on_github() else ():
+        write_file(junit, ci.junit_of(decision))
+    for line in ci.annotations_of(decision) if ci.on_github() else ():
         click.echo(line, err=True)
-    sys.exit(EXIT_CODES[decision.verdict])
+    sys.exit(ci.EXIT_CODES[decision.verdict])

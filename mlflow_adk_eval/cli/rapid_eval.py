@@ -72,7 +72,7 @@ def serve(*, host: str, port: int, token: str, max_body: int, concurrency: int, 
     from mlflow_adk_eval.criteria.rapid.evaluate import Voting  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.integrations.rapid_server import server  # noqa: PLC0415
     from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup  # noqa: PLC0415
-    from mlflow_adk_eval.report.sentences import accounts  # noqa: PLC0415
+    from mlflow_adk_eval.report.sentences import format_judge_usage  # noqa: PLC0415
 
     given = _evaluator(options)
     setup = judge_setup(**{name: given[name] for name in JudgeArgs.__annotations__})
@@ -84,7 +84,7 @@ def serve(*, host: str, port: int, token: str, max_body: int, concurrency: int, 
         ledger=given["ledger"],
         ready=_ready,
     )
-    click.echo(accounts(usage), err=True) if usage and usage.calls else None
+    click.echo(format_judge_usage(usage), err=True) if usage and usage.calls else None
 
 
 def _evaluator(options: dict[str, Any]) -> dict[str, Any]:

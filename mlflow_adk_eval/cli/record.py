@@ -65,7 +65,7 @@ def _commit() -> str:
 
 
 def _show(output: Path, recording: Recording, *, as_json: bool) -> NoReturn:
-    from mlflow_adk_eval.report.sentences import accounts_of_users, counted, course_told  # noqa: PLC0415 - as above
+    from mlflow_adk_eval.report.sentences import circumstances, counted, format_user_usage  # noqa: PLC0415 - as above
 
     conversations = [(eval_id, index, one) for eval_id, runs in recording.runs.items() for index, one in enumerate(runs)]
     repeated = len(conversations) > len(recording.runs)
@@ -75,13 +75,12 @@ def _show(output: Path, recording: Recording, *, as_json: bool) -> NoReturn:
         if one.error
     ]
     turns = sum(len(one.actual) for *_, one in conversations)
-    endings = [one.ending for *_, one in conversations if one.ending]
-    told = course_told(endings, [done for *_, one in conversations for done in one.injections])
+    course = circumstances(one for *_, one in conversations)
     if as_json:
-        print_json({"file": str(output), "conversations": len(conversations), "turns": turns, "errors": errors, **told})
+        print_json({"file": str(output), "conversations": len(conversations), "turns": turns, "errors": errors, **course})
     else:
-        lines = [f"{output}: {counted(len(conversations), 'conversation')}, {counted(turns, 'turn')}", *told.values()]
-        lines += [accounts_of_users(recording.simulating)] if recording.simulating else []
+        lines = [f"{output}: {counted(len(conversations), 'conversation')}, {counted(turns, 'turn')}", *course.values()]
+        lines += [format_user_usage(recording.simulating)] if recording.simulating else []
         lines += [f"  - {error['label']}: {error['error']}" for error in errors[:_MOST_ERRORS]]
         lines += [f"  - and {len(errors) - _MOST_ERRORS} more"] if len(errors) > _MOST_ERRORS else []
         click.echo("\n".join(lines))

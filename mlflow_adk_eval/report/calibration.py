@@ -1,4 +1,8 @@
-"""What a calibration comes to: its numbers with their intervals, as JSON and in a terminal."""
+"""A calibration of judges against people: its numbers with their intervals, as JSON and in a terminal.
+
+`_measures` computes each rate with its interval once; `calibration_json` writes them for programs, `calibration_view` for people. Both also
+list where judge and people disagree, and `remarks` says what the numbers do not: too few labels, biased labels, unscored cells.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from mlflow_adk_eval.analysis.calibration.calibration import Calibration, Corrected, Disagreement, Labelled
+from mlflow_adk_eval.analysis.calibration.calibration import Calibration, Disagreement, Labelled
+from mlflow_adk_eval.analysis.calibration.judge_error import Corrected, JudgeRates
+from mlflow_adk_eval.report.sentences import counted
 
 _MOST_SHOWN = 10
 _HEADINGS = ("labelled", "agreement", "κ", "sensitivity", "specificity", "judge passes", "corrected")
@@ -33,15 +39,17 @@ def _derived(found: Labelled, confidence: float) -> dict[str, Any]:
     rates, corrected = found.rates, found.corrected(confidence=confidence)
     return {
         "labelled": rates.labelled,
-        "agreement": _bounded(rates.agreement, rates.agreement_interval(confidence)),
-        "kappa": _bounded(rates.kappa, rates.kappa_interval(confidence)),
-        "sensitivity": _bounded(rates.sensitivity, rates.sensitivity_interval(confidence)),
-        "specificity": _bounded(rates.specificity, rates.specificity_interval(confidence)),
+        **{name: _bounded(*measure) for name, measure in _measures(rates, confidence).items()},
         "judge_pass_rate": found.sample.rate,
         "corrected": None if isinstance(corrected, str) else _bounded(corrected.value, (corrected.low, corrected.high)),
         "not_corrected": corrected if isinstance(corrected, str) else None,
         "labels_wanted": {"pass": rates.passes_wanted(confidence), "fail": rates.failures_wanted(confidence)},
     }
+
+
+def _measures(rates: JudgeRates, confidence: float) -> dict[str, tuple[float | None, Interval]]:
+    names = ("agreement", "kappa", "sensitivity", "specificity")
+    return {name: (getattr(rates, name), getattr(rates, f"{name}_interval")(confidence)) for name in names}
 
 
 def _bounded(value: float | None, interval: Interval) -> dict[str, float] | None:
@@ -59,8 +67,7 @@ def calibration_view(calibration: Calibration, confidence: float = 0.95) -> Rend
 
 def _table(calibration: Calibration, confidence: float) -> Table:
     labels, runs = calibration.labels, len(calibration.runs)
-    where = "1 run" if runs == 1 else f"{runs} runs"
-    title = f"Judges against people: {labels.count} labels of {where}, intervals of {confidence:.0%}"
+    title = f"Judges against people: {counted(labels.count, 'label')} of {counted(runs, 'run')}, {confidence:.0%} intervals"
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("criterion", overflow="fold")
     for heading in _HEADINGS:
@@ -74,11 +81,12 @@ def _table(calibration: Calibration, confidence: float) -> Table:
 
 def _cells(found: Labelled, confidence: float) -> Iterator[str]:
     rates, corrected = found.rates, found.corrected(confidence=confidence)
+    measures = _measures(rates, confidence)
     yield str(rates.labelled)
-    yield _percent(rates.agreement, rates.agreement_interval(confidence))
-    yield _number(rates.kappa, rates.kappa_interval(confidence))
-    yield _percent(rates.sensitivity, rates.sensitivity_interval(confidence), f"{rates.true_passes}/{rates.passes}")
-    yield _percent(rates.specificity, rates.specificity_interval(confidence), f"{rates.true_failures}/{rates.failures}")
+    yield _percent(*measures["agreement"])
+    yield _number(*measures["kappa"])
+    yield _percent(*measures["sensitivity"], f"{rates.true_passes}/{rates.passes}")
+    yield _percent(*measures["specificity"], f"{rates.true_failures}/{rates.failures}")
     yield _percent(found.sample.rate, None, f"{found.sample.passed}/{found.sample.judged}")
     yield _percent(corrected.value, (corrected.low, corrected.high)) if isinstance(corrected, Corrected) else "–"
 
@@ -110,38 +118,34 @@ def _remarks(found: Labelled, confidence: float) -> Iterator[str]:
     if isinstance(corrected, str):
         yield f"no corrected pass rate: {corrected}"
     wanted = [(rates.passes_wanted(confidence), "pass", "sensitivity"), (rates.failures_wanted(confidence), "fail", "specificity")]
-    more = [f"{count} more of cells that people {verb} (for the {what})" for count, verb, what in wanted if count]
+    more = [f"{count:,} more cells that people {verb} (for the {what})" for count, verb, what in wanted if count]
     if more:
-        yield f"labels for an interval of ±0.1: about {' and '.join(more)}"
+        yield f"for intervals of ±0.1, label about {' and '.join(more)}"
     if found.unscored:
-        yield f"{_counted(found.unscored, 'labelled cell')} without a score of the judge, left out"
+        yield f"{counted(found.unscored, 'labelled cell')} without a score from the judge, left out"
     if people := found.people:
         alpha = "" if people.alpha is None else f", Krippendorff's α {people.alpha:.2f}"
-        tied = f"; {_counted(people.tied, 'cell')} left out, as neither side had more labels" if people.tied else ""
+        tied = f"; {counted(people.tied, 'cell')} left out, as neither side had more labels" if people.tied else ""
         yield (
-            f"several people labelled {_counted(people.cells, 'cell')} and disagree on {people.disputed}"
+            f"several people labelled {counted(people.cells, 'cell')} and disagree on {people.disputed}"
             f" ({people.agreement:.0%} of all pairs of labels agree{alpha}){tied}"
         )
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"1 {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _disagreements(found: tuple[Disagreement, ...]) -> Iterator[RenderableType]:
     if not found:
         return
-    table = Table(title="Where judge and people disagree, the most certain first", title_justify="left", title_style="bold")
+    table = Table(title="Where judge and people disagree, most certain first", title_justify="left", title_style="bold")
     for heading in ("case", "turn", "criterion", "judge", "people"):
         table.add_column(heading, overflow="fold")
     for one in found[:_MOST_SHOWN]:
-        table.add_row(*map(escape, _told(one)))
+        table.add_row(*map(escape, _disagreement_cells(one)))
     yield table
     if len(found) > _MOST_SHOWN:
         yield Text(f"  - and {len(found) - _MOST_SHOWN} more; --json lists them all", style="dim")
 
 
-def _told(one: Disagreement) -> tuple[str, str, str, str, str]:
+def _disagreement_cells(one: Disagreement) -> tuple[str, str, str, str, str]:
     verdict = "pass" if one.judge_passed else "fail"
     return (
         one.eval_id + (f" (run {one.run_index + 1})" if one.run_index else ""),

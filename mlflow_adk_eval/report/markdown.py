@@ -1,76 +1,123 @@
-"""Results as Markdown for a page that somebody else renders, such as the summary of a job of GitHub Actions."""
+"""Results as Markdown for pages that somebody else renders: the note of a run in MLflow, and the summary of a CI job.
+
+Three pages share one set of helpers: `note_of` stands on the front of an MLflow run, `step_summary` in the summary of a job that ran
+tests, and `decision_summary` in that of a job that asked the gate. The first is made of a report; the second of `CaseLine`s, since tests
+run in several processes that send each other lines and not conversations.
+
+Every text of others passes through `plain` exactly once, where it is put into the page. MLflow's page gets backslashes, which stay
+readable where the note is read as text; GitHub's gets character references, since it also acts on mentions, issue numbers and formulas.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
 
-from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.report.repeats import flaky_told, pass_hat_lines, ranges_told, rates_told
-from mlflow_adk_eval.report.sentences import outages_of, told, told_of
-from mlflow_adk_eval.report.tally import CaseLine, CriterionTotals, flaky_of, totals, verdict_of
-from mlflow_adk_eval.results.outcomes import CaseResult, Verdict
+from mlflow_adk_eval.report.sentences import (
+    circumstances,
+    format_flaky,
+    format_number,
+    format_outages,
+    format_ranges,
+    format_run_rates,
+    format_share,
+    format_threshold,
+    pass_hat_lines,
+)
+from mlflow_adk_eval.report.tally import CaseLine, CriterionTotals, flaky_of, totals
+from mlflow_adk_eval.results.decision import Check, Decision
+from mlflow_adk_eval.results.outcomes import CaseResult, verdict_of
 from mlflow_adk_eval.results.report import CriterionSummary, Report
 from mlflow_adk_eval.results.usage import JudgeUsage
 
-_NOTE_MAX_CASES = 10
-_MAX_FLAKY = 10
-_NOTE_MAX_REASON = 300
-_MAX_CRITERIA = 40
+T = TypeVar("T")
 
-EXIT_CODES: dict[Verdict, int] = {"passed": 0, "failed": 1, "undecided": 2}
-"""What the command line returns for a verdict."""
-_RUN_FAILED = 3
+MARKS = {"passed": "✅", "failed": "❌", "undecided": "⚠️"}
+"""What stands before a verdict."""
+_FOR_MLFLOW = str.maketrans({char: f"\\{char}" for char in "\\|*`[]<>#"})
+_FOR_GITHUB = str.maketrans({char: f"&#{ord(char)};" for char in "\\`*_{}[]<>()#|~$&!@:"})
+"""What Markdown, a table of it, HTML or GitHub's formulas, links and mentions could begin or end with."""
+_MAX_FLAKY, _MAX_CRITERIA, _MAX_NOTE_CASES, _MAX_NOTE_REASON = 10, 40, 10, 300
+_MAX_CASES, _MAX_REASON, _MAX_LABEL = 100, 500, 200
+_MAX_LINES, _MAX_GATE_REASON = 100, 2000
 
 
-def exit_code(report: Report) -> int:
-    """Return what the command line returns for a report: by its verdict, or 3 if agent or judge could not be reached."""
-    without_agent = bool(report.cases) and all(case.error for case in report.cases)
-    without_model = report.verdict == "undecided" and bool(outages_of(report.judging, report.simulating))
-    return _RUN_FAILED if without_agent or without_model else EXIT_CODES[report.verdict]
+def plain(text: str, limit: int = _MAX_REASON, *, escapes: Mapping[int, str] = _FOR_GITHUB) -> str:
+    """Return `text` on one line, such that Markdown shows it as it is, whatever is in it.
+
+    >>> plain("a|b <i> *c*")
+    'a&#124;b &#60;i&#62; &#42;c&#42;'
+    """
+    one_line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    cut = one_line if len(one_line) <= limit else f"{one_line[: limit - 1]}…"
+    return cut.translate(escapes)
+
+
+def _for_mlflow(text: str, limit: int = sys.maxsize) -> str:
+    return plain(text, limit, escapes=_FOR_MLFLOW)
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _table(
+    heads: Sequence[str],
+    items: Sequence[T],
+    cells_of: Callable[[T], Sequence[str]],
+    *,
+    most: int,
+    numbers: Collection[str] = (),
+    noun: str = "more",
+) -> str:
+    """Return a table with a row for each item; empty without items.
+
+    Args:
+        heads: the headings.
+        items: what the rows are about.
+        cells_of: makes the cells of a row, each of them Markdown already.
+        most: as many rows are shown; the others are counted below.
+        numbers: the headings whose columns stand on the right.
+        noun: what the others are called in the line that counts them.
+    """
+    if not items:
+        return ""
+    rows = [_row(*heads), _row(*("---:" if head in numbers else "---" for head in heads))]
+    rows += [_row(*cells_of(item)) for item in items[:most]]
+    return "\n".join(rows) + (f"\n\nand {len(items) - most} {noun}" if len(items) > most else "")
+
+
+def _bullets(items: Sequence[T], line_of: Callable[[T], str], *, most: int) -> str:
+    more = [f"- and {len(items) - most} more"] if len(items) > most else []
+    return "\n".join([*(f"- {line_of(item)}" for item in items[:most]), *more])
 
 
 def note_of(report: Report) -> str:
-    """Return the verdict, a table of the criteria, of repeated runs the flaky cases, and the cases that did not pass, each with its reasons."""
+    """Return the note of an MLflow run: the verdict, the criteria, of repeated runs the flaky cases, and why cases did not pass."""
+    outage = format_outages(report.judging, report.simulating)
+    criteria = [summary for summary in report.summaries().values() if summary.threshold is not None or summary.evaluated or summary.errored]
+    heads = ("criterion", "threshold", "mean", "pass rate", "evaluated", "errored")
+    unpassed = sorted((case for case in report.cases if case.verdict != "passed"), key=_badness)
+    runs = "" if report.num_runs == 1 else f", {report.num_runs} runs of each case"
+    share = format_share([case.verdict for case in report.cases], report.num_runs)
     parts = [
-        _note_headline(report),
-        _outage(report),
-        _note_criteria(report.summaries().values()),
+        f"**{report.verdict}**: {share} ({_for_mlflow(report.eval_set.eval_set_id)}{runs})",
+        f"**Attention**: {_for_mlflow(outage)}" if outage else "",
+        _table(heads, criteria, _criterion_cells, most=_MAX_CRITERIA, noun="more criteria"),
         _repeats(report),
-        _note_cases(report),
-        *map(_plain, told(report)),
-        "\n".join(f"Note: {_plain(note)}" for note in report.notes),
+        _bullets(unpassed, lambda case: _case_line(report, case), most=_MAX_NOTE_CASES),
+        *map(_for_mlflow, circumstances(report.cases, report.judging, report.simulating).values()),
+        "\n".join(f"Note: {_for_mlflow(note)}" for note in report.notes),
     ]
-    return "\n\n".join(part for part in parts if part)
+    return "\n\n".join(filter(None, parts))
 
 
-def _note_headline(report: Report) -> str:
-    passed = sum(case.verdict == "passed" for case in report.cases)
-    runs = "" if report.num_runs == 1 else f" in {report.num_runs} runs each"
-    return f"**{report.verdict}**: {passed} of {len(report.cases)} conversations passed ({_plain(report.eval_set.eval_set_id)}{runs})"
-
-
-def _outage(report: Report) -> str:
-    outage = outages_of(report.judging, report.simulating)
-    return f"**Attention**: {_plain(outage)}" if outage else ""
-
-
-def _note_criteria(summaries: Iterable[CriterionSummary]) -> str:
-    listed = [summary for summary in summaries if summary.threshold is not None or summary.evaluated or summary.errored]
-    if not listed:
-        return ""
-    rows = [_row("criterion", "threshold", "mean", "pass rate", "evaluated", "errored"), _row(*["---"] * 6)]
-    rows += [_row(*_cells(summary)) for summary in listed[:_MAX_CRITERIA]]
-    return "\n".join(rows) + (f"\n\nand {len(listed) - _MAX_CRITERIA} more criteria" if len(listed) > _MAX_CRITERIA else "")
-
-
-def _cells(summary: CriterionSummary) -> tuple[str, ...]:
-    relation = "≥" if summary.greater_is_better else "≤"
+def _criterion_cells(summary: CriterionSummary) -> tuple[str, ...]:
     return (
-        _plain(summary.criterion),
-        "information" if summary.threshold is None else f"{relation} {summary.threshold:g}",
-        "not evaluated" if summary.mean is None else f"{summary.mean:.4g}",
+        _for_mlflow(summary.criterion),
+        format_threshold(summary.threshold, greater_is_better=summary.greater_is_better, missing="information"),
+        format_number(summary.mean, "not evaluated"),
         "" if summary.pass_rate is None else f"{summary.pass_rate:.1%}",
         str(summary.evaluated),
         str(summary.errored + (summary.skipped if summary.threshold is not None else 0)),
@@ -82,27 +129,20 @@ def _repeats(report: Report) -> str:
     if report.num_runs == 1 or not report.cases:
         return ""
     repeats = report.repeats
-    flaky = repeats.flaky
     chances = ", ".join(f"pass^{line.k} {line.mean:.1%}" for line in pass_hat_lines(repeats))
-    lines = [f"{chances}; cases passed by run: {rates_told(repeats)}. {flaky_told(repeats)}."]
-    if flaky:
-        lines += ["", _row("flaky case", "runs", "scores"), _row(*["---"] * 3)]
-        lines += [_row(_cut(case.eval_id), case.told, _cut(ranges_told(repeats, case))) for case in flaky[:_MAX_FLAKY]]
-    if len(flaky) > _MAX_FLAKY:
-        lines += ["", f"and {len(flaky) - _MAX_FLAKY} more flaky cases"]
-    return "\n".join(lines)
-
-
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _note_cases(report: Report) -> str:
-    unpassed = sorted((case for case in report.cases if case.verdict != "passed"), key=_badness)
-    lines = [f"- **{_plain(report.label(case))}** {case.verdict}: {_reasons(case.reasons())}" for case in unpassed[:_NOTE_MAX_CASES]]
-    if len(unpassed) > _NOTE_MAX_CASES:
-        lines.append(f"- and {len(unpassed) - _NOTE_MAX_CASES} more")
-    return "\n".join(lines)
+    sentence = f"{chances}; cases passed by run: {format_run_rates(repeats)}. {format_flaky(repeats)}."
+    flaky = _table(
+        ("flaky case", "runs", "scores"),
+        repeats.flaky,
+        lambda case: (
+            _for_mlflow(case.eval_id, _MAX_NOTE_REASON),
+            case.summary,
+            _for_mlflow(format_ranges(repeats, case), _MAX_NOTE_REASON),
+        ),
+        most=_MAX_FLAKY,
+        noun="more flaky cases",
+    )
+    return "\n\n".join(filter(None, (sentence, flaky)))
 
 
 def _badness(case: CaseResult) -> tuple[bool, float]:
@@ -112,30 +152,9 @@ def _badness(case: CaseResult) -> tuple[bool, float]:
     return case.verdict != "failed", reached / len(deciding) if deciding else 0.0
 
 
-def _reasons(reasons: Sequence[str]) -> str:
-    return _cut("; ".join(reasons) or "no criterion decides")
-
-
-def _cut(text: str) -> str:
-    return _plain(text if len(text) <= _NOTE_MAX_REASON else f"{text[:_NOTE_MAX_REASON]}…")
-
-
-def _plain(text: str) -> str:
-    """Return `text` on one line, without what Markdown or a table would take for its own."""
-    one_line = " ".join(text.split())
-    return "".join(f"\\{char}" if char in "\\|*`[]<>#" else char for char in one_line)
-
-
-STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
-"""The environment variable that names the file to which GitHub Actions takes additions."""
-
-MARKS = {"passed": "✅", "failed": "❌", "undecided": "⚠️"}
-"""What stands before a verdict."""
-_MAX_CASES = 100
-_MAX_REASON = 500
-_MAX_LABEL = 200
-_SPECIAL = frozenset("\\`*_{}[]<>()#|~$&!@:")
-"""What Markdown, a table of it, HTML or GitHub's formulas, links and mentions could begin or end with."""
+def _case_line(report: Report, case: CaseResult) -> str:
+    reasons = "; ".join(case.reasons()) or "no criterion decides"
+    return f"**{_for_mlflow(report.label(case))}** {case.verdict}: {_for_mlflow(reasons, _MAX_NOTE_REASON)}"
 
 
 def step_summary(
@@ -146,93 +165,84 @@ def step_summary(
     simulating: JudgeUsage | None = None,
     notes: Sequence[str] = (),
 ) -> str:
-    """Return the verdict, a table of the criteria, of repeated runs the flaky cases, and the cases that did not pass, each with its reasons.
+    """Return the summary of a CI job: the verdict, the criteria, of repeated runs the flaky cases, and why cases did not pass.
 
     Args:
         cases: the case runs that have a result.
         missing: how many more there should be.
         judging: what the judges took.
-        simulating: what the models that played users took.
+        simulating: what the models that simulated users took.
         notes: further sentences.
     """
-    outage = outages_of(judging, simulating)
+    verdict, outage = verdict_of((case.verdict for case in cases), missing=missing), format_outages(judging, simulating)
+    unknown = f", {missing} more did not finish" if missing else ""
+    heads, numbers = ("criterion", "threshold", "mean", "passed", "evaluated"), ("threshold", "mean", "passed", "evaluated")
     parts = [
-        _headline(cases, missing),
+        f"### {MARKS[verdict]} ADK evaluation {verdict}: {format_share([case.verdict for case in cases])}{unknown}",
         f"**Attention:** {plain(outage)}" if outage else "",
-        _criteria(totals(cases)),
-        _flaky(cases),
-        _cases([case for case in cases if case.verdict != "passed"]),
-        *map(plain, (*told_of(cases, judging, simulating), *notes)),
+        _table(heads, totals(cases), _total_cells, most=sys.maxsize, numbers=numbers),
+        _table(
+            ("flaky case", "runs"),
+            flaky_of(cases),
+            lambda case: (plain(case.eval_id, _MAX_LABEL), case.summary),
+            most=_MAX_CASES,
+            noun="more flaky cases",
+        ),
+        _table(("case", "verdict", "reasons"), [case for case in cases if case.verdict != "passed"], _case_cells, most=_MAX_CASES),
+        *map(plain, (*circumstances(cases, judging, simulating).values(), *notes)),
     ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def append_step_summary(text: str) -> None:
-    """Add `text` to the summary of the job of GitHub Actions that this process is part of; do nothing elsewhere.
+def _total_cells(one: CriterionTotals) -> tuple[str, ...]:
+    mean = format_number(one.mean, "not evaluated")
+    return plain(one.criterion), plain(one.threshold), mean, str(one.passed), f"{one.evaluated} of {one.planned}"
 
-    Raises:
-        UsageError: if the file cannot be written.
+
+def _case_cells(case: CaseLine) -> tuple[str, ...]:
+    return plain(case.label, _MAX_LABEL), f"{MARKS[case.verdict]} {case.verdict}", "<br>".join(map(plain, case.reasons))
+
+
+def decision_summary(decision: Decision, title: str = "") -> str:
+    """Return a decision of the gate: the verdict, the reasons, a table of what was checked, the waivers and the notes.
+
+    Args:
+        decision: what was decided.
+        title: about what; empty: about the run.
     """
-    named = os.environ.get(STEP_SUMMARY)
-    if not named:
-        return
-    try:
-        with Path(named).open("a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(f"\n{text}\n")
-    except OSError as error:
-        raise UsageError(f"{STEP_SUMMARY}={named}: cannot be written: {error.strerror}") from None
-
-
-def plain(text: str, limit: int = _MAX_REASON) -> str:
-    """Return `text` on one line, such that Markdown shows it as it is, whatever is in it.
-
-    >>> plain("a|b <i> *c*")
-    'a&#124;b &#60;i&#62; &#42;c&#42;'
-    """
-    one_line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
-    cut = one_line if len(one_line) <= limit else f"{one_line[: limit - 1]}…"
-    return "".join(f"&#{ord(char)};" if char in _SPECIAL else char for char in cut)
-
-
-def _headline(cases: Sequence[CaseLine], missing: int) -> str:
-    verdict = verdict_of(cases, missing=missing)
-    passed = sum(case.verdict == "passed" for case in cases)
-    total = f"{len(cases)} case{'' if len(cases) == 1 else 's'}"
-    unknown = f", {missing} more did not run to their end" if missing else ""
-    return f"### {MARKS[verdict]} ADK evaluation {verdict}: {passed} of {total} passed{unknown}"
-
-
-def _criteria(found: Sequence[CriterionTotals]) -> str:
-    if not found:
-        return ""
-    rows = [row("criterion", "threshold", "mean", "passed", "evaluated"), "| --- | ---: | ---: | ---: | ---: |"]
-    for one in found:
-        shown = "not evaluated" if one.mean is None else f"{one.mean:.4g}"
-        rows.append(row(plain(one.criterion), plain(one.threshold), shown, str(one.passed), f"{one.evaluated} of {one.planned}"))
-    return "\n".join(rows)
-
-
-def _flaky(cases: Sequence[CaseLine]) -> str:
-    flaky = flaky_of(cases)
-    if not flaky:
-        return ""
-    rows = [row("flaky case", "runs"), row("---", "---")]
-    rows += [row(plain(case.eval_id, _MAX_LABEL), case.told) for case in flaky[:_MAX_CASES]]
-    return "\n".join(rows) + (f"\n\nand {len(flaky) - _MAX_CASES} more flaky cases" if len(flaky) > _MAX_CASES else "")
-
-
-def _cases(unpassed: Sequence[CaseLine]) -> str:
-    if not unpassed:
-        return ""
-    rows = [row("case", "verdict", "reasons"), row("---", "---", "---")]
-    rows += [
-        row(plain(case.label, _MAX_LABEL), f"{MARKS[case.verdict]} {case.verdict}", "<br>".join(map(plain, case.reasons)))
-        for case in unpassed[:_MAX_CASES]
+    identity = {
+        "run": decision.run_id,
+        "compared with run": decision.baseline_run_id,
+        "evidence": decision.evidence_sha256[:12],
+        "policy": decision.policy_sha256[:12],
+        "decided": " by ".join(filter(None, (decision.decided_at, decision.decided_by))),
+    }
+    heads = ("rule", "demand", "value", "baseline", "difference", "p", "cases", "verdict")
+    parts = [
+        f"### {MARKS[decision.verdict]} Agent gate {decision.verdict}: {plain(title or f'run {decision.run_id}')}",
+        _section("", decision.reasons),
+        _table(heads, decision.checks, _check_cells, most=_MAX_LINES, numbers=heads[2:-1], noun="more checks"),
+        _section("**Waived**\n\n", decision.waived),
+        _section("**Notes**\n\n", decision.notes),
+        " · ".join(f"{name} {plain(value)}" for name, value in identity.items() if value),
     ]
-    more = f"\n\nand {len(unpassed) - _MAX_CASES} more" if len(unpassed) > _MAX_CASES else ""
-    return "\n".join(rows) + more
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def row(*cells: str) -> str:
-    """Return a row of a table, of which each cell is Markdown already."""
-    return f"| {' | '.join(cells)} |"
+def _section(head: str, lines: Sequence[str]) -> str:
+    return head + _bullets(lines, lambda line: plain(line, _MAX_GATE_REASON), most=_MAX_LINES) if lines else ""
+
+
+def _check_cells(check: Check) -> tuple[str, ...]:
+    interval = "" if check.low is None or check.high is None else " " + plain(f"[{check.low:.4g}, {check.high:.4g}]")
+    difference = "" if check.difference is None else f"{check.difference:+.4g}{interval}"
+    return (
+        plain(f"{check.slice}: {check.measure}" if check.slice else check.measure),
+        plain(check.demand),
+        format_number(check.value, "") + ("" if difference else interval),
+        format_number(check.baseline, ""),
+        difference,
+        "" if check.p_value is None else f"{check.p_value:.3g}",
+        str(check.cases),
+        f"{MARKS[check.verdict]} {check.verdict}",
+    )

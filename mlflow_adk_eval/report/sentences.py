@@ -1,95 +1,132 @@
-"""How simulated conversations ended and where tools were not the real ones, as sentences."""
+"""The sentences and number formats that every page shares: terminal, Markdown and HTML.
+
+A page decides where a fact stands and how it is escaped; how the fact is worded is decided here, so that the terminal, the note in
+MLflow, the summary of a CI job and the HTML report never contradict each other. The functions named ``format_*`` return plain text
+without markup, which may quote texts of others: whoever shows it escapes it. (What a comparison of two runs says is in `comparison`.)
+
+`circumstances` collects what a reader should know besides the verdict: how simulated conversations ended, which tool calls the tool
+environment changed, and what the models took. `pass_hat_lines` and `spread_lines` do the same for repeated runs, as rows of a table.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
+from mlflow_adk_eval.analysis.stats import Interval, mean_interval
 from mlflow_adk_eval.evalset.conversation import Ending, EndReason, Injection, InjectionKind
-from mlflow_adk_eval.report.tally import CaseLine
-from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.results.outcomes import Verdict
+from mlflow_adk_eval.results.repeats import CaseRepeats, Repeats
 from mlflow_adk_eval.results.usage import JudgeUsage
-
-
-def accounts(usage: JudgeUsage) -> str:
-    """Return what the judges took, and how far they agreed.
-
-    >>> accounts(JudgeUsage(calls=7, failed_calls=1, input_tokens=2000, calls_saved=4, votes=6, dissenting_votes=1, models=("m",)))
-    'Judged by m: 7 calls (1 failed), 2,000 tokens, 4 votes saved by stopping early; 16.7% of 6 votes went against their verdict'
-    """
-    by = f" by {', '.join(usage.models)}" if usage.models else ""
-    agreed = "" if usage.flip_rate is None else f"; {usage.flip_rate:.1%} of {_count(usage.votes, 'vote')} went against their verdict"
-    return f"Judged{by}: {', '.join(_taken(usage))}{agreed}"
-
-
-def accounts_of_users(usage: JudgeUsage) -> str:
-    """Return what the models that played users took.
-
-    >>> accounts_of_users(JudgeUsage(calls=7, input_tokens=2000, reused=1, models=("m",)))
-    'Users played by m: 7 calls, 2,000 tokens, 1 answer reused from the ledger'
-    """
-    return f"Users played by {', '.join(usage.models)}: {', '.join(_taken(usage))}"
-
-
-def _taken(usage: JudgeUsage) -> Iterator[str]:
-    yield _count(usage.calls, "call") + (f" ({usage.failed_calls:,} failed)" if usage.failed_calls else "")
-    yield _count(usage.tokens, "token")
-    if usage.calls_saved:
-        yield f"{_count(usage.calls_saved, 'vote')} saved by stopping early"
-    if usage.reused:
-        yield f"{_count(usage.reused, 'answer')} reused from the ledger"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def outage_of(usage: JudgeUsage | None) -> str:
-    """Return a sentence on a judge that was given up; empty where none was."""
-    return f"a judge was out of order and was given up: {usage.outage}" if usage and usage.outage else ""
-
-
-def outages_of(judging: JudgeUsage | None, simulating: JudgeUsage | None) -> str:
-    """Return a sentence on the judges and the models that play users that were given up; empty where none was."""
-    users = f"a model that plays users was out of order and was given up: {simulating.outage}" if simulating and simulating.outage else ""
-    return "; ".join(filter(None, (outage_of(judging), users)))
-
 
 _KINDS: dict[InjectionKind, str] = {"error": "error", "response": "response", "latency": "delay"}
 _MOST_TOOLS = 5
+_MOST_RUNS = 10
 
 
-def told(report: Report) -> tuple[str, ...]:
-    """Return what a reader should know of how a report came about: endings, injections, and what models took."""
-    return (*course_facts(report).values(), *((accounts(report.judging),) if report.judging else ()))
+def counted(number: int, noun: str) -> str:
+    """Return a number of things.
+
+    >>> counted(1, "turn"), counted(2000, "turn")
+    ('1 turn', '2,000 turns')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def told_of(cases: Sequence[CaseLine], judging: JudgeUsage | None, simulating: JudgeUsage | None) -> tuple[str, ...]:
-    """Return the same of cases without their conversations."""
-    endings = [case.ending for case in cases if case.ending]
-    injections = [injection for case in cases for injection in case.injections]
-    users = (accounts_of_users(simulating),) if simulating else ()
-    return (*course_told(endings, injections).values(), *users, *((accounts(judging),) if judging else ()))
+def format_number(value: float | None, missing: str = "–") -> str:
+    """Return a score with four digits; `missing` where there is none.
+
+    >>> format_number(2 / 3), format_number(None)
+    ('0.6667', '–')
+    """
+    return missing if value is None else f"{value:.4g}"
 
 
-def course_facts(report: Report) -> dict[str, str]:
-    """Return sentences on endings, injections and the models that played users, by what they are about, as far as there are any."""
-    endings = [case.ending for case in report.cases if case.ending]
-    injections = [injection for case in report.cases for injection in case.injections]
-    facts = course_told(endings, injections)
-    return facts | ({"Simulated users": accounts_of_users(report.simulating)} if report.simulating else {})
+def format_threshold(threshold: float | None, *, greater_is_better: bool, missing: str = "") -> str:
+    """Return a threshold with its relation, such as ``≥ 0.8``; `missing` where there is none."""
+    return missing if threshold is None else f"{'≥' if greater_is_better else '≤'} {threshold:g}"
 
 
-def course_told(endings: Sequence[Ending], injections: Sequence[Injection]) -> dict[str, str]:
-    """Return a sentence on the endings and one on the injections, by what they are about, as far as there are any."""
-    ended = {"Endings": endings_told(endings)} if endings else {}
-    return ended | ({"Tool environment": injections_told(injections)} if injections else {})
+def format_share(verdicts: Sequence[Verdict], num_runs: int = 1) -> str:
+    """Return how many cases passed; of repeated runs, how many case runs.
+
+    >>> format_share(["passed", "failed"]), format_share(["passed"], num_runs=2)
+    ('1 of 2 cases passed', '1 of 1 case run passed')
+    """
+    return f"{verdicts.count('passed'):,} of {counted(len(verdicts), 'case' if num_runs == 1 else 'case run')} passed"
 
 
-def endings_told(endings: Sequence[Ending]) -> str:
+def format_judge_usage(usage: JudgeUsage) -> str:
+    """Return what the judges took, and how far they agreed.
+
+    >>> format_judge_usage(JudgeUsage(calls=7, failed_calls=1, input_tokens=2000, calls_saved=4, votes=6, dissenting_votes=1, models=("m",)))
+    'Judged by m: 7 calls (1 failed), 2,000 tokens, 4 votes saved by stopping early; 16.7% of 6 votes went against their verdict'
+    """
+    by = f" by {', '.join(usage.models)}" if usage.models else ""
+    agreed = "" if usage.flip_rate is None else f"; {usage.flip_rate:.1%} of {counted(usage.votes, 'vote')} went against their verdict"
+    return f"Judged{by}: {', '.join(_consumption(usage))}{agreed}"
+
+
+def format_user_usage(usage: JudgeUsage) -> str:
+    """Return what the models that simulated users took.
+
+    >>> format_user_usage(JudgeUsage(calls=7, input_tokens=2000, reused=1, models=("m",)))
+    'Users simulated by m: 7 calls, 2,000 tokens, 1 answer reused from the ledger'
+    """
+    return f"Users simulated by {', '.join(usage.models)}: {', '.join(_consumption(usage))}"
+
+
+def _consumption(usage: JudgeUsage) -> Iterator[str]:
+    yield counted(usage.calls, "call") + (f" ({usage.failed_calls:,} failed)" if usage.failed_calls else "")
+    yield counted(usage.tokens, "token")
+    if usage.calls_saved:
+        yield f"{counted(usage.calls_saved, 'vote')} saved by stopping early"
+    if usage.reused:
+        yield f"{counted(usage.reused, 'answer')} reused from the ledger"
+
+
+def format_outages(judging: JudgeUsage | None, simulating: JudgeUsage | None) -> str:
+    """Return a sentence on the judges and the models that simulate users that were given up; empty where none was."""
+    models = {"a judge": judging, "a model that simulates users": simulating}
+    return "; ".join(
+        f"{model} was out of order and was given up: {usage.outage}" for model, usage in models.items() if usage and usage.outage
+    )
+
+
+class HasCourse(Protocol):
+    """A conversation, a case's result or a line on one: anything that knows how it ended and which tool calls were not the real ones."""
+
+    @property
+    def ending(self) -> Ending | None:
+        """Why the simulated user ended it."""
+        ...
+
+    @property
+    def injections(self) -> tuple[Injection, ...]:
+        """What the tool environment did."""
+        ...
+
+
+def circumstances(cases: Iterable[HasCourse], judging: JudgeUsage | None = None, simulating: JudgeUsage | None = None) -> dict[str, str]:
+    """Return sentences on how results came about, each by what it is about, as far as there is something to say."""
+    listed = list(cases)
+    endings = [case.ending for case in listed if case.ending]
+    injections = [injection for case in listed for injection in case.injections]
+    return {
+        **({"Endings": format_endings(endings)} if endings else {}),
+        **({"Tool environment": format_injections(injections)} if injections else {}),
+        **({"Simulated users": format_user_usage(simulating)} if simulating else {}),
+        **({"Judges": format_judge_usage(judging)} if judging else {}),
+    }
+
+
+def format_endings(endings: Sequence[Ending]) -> str:
     """Return how simulated conversations ended.
 
-    >>> endings_told([Ending(reason="goal")] * 2 + [Ending(reason="limit", detail="max_allowed_invocations of 20"), Ending(reason="error")])
+    >>> format_endings([Ending(reason="goal")] * 2 + [Ending(reason="limit", detail="max_allowed_invocations of 20"), Ending(reason="error")])
     '4 simulated conversations: 2 ended at the goal, 1 at the limit (max_allowed_invocations of 20), 1 broke off'
     """
     counts = Counter(ending.reason for ending in endings)
@@ -100,15 +137,15 @@ def endings_told(endings: Sequence[Ending]) -> str:
         "limit": at_limit if counts["goal"] else f"ended {at_limit}",
         "error": "broke off",
     }
-    said = ", ".join(f"{counts[reason]:,} {way}" for reason, way in ways.items() if counts[reason])
-    return f"{counted(len(endings), 'simulated conversation')}: {said}"
+    by_way = ", ".join(f"{counts[reason]:,} {way}" for reason, way in ways.items() if counts[reason])
+    return f"{counted(len(endings), 'simulated conversation')}: {by_way}"
 
 
-def injections_told(injections: Sequence[Injection]) -> str:
+def format_injections(injections: Sequence[Injection]) -> str:
     """Return what the tool environment did.
 
     >>> once = Injection(invocation_index=0, tool="book", kind="error")
-    >>> injections_told([once, once, Injection(invocation_index=1, tool="find", kind="latency", latency_s=2)])
+    >>> format_injections([once, once, Injection(invocation_index=1, tool="find", kind="latency", latency_s=2)])
     'The tool environment answered or delayed 3 calls: 2 errors, 1 delay; by tool: book 2, find 1'
     """
     kinds = Counter(injection.kind for injection in injections)
@@ -119,10 +156,63 @@ def injections_told(injections: Sequence[Injection]) -> str:
     return f"The tool environment answered or delayed {counted(len(injections), 'call')}: {what}; by tool: {named}{others}"
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number of things.
+@dataclass(frozen=True, slots=True)
+class PassHatLine:
+    """Pass^k over all cases."""
 
-    >>> counted(1, "turn"), counted(2000, "turn")
-    ('1 turn', '2,000 turns')
+    k: int
+    mean: float
+    interval: Interval | None
+
+    @property
+    def bounds(self) -> str:
+        """The interval as text; empty where there is none."""
+        return f"{self.interval[0]:.1%} to {self.interval[1]:.1%}" if self.interval else ""
+
+
+def pass_hat_lines(repeats: Repeats) -> Iterator[PassHatLine]:
+    """Yield pass^k for each `k` that is shown, with its interval by case; nothing without cases."""
+    for k in repeats.ks:
+        found = repeats.pass_hat(k)
+        if found is not None:
+            yield PassHatLine(k, found, mean_interval(repeats.pass_hats(k)))
+
+
+SPREAD_HEADINGS = ("criterion", "lowest run", "highest run", "between runs", "within a case", "between cases", "cases")
+
+
+def spread_lines(repeats: Repeats) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each criterion under `SPREAD_HEADINGS`, as text; a dash where a number cannot be computed.
+
+    The lowest and the highest mean of a run, then standard deviations: of the means of the runs, of the runs of a case, and of the
+    cases. Last, how many cases have a score in every run.
     """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    for found in repeats.criteria.values():
+        deviations = (None if value is None else math.sqrt(value) for value in (found.within_variance, found.between_variance))
+        numbers = (min(found.run_means, default=None), max(found.run_means, default=None), found.run_std, *deviations)
+        cases = str(found.complete) if found.complete == found.planned else f"{found.complete} of {found.planned}"
+        yield found.criterion, *map(format_number, numbers), cases
+
+
+def format_run_rates(repeats: Repeats) -> str:
+    """Return the share of the cases that passed in each run; of many runs, of the first."""
+    rates = [f"{rate:.1%}" for rate in repeats.run_pass_rates[:_MOST_RUNS]]
+    more = repeats.num_runs - len(rates)
+    return ", ".join(rates) + (f" and {more} more" if rates and more else "")
+
+
+def format_ranges(repeats: Repeats, case: CaseRepeats) -> str:
+    """Return between what the scores of a case vary, for the criteria that decide."""
+    return ", ".join(
+        f"{name} {found[0]:.4g} to {found[1]:.4g}"
+        for name, criterion in repeats.criteria.items()
+        if criterion.decides and (found := case.score_range(name)) and found[0] < found[1]
+    )
+
+
+def format_flaky(repeats: Repeats) -> str:
+    """Return how many cases are flaky, as a sentence."""
+    count = len(repeats.flaky)
+    if not count:
+        return f"No case is flaky: the {repeats.num_runs} runs of each came to the same verdict"
+    return f"{count} of {counted(len(repeats.cases), 'case')} {'is' if count == 1 else 'are'} flaky"

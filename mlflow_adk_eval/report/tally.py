@@ -1,9 +1,13 @@
-"""Case results without the conversations: small enough to be sent between processes, and all that a summary needs."""
+"""Case results without the conversations: small enough to be sent between processes, and all that a summary needs.
+
+Tests of a session may run in several processes. Each sends a `CaseLine` for every case run that it finished, as JSON; the session puts
+the lines together, and `totals`, `flaky_of` and the pages of `markdown` are made of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from mlflow_adk_eval.evalset.conversation import Ending, Injection
@@ -45,32 +49,17 @@ class CaseLine:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> CaseLine:
         """Return what `to_json` was made of."""
-        scores = tuple(ScoreLine(**score) for score in value["scores"])
         ending = Ending(**value["ending"]) if value["ending"] else None
         injections = tuple(Injection(**injection) for injection in value["injections"])
-        return cls(
-            label=value["label"],
-            verdict=value["verdict"],
-            reasons=tuple(value["reasons"]),
-            scores=scores,
-            case=value["case"],
-            ending=ending,
-            injections=injections,
-        )
+        scores = tuple(ScoreLine(**score) for score in value["scores"])
+        made: dict[str, Any] = {"reasons": tuple(value["reasons"]), "scores": scores, "ending": ending, "injections": injections}
+        return cls(**{**value, **made})
 
 
 def case_line(result: CaseResult, label: str, *, case: str = "") -> CaseLine:
     """Return what a summary needs of a case run; `case` is what all runs of the case are called, where it has several."""
-    scores = tuple(
-        ScoreLine(
-            criterion=found.criterion,
-            threshold=found.threshold,
-            greater_is_better=found.greater_is_better,
-            score=found.score,
-            passed=found.passed,
-        )
-        for found in result.results
-    )
+    names = [field.name for field in fields(ScoreLine)]
+    scores = tuple(ScoreLine(**{name: getattr(found, name) for name in names}) for found in result.results)
     return CaseLine(
         label=label,
         verdict=result.verdict,
@@ -109,10 +98,8 @@ class CriterionTotals:
 def totals(cases: Iterable[CaseLine]) -> list[CriterionTotals]:
     """Return the totals of each criterion that decides, in the order in which they first come up."""
     found: dict[str, list[ScoreLine]] = {}
-    for case in cases:
-        for score in case.scores:
-            if score.threshold is not None:
-                found.setdefault(score.criterion, []).append(score)
+    for score in (score for case in cases for score in case.scores if score.threshold is not None):
+        found.setdefault(score.criterion, []).append(score)
     return [_totals(name, lines) for name, lines in found.items()]
 
 
@@ -136,15 +123,3 @@ def flaky_of(cases: Iterable[CaseLine]) -> tuple[CaseRepeats, ...]:
         if line.case:
             verdicts.setdefault(line.case, []).append(line.verdict)
     return most_flaky_first(CaseRepeats(eval_id=case, verdicts=tuple(found), scores={}) for case, found in verdicts.items())
-
-
-def verdict_of(cases: Sequence[CaseLine], *, missing: int = 0) -> Verdict:
-    """Return *failed* if a case missed a threshold, else *undecided* if evidence is missing, else *passed*.
-
-    >>> verdict_of([]), verdict_of([CaseLine(label="a", verdict="passed", reasons=(), scores=())], missing=1)
-    ('undecided', 'undecided')
-    """
-    verdicts = {case.verdict for case in cases}
-    if "failed" in verdicts:
-        return "failed"
-    return "passed" if verdicts == {"passed"} and not missing else "undecided"

@@ -42,6 +42,11 @@ class Check:
     needed: int | None = None
     """How many cases would decide it."""
 
+    @property
+    def title(self) -> str:
+        """What was demanded of what, in a few words."""
+        return " ".join(filter(None, (self.slice, self.measure, self.demand)))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:

@@ -75,6 +75,13 @@ def reason_of(outcome: Outcome) -> str:
     return outcome.reason if isinstance(outcome, Skipped) else outcome.error
 
 
+def explanation_of(outcome: Outcome | None) -> str:
+    """Return why a cell has its score, or why it has none; empty where nothing was planned."""
+    if outcome is None:
+        return ""
+    return outcome.rationale if isinstance(outcome, Scored) else reason_of(outcome)
+
+
 def mean(values: Iterable[float]) -> float:
     """Return the mean of at least one value, summed without rounding in between.
 

@@ -95,10 +95,10 @@ class CaseRepeats:
         return 1 - sum(math.comb(count, _PAIR) for count in Counter(self.verdicts).values()) / math.comb(self.runs, _PAIR)
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """What the runs came to, as text.
 
-        >>> CaseRepeats(eval_id="a", verdicts=("passed", "failed", "passed"), scores={}).told
+        >>> CaseRepeats(eval_id="a", verdicts=("passed", "failed", "passed"), scores={}).summary
         '2 of 3 runs passed, 1 failed'
         """
         others = "".join(f", {self.count(verdict)} {verdict}" for verdict in VERDICTS[1:] if self.count(verdict))

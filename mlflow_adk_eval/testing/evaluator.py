@@ -329,7 +329,7 @@ def _flaky(reports: Sequence[Report]) -> Iterator[str]:
     """Yield a line for each case whose runs came to different verdicts."""
     for report in reports:
         for case in report.repeats.flaky:
-            yield f"flaky: {case.eval_id}: {case.told}"
+            yield f"flaky: {case.eval_id}: {case.summary}"
 
 
 def _failure(file: EvalFile, report: Report, case: CaseResult) -> str:

@@ -20,7 +20,7 @@ from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.errors import AdkEvalError, JudgeError, RunError
 from mlflow_adk_eval.judge.setup import judge_setup
 from mlflow_adk_eval.ledger import opened
-from mlflow_adk_eval.report.markdown import append_step_summary
+from mlflow_adk_eval.report.ci import append_step_summary
 from mlflow_adk_eval.report.tally import CaseLine, case_line
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.runner import CaseExecutor, ExecutedCase, Options

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mlflow_adk_eval.errors import TrackingError
 from mlflow_adk_eval.report.markdown import step_summary
-from mlflow_adk_eval.report.sentences import outages_of, told_of
+from mlflow_adk_eval.report.sentences import circumstances, format_outages
 from mlflow_adk_eval.report.tally import CaseLine, CriterionTotals, flaky_of, totals
 from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.results.report import Report
@@ -76,11 +76,11 @@ class Results:
             yield _total(one, *widths), {"green" if one.passed == one.planned else "red": True}
         yield from _flaky(self.lines.values())
         if self.missing:
-            yield f"{self.missing} of {len(self.planned)} selected cases did not run to their end", {"yellow": True}
-        if outage := outages_of(self.judging, self.simulating):
+            yield f"{self.missing} of {len(self.planned)} selected cases did not finish", {"yellow": True}
+        if outage := format_outages(self.judging, self.simulating):
             yield outage, {"red": True}
-        for told in told_of(list(self.lines.values()), self.judging, self.simulating):
-            yield told, {}
+        for sentence in circumstances(self.lines.values(), self.judging, self.simulating).values():
+            yield sentence, {}
         for text, bad in self.notes:
             yield text, {"red": True} if bad else {}
 
@@ -94,7 +94,7 @@ def _total(one: CriterionTotals, width: int, threshold_width: int) -> str:
 def _flaky(lines: Iterable[CaseLine]) -> Iterator[tuple[str, Markup]]:
     flaky = flaky_of(lines)
     for case in flaky[:_MAX_FLAKY]:
-        yield f"flaky: {case.eval_id}: {case.told}", {"yellow": True}
+        yield f"flaky: {case.eval_id}: {case.summary}", {"yellow": True}
     if len(flaky) > _MAX_FLAKY:
         yield f"and {len(flaky) - _MAX_FLAKY} more flaky cases", {"yellow": True}
 
@@ -125,7 +125,7 @@ def log_results(results: Results, done: Sequence[tuple[Job, ExecutedCase]], *, a
         TrackingError: if MLflow cannot be reached, or the session is not something that a run may stand for.
     """
     if results.missing:
-        raise TrackingError(f"{results.missing} of {len(results.planned)} selected cases did not run to their end")
+        raise TrackingError(f"{results.missing} of {len(results.planned)} selected cases did not finish")
     report = replace(report_of(done), judging=results.judging, simulating=results.simulating)
     from mlflow_adk_eval.tracking.evaluate import log_report  # noqa: PLC0415 - imports MLflow
 

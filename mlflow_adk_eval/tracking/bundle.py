@@ -32,7 +32,7 @@ from mlflow_adk_eval.redact import secrets_of
 from mlflow_adk_eval.report.adk_result import result_of
 from mlflow_adk_eval.report.html.report import html_of
 from mlflow_adk_eval.report.markdown import note_of
-from mlflow_adk_eval.report.repeats import pass_hat_lines
+from mlflow_adk_eval.report.sentences import pass_hat_lines
 from mlflow_adk_eval.results.repeats import table_of_repeats
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.table import Table, table_of

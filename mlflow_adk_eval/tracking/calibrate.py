@@ -18,7 +18,7 @@ from mlflow_adk_eval.analysis.calibration.calibration import (
 )
 from mlflow_adk_eval.analysis.calibration.labelled import disagreements_of, labelled_of
 from mlflow_adk_eval.analysis.calibration.labels import (
-    Judged,
+    JudgeDecision,
     Label,
     LabelError,
     Opinion,
@@ -91,7 +91,7 @@ def calibrate(
 
 
 def _united(runs: Iterable[JudgedRun]) -> Units:
-    judged: dict[Unit, Judged] = {}
+    judged: dict[Unit, JudgeDecision] = {}
     aliases: dict[Unit, Unit] = {}
     for run in runs:
         judged |= run.units.judged
@@ -161,7 +161,7 @@ def _labelled_as_whole(units: Units, opinions: Mapping[Unit, Opinion], source: s
 def _criterion(
     name: str,
     runs: Sequence[JudgedRun],
-    judged: Mapping[Meaning, Mapping[Unit, Judged]],
+    judged: Mapping[Meaning, Mapping[Unit, JudgeDecision]],
     opinions: Mapping[Unit, Opinion],
     whole: set[Meaning],
 ) -> CriterionCalibration:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
-from mlflow_adk_eval.analysis.comparison.compare import Comparison, Side, compared, side_of
-from mlflow_adk_eval.analysis.comparison.side import by_case, votes_by_run
+from mlflow_adk_eval.analysis.comparison.compare import ComparedRun, Comparison, compared, compared_run
 from mlflow_adk_eval.errors import TrackingError, UsageError
-from mlflow_adk_eval.evalset import eval_set_digest
 from mlflow_adk_eval.gating.evidence.examine import ReadableRun, examine
 from mlflow_adk_eval.gating.evidence.integrity import Evidence
 from mlflow_adk_eval.gating.mlflow_store import store_at
@@ -37,17 +36,17 @@ def compare(a: str | Report, b: str | Report, *, confidence: float = 0.95, track
     return compared(before, after, confidence=confidence)
 
 
-def _side(run: str | Report, name: str, tracking_uri: str | None) -> Side:
+def _side(run: str | Report, name: str, tracking_uri: str | None) -> ComparedRun:
     if isinstance(run, Report):
-        return side_of(run, name)
+        return compared_run(run, name)
     if not run:
         raise UsageError("the run id is empty")
     with store_at(tracking_uri) as store:
         evidence = store.evidence(run)
-    return side_of_evidence(evidence)
+    return run_of_evidence(evidence)
 
 
-def side_of_evidence(evidence: Evidence) -> Side:
+def run_of_evidence(evidence: Evidence) -> ComparedRun:
     """Return what a run holds as one side of a comparison.
 
     Raises:
@@ -61,20 +60,8 @@ def side_of_evidence(evidence: Evidence) -> Side:
         problems = examined.problems
         more = f"; and {len(problems) - _MAX_TOLD} more" if len(problems) > _MAX_TOLD else ""
         raise TrackingError(f"run {evidence.run_id}: {'; '.join(problems[:_MAX_TOLD])}{more}, so it cannot be compared")
-    report = examined.report
-    return Side(
-        name=evidence.tags.get("mlflow.runName", "") or evidence.run_id,
-        run_id=evidence.run_id,
-        eval_set=report.eval_set,
-        digest=eval_set_digest(report.eval_set),
-        config=report.config,
-        num_runs=report.num_runs,
-        cases=by_case(report.cases),
-        rows=examined.rows,
-        votes=votes_by_run(vote for case in report.cases for result in case.results for vote in result.votes),
-        facts=dict(_facts(evidence)),
-        warnings=examined.problems,
-    )
+    found = compared_run(examined.report, evidence.tags.get("mlflow.runName", "") or evidence.run_id, examined.rows)
+    return replace(found, run_id=evidence.run_id, facts=dict(_facts(evidence)), warnings=examined.problems)
 
 
 _PARAMS: Mapping[str, str] = {

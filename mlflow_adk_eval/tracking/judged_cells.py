@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mlflow_adk_eval.analysis.calibration.calibration import outcomes_of
-from mlflow_adk_eval.analysis.calibration.labels import Judged, Unit, Units
+from mlflow_adk_eval.analysis.calibration.labels import JudgeDecision, Unit, Units
 from mlflow_adk_eval.config.criteria import CriterionSettings, RubricSettings
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.criteria.rubrics import TRAJECTORY, rubrics_of_conversation, rubrics_of_turn, turns_of
@@ -61,7 +61,7 @@ def _in_order(case: CaseResult) -> CaseResult:
 
 def _units(run_id: str, documents: Documents, cases: Iterable[CaseResult]) -> Units:
     by_id = {case.eval_id: case for case in documents.eval_set.eval_cases}
-    judged: dict[Unit, Judged] = {}
+    judged: dict[Unit, JudgeDecision] = {}
     aliases: dict[Unit, Unit] = {}
     for found in cases:
         for result in found.results:
@@ -114,13 +114,13 @@ class _About:
         return [vote for vote in self.result.votes if vote.invocation_index == index]
 
 
-def _of_criterion(about: _About) -> Iterator[tuple[Unit, Judged]]:
+def _of_criterion(about: _About) -> Iterator[tuple[Unit, JudgeDecision]]:
     """Yield each turn and the case as a whole."""
     result = about.result
     for index, outcome in (outcomes_of(result, "turn") | outcomes_of(result, "case")).items():
         yield (
             about.unit(index),
-            Judged(
+            JudgeDecision(
                 passed=result.reached(outcome),
                 said=_said(outcome),
                 certainty=_unanimity(about.votes(index)),
@@ -149,7 +149,7 @@ def _unanimity(votes: Iterable[Vote]) -> float:
     return mean(max(found.values()) / found.total() for found in items.values()) if items else 1.0
 
 
-def _of_rubrics(about: _About) -> Iterator[tuple[Unit, Judged]]:
+def _of_rubrics(about: _About) -> Iterator[tuple[Unit, JudgeDecision]]:
     """Yield each rubric of each turn, and of the case as a whole where that has a single cell."""
     settings = about.settings
     if not isinstance(settings, RubricSettings):
@@ -159,7 +159,7 @@ def _of_rubrics(about: _About) -> Iterator[tuple[Unit, Judged]]:
         for rubric_id in dict.fromkeys((*_rubrics(about, settings, index or 0), *(vote.rubric_id for vote in votes))):
             if rubric_id is not None:
                 cast = [vote for vote in votes if vote.rubric_id == rubric_id and vote.verdict in _WORTH]
-                unasked = Judged(passed=False, said="no judge was asked")  # of an answer that says nothing: it satisfies no rubric
+                unasked = JudgeDecision(passed=False, said="no judge was asked")  # of an answer that says nothing: it satisfies no rubric
                 # With a score, all rubrics have their verdicts, so that the votes not cast could not have changed them.
                 of = len(cast) if scored and cast else settings.judge_model_options.num_samples
                 yield about.unit(index, rubric_id), unasked if scored and not votes else _rubric(cast, of)
@@ -172,9 +172,9 @@ def _rubrics(about: _About, settings: RubricSettings, index: int) -> Iterable[st
     return rubrics_of_turn(name, settings, case, *(turns[index] if index < len(turns) else ())).texts
 
 
-def _rubric(votes: Sequence[Vote], of: int) -> Judged:
+def _rubric(votes: Sequence[Vote], of: int) -> JudgeDecision:
     """Return what so many votes came to."""
     worths = [_WORTH[vote.verdict or ""] for vote in votes[:of]]
     won = early_verdict(worths, of=of, lowest=0.0, highest=1.0)
     said = [vote.explanation for vote, worth in zip(votes, worths, strict=False) if worth == won]
-    return Judged(passed=None if won is None else bool(won), said=_short(said[0]) if said else "", certainty=_unanimity(votes[:of]))
+    return JudgeDecision(passed=None if won is None else bool(won), said=_short(said[0]) if said else "", certainty=_unanimity(votes[:of]))

@@ -15,7 +15,7 @@ from mlflow_adk_eval.analysis.stats import (
     mean_interval,
     rate_cases_needed,
 )
-from mlflow_adk_eval.analysis.stats.spread import Source, Spread, spread_of
+from mlflow_adk_eval.analysis.stats.power import Source, Spread, spread_of
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import TrackingError, UsageError, did_you_mean
 from mlflow_adk_eval.gating.evidence.integrity import integrity_problems, read_documents, state_problems
@@ -207,7 +207,7 @@ def _need(name: str, values: Values, before: Values | None, terms: _Terms) -> Ne
         test="mcnemar" if spread.passes else "permutation",
         spread=spread.value,
         source=spread.source,
-        told=spread.told,
+        told=spread.explanation,
         drop=drop,
         detectable=detectable if detectable is not None and math.isfinite(detectable) else None,
         needed=needed,

@@ -15,17 +15,15 @@ from click.testing import CliRunner, Result
 from mlflow_adk_eval.analysis.calibration.calibration import (
     Calibration,
     CalibrationError,
-    Corrected,
-    JudgeRates,
     Labelled,
     Sample,
     calibration_problems,
     corrected_of,
-    corrected_rate,
     judged_sample,
     load_calibration,
     settings_sha256,
 )
+from mlflow_adk_eval.analysis.calibration.judge_error import Corrected, JudgeRates, corrected_rate
 from mlflow_adk_eval.analysis.calibration.labels import LabelError
 from mlflow_adk_eval.cli.calibrate import calibrate as command
 from mlflow_adk_eval.config.eval_config import load_config
@@ -311,11 +309,11 @@ def test_the_command_shows_a_table_and_writes_the_file(run: Report, store: str, 
     result = invoke(run.run_id, "--labels", table, "-o", file, "--tracking-uri", store)
     assert result.exit_code == 0, result.output
     shown = re.sub(r"\s+", " ", result.stdout)
-    assert "Judges against people: 40 labels of 1 run, intervals of 95%" in shown
+    assert "Judges against people: 40 labels of 1 run, 95% intervals" in shown
     assert f"{MATCH} │ 19 │ 89% [68%–97%] │" in shown
     assert "92% [61%–99%] 11/12" in shown
-    assert f"{MATCH}: 1 labelled cell without a score of the judge, left out" in shown
-    assert "labels for an interval of ±0.1: about" in shown
+    assert f"{MATCH}: 1 labelled cell without a score from the judge, left out" in shown
+    assert "for intervals of ±0.1, label about" in shown
     assert "score 1; valid 1:0: it is bad blind" in shown
     assert "fail: it is good strict" in shown
     assert load_calibration(file).rates(MATCH) == calibrated(run, store).rates(MATCH)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mlflow_adk_eval.analysis.calibration.labelled import disagreements_of, labelled_of
 from mlflow_adk_eval.analysis.calibration.labels import (
-    Judged,
+    JudgeDecision,
     Label,
     LabelError,
     Reader,
@@ -26,8 +26,8 @@ from mlflow_adk_eval.analysis.calibration.labels import (
 from mlflow_adk_eval.errors import UsageError
 
 SAFE, MATCH = "safety_v1", "final_response_match_v2"
-SCORE = Judged(passed=True, threshold=0.8)
-RUBRIC = Judged(passed=True)
+SCORE = JudgeDecision(passed=True, threshold=0.8)
+RUBRIC = JudgeDecision(passed=True)
 
 
 def unit(eval_id: str = "a", index: int | None = 0, *, criterion: str = SAFE, rubric_id: str | None = None, run_id: str = "r1") -> Unit:
@@ -73,8 +73,8 @@ def test_what_says_nothing(value: Any) -> None:
 
 
 def test_a_score_is_held_against_the_threshold_in_the_criterions_own_direction_and_range() -> None:
-    grade = Judged(passed=True, threshold=4.0, bounds=(1.0, 5.0))
-    tokens = Judged(passed=True, threshold=100.0, greater_is_better=False, bounds=(0.0, float("inf")))
+    grade = JudgeDecision(passed=True, threshold=4.0, bounds=(1.0, 5.0))
+    tokens = JudgeDecision(passed=True, threshold=100.0, greater_is_better=False, bounds=(0.0, float("inf")))
     assert [read_label(value, grade) for value in (5, 4, 3, 1)] == [True, True, False, False]
     assert [read_label(value, tokens) for value in (50, 100, 101)] == [True, True, False]
     assert read_label("inf", tokens) == read_label(10**400, tokens) == "true or false, yes or no, pass or fail, or a score from 0 to inf"
@@ -200,13 +200,13 @@ def label(labeller: str = "", at: int = 0, *, passed: bool, said: str = "", **wh
 def test_the_latest_label_of_each_counts() -> None:
     (opinion,) = opinions_of([label("anna", 2, passed=True), label("anna", 1, passed=False), label("ben", 1, passed=True)]).values()
     assert opinion.answers == [True, True]
-    assert (opinion.passed, opinion.unanimity, opinion.told) == (True, 1.0, "pass (2 of 2)")
+    assert (opinion.passed, opinion.unanimity, opinion.summary) == (True, 1.0, "pass (2 of 2)")
 
 
 def test_the_majority_decides_and_a_tie_does_not() -> None:
     given = [label("anna", passed=True, said="fine"), label("ben", passed=False, said="rude"), label("cem", passed=False)]
     (opinion,) = opinions_of(given).values()
-    assert (opinion.passed, opinion.unanimity, opinion.told) == (False, 2 / 3, "fail (2 of 3): rude")
+    assert (opinion.passed, opinion.unanimity, opinion.summary) == (False, 2 / 3, "fail (2 of 3): rude")
     (tied,) = opinions_of(given[:2]).values()
     assert tied.passed is None
 
@@ -214,13 +214,15 @@ def test_the_majority_decides_and_a_tie_does_not() -> None:
 # From labels to counts
 
 
-def many(count: int, judge: bool | None, people: bool, start: int) -> tuple[dict[Unit, Judged], list[Label]]:
+def many(count: int, judge: bool | None, people: bool, start: int) -> tuple[dict[Unit, JudgeDecision], list[Label]]:
     listed = [unit(f"case_{number}") for number in range(start, start + count)]
-    return {one: Judged(passed=judge, threshold=0.5) for one in listed}, [Label(unit=one, passed=people, labeller="") for one in listed]
+    return {one: JudgeDecision(passed=judge, threshold=0.5) for one in listed}, [
+        Label(unit=one, passed=people, labeller="") for one in listed
+    ]
 
 
-def counted(*kinds: tuple[int, bool | None, bool]) -> tuple[dict[Unit, Judged], list[Label]]:
-    judged: dict[Unit, Judged] = {}
+def counted(*kinds: tuple[int, bool | None, bool]) -> tuple[dict[Unit, JudgeDecision], list[Label]]:
+    judged: dict[Unit, JudgeDecision] = {}
     labels: list[Label] = []
     for count, judge, people in kinds:
         found, given = many(count, judge, people, len(judged))
@@ -243,7 +245,7 @@ def test_every_labelled_cell_is_counted_once(tp: int, fp: int, tn: int, fn: int,
 
 def test_turns_of_a_case_are_a_cluster_whatever_the_run() -> None:
     cells = [unit(f"case_{number}", 0, run_id=run) for number in range(10) for run in ("r1", "r2")]
-    judged = {one: Judged(passed=int(one.eval_id[5:]) % 2 == 0) for one in cells}
+    judged = {one: JudgeDecision(passed=int(one.eval_id[5:]) % 2 == 0) for one in cells}
     labels = [Label(unit=one, passed=True, labeller="") for one in cells]
     found = labelled_of(judged, opinions_of(labels))
     assert found.pass_effect == found.sample.design_effect == pytest.approx(2 * 10 / 9)
@@ -276,7 +278,9 @@ def test_whole_cases_drawn_at_random_hardly_ever_look_chosen() -> None:
     for _ in range(300):
         shares = [luck.betavariate(1.2, 0.3) for _ in range(60)]  # so that the turns of a case are much alike
         judged = {
-            unit(f"case_{number}", turn): Judged(passed=luck.random() < share) for number, share in enumerate(shares) for turn in range(4)
+            unit(f"case_{number}", turn): JudgeDecision(passed=luck.random() < share)
+            for number, share in enumerate(shares)
+            for turn in range(4)
         }
         chosen = {f"case_{number}" for number in luck.sample(range(60), 20)}
         labels = [Label(unit=one, passed=True, labeller="") for one in judged if one.eval_id in chosen]
@@ -286,10 +290,10 @@ def test_whole_cases_drawn_at_random_hardly_ever_look_chosen() -> None:
 
 def test_what_both_sides_are_sure_of_comes_first() -> None:
     judged = {
-        unit("split"): Judged(passed=True, certainty=0.6, said="hm"),
-        unit("sure"): Judged(passed=True, certainty=1.0, said="score 1; polite"),
-        unit("agreed"): Judged(passed=False),
-        unit("unknown"): Judged(passed=None),
+        unit("split"): JudgeDecision(passed=True, certainty=0.6, said="hm"),
+        unit("sure"): JudgeDecision(passed=True, certainty=1.0, said="score 1; polite"),
+        unit("agreed"): JudgeDecision(passed=False),
+        unit("unknown"): JudgeDecision(passed=None),
     }
     given = [label(passed=False, eval_id=name, said="no greeting") for name in ("split", "sure", "agreed", "unknown")]
     found = disagreements_of(judged, opinions_of(given))

@@ -11,9 +11,17 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from mlflow_adk_eval.analysis.calibration.agreement import kappa, kappa_interval, krippendorff_alpha, pair_agreement
-from mlflow_adk_eval.analysis.calibration.calibration import Corrected, JudgeRates, corrected_rate
-from mlflow_adk_eval.analysis.calibration.judge_error import design_effect, wilson
+from mlflow_adk_eval.analysis.calibration.judge_error import (
+    Corrected,
+    JudgeRates,
+    corrected_rate,
+    design_effect,
+    kappa,
+    kappa_interval,
+    krippendorff_alpha,
+    pair_agreement,
+    wilson,
+)
 from tests.benchmarks.test_benchmarks import module as module  # noqa: PLC0414 - a fixture
 
 counts = st.integers(0, 200)

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval import EvalSet, Invocation, Report, Scored, UsageError, load_config, score
-from mlflow_adk_eval.analysis.comparison.calls import call_changes
 from mlflow_adk_eval.analysis.comparison.causes import Cause
 from mlflow_adk_eval.analysis.comparison.compare import Comparison
+from mlflow_adk_eval.analysis.comparison.turns import call_changes
 from mlflow_adk_eval.analysis.stats import compare_paired, holm
 from mlflow_adk_eval.evalset import FunctionCall
 from mlflow_adk_eval.testing import Request, ScriptedJudge
@@ -58,16 +58,16 @@ def flips(found: Comparison) -> dict[str, str]:
     ("calls", "told"),
     [
         ([SWITCH], ['look({"room": "hall"}) is no longer called (the reference has this call)']),
-        ([LOOK, SWITCH, BEEP], ["beep({}) is called, which it was not before (the reference has no such call)"]),
-        ([SWITCH, LOOK], ['look({"room": "hall"}) comes in another place than before']),
+        ([LOOK, SWITCH, BEEP], ["beep({}) is now called (the reference has no such call)"]),
+        ([SWITCH, LOOK], ['look({"room": "hall"}) is called at another point than before']),
         (
             [LOOK, ("switch", {"room": "all", "to": [1, 3]})],
             [
-                "switch is called with $.room = 'all', before it was 'hall' (expected 'hall')",
-                "switch is called with $.to[1] = 3, before it was 2 (expected 2)",
+                "switch is called with $.room = 'all', was 'hall' (expected 'hall')",
+                "switch is called with $.to[1] = 3, was 2 (expected 2)",
             ],
         ),
-        ([LOOK, ("switch", {"room": "hall"})], ["switch is called with $.to = nothing, before it was a list of 2 (expected a list of 2)"]),
+        ([LOOK, ("switch", {"room": "hall"})], ["switch is called with $.to = nothing, was a list of 2 (expected a list of 2)"]),
     ],
 )
 def test_a_flip_names_the_call_or_the_argument(calls: list[Any], told: list[str]) -> None:
@@ -81,7 +81,7 @@ def test_a_flip_for_the_better_says_what_is_right_again() -> None:
     better = compare(report(said("The lamp is off.", SWITCH, BEEP)), report(GOOD))
     assert flips(better) == {"lamp": "better"}
     assert [cause.sentence for cause in causes(better)] == [
-        'look({"room": "hall"}) is called, which it was not before (the reference has this call)',
+        'look({"room": "hall"}) is now called (the reference has this call)',
         "beep({}) is no longer called (the reference has no such call)",
     ]
 
@@ -156,7 +156,7 @@ def test_a_judge_that_changes_its_mind_is_not_blamed_on_the_agent() -> None:
     worse = compare(judged("It is off, dear.", "yes"), judged("It is off, dear.", "no"))
     found = causes(worse)
     assert [cause.kind for cause in found] == ["same", "item", "item"]
-    assert found[0].sentence.startswith("on this turn the agent said and called the same in both runs; what changed is the judge's verdict")
+    assert found[0].sentence.startswith("the agent did and said the same on this turn in both runs; what changed is the judge's verdict")
 
 
 def test_a_flip_names_the_sentence_that_is_not_supported_any_more() -> None:
@@ -199,7 +199,7 @@ def test_a_state_that_is_not_reached_is_named_by_its_path() -> None:
         return score(expected, EvalSet.model_validate(recorded), config)
 
     assert [cause.sentence for cause in causes(compare(found(on=False), found(on=True)))] == [
-        "the session ends with $.lamp.on = true, before it was false (expected false)"
+        "the session ends with $.lamp.on = true, was false (expected false)"
     ]
 
 
@@ -208,7 +208,7 @@ def test_an_agent_that_no_longer_finishes_leaves_the_case_undecided() -> None:
     assert flips(lost) == {"lamp": "undecided"}
     assert [(cause.kind, cause.turn) for cause in causes(lost)] == [("error", 1)]
     found = compare(report(GOOD[:1]), report(GOOD))
-    assert [cause.sentence.partition(":")[0] for cause in causes(found)] == ["evaluated again; before it was not"]
+    assert [cause.sentence.partition(":")[0] for cause in causes(found)] == ["evaluated again; not evaluated before"]
 
 
 def test_another_threshold_is_the_cause_where_the_scores_are_the_same() -> None:

@@ -132,7 +132,7 @@ def test_two_runs_are_compared_turn_by_turn_and_an_error_is_no_zero(pages: Pages
 
 def test_the_runs_page_shows_the_verdict_and_the_reason(pages: Pages) -> None:
     shown = text_of(pages, f"{pages.base}/runs/{pages.broken}", until="tool_trajectory_avg_score/pass_rate")
-    assert "failed: 0 of 2 conversations passed (lights)" in shown
+    assert "failed: 0 of 2 cases passed (lights)" in shown
 
 
 def test_the_rows_of_a_run_show_scores_answers_and_errors(pages: Pages) -> None:

@@ -6,11 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from mlflow_adk_eval import EvalConfig, EvalSet, Invocation, Vote, score
-from mlflow_adk_eval.analysis.comparison.compare import Comparison, Side, compared, side_of
-from mlflow_adk_eval.config.criteria import RubricSettings
-from mlflow_adk_eval.criteria.final_state import FinalStateSettings
-from mlflow_adk_eval.criteria.hallucinations import HallucinationsSettings
-from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings
+from mlflow_adk_eval.analysis.comparison.compare import ComparedRun, Comparison, compared, compared_run
+from mlflow_adk_eval.config.eval_config import FinalStateSettings, HallucinationsSettings, RubricSettings, ToolTrajectorySettings
 from mlflow_adk_eval.evalset import Rubric
 from mlflow_adk_eval.evalset.conversation import Origin
 from mlflow_adk_eval.report.html.compare import compare_html
@@ -28,7 +25,7 @@ def comparison() -> Comparison:
     cases, actual = rooms()
     perfect = {case.eval_id: case.conversation for case in cases.eval_cases}
     before, after = (score(cases, found, CONFIG, judge=ScriptedJudge("yes", rationale="It says *please*.")) for found in (perfect, actual))
-    return compared(side_of(before, "monday"), side_of(after, "tuesday"))
+    return compared(compared_run(before, "monday"), compared_run(after, "tuesday"))
 
 
 def page(found: Comparison, **given: Any) -> str:
@@ -47,7 +44,7 @@ def hostile(text: str) -> Comparison:
     return compared(before, after)
 
 
-def _side(text: str, *, worse: bool) -> Side:
+def _side(text: str, *, worse: bool) -> ComparedRun:
     names = {"worse": text, "lost": f"{text} lost", "alone": f"{text} {'after' if worse else 'before'}", "edited": f"{text} edited"}
     cases = tuple(_case(text, eval_id, worse=worse, lost=name == "lost") for name, eval_id in names.items())
     plans = [{"eval_id": name, "conversation": [_turn(text, f"{worse}" if name == names["edited"] else "")]} for name in names.values()]
@@ -59,7 +56,7 @@ def _side(text: str, *, worse: bool) -> Side:
         origin=Origin(agent=text, agent_version=f"{text} {worse}"),
         baseline=f"{text} {worse}",
     )
-    return replace(side_of(report, text), run_id=text, warnings=(text,))
+    return replace(compared_run(report, text), run_id=text, warnings=(text,))
 
 
 def _config(text: str, *, worse: bool) -> EvalConfig:

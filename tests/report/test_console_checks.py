@@ -54,7 +54,7 @@ def screen_of(*checks: Check, width: int = 160) -> list[str]:
 
 def test_each_demand_is_a_row_with_its_numbers() -> None:
     lines = screen_of(LIMIT, DROP)
-    assert lines[0] == "Demands"
+    assert lines[0] == "Checks"
     assert lines[1].split() == ["verdict", "demand", "value", "baseline", "difference", "p", "cases"]
     assert " ".join(lines[3].split()) == "undecided response_match_score min 0.8 (ci_low) 0.8219 (0.788 to 0.851) 39"
     assert " ".join(lines[4].split()) == "failed [refunds]: response_match_score max_drop 0.02 0.8 0.85 -0.05 (-0.09 to -0.02) 0.0123 12"

@@ -8,9 +8,9 @@ from dataclasses import replace
 from rich.console import Console
 
 from mlflow_adk_eval import score
-from mlflow_adk_eval.analysis.comparison.compare import Comparison, compared, side_of
-from mlflow_adk_eval.report.console_compare import comparison_view
-from mlflow_adk_eval.report.html.text import words_for
+from mlflow_adk_eval.analysis.comparison.compare import Comparison, compared, compared_run
+from mlflow_adk_eval.report.comparison import comparison_view
+from mlflow_adk_eval.report.html.page import words_for
 from mlflow_adk_eval.tracking.compare import compare
 from tests.analysis.test_comparison import with_set
 from tests.report.compare_pages import comparison, hostile
@@ -29,17 +29,17 @@ def printed(found: Comparison, *, every: bool = False) -> str:
 def test_it_tells_numbers_flips_and_causes() -> None:
     text = printed(comparison())
     assert "monday → tuesday" in text
-    assert "1 now fail, 1 to or from undecided of 3 cases in both runs" in text
+    assert "Of 3 cases in both runs, 1 now fails, 1 changed to or from undecided" in text
     assert "  lamp  passed → failed" in text
-    assert "    - tool_trajectory_avg_score turn 1: switch is called with $.room = 'all', before it was 'hall' (expected 'hall')" in text
+    assert "    - tool_trajectory_avg_score turn 1: switch is called with $.room = 'all', was 'hall' (expected 'hall')" in text
     assert "may be chance" in text
 
 
 def test_it_says_what_else_differs_and_warns() -> None:
     cases = eval_set({"a": [turn("hi", "hello there")]})
     lax, strict = (score(cases, {"a": [turn("hi", "hello")]}, {"criteria": {"response_match_score": at}}) for at in (0.5, 0.6))
-    side = replace(side_of(lax, "lax"), warnings=("the run was killed",))
-    text = printed(compared(side, side_of(strict, "strict")))
+    side = replace(compared_run(lax, "lax"), warnings=("the run was killed",))
+    text = printed(compared(side, compared_run(strict, "strict")))
     assert "attention: the first run: the run was killed" in text
     assert "Not only the agent differs:\n  - Config $.criteria.response_match_score.threshold: 0.5 → 0.6" in text
 
@@ -48,14 +48,14 @@ def test_what_kept_its_verdict_is_told_on_demand() -> None:
     cases = eval_set({"a": [turn("hi", "hello there friend")]})
     config = {"criteria": {"response_match_score": 0.5}}
     found = compare(score(cases, cases, config), score(cases, {"a": [turn("hi", "hello there")]}, config))
-    assert "1 case kept the verdict with other scores; --all tells them" in printed(found)
-    assert "Same verdict, other scores (1)\n  a  passed\n" in printed(found, every=True)
+    assert "1 case kept its verdict with different scores; --all lists them" in printed(found)
+    assert "Same verdict, different scores (1)\n  a  passed\n" in printed(found, every=True)
 
 
 def test_many_flips_are_counted_and_told_on_demand() -> None:
     names = [f"case_{number:02}" for number in range(25)]
     found = compare(*(with_set(repeated({name: [verdict] for name in names})) for verdict in (PASSED, FAILED)))
-    assert "  and 5 more; --all tells them" in printed(found)
+    assert "  and 5 more; --all lists them" in printed(found)
     assert printed(found).count("passed → failed") == 20
     assert printed(found, every=True).count("passed → failed") == 25
 

@@ -17,9 +17,10 @@ from mlflow_adk_eval.evalset import EvalCase
 from mlflow_adk_eval.evalset.conversation import Ending, Injection, by_call
 from mlflow_adk_eval.evalset.result import dumps_result
 from mlflow_adk_eval.report.adk_result import result_of
+from mlflow_adk_eval.report.ci import exit_code
 from mlflow_adk_eval.report.console import report_view
-from mlflow_adk_eval.report.markdown import exit_code, note_of, step_summary
-from mlflow_adk_eval.report.sentences import endings_told
+from mlflow_adk_eval.report.markdown import note_of, step_summary
+from mlflow_adk_eval.report.sentences import format_endings
 from mlflow_adk_eval.report.tally import CaseLine, case_line
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.table import Table, table_of
@@ -51,7 +52,7 @@ USERS = JudgeUsage(calls=7, failed_calls=1, input_tokens=900, output_tokens=100,
 SAID = (
     "3 simulated conversations: 1 ended at the goal, 1 at the limit (max_allowed_invocations of 2), 1 broke off",
     "The tool environment answered or delayed 2 calls: 1 error, 1 delay; by tool: book 2",
-    "Users played by player: 7 calls (1 failed), 1,000 tokens",
+    "Users simulated by player: 7 calls (1 failed), 1,000 tokens",
 )
 
 
@@ -96,7 +97,7 @@ def test_a_report_without_any_of_it_says_nothing() -> None:
     config = parse_config({"criteria": {"tool_trajectory_avg_score": 1}}, "config")
     plain = run(cases(case("goal", turn())), Had(), config, Options())
     told = "\n".join((*terminal(replace(plain, cases=tuple(replace(one, ending=None) for one in plain.cases))), note_of(report_of())))
-    assert not any(word in told for word in ("simulated", "tool environment", "Users played"))
+    assert not any(word in told for word in ("simulated", "tool environment", "Users simulated"))
 
 
 def test_the_details_name_each_injection_and_each_ending() -> None:
@@ -122,8 +123,8 @@ def test_the_step_summary_says_it_of_results_that_came_from_elsewhere() -> None:
 def test_a_session_of_pytest_says_it_of_all_of_its_processes() -> None:
     results = Results(lines={found.eval_id: case_line(found, found.eval_id) for found in whole().cases}, simulations=[USERS, USERS])
     told = [line for line, _ in results.terminal()]
-    assert {SAID[0], SAID[1], "Users played by player: 14 calls (2 failed), 2,000 tokens"} <= set(told)
-    assert results.markdown().count("Users played by player") == 1
+    assert {SAID[0], SAID[1], "Users simulated by player: 14 calls (2 failed), 2,000 tokens"} <= set(told)
+    assert results.markdown().count("Users simulated by player") == 1
 
 
 def test_the_page_has_a_badge_for_each_ending_and_marks_each_injection() -> None:
@@ -182,7 +183,7 @@ def test_adk_reads_the_result_and_this_package_finds_all_of_it_there() -> None:
     ],
 )
 def test_few_endings_are_told_in_proper_sentences(endings: Sequence[Ending], told: str) -> None:
-    assert endings_told(endings) == told
+    assert format_endings(endings) == told
 
 
 def test_a_model_that_plays_users_and_is_out_of_order_is_a_failed_run() -> None:
@@ -190,8 +191,8 @@ def test_a_model_that_plays_users_and_is_out_of_order_is_a_failed_run() -> None:
     undecided = replace(undecided, cases=(*undecided.cases, *report_of("goal").cases))
     gone = replace(undecided, simulating=replace(USERS, outage="503 for 60 s"))
     assert (exit_code(undecided), exit_code(gone)) == (2, 3)
-    assert "a model that plays users was out of order and was given up: 503 for 60 s" in "\n".join(terminal(gone))
-    assert "**Attention**: a model that plays users was out of order" in note_of(gone)
+    assert "a model that simulates users was out of order and was given up: 503 for 60 s" in "\n".join(terminal(gone))
+    assert "**Attention**: a model that simulates users was out of order" in note_of(gone)
 
 
 @pytest.mark.parametrize(

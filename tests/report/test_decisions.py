@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.report.decisions import decision_summary, junit_of
-from mlflow_adk_eval.report.github import annotations_of, on_github, quoted, quoted_json
+from mlflow_adk_eval.report.ci import annotations_of, junit_of, on_github, quoted, quoted_json
+from mlflow_adk_eval.report.markdown import decision_summary
 from mlflow_adk_eval.results.decision import Check, Decision
 
 PASSED = Check(

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from mlflow_adk_eval import score
 from mlflow_adk_eval.redact import secrets_of
-from mlflow_adk_eval.report.html.cases import shown_cases
 from mlflow_adk_eval.report.html.chart import WIDTH, chart_of
-from mlflow_adk_eval.report.html.text import LONGEST, _subsequence, differing, rationale_html, words_for
+from mlflow_adk_eval.report.html.page import LONGEST, _subsequence, differing, rationale_html, words_for
+from mlflow_adk_eval.report.html.report import shown_cases
 from mlflow_adk_eval.results.report import CriterionSummary
 from tests.report.pages import ATTACKS, Elements, hostile_page, page, report, visible
 from tests.tracking.small import CONFIG, eval_set, expected_of, many, rooms, turn
@@ -71,7 +71,7 @@ def test_tool_calls_stand_beside_those_they_stand_for() -> None:
     assert '{"room": "<del>hall</del>", "to": 1}' in page(report()).replace("&#34;", '"')
 
 
-@pytest.mark.parametrize(("match_type", "label"), [("EXACT", "unexpected"), ("IN_ORDER", "besides, allowed")])
+@pytest.mark.parametrize(("match_type", "label"), [("EXACT", "unexpected"), ("IN_ORDER", "additional, allowed")])
 def test_a_further_call_is_called_wrong_only_where_it_is(match_type: str, label: str) -> None:
     cases = eval_set({"a": [turn("q", "yes", ("look", {}))]})
     config = {"criteria": {"tool_trajectory_avg_score": {"threshold": 1.0, "match_type": match_type}}}
@@ -103,7 +103,7 @@ def test_without_a_reference_there_is_only_what_the_agent_did() -> None:
     cases = cases.model_validate({"eval_set_id": "rooms", "eval_cases": [talk]})
     found = score(cases, {"a": [turn("Begin here.", "Yes?", ("look", {"n": 1}))]}, {"criteria": {"tool_call_count_v1": 3}})
     text = visible(page(found))
-    assert "begins withBegin here.and follows this planThen ask on. Turn 1 ✓ passed" in text
+    assert "starts withBegin here.and follows this planThen ask on. Turn 1 ✓ passed" in text
     assert 'Actual answerYes? Actual calllook {"n": 1} ' in text
     assert "Expected" not in text
 
@@ -140,7 +140,7 @@ def test_of_a_large_run_only_cases_that_did_not_pass_are_shown_and_it_says_so() 
     small, large, huge = (shown_cases(found, most) for most in (40, 39, 3))
     assert (len(small.cases), small.notice) == (40, "")
     assert [case.eval_id for case in large.cases] == list(cases.eval_ids[10:15])
-    assert large.notice.startswith("With 40 turns this run is too large to be shown whole. Below are only the cases that did not pass. ")
+    assert large.notice.startswith("This run has 40 turns, too many for one page. Below are only the cases that did not pass. ")
     assert [case.eval_id for case in huge.cases] == list(cases.eval_ids[10:13])
     assert "and of these the first 3 of 5. " in huge.notice
 
@@ -150,7 +150,7 @@ def test_a_run_of_thousands_of_turns_gives_a_page_of_its_failures() -> None:
     cases = many(2_001)
     found = score(cases, expected_of(cases) | {"case_0007": [turn("q", "no")]}, CONFIG)
     html = page(found)
-    assert "With 2,001 turns" in html
+    assert "This run has 2,001 turns" in html
     assert html.count('<details class="case') == 1
     assert len(html) < 60_000
 

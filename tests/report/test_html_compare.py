@@ -7,7 +7,7 @@ import re
 import pytest
 
 from mlflow_adk_eval import score
-from mlflow_adk_eval.analysis.comparison.compare import compared, side_of
+from mlflow_adk_eval.analysis.comparison.compare import compared, compared_run
 from mlflow_adk_eval.report.html.compare import HALF_WIDTH
 from mlflow_adk_eval.tracking.compare import compare
 from tests.analysis.test_comparison import with_set
@@ -27,13 +27,13 @@ def visible(html: str) -> str:
 def test_the_page_says_what_flipped_and_why() -> None:
     text = visible(page(comparison()))
     assert "monday → tuesday" in text
-    assert "1 now fail 1 to or from undecided of 3 cases in both runs" in text
-    assert "Passed before, failed now (1)" in text
-    assert "Turn 1: switch is called with $.room = 'all', before it was 'hall' (expected 'hall')" in text
-    assert "Turn 1: beep({}) is called, which it was not before (the reference has no such call)" in text
+    assert "1 now fails 1 changed to or from undecided of 3 cases in both runs" in text
+    assert "Passed before, fails now (1)" in text
+    assert "Turn 1: switch is called with $.room = 'all', was 'hall' (expected 'hall')" in text
+    assert "Turn 1: beep({}) is now called (the reference has no such call)" in text
     assert "Evidence lost or gained (1)" in text
     assert "Turn 2: not evaluated: the agent did not finish: 1 turn took place, and the case asks for 2" in text
-    assert "Kept verdict and scores: 1 case, good" in text
+    assert "Same verdict and scores: 1 case, good" in text
 
 
 def test_both_runs_stand_side_by_side_with_their_differences_marked() -> None:
@@ -48,7 +48,7 @@ def test_both_runs_stand_side_by_side_with_their_differences_marked() -> None:
 def test_a_case_of_several_runs_says_which_stand_for_the_others() -> None:
     runs = (with_set(repeated({"a": scores})) for scores in ([PASSED] * 3, [PASSED, FAILED, FAILED]))
     text = visible(page(compare(*runs)))
-    assert "1 flaky with another share of 1 case in both runs" in text
+    assert "1 is flaky, with a different pass rate of 1 case in both runs" in text
     assert "passed → 1 of 3 passed a" in text
     assert "Why (before run 2 of 3, now run 2 of 3)" in text
 
@@ -57,15 +57,15 @@ def test_what_else_differs_is_said_before_the_scores() -> None:
     cases = eval_set({"a": [turn("hi", "hello")]})
     lax, strict = (score(cases, cases, {"criteria": {"response_match_score": threshold}}) for threshold in (0.5, 0.8))
     text = visible(page(compare(lax, strict)))
-    assert "Not only the agent differs, so that not all of what follows need be its doing:" in text
+    assert "Not only the agent differs, so it may not be the cause of every change below:" in text
     assert text.index("Config $.criteria.response_match_score.threshold: 0.5 → 0.8") < text.index("Scores")
-    assert "No verdict flipped of 1 case in both runs" in text
+    assert "No verdict flipped (1 case in both runs)" in text
 
 
 def test_cases_without_a_partner_are_named() -> None:
     before, after = (eval_set({name: [turn("hi", "hello")], "b": [turn("hi", edited)]}) for name, edited in (("a", "x"), ("c", "y")))
     text = visible(page(compare(*(score(cases, cases, {"criteria": {"response_match_score": 0.5}}) for cases in (before, after)))))
-    assert "1 case in both eval sets with other turns or expectations, so not compared: b" in text
+    assert "1 case in both eval sets, but with other turns or expectations, so not compared: b" in text
     assert "1 case only in the first run: a" in text
     assert "1 case only in the second run: c" in text
     assert "The runs have no case in common" in text
@@ -76,19 +76,19 @@ def test_cases_that_kept_their_scores_are_shown_on_demand() -> None:
     config = {"criteria": {"tool_trajectory_avg_score": 1.0}}
     after = {"a": [turn("hi", "hullo")], "b": [turn("hi", "hello")]}
     found = compare(score(cases, cases, config), score(cases, after, config))
-    assert "Kept verdict and scores: 2 cases, a, b" in visible(page(found))
+    assert "Same verdict and scores: 2 cases, a, b" in visible(page(found))
     every = visible(page(found, every=True))
-    assert "Same verdict, same scores, but not the same deeds (1)" in every
-    assert "Did, said and scored the same: 1 case, b" in every
+    assert "Same verdict and scores, different behaviour (1)" in every
+    assert "Same behaviour, verdict and scores: 1 case, b" in every
 
 
 @pytest.mark.slow
 def test_a_comparison_too_large_for_a_page_shows_the_flips_and_says_so() -> None:
     names = [f"case_{number:04}" for number in range(2_100)]
     before, after = (with_set(repeated({name: [verdict] for name in names})) for verdict in (PASSED, FAILED))
-    html = page(compared(side_of(before, "before"), side_of(after, "after")))
+    html = page(compared(compared_run(before, "before"), compared_run(after, "after")))
     assert html.count('<details class="case worse">') == 2_000
-    assert "100 more cases changed than a page can show" in html
+    assert "100 changed cases are not shown, to keep the page small" in html
 
 
 def test_the_picture_of_an_interval_stays_within_its_frame() -> None:

@@ -49,7 +49,7 @@ def test_headings_tables_and_pictures_have_names(tab: Tab) -> None:
     for line in (
         'heading "monday → tuesday" [level=1]',
         'heading "Scores" [level=2]',
-        'heading "Passed before, failed now (1)" [level=2]',
+        'heading "Passed before, fails now (1)" [level=2]',
         'table "The two runs"',
         'table "Decides"',
         'rowheader "tool_trajectory_avg_score"',

@@ -10,9 +10,10 @@ from rich.console import Console
 
 from mlflow_adk_eval.evalset.result import dumps_result
 from mlflow_adk_eval.report.adk_result import result_of
+from mlflow_adk_eval.report.ci import exit_code
 from mlflow_adk_eval.report.console import report_view
-from mlflow_adk_eval.report.markdown import exit_code, note_of
-from mlflow_adk_eval.report.sentences import accounts
+from mlflow_adk_eval.report.markdown import note_of
+from mlflow_adk_eval.report.sentences import format_judge_usage
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.table import table_of
 from mlflow_adk_eval.results.usage import JudgeUsage
@@ -34,8 +35,8 @@ def printed(report: Report, *, detailed: bool = False) -> str:
 
 
 def test_the_accounts_say_only_what_there_is_to_say() -> None:
-    assert accounts(USAGE) == ACCOUNTS
-    assert accounts(JudgeUsage(calls=1, input_tokens=1)) == "Judged: 1 call, 1 token"
+    assert format_judge_usage(USAGE) == ACCOUNTS
+    assert format_judge_usage(JudgeUsage(calls=1, input_tokens=1)) == "Judged: 1 call, 1 token"
 
 
 def test_terminal_and_note_tell_what_judging_took() -> None:

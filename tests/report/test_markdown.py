@@ -11,9 +11,10 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.report.markdown import STEP_SUMMARY, append_step_summary, plain, step_summary
-from mlflow_adk_eval.report.tally import CaseLine, ScoreLine, case_line, totals, verdict_of
-from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Scored
+from mlflow_adk_eval.report.ci import STEP_SUMMARY, append_step_summary
+from mlflow_adk_eval.report.markdown import plain, step_summary
+from mlflow_adk_eval.report.tally import CaseLine, ScoreLine, case_line, totals
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Scored, verdict_of
 from mlflow_adk_eval.results.usage import JudgeUsage
 
 HOSTILE = "a | b\n\n</td></tr><script>alert(1)</script> ![x](http://e.vil/y) `code` **bold** [l](http://e.vil) &lt;b&gt; $x$ ~~s~~ @you #1 \\| \x1b[31m"
@@ -52,7 +53,7 @@ def cells(text: str) -> list[list[str]]:
 def test_the_page() -> None:
     usage = JudgeUsage(calls=3, input_tokens=10, models=("gemini-2.5-flash",))
     text = step_summary([GOOD, BAD, UNKNOWN], missing=2, judging=usage, notes=["MLflow run abc"])
-    assert text.startswith("### ❌ ADK evaluation failed: 1 of 3 cases passed, 2 more did not run to their end\n")
+    assert text.startswith("### ❌ ADK evaluation failed: 1 of 3 cases passed, 2 more did not finish\n")
     assert cells(text) == [
         ["criterion", "threshold", "mean", "passed", "evaluated"],
         ["match", "≥ 0.8", "0.625", "1", "2 of 3"],
@@ -102,7 +103,7 @@ def test_long_texts_are_cut() -> None:
     ],
 )
 def test_verdict(cases: list[CaseLine], missing: int, verdict: str) -> None:
-    assert verdict_of(cases, missing=missing) == verdict
+    assert verdict_of((case.verdict for case in cases), missing=missing) == verdict
     assert f"ADK evaluation {verdict}" in step_summary(cases, missing=missing)
 
 

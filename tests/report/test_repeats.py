@@ -10,7 +10,7 @@ from rich.console import Console
 
 from mlflow_adk_eval.report.console import report_view
 from mlflow_adk_eval.report.markdown import note_of, step_summary
-from mlflow_adk_eval.report.repeats import flaky_told, ranges_told, rates_told, spread_lines
+from mlflow_adk_eval.report.sentences import format_flaky, format_ranges, format_run_rates, spread_lines
 from mlflow_adk_eval.report.tally import CaseLine, case_line, flaky_of
 from mlflow_adk_eval.results.report import Report
 from tests.criteria.builders import RESPONSE
@@ -40,14 +40,14 @@ def section_of(html: str) -> str:
 
 
 def test_rates_of_the_first_runs() -> None:
-    assert rates_told(REPORT.repeats) == "66.7%, 33.3%, 100.0%"
-    assert rates_told(repeated({"a": [PASSED] * 12}).repeats) == ", ".join(["100.0%"] * 10) + " and 2 more"
+    assert format_run_rates(REPORT.repeats) == "66.7%, 33.3%, 100.0%"
+    assert format_run_rates(repeated({"a": [PASSED] * 12}).repeats) == ", ".join(["100.0%"] * 10) + " and 2 more"
 
 
 def test_how_many_are_flaky() -> None:
-    assert flaky_told(REPORT.repeats) == "2 of 3 cases are flaky"
-    assert flaky_told(repeated({"a": [PASSED, FAILED]}).repeats) == "1 of 1 case is flaky"
-    assert flaky_told(repeated({"a": [FAILED, FAILED]}).repeats) == "No case is flaky: the 2 runs of each came to the same verdict"
+    assert format_flaky(REPORT.repeats) == "2 of 3 cases are flaky"
+    assert format_flaky(repeated({"a": [PASSED, FAILED]}).repeats) == "1 of 1 case is flaky"
+    assert format_flaky(repeated({"a": [FAILED, FAILED]}).repeats) == "No case is flaky: the 2 runs of each came to the same verdict"
 
 
 def test_ranges_are_of_criteria_that_decide_and_vary() -> None:
@@ -57,12 +57,12 @@ def test_ranges_are_of_criteria_that_decide_and_vary() -> None:
         for index, score in enumerate((0.9, 0.25))
     ]
     repeats = replace(ONCE, cases=tuple(runs), num_runs=2).repeats
-    assert ranges_told(repeats, repeats.cases[0]) == f"{RESPONSE} 0.25 to 0.9"
+    assert format_ranges(repeats, repeats.cases[0]) == f"{RESPONSE} 0.25 to 0.9"
 
 
 def test_what_cannot_be_said_is_a_dash() -> None:
     (line,) = spread_lines(repeated({"a": [LOST, PASSED]}).repeats)
-    assert (line.lowest, line.highest, line.run_std, line.within, line.between, line.cases) == ("–", "–", "–", "–", "–", "0 of 1")
+    assert line == (RESPONSE, "–", "–", "–", "–", "–", "0 of 1")
 
 
 # Pages
@@ -130,7 +130,7 @@ def test_no_text_of_a_repeated_case_becomes_markup(attack: str) -> None:
 
 
 def test_flaky_cases_of_lines() -> None:
-    assert [(case.eval_id, case.told) for case in flaky_of(lines_of(REPORT))] == [
+    assert [(case.eval_id, case.summary) for case in flaky_of(lines_of(REPORT))] == [
         ("lamp", "1 of 3 runs passed, 1 failed, 1 undecided"),
         ("heat", "2 of 3 runs passed, 1 failed"),
     ]

@@ -9,7 +9,7 @@ from tests.tracking.small import CONFIG, eval_set, expected_of, many, rooms, tur
 
 def test_a_pass_is_a_headline_and_a_table() -> None:
     assert note_of(score(rooms(), expected_of(rooms()), CONFIG)) == (
-        "**passed**: 3 of 3 conversations passed (rooms)\n\n"
+        "**passed**: 3 of 3 cases passed (rooms)\n\n"
         "| criterion | threshold | mean | pass rate | evaluated | errored |\n"
         "| --- | --- | --- | --- | --- | --- |\n"
         "| tool_trajectory_avg_score | ≥ 1 | 1 | 100.0% | 5 | 0 |\n"
@@ -39,4 +39,4 @@ def test_texts_of_others_do_not_become_markup() -> None:
 
 
 def test_a_set_without_cases_is_said_to_have_passed_nothing() -> None:
-    assert note_of(score(eval_set({}), {}, CONFIG)) == "**undecided**: 0 of 0 conversations passed (rooms)"
+    assert note_of(score(eval_set({}), {}, CONFIG)) == "**undecided**: 0 of 0 cases passed (rooms)"

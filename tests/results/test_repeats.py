@@ -138,7 +138,7 @@ def test_a_run_without_evidence_has_not_passed_and_is_counted_apart() -> None:
     (case,) = of({"a": [PASSED, LOST, FAILED, PASSED]}).cases
     assert (case.runs, case.passed, case.count("failed"), case.count("undecided")) == (4, 2, 1, 1)
     assert (case.pass_rate, case.pass_hat(2), case.pass_hat(3)) == (0.5, pytest.approx(1 / 6), 0)
-    assert case.told == "2 of 4 runs passed, 1 failed, 1 undecided"
+    assert case.summary == "2 of 4 runs passed, 1 failed, 1 undecided"
     assert of({"a": [PASSED, LOST]}).run_pass_rates == (1, 0)
 
 

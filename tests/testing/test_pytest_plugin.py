@@ -224,8 +224,8 @@ class TestResults:
     def test_the_session_ends_at_the_first_failure(self, project: Path) -> None:
         result = run(project, "-x", GITHUB_STEP_SUMMARY=str(project / "summary.md"))
         assert "1 failed, 1 passed" in result.stdout
-        assert "1 of 3 selected cases did not run to their end" in result.stdout
-        assert "1 more did not run to their end" in (project / "summary.md").read_text()
+        assert "1 of 3 selected cases did not finish" in result.stdout
+        assert "1 more did not finish" in (project / "summary.md").read_text()
 
     @pytest.mark.slow
     def test_judges(self, project: Path) -> None:
@@ -342,7 +342,7 @@ class TestSpeed:
         output, _ = process.communicate(timeout=300)
         assert time.monotonic() - interrupted < 200
         assert process.returncode == pytest.ExitCode.INTERRUPTED, output
-        assert "6 of 6 selected cases did not run to their end" in output
+        assert "6 of 6 selected cases did not finish" in output
         begun, ended = ([line[1] for line in log(slow) if line[0] == word] for word in ("begin", "end"))
         assert begun
         assert sorted(begun) == sorted(ended)
@@ -394,4 +394,4 @@ class TestMlflow:
         assert "NOT logged in MLflow: " in nowhere.stdout
         assert nowhere.returncode == pytest.ExitCode.TESTS_FAILED
         stopped = run(project, "--adk-experiment", "tests", "-x")
-        assert "NOT logged in MLflow: 1 of 3 selected cases did not run to their end" in stopped.stdout
+        assert "NOT logged in MLflow: 1 of 3 selected cases did not finish" in stopped.stdout

@@ -15,7 +15,7 @@ from mlflow_adk_eval.analysis.comparison.compare import Comparison
 from mlflow_adk_eval.gating.evidence.integrity import Evidence
 from mlflow_adk_eval.testing import Request, ScriptedJudge
 from mlflow_adk_eval.tracking.client import experiment_id
-from mlflow_adk_eval.tracking.compare import compare, side_of_evidence
+from mlflow_adk_eval.tracking.compare import compare, run_of_evidence
 from tests.cli.test_cli import invoke as run_cli
 from tests.gating.gate_kit import changed, evidence_of, report_of, with_artifact, with_table
 from tests.mlflow_kit import opened
@@ -75,7 +75,7 @@ def test_runs_compare_as_their_reports_do(runs: tuple[str, Report, Report]) -> N
     assert told(by_id) == told(compare(good, bad.run_id or "", tracking_uri=store))
     assert {case.eval_id: case.flip for case in by_id.cases} == {"light": "worse", "heat": "worse", "both": "none"}
     sentences = [cause.sentence for case in by_id.flipped for _, cause in case.all_causes()]
-    assert "switch is called with $.room = 'all', before it was 'hall' (expected 'hall')" in sentences
+    assert "switch is called with $.room = 'all', was 'hall' (expected 'hall')" in sentences
     assert "rubric polite (The answer is polite.): judged no (no 2), was yes (yes 2): It is | *so*." in sentences
     assert 'heat({"to": 21}) is no longer called (the reference has this call)' in sentences
 
@@ -99,7 +99,7 @@ def test_the_command_explains_and_exits_with_0(runs: tuple[str, Report, Report])
     result = invoke(good.run_id, bad.run_id, "--tracking_uri", store)
     assert result.exit_code == 0
     assert "2 now fail of 3 cases in both runs" in result.stdout
-    assert "switch is called with $.room = 'all', before it was 'hall' (expected 'hall')" in result.stdout
+    assert "switch is called with $.room = 'all', was 'hall' (expected 'hall')" in result.stdout
     again = invoke(bad.run_id, good.run_id, "--tracking_uri", store)
     assert again.exit_code == 0
     assert "2 now pass of 3 cases in both runs" in again.stdout
@@ -147,7 +147,7 @@ def test_a_logged_page_lies_beside_the_evidence_which_stays_valid(runs: tuple[st
 
 
 def test_a_report_that_was_not_logged_cannot_take_the_page(runs: tuple[str, Report, Report]) -> None:
-    from mlflow_adk_eval.tracking.compare import log_comparison
+    from mlflow_adk_eval.tracking.compare import compare
 
     _, good, bad = runs
     with pytest.raises(UsageError, match="only a comparison of two runs in MLflow can be logged"):
@@ -206,14 +206,14 @@ def spoilt(kind: str) -> Evidence:
 )
 def test_evidence_that_cannot_be_believed_is_not_compared(kind: str, said: str) -> None:
     with pytest.raises(TrackingError, match=r"^run r-1: ") as refused:
-        side_of_evidence(spoilt(kind))
+        run_of_evidence(spoilt(kind))
     assert said in str(refused.value)
 
 
 def test_the_state_of_a_run_and_its_metrics_are_warned_of() -> None:
     evidence = changed(evidence_of(report_of()), "params", {"threshold.response_match_score": "0.1"})
     partial = changed(changed(evidence, "tags", {"adk_eval.status": "partial"}), "metrics", {"cases": 7.0})
-    assert side_of_evidence(partial).warnings == (
+    assert run_of_evidence(partial).warnings == (
         "the run holds only part of the evaluation (adk_eval.status is partial)",
         "the run's parameter threshold.response_match_score is 0.1, but its config demands 0.5",
         "the logged metric cases is 7, but the table comes to 3",

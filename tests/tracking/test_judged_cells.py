@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.analysis.calibration.labels import Judged, Unit
+from mlflow_adk_eval.analysis.calibration.labels import JudgeDecision, Unit
 from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
@@ -18,7 +18,7 @@ from tests.tracking import judged
 from tests.tracking.judged import MATCH, RUBRICS, TRAJECTORY
 
 
-def units_of(store: str) -> dict[tuple[Any, ...], Judged]:
+def units_of(store: str) -> dict[tuple[Any, ...], JudgeDecision]:
     """Return what judges decided by case, turn, criterion and rubric, of the report made by hand."""
     bundle = judged.logged(store, judged.report(), "judged")
     found = judged_run(MlflowStore(store).evidence(bundle.run.run_id)).units
@@ -49,7 +49,7 @@ def test_verdicts_come_with_what_was_said_and_how_sure_the_judge_was(store: str)
 def test_an_answer_that_says_nothing_satisfies_no_rubric(store: str) -> None:
     found = units_of(store)
     for rubric in ("short", "polite"):
-        assert found["light", 1, RUBRICS, rubric] == Judged(passed=False, said="no judge was asked")
+        assert found["light", 1, RUBRICS, rubric] == JudgeDecision(passed=False, said="no judge was asked")
 
 
 def test_without_enough_votes_there_is_no_verdict(store: str) -> None:

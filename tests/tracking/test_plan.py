@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mlflow_adk_eval.agents.protocol import Conversation
 from mlflow_adk_eval.agents.recordings import Recording
 from mlflow_adk_eval.analysis.stats import cases_needed, detectable_drop, detectable_rate_drop, rate_cases_needed
-from mlflow_adk_eval.analysis.stats.spread import Source, spread_of
+from mlflow_adk_eval.analysis.stats.power import Source, spread_of
 from mlflow_adk_eval.cli.plan import plan_command
 from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.errors import TrackingError, UsageError

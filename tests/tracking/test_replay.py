@@ -184,7 +184,7 @@ def test_the_run_says_who_played_the_users_and_what_that_took(store: str) -> Non
     named = {f"adk_eval.prompt.{name.partition('@')[0]}": sha256 for name, sha256 in report.simulating.prompts.items()}
     assert named
     assert all(run.params[name].endswith(sha256) for name, sha256 in named.items())
-    assert "Users played by player: " in run.tags["mlflow.note.content"]
+    assert "Users simulated by player: " in run.tags["mlflow.note.content"]
     assert "2 simulated conversations: " in run.tags["mlflow.note.content"]
     assert not any(name.startswith("judge/") for name in run.metrics)
 

@@ -1,4 +1,9 @@
-"""What people's labels say of a run's judges, kept in a file, and whether it is about the judges of another run."""
+"""What people's labels say of a run's judges, kept in a file, and whether it is about the judges of another run.
+
+A `Calibration` has for each labelled criterion and rubric the counts of right and wrong verdicts, the sample that they came from, and a
+fingerprint of the judge: its parameters and the hash of its settings. `calibration_problems` compares that fingerprint with another run,
+so that the gate never corrects the pass rate of one judge by the errors of another.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +20,6 @@ from mlflow_adk_eval.errors import InputError
 from mlflow_adk_eval.evalset.digest import canonical_json
 from mlflow_adk_eval.evalset.parse import parse, read_text
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome
-
-__all__ = [
-    "Calibration",
-    "Corrected",
-    "CriterionCalibration",
-    "Disagreement",
-    "JudgeRates",
-    "Labelled",
-    "Sample",
-    "calibration_problems",
-    "corrected_of",
-    "corrected_rate",
-    "judged_sample",
-    "load_calibration",
-    "settings_sha256",
-]
 
 Count = Annotated[int, Field(ge=0, strict=True)]
 Effect = Annotated[float, Field(ge=1, allow_inf_nan=False)]
@@ -251,18 +240,18 @@ def settings_sha256(config: EvalConfig, criterion: str) -> str:
 
 def judged_sample(cases: Iterable[CaseResult], criterion: str, level: Level = "turn") -> Sample:
     """Return what the judge of a criterion said of all cells of these cases, or of the cases themselves."""
-    said: dict[str, list[bool]] = {}
+    verdicts: dict[str, list[bool]] = {}
     unscored = 0
     for case in cases:
         for result in case.results:
             reached = [result.reached(one) for one in outcomes_of(result, level).values()] if result.criterion == criterion else []
-            said.setdefault(case.eval_id, []).extend(one for one in reached if one is not None)
+            verdicts.setdefault(case.eval_id, []).extend(one for one in reached if one is not None)
             unscored += reached.count(None)
     return Sample(
-        passed=sum(map(sum, said.values())),
-        judged=sum(map(len, said.values())),
+        passed=sum(map(sum, verdicts.values())),
+        judged=sum(map(len, verdicts.values())),
         unscored=unscored,
-        design_effect=design_effect(said.values()),
+        design_effect=design_effect(verdicts.values()),
     )
 
 

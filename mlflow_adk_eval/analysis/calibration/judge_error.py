@@ -1,5 +1,9 @@
 """How often a judge is wrong, and what its pass rate comes to when that is put right. Pure arithmetic on counts.
 
+`JudgeRates` holds the counts of a comparison of a judge with people and gives the rates with their intervals; `corrected_rate` applies them
+to what the judge said of other cells. Cells of one conversation resemble each other, so every count comes with a *design effect*: how
+many cells say as much as one independent cell. Below are agreement beyond chance of two (`kappa`) and of several (`krippendorff_alpha`).
+
 What people say is taken for the truth. Of what they pass the judge passes a share, its *sensitivity*; of what they fail it
 fails a share, its *specificity*. So where a share θ of all cells deserves to pass, the judge passes
 p = θ·sensitivity + (1 − θ)·(1 − specificity) of them. Rogan and Gladen (1978) solve that for θ.
@@ -12,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from mlflow_adk_eval.analysis.calibration.agreement import kappa, kappa_interval
+from mlflow_adk_eval.analysis.stats.intervals import score_interval
 
 Interval = tuple[float, float]
 
@@ -22,6 +26,10 @@ MARGIN = 0.1
 """How wide, to either side, the interval of a sensitivity or specificity should be at most."""
 _MOST_LABELS = 100_000
 _WORST_SHARE = 0.5
+_DRAWS = 20_000
+_SEED = 0
+_JEFFREYS = 0.5
+_PAIR = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +104,7 @@ class JudgeRates:
         return _share_interval(self.agreement, self.labelled / self.overall_effect, confidence)
 
     def kappa_interval(self, confidence: float = 0.95) -> Interval | None:
-        """Return the interval of κ; see `agreement.kappa_interval`."""
+        """Return the interval of κ; see the function of that name."""
         return None if self.kappa is None else kappa_interval(*self._counts(self.overall_effect), confidence)
 
     def passes_wanted(self, confidence: float = 0.95) -> int:
@@ -144,21 +152,15 @@ def corrected_rate(passed: int, judged: int, rates: JudgeRates, confidence: floa
 
 def obstacle_to_correction(rates: JudgeRates, confidence: float = 0.95) -> str:
     """Return why a judge's pass rate cannot be corrected; empty where it can."""
-    lacking = [
-        f"{count} of the {FEWEST} needed that people {verb}"
-        for count, verb in ((rates.passes, "pass"), (rates.failures, "fail"))
-        if count < FEWEST
-    ]
+    counts = ((rates.passes, "pass"), (rates.failures, "fail"))
+    lacking = [f"{count} of the {FEWEST} needed that people {verb}" for count, verb in counts if count < FEWEST]
     if lacking:
         return f"too few labelled cells: {' and '.join(lacking)}"
     low, value = _youden(rates, confidence)
+    total = f"no better than chance: sensitivity and specificity add up to {value + 1:.2f}"
     if value <= 0:
-        return f"the judge is no better than chance: sensitivity and specificity add up to {value + 1:.2f}, and chance to 1"
-    if low <= 0:
-        return (
-            f"the judge may be no better than chance: sensitivity and specificity add up to {value + 1:.2f}, but to at least {low + 1:.2f}"
-        )
-    return ""
+        return f"the judge is {total}, and chance to 1"
+    return "" if low > 0 else f"the judge may be {total}, but to at least {low + 1:.2f}"
 
 
 def _youden(rates: JudgeRates, confidence: float) -> tuple[float, float]:
@@ -195,11 +197,7 @@ def wilson(share: float, size: float, confidence: float = 0.95) -> Interval:
     >>> round(low, 4), round(high, 4)
     (0.5958, 0.9821)
     """
-    z = _z(confidence)
-    middle = (share * size + z * z / 2) / (size + z * z)
-    reach = z * math.sqrt(share * (1 - share) * size + z * z / 4) / (size + z * z)
-    # At 0 and 1 the bound is the share itself, which rounding would miss.
-    return min(max(middle - reach, 0.0), share), max(min(middle + reach, 1.0), share)
+    return score_interval(share, size, _z(confidence))
 
 
 def _z(confidence: float) -> float:
@@ -246,3 +244,64 @@ def design_effect(groups: Iterable[Sequence[bool]]) -> float:
         return sum(size * size for _, size in counts) / total
     between = sum((true - share * size) ** 2 for true, size in counts) * len(counts) / (len(counts) - 1)
     return max(1.0, between / (total * share * (1 - share)))
+
+
+def kappa(both: float, first: float, neither: float, second: float) -> float | None:
+    """Return Cohen's κ of how often both say yes, only the first, neither, and only the second.
+
+    ``None`` where two who answer at random as often would agree on everything.
+
+    >>> round(kappa(20, 5, 15, 10), 12)
+    0.4
+    """
+    total = both + first + neither + second
+    of_first, of_second = (both + first) / total, (both + second) / total
+    by_chance = of_first * of_second + (1 - of_first) * (1 - of_second)
+    return ((both + neither) / total - by_chance) / (1 - by_chance) if by_chance < 1 else None
+
+
+def kappa_interval(both: float, first: float, neither: float, second: float, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the credible interval of Cohen's κ: quantiles of its posterior under Jeffreys' prior, drawn with a fixed seed.
+
+    Unlike the interval by the delta method it does not shrink to a point where all agree, and it covers the truth as often as
+    it should from 20 answers on. The counts may be effective ones, which are not whole.
+    """
+    import numpy as np  # noqa: PLC0415 - half a second, which only reports of agreement need
+
+    shapes = np.array([[both], [first], [neither], [second]]) + _JEFFREYS
+    drawn = np.random.default_rng(_SEED).gamma(shapes, size=(4, _DRAWS))
+    shares = drawn / drawn.sum(axis=0)
+    of_first, of_second = shares[0] + shares[1], shares[0] + shares[3]
+    by_chance = of_first * of_second + (1 - of_first) * (1 - of_second)
+    found = (shares[0] + shares[2] - by_chance) / (1 - by_chance)
+    low, high = np.quantile(found, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
+
+
+def pair_agreement(units: Iterable[Sequence[bool]]) -> float | None:
+    """Return the share of all pairs of answers on the same unit that agree; ``None`` where no unit has two.
+
+    >>> pair_agreement([[True, True], [True, False], [True]])
+    0.5
+    """
+    counted = [(sum(answers), len(answers)) for answers in units if len(answers) >= _PAIR]
+    pairs = sum(size * (size - 1) for _, size in counted)
+    agreeing = sum(yes * (yes - 1) + (size - yes) * (size - yes - 1) for yes, size in counted)
+    return agreeing / pairs if pairs else None
+
+
+def krippendorff_alpha(units: Iterable[Sequence[bool]]) -> float | None:
+    """Return Krippendorff's α of yes and no, by whoever answered: 1 where all agree, 0 where it is no better than chance.
+
+    ``None`` where no unit has two answers, or all answers are the same.
+
+    >>> round(krippendorff_alpha([[True, True], [False, False], [True, False]]), 3)
+    0.444
+    """
+    counted = [(sum(answers), len(answers)) for answers in units if len(answers) >= _PAIR]
+    yes, total = sum(found for found, _ in counted), sum(size for _, size in counted)
+    no = total - yes
+    if not yes or not no:
+        return None
+    observed = sum(2 * found * (size - found) / (size - 1) for found, size in counted) / total
+    return 1 - observed * (total - 1) * total / (2 * yes * no)

@@ -1,22 +1,25 @@
-"""From what judges decided and what people say of it to counts: what a calibration holds of a criterion or rubric."""
+"""From what judges decided and what people say of it to counts: what a calibration holds of a criterion or rubric.
+
+`labelled_of` counts true and false verdicts, and measures how much the cells of a case resemble each other. It refuses to generalize from
+cells that were chosen by their verdict (`Labelled.selection`): their sensitivity is not that of all cells.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
-from mlflow_adk_eval.analysis.calibration.agreement import krippendorff_alpha, pair_agreement
 from mlflow_adk_eval.analysis.calibration.calibration import Disagreement, Labelled, People, Sample
-from mlflow_adk_eval.analysis.calibration.judge_error import design_effect
-from mlflow_adk_eval.analysis.calibration.labels import Judged, Opinion, Unit
+from mlflow_adk_eval.analysis.calibration.judge_error import design_effect, krippendorff_alpha, pair_agreement
+from mlflow_adk_eval.analysis.calibration.labels import JudgeDecision, Opinion, Unit
 
 _HARDLY_BY_CHANCE = 3.29
 """The deviation that random labelling reaches once in a thousand times."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class LabelledUnit:
     """What judge and people say of one unit."""
 
     unit: Unit
@@ -29,11 +32,11 @@ class Pair:
         return self.judge == self.people
 
 
-def labelled_of(units: Mapping[Unit, Judged], opinions: Mapping[Unit, Opinion]) -> Labelled:
+def labelled_of(units: Mapping[Unit, JudgeDecision], opinions: Mapping[Unit, Opinion]) -> Labelled:
     """Return what the labels of some of these units say of whoever judged them. Units of a case are taken together, whatever the run."""
     given = {unit: (judged, opinions[unit]) for unit, judged in units.items() if unit in opinions}
     pairs = [
-        Pair(unit, judged.passed, opinion.passed)
+        LabelledUnit(unit, judged.passed, opinion.passed)
         for unit, (judged, opinion) in given.items()
         if judged.passed is not None and opinion.passed is not None
     ]
@@ -61,11 +64,11 @@ def _by_case(found: Iterable[tuple[Unit, bool]]) -> list[list[bool]]:
     return list(cases.values())
 
 
-def _effect(pairs: Sequence[Pair]) -> float:
+def _effect(pairs: Sequence[LabelledUnit]) -> float:
     return design_effect(_by_case((pair.unit, pair.agree) for pair in pairs)) if pairs else 1.0
 
 
-def _sample(units: Mapping[Unit, Judged]) -> Sample:
+def _sample(units: Mapping[Unit, JudgeDecision]) -> Sample:
     decided = [(unit, judged.passed) for unit, judged in units.items() if judged.passed is not None]
     return Sample(
         passed=sum(passed for _, passed in decided),
@@ -89,7 +92,7 @@ def _people(opinions: Sequence[Opinion]) -> People | None:
     )
 
 
-def _selection(sample: Sample, pairs: Sequence[Pair]) -> str:
+def _selection(sample: Sample, pairs: Sequence[LabelledUnit]) -> str:
     """Return a sentence where passed and failed cells were labelled so differently often that it is hardly by chance."""
     passed, failed = sample.passed, sample.judged - sample.passed
     of_passed, of_failed = sum(pair.judge for pair in pairs), sum(not pair.judge for pair in pairs)
@@ -105,7 +108,7 @@ def _selection(sample: Sample, pairs: Sequence[Pair]) -> str:
     )
 
 
-def disagreements_of(units: Mapping[Unit, Judged], opinions: Mapping[Unit, Opinion]) -> tuple[Disagreement, ...]:
+def disagreements_of(units: Mapping[Unit, JudgeDecision], opinions: Mapping[Unit, Opinion]) -> tuple[Disagreement, ...]:
     """Return where judge and people disagree; those first of which both sides are the most certain, since they tell the most."""
     found = [
         _disagreement(unit, judged, judged.passed, opinion)
@@ -115,16 +118,11 @@ def disagreements_of(units: Mapping[Unit, Judged], opinions: Mapping[Unit, Opini
     return tuple(sorted(found, key=lambda one: -one.certainty))
 
 
-def _disagreement(unit: Unit, judged: Judged, passed: bool, opinion: Opinion) -> Disagreement:
+def _disagreement(unit: Unit, judged: JudgeDecision, passed: bool, opinion: Opinion) -> Disagreement:
     return Disagreement(
-        run_id=unit.run_id,
-        eval_id=unit.eval_id,
-        run_index=unit.run_index,
-        invocation_index=unit.invocation_index,
-        criterion=unit.criterion,
-        rubric_id=unit.rubric_id,
+        **asdict(unit),
         judge_passed=passed,
         judge_said=judged.said,
-        people_said=opinion.told,
+        people_said=opinion.summary,
         certainty=judged.certainty * opinion.unanimity,
     )

@@ -1,4 +1,9 @@
-"""What people say of cells that a judge has decided: as labels, from tables, and of several people put together."""
+"""What people say of cells that a judge has decided: as labels, from tables, and of several people put together.
+
+A `Unit` is what one label is about: a cell, a rubric of it, or a whole case. Labels come from MLflow's assessments (in the tracking package)
+or from the rows of a table; `Reader` resolves a row to a unit and collects everything that is wrong with the table. `opinions_of` then puts
+the latest label of each person together into one `Opinion` of each unit.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +51,7 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class JudgeDecision:
     """What a judge decided about a unit, and how a label of it is to be read."""
 
     passed: bool | None
@@ -103,7 +108,7 @@ class Opinion:
         return [label.passed for label in self.labels]
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """What they say, as text."""
         count = len(self.labels)
         word = "pass" if self.passed else "fail"
@@ -120,7 +125,7 @@ def opinions_of(labels: Iterable[Label]) -> dict[Unit, Opinion]:
     return {unit: Opinion(tuple(found.values())) for unit, found in latest.items()}
 
 
-def read_label(value: Any, judged: Judged) -> bool | str:
+def read_label(value: Any, judged: JudgeDecision) -> bool | str:
     """Return whether a label says that a unit passes; a text says what was wanted instead."""
     if isinstance(value, bool):
         return value
@@ -207,7 +212,7 @@ def _column_problems(where: str, columns: Sequence[str]) -> Iterator[Problem]:
 class Units:
     """All that can be labelled, with what judges decided about it."""
 
-    judged: Mapping[Unit, Judged]
+    judged: Mapping[Unit, JudgeDecision]
     aliases: Mapping[Unit, Unit]
     """From a whole case that has a single cell to that cell, by criterion and rubric."""
 
@@ -216,7 +221,7 @@ class Units:
         found = self.aliases.get(unit, unit)
         return found if found in self.judged else None
 
-    def at(self, criterion: str, rubric_id: str | None, *, whole_cases: bool) -> dict[Unit, Judged]:
+    def at(self, criterion: str, rubric_id: str | None, *, whole_cases: bool) -> dict[Unit, JudgeDecision]:
         """Return the units of a criterion or rubric: one for each case run, or one for each cell."""
         cells = set(self.aliases.values())
         return {

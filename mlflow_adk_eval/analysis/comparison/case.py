@@ -1,4 +1,8 @@
-"""A case in both runs: whether its verdict flipped, and why."""
+"""A case in both runs: whether its verdict flipped, and why.
+
+`case_change` is made of the verdicts of all runs of the case on both sides, and of two of these runs that show best what changed. For each
+deciding criterion whose score is another, `causes` finds reasons turn by turn; the turn that did most for the change comes first.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,13 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
-from mlflow_adk_eval.analysis.comparison.causes import Cause, Place, causes_of, shortened
-from mlflow_adk_eval.analysis.comparison.side import Side
-from mlflow_adk_eval.analysis.comparison.turn import CellChange, TurnChange, outcomes_differ, turn_changes
-from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, Verdict
+from mlflow_adk_eval.analysis.comparison.causes import Cause, ChangedCell, causes_of, shortened
+from mlflow_adk_eval.analysis.comparison.runs import Sides
+from mlflow_adk_eval.analysis.comparison.turns import CellChange, TurnChange, outcomes_differ, turn_changes
+from mlflow_adk_eval.results.outcomes import CaseResult, Outcome, Scored, Verdict
 
+CasePair = tuple[CaseResult, CaseResult]
+"""A run of the case on each side."""
 Flip = Literal["worse", "better", "undecided", "flaky", "none"]
 """What became of a case's verdict: *worse* and *better* where every run of it passed on one side and failed on the other,
 *undecided* where evidence was lost or gained, *flaky* where the runs of one side disagree and not as those of the other; or *none*."""
@@ -37,12 +43,8 @@ class CriterionChange:
     @property
     def crossed(self) -> bool:
         """Whether it stands in the way of one run only: what is no part of a run does not."""
-        before, after = (True if outcome is None else passed for outcome, passed in self._ends)
-        return before is not after
-
-    @property
-    def _ends(self) -> tuple[tuple[Outcome | None, bool | None], ...]:
-        return (self.before, self.passed_before), (self.after, self.passed_after)
+        before = True if self.before is None else self.passed_before
+        return before is not (True if self.after is None else self.passed_after)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +87,7 @@ class CaseChange:
                 yield criterion, cause
 
 
-def case_change(sides: tuple[Side, Side], eval_id: str) -> CaseChange:
+def case_change(sides: Sides, eval_id: str) -> CaseChange:
     """Return what became of a case that both sides have results of."""
     before, after = (side.verdicts(eval_id) for side in sides)
     flip = flip_of(before, after)
@@ -121,58 +123,51 @@ def flip_of(before: Sequence[Verdict], after: Sequence[Verdict]) -> Flip:
     return "worse" if "passed" in left else "better"
 
 
-def _pair(before: Sequence[CaseResult], after: Sequence[CaseResult], flip: Flip) -> tuple[CaseResult, CaseResult]:
+def _pair(before: Sequence[CaseResult], after: Sequence[CaseResult], flip: Flip) -> CasePair:
     """Return the two runs of a case that show best what changed: with the verdicts of the flip, and the same index if possible."""
     rose = sum(case.verdict == "passed" for case in after) / len(after) > sum(case.verdict == "passed" for case in before) / len(before)
     better, worse = (1, 0) if rose else (0, 1)
 
-    def badness(pair: tuple[CaseResult, CaseResult]) -> tuple[bool, bool, bool]:
-        told = pair[better].verdict == "passed" and pair[worse].verdict != "passed"
-        return flip != "none" and not told, flip != "none" and pair[0].verdict == pair[1].verdict, pair[0].run_index != pair[1].run_index
+    def badness(pair: CasePair) -> tuple[bool, bool, bool]:
+        shown = pair[better].verdict == "passed" and pair[worse].verdict != "passed"
+        return flip != "none" and not shown, flip != "none" and pair[0].verdict == pair[1].verdict, pair[0].run_index != pair[1].run_index
 
     return min(product(before, after), key=badness)
 
 
-def _errors(pair: tuple[CaseResult, CaseResult], turns: Sequence[TurnChange]) -> Iterator[Cause]:
+def _errors(pair: CasePair, turns: Sequence[TurnChange]) -> Iterator[Cause]:
     before, after = (f"the agent did not finish: {shortened(case.error)}" if case.error else "" for case in pair)
     if bool(before) != bool(after):
-        where = next((turn.index for turn in turns if any(done and done.error for done in (turn.before, turn.after))), None)
+        where = next((turn.index for turn in turns if any(side and side.error for side in (turn.before, turn.after))), None)
         yield Cause(kind="error", turn=where, before=before, after=after)
 
 
-def _criteria(sides: tuple[Side, Side], pair: tuple[CaseResult, CaseResult], turns: Sequence[TurnChange]) -> Iterator[CriterionChange]:
+def _criteria(sides: Sides, pair: CasePair, turns: Sequence[TurnChange]) -> Iterator[CriterionChange]:
     """Yield the deciding criteria whose result changed."""
     left, right = ({result.criterion: result for result in case.results if result.decides} for case in pair)
     for name in dict.fromkeys([*right, *left]):
         was, now = left.get(name), right.get(name)
-        change = _criterion(name, was, now)
+        change = CriterionChange(
+            criterion=name,
+            before=was.overall if was else None,
+            after=now.overall if now else None,
+            passed_before=was.passed if was else None,
+            passed_after=now.passed if now else None,
+            threshold_before=was.threshold if was else None,
+            threshold_after=now.threshold if now else None,
+            greater_is_better=(now or left[name]).greater_is_better,
+            causes=(),
+        )
         if change.crossed or (was and now and outcomes_differ(change.before, change.after)):
             yield _explained(change, sides, pair, turns)
 
 
-def _criterion(name: str, was: CriterionResult | None, now: CriterionResult | None) -> CriterionChange:
-    known = now or was
-    return CriterionChange(
-        criterion=name,
-        before=was.overall if was else None,
-        after=now.overall if now else None,
-        passed_before=was.passed if was else None,
-        passed_after=now.passed if now else None,
-        threshold_before=was.threshold if was else None,
-        threshold_after=now.threshold if now else None,
-        greater_is_better=known.greater_is_better if known else True,
-        causes=(),
-    )
-
-
-def _explained(
-    change: CriterionChange, sides: tuple[Side, Side], pair: tuple[CaseResult, CaseResult], turns: Sequence[TurnChange]
-) -> CriterionChange:
+def _explained(change: CriterionChange, sides: Sides, pair: CasePair, turns: Sequence[TurnChange]) -> CriterionChange:
     found = list(_thresholds(change))
     cells = [(turn, cell) for turn in turns for cell in turn.cells if cell.criterion == change.criterion and cell.differs]
     for turn, cell in sorted(cells, key=lambda one: _weight(one[1], change)):
-        alike = all(one.same_deeds for one in turns[: turn.index])
-        found += causes_of(Place(sides=sides, pair=pair, turn=turn, cell=cell, alike_until=alike))
+        alike = all(one.same_behaviour for one in turns[: turn.index])
+        found += causes_of(ChangedCell(sides=sides, pair=pair, turn=turn, cell=cell, alike_until=alike))
     return replace(change, causes=tuple(found))
 
 

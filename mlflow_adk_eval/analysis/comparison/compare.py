@@ -1,4 +1,9 @@
-"""Two runs on the same cases: which cases flipped, why, and how far the means lie apart. Pure: it reads nothing and writes nothing."""
+"""Two runs on the same cases: which cases flipped, why, and how far the means lie apart.
+
+`compared` is the whole comparison. It asks what the runs themselves differ in (`runs`), how far their means lie apart (`delta`), and what
+became of each case (`case`), with the causes of each change (`causes`) found turn by turn (`turns`). Pure: it reads nothing and writes
+nothing. Pages are made of a `Comparison`; `Comparison.to_json` has the same for programs.
+"""
 
 from __future__ import annotations
 
@@ -9,34 +14,42 @@ from typing import Any
 from mlflow_adk_eval.analysis.comparison.case import CaseChange, CriterionChange, Flip, case_change
 from mlflow_adk_eval.analysis.comparison.causes import Cause
 from mlflow_adk_eval.analysis.comparison.delta import Delta, deltas_of
-from mlflow_adk_eval.analysis.comparison.differences import Difference, Pairing, differences_of, pairing_of
-from mlflow_adk_eval.analysis.comparison.side import JudgeCost, Side, judge_cost, side_of
-from mlflow_adk_eval.analysis.comparison.turn import Done, TurnChange
+from mlflow_adk_eval.analysis.comparison.runs import (
+    ComparedRun,
+    Difference,
+    JudgeCost,
+    Pairing,
+    compared_run,
+    differences_of,
+    judge_cost,
+    pairing_of,
+)
+from mlflow_adk_eval.analysis.comparison.turns import TurnRecord
 from mlflow_adk_eval.results.outcomes import Scored
 
 __all__ = [
     "CaseChange",
+    "ComparedRun",
     "Comparison",
     "Delta",
     "Difference",
     "Flip",
     "JudgeCost",
     "Pairing",
-    "Side",
     "compared",
-    "side_of",
+    "compared_run",
 ]
 
 FLIPS: tuple[Flip, ...] = ("worse", "better", "undecided", "flaky")
-"""In the order in which they are told."""
+"""In the order in which pages list them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Comparison:
     """What changed from one run to another."""
 
-    before: Side
-    after: Side
+    before: ComparedRun
+    after: ComparedRun
     confidence: float
     differences: tuple[Difference, ...]
     """What the runs themselves differ in."""
@@ -77,7 +90,7 @@ class Comparison:
         return _comparison_json(self, every=every)
 
 
-def compared(before: Side, after: Side, *, confidence: float = 0.95) -> Comparison:
+def compared(before: ComparedRun, after: ComparedRun, *, confidence: float = 0.95) -> Comparison:
     """Return what changed from one run to another.
 
     Args:
@@ -102,36 +115,40 @@ def compared(before: Side, after: Side, *, confidence: float = 0.95) -> Comparis
 def _comparison_json(found: Comparison, *, every: bool) -> dict[str, Any]:
     """Return everything but the turns of cases that did not flip; `every`: those as well."""
     shown = found.cases if every else found.flipped
+    unpaired = {name: list(getattr(found.pairing, name)) for name in ("only_before", "only_after", "altered")}
     return {
         "before": _side(found.before),
         "after": _side(found.after),
         "confidence": found.confidence,
         "differences": [asdict(difference) for difference in found.differences],
-        "cases": {"compared": len(found.cases), **found.counts, "shifted": len(found.shifted), **_unpaired(found)},
+        "cases": {"compared": len(found.cases), **found.counts, "shifted": len(found.shifted), **unpaired},
         "deltas": [asdict(delta) | {"clear": delta.clear(found.confidence)} for delta in found.deltas],
         "judging": {name: asdict(cost) for name, cost in zip(("before", "after"), found.judging, strict=True)},
         "changes": [_case(case) for case in shown],
     }
 
 
-def _side(side: Side) -> dict[str, Any]:
+def _side(side: ComparedRun) -> dict[str, Any]:
     return {"name": side.name, "run_id": side.run_id or None, "facts": dict(side.facts), "warnings": list(side.warnings)}
-
-
-def _unpaired(found: Comparison) -> dict[str, list[str]]:
-    return {name: list(getattr(found.pairing, name)) for name in ("only_before", "only_after", "altered")}
 
 
 def _case(case: CaseChange) -> dict[str, Any]:
     return {
         "eval_id": case.eval_id,
         "flip": case.flip,
-        "before": list(case.before),
-        "after": list(case.after),
-        "runs": list(case.runs),
+        **{name: list(getattr(case, name)) for name in ("before", "after", "runs")},
         "causes": [_cause(cause) for cause in case.causes],
         "criteria": [_criterion(change) for change in case.criteria],
-        "turns": [_turn(turn) for turn in case.turns if not turn.same],
+        "turns": [
+            {
+                "index": turn.index,
+                "before": turn.before and _record(turn.before),
+                "after": turn.after and _record(turn.after),
+                "expected_response": turn.expected_response or None,
+            }
+            for turn in case.turns
+            if not turn.same
+        ],
     }
 
 
@@ -140,31 +157,12 @@ def _cause(cause: Cause) -> dict[str, Any]:
 
 
 def _criterion(change: CriterionChange) -> dict[str, Any]:
+    names = ("passed_before", "passed_after", "threshold_before", "threshold_after", "crossed")
     before, after = (outcome.score if isinstance(outcome, Scored) else None for outcome in (change.before, change.after))
-    return {
-        "criterion": change.criterion,
-        "before": before,
-        "after": after,
-        "passed_before": change.passed_before,
-        "passed_after": change.passed_after,
-        "threshold_before": change.threshold_before,
-        "threshold_after": change.threshold_after,
-        "crossed": change.crossed,
-        "causes": [_cause(cause) for cause in change.causes],
-    }
+    values = {name: getattr(change, name) for name in names}
+    return {"criterion": change.criterion, "before": before, "after": after, **values, "causes": list(map(_cause, change.causes))}
 
 
-def _turn(turn: TurnChange) -> dict[str, Any]:
-    return {
-        "index": turn.index,
-        "before": _done(turn.before),
-        "after": _done(turn.after),
-        "expected_response": turn.expected_response or None,
-    }
-
-
-def _done(done: Done | None) -> dict[str, Any] | None:
-    if done is None:
-        return None
-    calls = [{"name": call.name, "args": call.args or {}} for call in done.calls]
-    return {"user": done.user, "response": done.response, "calls": calls, "error": done.error or None}
+def _record(record: TurnRecord) -> dict[str, Any]:
+    calls = [{"name": call.name, "args": call.args or {}} for call in record.calls]
+    return {"user": record.user, "response": record.response, "calls": calls, "error": record.error or None}

@@ -1,13 +1,19 @@
-"""How far the means of two runs lie apart, over the cases that both have, and what luck alone would do."""
+"""How far the means of two runs lie apart, over the cases that both have, and what luck alone would do.
+
+There is one `Delta` for the share of cases that passed and one for each criterion. The mean is over case means, so repeated runs of a case
+count once. The paired test knows higher as better, so values of criteria where lower is better are negated on the way in and their
+results on the way out. P-values are adjusted by Holm's method, since ten criteria give chance ten opportunities.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from mlflow_adk_eval.analysis.comparison.side import Side
-from mlflow_adk_eval.analysis.stats import Paired, compare_paired, holm
+from mlflow_adk_eval.analysis.comparison.runs import Sides
+from mlflow_adk_eval.analysis.stats import compare_paired, holm
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult
@@ -26,14 +32,14 @@ class Delta:
     name: str
     decides: bool
     greater_is_better: bool
-    cases: int
+    cases: int = 0
     """Those with a value in both runs; the numbers below are of these."""
-    only_before: int
+    only_before: int = 0
     """Cases with a value in the first run only."""
-    only_after: int
-    neither: int
+    only_after: int = 0
+    neither: int = 0
     """Cases that have the criterion and no value in either run."""
-    partial: int
+    partial: int = 0
     """Cases in which some of the repeated runs have no value."""
     before: float | None = None
     after: float | None = None
@@ -67,13 +73,14 @@ class Delta:
         return (self.difference > 0) is self.greater_is_better if self.difference else None
 
 
-def deltas_of(sides: tuple[Side, Side], eval_ids: Sequence[str], confidence: float) -> tuple[Delta, ...]:
+def deltas_of(sides: Sides, eval_ids: Sequence[str], confidence: float) -> tuple[Delta, ...]:
     """Return the share of passed case runs, then every criterion in the order of the second run, for the cases `eval_ids`."""
     names = dict.fromkeys([*sides[1].criteria, *sides[0].criteria])
     found = [_of_criterion(name, sides, eval_ids, confidence) for name in names]
     rated = _pass_rate(sides, eval_ids, confidence)
-    deciding, informing = ([one for one in found if one.decides is decides and one.cases + one.lacking] for decides in (True, False))
-    return (replace(rated, p_adjusted=rated.p_value), *_adjusted(deciding), *_adjusted([one for one in informing if one.cases]))
+    deciding = [one for one in found if one.decides and one.cases + one.lacking]
+    informing = [one for one in found if not one.decides and one.cases]
+    return (replace(rated, p_adjusted=rated.p_value), *_adjusted(deciding), *_adjusted(informing))
 
 
 def _adjusted(deltas: Sequence[Delta]) -> Iterator[Delta]:
@@ -83,34 +90,27 @@ def _adjusted(deltas: Sequence[Delta]) -> Iterator[Delta]:
         yield delta if delta.p_value is None else replace(delta, p_adjusted=next(adjusted))
 
 
-def _pass_rate(sides: tuple[Side, Side], eval_ids: Sequence[str], confidence: float) -> Delta:
+def _pass_rate(sides: Sides, eval_ids: Sequence[str], confidence: float) -> Delta:
     before, after = ({name: [float(verdict == "passed") for verdict in side.verdicts(name)] for name in eval_ids} for side in sides)
-    blank = Delta(name=CASE_RATE, decides=True, greater_is_better=True, cases=0, only_before=0, only_after=0, neither=0, partial=0)
-    return _filled(blank, before, after, confidence, (0.0, 1.0))
+    return _filled(Delta(name=CASE_RATE, decides=True, greater_is_better=True), before, after, confidence, (0.0, 1.0))
 
 
-def _of_criterion(name: str, sides: tuple[Side, Side], eval_ids: Sequence[str], confidence: float) -> Delta:
+def _of_criterion(name: str, sides: Sides, eval_ids: Sequence[str], confidence: float) -> Delta:
     results = [{eval_id: _results(side.cases[eval_id], name) for eval_id in eval_ids} for side in sides]
     values = [{eval_id: known for eval_id, found in side.items() if (known := _known(found))} for side in results]
     planned = {eval_id for side in results for eval_id, found in side.items() if found}
     every = [result for side in results for found in side.values() for result in found]
     short = (eval_id for side in results for eval_id, found in side.items() if len(_known(found)) not in (0, len(found)))
-    return _filled(
-        Delta(
-            name=name,
-            decides=any(result.decides for result in every),
-            greater_is_better=every[0].greater_is_better if every else True,
-            cases=0,
-            only_before=len(values[0].keys() - values[1]),
-            only_after=len(values[1].keys() - values[0]),
-            neither=len(planned - values[0].keys() - values[1].keys()),
-            partial=len(set(short)),
-        ),
-        values[0],
-        values[1],
-        confidence,
-        _bounds(sides[1].config, name),
+    counted = Delta(
+        name=name,
+        decides=any(result.decides for result in every),
+        greater_is_better=every[0].greater_is_better if every else True,
+        only_before=len(values[0].keys() - values[1]),
+        only_after=len(values[1].keys() - values[0]),
+        neither=len(planned - values[0].keys() - values[1].keys()),
+        partial=len(set(short)),
     )
+    return _filled(counted, values[0], values[1], confidence, _bounds(sides[1].config, name))
 
 
 def _results(runs: Mapping[int, CaseResult], name: str) -> list[CriterionResult]:
@@ -136,23 +136,10 @@ def _filled(delta: Delta, before: Values, after: Values, confidence: float, boun
     else:
         turned = ({name: [-value for value in values] for name, values in side.items()} for side in (before, after))
         found = compare_paired(*turned, confidence=confidence, bounds=bounds and (-bounds[1], -bounds[0]))
-    return delta if found is None else _with(delta, found)
-
-
-def _with(delta: Delta, found: Paired) -> Delta:
+    if found is None:
+        return delta
     sign = 1 if delta.greater_is_better else -1
     low, high = sorted((sign * found.low, sign * found.high))
-    return replace(
-        delta,
-        cases=found.cases,
-        before=sign * found.before,
-        after=sign * found.after,
-        difference=sign * found.difference,
-        low=low,
-        high=high,
-        better=found.better,
-        worse=found.worse,
-        unchanged=found.unchanged,
-        p_value=found.p_value,
-        test=found.test,
-    )
+    means = {name: sign * getattr(found, name) for name in ("before", "after", "difference")}
+    counts: dict[str, Any] = {name: getattr(found, name) for name in ("cases", "better", "worse", "unchanged", "p_value", "test")}
+    return replace(delta, **means, **counts, low=low, high=high)

@@ -1,4 +1,9 @@
-"""Intervals for what was measured on a sample of cases."""
+"""Intervals for what was measured on a sample of cases.
+
+The case is the unit that was sampled: repeated runs of one case say nothing about other cases. `mean_interval` chooses the method by what
+the values are; proportions have Wilson's score interval, which stays honest at 0 % and 100 %, and `proportion_interval` offers the exact
+one. All were checked by simulation, see docs/statistics.md.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +53,7 @@ def wilson_interval(successes: int, trials: int, confidence: float = 0.95) -> In
     >>> [round(bound, 4) for bound in wilson_interval(9, 10)]
     [0.5958, 0.9821]
     """
-    return _wilson(successes / trials, trials, NormalDist().inv_cdf((1 + confidence) / 2))
+    return score_interval(successes / trials, trials, NormalDist().inv_cdf((1 + confidence) / 2))
 
 
 def proportion_interval(
@@ -69,13 +74,20 @@ def proportion_interval(
     return low, high
 
 
-def _wilson(share: float, trials: float, quantile: float) -> Interval:
-    square = quantile * quantile / trials
+def score_interval(share: float, size: float, quantile: float) -> Interval:
+    """Return Wilson's score interval of a share in a sample whose effective size need not be a whole number.
+
+    Args:
+        share: the share, from 0 to 1.
+        size: the effective size of the sample.
+        quantile: of the distribution of the share, in standard errors, such as 1.96.
+    """
+    square = quantile * quantile / size
     middle = share + square / 2
     reach = math.sqrt(square * share * (1 - share) + square * square / 4)
     # At 0 % and 100 % the sums would come to the bound itself, but for rounding.
-    low = 0.0 if share == 0 else (middle - reach) / (1 + square)
-    high = 1.0 if share == 1 else (middle + reach) / (1 + square)
+    low = 0.0 if share == 0 else max((middle - reach) / (1 + square), 0.0)
+    high = 1.0 if share == 1 else min((middle + reach) / (1 + square), 1.0)
     return min(low, share), max(high, share)
 
 
@@ -88,7 +100,7 @@ def _interval(groups: Sequence[Sequence[float]], confidence: float, *, proportio
     least, most = min(map(min, groups)), max(map(max, groups))
     if proportion and least >= 0 and most <= 1:
         # Where all but next to nothing is at a bound, the mean is rounded to it, and no number of cases would follow.
-        return _wilson(found, max(found * (1 - found) / variance, 1.0), quantile)
+        return score_interval(found, max(found * (1 - found) / variance, 1.0), quantile)
     reach = quantile * math.sqrt(variance)
     if proportion or least < 0:
         return found - reach, found + reach

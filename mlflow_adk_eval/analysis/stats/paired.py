@@ -1,4 +1,9 @@
-"""Two runs on the same cases: what has changed, and whether luck alone would explain it."""
+"""Two runs on the same cases: what has changed, and whether luck alone would explain it.
+
+The same cases are compared with themselves, which takes far fewer of them than two separate samples. Where each case passes or fails, the
+test is McNemar's; for other scores the runs are swapped within cases in all ways, or in many drawn ones. The interval of the difference
+needs no test: it stays honest with few cases, and where nearly all cases are alike. See docs/statistics.md.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,7 @@ _PAIR = 2
 _DIGITS = 9
 """Differences that are alike to so many decimals are one."""
 _AT_MOST = 0.25
-"""What a difference of the whole range counts, in cases, where it is to be said how far cases differ that have not been seen to."""
+"""How many cases a difference of the whole range counts as, when the spread of cases that were not seen to differ is estimated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +145,7 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
 
 def _mcnemar(gains: Sequence[float]) -> tuple[float, float]:
     """Return the chances of at least as many cases that got worse, and better, if each were a fair coin's."""
+    # scipy.special.bdtr imports faster, but is off in the last digits for half of all small counts.
     from scipy.stats import binom  # noqa: PLC0415 - a second of import, needed only where runs are compared
 
     worse = sum(gain < 0 for gain in gains)

@@ -1,40 +1,51 @@
-"""A comparison of two runs as one HTML file, which needs nothing else and runs no script."""
+"""A comparison of two runs as one HTML file, which needs nothing else and runs no script.
+
+The page is made of the same words as the view in a terminal (`comparison`). What needs work in Python is prepared here: the picture of each
+interval, the groups of cases that are shown, which causes are listed already, and what a turn looks like in both runs. Flipped cases come
+first; from `MOST_TURNS` turns on the rest is only counted.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Any
 
 from markupsafe import Markup
 
-from mlflow_adk_eval.analysis.comparison.compare import FLIPS, CaseChange, Comparison, JudgeCost
+from mlflow_adk_eval.analysis.comparison.case import CriterionChange
+from mlflow_adk_eval.analysis.comparison.causes import Cause
+from mlflow_adk_eval.analysis.comparison.compare import FLIPS, CaseChange, Comparison
 from mlflow_adk_eval.analysis.comparison.delta import Delta
-from mlflow_adk_eval.analysis.comparison.differences import Difference
-from mlflow_adk_eval.report.compare_words import (
+from mlflow_adk_eval.analysis.comparison.turns import CallChange, CellChange, TurnChange, TurnRecord
+from mlflow_adk_eval.report.comparison import (
     HEADINGS,
-    cases_told,
-    chance_told,
-    counts_told,
+    format_cases,
+    format_counts,
+    format_difference,
+    format_interval,
+    format_p_value,
+    format_pairing,
+    format_runs,
+    format_score,
+    format_value,
+    format_verdicts,
     headline,
-    interval_told,
     name_of,
-    pairing_told,
-    value_told,
     verdict_on,
 )
-from mlflow_adk_eval.report.html.compare_cases import CaseView, case_view
-from mlflow_adk_eval.report.html.page import policy, source, template
-from mlflow_adk_eval.report.html.text import Words, on_one_line, rationale_html, words_for
-from mlflow_adk_eval.report.html.turns import Tools
+from mlflow_adk_eval.report.html.page import Texts, marked, on_one_line, policy, source, template
+from mlflow_adk_eval.report.html.turns import MOST_CALLS, CallView, call_view
 from mlflow_adk_eval.report.sentences import counted
+from mlflow_adk_eval.results.outcomes import Verdict, explanation_of
 
 MOST_TURNS = 2_000
 """As many turns are shown, of flipped cases first."""
-_RATIONALES = 10_000
-_MOST_NOTICES = 20
 HALF_WIDTH = 56
 """Of the picture of an interval, on either side of zero."""
+_MOST_NOTICES = 20
+_MOST_CAUSES = 50
+_LOOKS = {"better": "passed", "worse": "failed"}
 
 
 def compare_html(found: Comparison, *, secrets: Mapping[str, str], every: bool = False) -> str:
@@ -45,164 +56,101 @@ def compare_html(found: Comparison, *, secrets: Mapping[str, str], every: bool =
         secrets: what must not be written down, each with what stands in its place.
         every: whether to show also the cases with the same verdict and the same scores.
     """
-    words = words_for(secrets)
+    texts = Texts(secrets)
     style = source("report.css") + source("compare.css")
-    groups, left_out = _groups(found, words, every=every)
-    return template("compare.html.j2").render(
+    sides = (("first", found.before), ("second", found.after))
+    groups, left_out = _groups(found, texts, every=every)
+    return template(
+        "compare.html.j2"
+    ).render(
         policy=policy(style),
         style=Markup(style),  # noqa: S704 - files of this package
-        title=on_one_line(words(found.before.name)) + " → " + on_one_line(words(found.after.name)),
+        t=texts,
+        title=f"{texts.line(found.before.name)} → {texts.line(found.after.name)}",
         headline=headline(found),
-        counts=list(counts_told(found).items()),
+        counts=format_counts(found),
         compared=counted(len(found.cases), "case"),
-        warnings=list(_warnings(found, words)),
-        facts=list(_facts(found, words)),
-        differences=[_difference(one, words) for one in found.differences if not one.intended],
-        notes=[on_one_line(words(note)) for note in pairing_told(found)],
-        confidence=f"{found.confidence:.3g}",
+        warnings=[texts.line(f"The {which} run: {warning}") for which, side in sides for warning in side.warnings[:_MOST_NOTICES]],
+        facts=list(_facts(found)),
+        differences=[one for one in found.differences if not one.intended],
+        notes=[texts.line(note) for note in format_pairing(found)],
+        confidence=found.confidence,
         percent=f"{100 * found.confidence:g}",
-        deciding=[_delta(delta, found.confidence, words) for delta in found.deltas if delta.decides],
-        information=[_delta(delta, found.confidence, words) for delta in found.deltas if not delta.decides],
+        deciding=[_delta(delta, found.confidence, texts) for delta in found.deltas if delta.decides],
+        information=[_delta(delta, found.confidence, texts) for delta in found.deltas if not delta.decides],
         judging=list(_judging(found)),
         half=HALF_WIDTH,
         groups=groups,
         left_out=left_out,
-        quiet=_quiet(found, words, every=every),
+        quiet=_quiet(found, texts, every=every),
     )
 
 
-def _warnings(found: Comparison, words: Words) -> Iterator[str]:
-    for which, side in (("first", found.before), ("second", found.after)):
-        yield from (on_one_line(words(f"The {which} run: {warning}")) for warning in side.warnings[:_MOST_NOTICES])
-
-
-def _facts(found: Comparison, words: Words) -> Iterator[tuple[str, str, str]]:
-    """Yield what each run is: its name for people, its id, its agent; the rest is only told where it differs."""
+def _facts(found: Comparison) -> Iterator[tuple[str, str, str]]:
+    """Yield what each run is: its name for people, its id, its agent; the rest is only named where it differs."""
     sides = (found.before, found.after)
-    yield "Run", words(sides[0].name), words(sides[1].name)
+    facts = {"Run": [side.name for side in sides]}
     if any(side.run_id and side.run_id != side.name for side in sides):
-        yield "MLflow run", words(sides[0].run_id) or "–", words(sides[1].run_id) or "–"
-    for name in ("Agent", "Agent version", "Judges"):
-        told = [words(side.facts.get(name, "")) for side in sides]
-        if any(told):
-            yield name, told[0] or "–", told[1] or "–"
-    yield "Eval set", words(sides[0].eval_set.eval_set_id), words(sides[1].eval_set.eval_set_id)
+        facts["MLflow run"] = [side.run_id for side in sides]
+    facts |= {name: [side.facts.get(name, "") for side in sides] for name in ("Agent", "Agent version", "Judges")}
+    facts["Eval set"] = [side.eval_set.eval_set_id for side in sides]
+    yield from ((name, before, after) for name, (before, after) in facts.items() if before or after)
 
 
-@dataclass(frozen=True, slots=True)
-class DifferenceView:
-    """Something besides the agent that is not the same in both runs."""
-
-    about: str
-    before: str
-    after: str
-
-
-def _difference(found: Difference, words: Words) -> DifferenceView:
-    about, before, after = (on_one_line(words(text)) for text in (found.about, found.before, found.after))
-    return DifferenceView(about, before or "nothing", after or "nothing")
-
-
-@dataclass(frozen=True, slots=True)
-class Whisker:
-    """An interval as a picture, in its units from the middle."""
-
-    low: float
-    high: float
-    middle: float
-
-
-@dataclass(frozen=True, slots=True)
-class DeltaView:
-    """One number in both runs."""
-
-    name: str
-    before: str
-    after: str
-    difference: str
-    interval: str
-    whisker: Whisker | None
-    moved: str
-    cases: str
-    chance: str
-    verdict: str
-    look: str
-    """The verdict whose colour it has; empty: none."""
-    lower_is_better: bool
-
-
-_LOOKS = {"better": "passed", "worse": "failed"}
-
-
-def _delta(delta: Delta, confidence: float, words: Words) -> DeltaView:
+def _delta(delta: Delta, confidence: float, texts: Texts) -> dict[str, Any]:
+    """Return one number in both runs, as the row of a table."""
     verdict = verdict_on(delta, confidence)
-    return DeltaView(
-        name=words(name_of(delta)),
-        before=value_told(delta, delta.before),
-        after=value_told(delta, delta.after),
-        difference=value_told(delta, delta.difference, signed=True),
-        interval=interval_told(delta),
-        whisker=_whisker(delta),
-        moved=f"{delta.better:,} / {delta.worse:,} / {delta.unchanged:,}" if delta.cases else "–",
-        cases=cases_told(delta),
-        chance=chance_told(delta),
-        verdict=verdict,
-        look=_LOOKS.get(verdict, ""),
-        lower_is_better=not delta.greater_is_better,
-    )
+    return {
+        "name": texts.words(name_of(delta)),
+        "before": format_value(delta, delta.before),
+        "after": format_value(delta, delta.after),
+        "difference": format_difference(delta),
+        "interval": format_interval(delta),
+        "whisker": _whisker(delta),
+        "moved": f"{delta.better:,} / {delta.worse:,} / {delta.unchanged:,}" if delta.cases else "–",
+        "cases": format_cases(delta),
+        "chance": format_p_value(delta),
+        "verdict": verdict,
+        "look": _LOOKS.get(verdict, ""),
+        "lower_is_better": not delta.greater_is_better,
+    }
 
 
-def _whisker(delta: Delta) -> Whisker | None:
+def _whisker(delta: Delta) -> dict[str, float] | None:
     """Return the picture of an interval: shares from -1 to 1, and anything else as wide as its own interval reaches."""
     if delta.low is None or delta.high is None or delta.difference is None:
         return None
     reach = max(abs(delta.low), abs(delta.high))
     scale = HALF_WIDTH / (1.0 if delta.decides and reach <= 1 else reach or 1.0)
-    return Whisker(*(round(value * scale, 1) for value in (delta.low, delta.high, delta.difference)))
+    return {name: round(value * scale, 1) for name, value in (("low", delta.low), ("high", delta.high), ("middle", delta.difference))}
 
 
 def _judging(found: Comparison) -> Iterator[tuple[str, str, str]]:
     before, after = found.judging
     if before.votes or after.votes:
         yield "Judges' answers paid for", f"{before.answers:,}", f"{after.answers:,}"
-        yield "Judges' tokens", _tokens(before), _tokens(after)
+        yield "Judges' tokens", f"{before.tokens:,}" if before.tokens else "–", f"{after.tokens:,}" if after.tokens else "–"
         yield "Votes", f"{before.votes:,}", f"{after.votes:,}"
     if before.reused or after.reused:
         yield "Votes paid for earlier", f"{before.reused:,}", f"{after.reused:,}"
 
 
-def _tokens(cost: JudgeCost) -> str:
-    return f"{cost.tokens:,}" if cost.tokens else "–"
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Cases of which the same became."""
-
-    heading: str
-    count: int
-    cases: tuple[CaseView, ...]
-
-
-def _groups(found: Comparison, words: Words, *, every: bool) -> tuple[list[Group], int]:
-    """Return the cases to show by what became of them, and how many are left out of so large a comparison."""
-    tools = Tools(words, lru_cache(_RATIONALES)(rationale_html))
+def _groups(found: Comparison, texts: Texts, *, every: bool) -> tuple[list[tuple[str, int, list[CaseView]]], int]:
+    """Return the cases to show under headings, each with how many there are, and how many are left out of so large a comparison."""
     kinds: list[tuple[str, Sequence[CaseChange]]] = [
-        (HEADINGS[flip], [case for case in found.cases if case.flip == flip]) for flip in FLIPS
+        *((HEADINGS[flip], [case for case in found.cases if case.flip == flip]) for flip in FLIPS),
+        (HEADINGS["none"], found.shifted),
     ]
-    kinds.append((HEADINGS["none"], found.shifted))
     if every:
-        kinds.append(
-            ("Same verdict, same scores, but not the same deeds", [case for case in found.cases if not case.changed and not case.same])
-        )
-    room = MOST_TURNS
-    groups, left_out = [], 0
+        others = [case for case in found.cases if not case.changed and not case.same]
+        kinds.append(("Same verdict and scores, different behaviour", others))
+    room, left_out = MOST_TURNS, 0
+    groups: list[tuple[str, int, list[CaseView]]] = []
     for heading, cases in kinds:
         shown = _first(cases, room)
         room -= sum(max(1, len(case.turns)) for case in shown)
         left_out += len(cases) - len(shown)
-        if cases:
-            groups.append(Group(heading, len(cases), tuple(case_view(case, tools) for case in shown)))
+        groups += [(heading, len(cases), [case_view(case, texts) for case in shown])] if cases else []
     return groups, left_out
 
 
@@ -217,8 +165,140 @@ def _first(cases: Sequence[CaseChange], most: int) -> list[CaseChange]:
     return shown
 
 
-def _quiet(found: Comparison, words: Words, *, every: bool) -> str:
+def _quiet(found: Comparison, texts: Texts, *, every: bool) -> str:
     """Return which cases are not shown, since nothing about them changed that was asked for; empty where all are."""
     quiet = [case.eval_id for case in found.cases if (case.same if every else not case.changed)]
-    what = "Did, said and scored the same" if every else "Kept verdict and scores"
-    return on_one_line(words(f"{what}: {counted(len(quiet), 'case')}, {', '.join(quiet)}")) if quiet else ""
+    what = "Same behaviour, verdict and scores" if every else "Same verdict and scores"
+    return texts.line(f"{what}: {counted(len(quiet), 'case')}, {', '.join(quiet)}") if quiet else ""
+
+
+Causes = tuple[tuple[str, str], ...]
+"""Causes in words, each after its turn; for the case as a whole the turn is empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaseView:
+    """One case in both runs."""
+
+    case: CaseChange
+    states: tuple[tuple[str, str], ...]
+    """What the runs of each side came to: the verdict, or ``flaky``, and the same in words."""
+    runs: str
+    opening: str
+    causes: Causes
+    changes: tuple[tuple[CriterionChange, str, Causes], ...]
+    """The criteria whose case score changed: scores and causes, none where those of another criterion say it all."""
+    turns: tuple[TurnView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """A call of the first run beside that of the second."""
+
+    label: str
+    look: str
+    """``wrong`` where the second run is at fault, ``right`` where it is not any more, else empty."""
+    before: CallView | None
+    after: CallView | None
+    expected: CallView | None
+    """Shown where the second run has another."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnView:
+    """One turn in both runs."""
+
+    turn: TurnChange
+    users: tuple[str, ...]
+    """What the user said in each run."""
+    answers: tuple[str, ...]
+    missing: tuple[str, ...]
+    """Why a run has no answer; empty where it has one."""
+    steps: tuple[StepView, ...]
+    calls_left_out: int
+    cells: tuple[tuple[CellChange, str], ...]
+    """Of the criteria that say something else than before, with their scores."""
+    others: str
+    """The scores of the rest."""
+
+
+def case_view(case: CaseChange, texts: Texts) -> CaseView:
+    """Return what is shown of a case."""
+    known = set[Cause]()
+    causes = _causes(case.causes, texts, known)
+    turns = tuple(_turn(turn, texts) for turn in case.turns)
+    return CaseView(
+        case=case,
+        states=tuple((_state(verdicts), format_verdicts(verdicts)) for verdicts in (case.before, case.after)),
+        runs=format_runs(case),
+        opening=on_one_line(turns[0].users[1] or turns[0].users[0]) if turns else "",
+        causes=causes,
+        changes=tuple((one, _scores(one), _causes(one.causes, texts, known)) for one in case.criteria),
+        turns=turns,
+    )
+
+
+def _state(verdicts: tuple[Verdict, ...]) -> str:
+    return verdicts[0] if len(set(verdicts)) == 1 else "flaky"
+
+
+def _scores(change: CriterionChange | CellChange) -> str:
+    return f"{format_score(change.before)} → {format_score(change.after)}"
+
+
+def _causes(causes: tuple[Cause, ...], texts: Texts, known: set[Cause]) -> Causes:
+    """Return causes in words, without those `known` from another criterion of the case, and add them there."""
+    new = [cause for cause in causes if cause not in known]
+    known.update(new)
+    shown = [("" if cause.turn is None else f"Turn {cause.turn + 1}", texts.words(cause.sentence)) for cause in new[:_MOST_CAUSES]]
+    return (*shown, *([("", f"and {len(new) - _MOST_CAUSES} more")] if len(new) > _MOST_CAUSES else []))
+
+
+def _turn(turn: TurnChange, texts: Texts) -> TurnView:
+    sides = (turn.before, turn.after)
+    before, after = (texts.words((side.response if side else None) or "") for side in sides)
+    deciding = [cell for cell in turn.cells if cell.decides]
+    return TurnView(
+        turn=turn,
+        users=tuple(texts.words(side.user) if side else "" for side in sides),
+        answers=marked(before, after) if before and after else (before, after),
+        missing=tuple(_missing(side, texts) for side in sides),
+        steps=tuple(_step(call, texts) for call in turn.calls[:MOST_CALLS]),
+        calls_left_out=max(len(turn.calls) - MOST_CALLS, 0),
+        cells=tuple((cell, _scores(cell) if cell.differs else format_score(cell.after)) for cell in deciding if _says_more(cell)),
+        others=" · ".join(f"{texts.line(cell.criterion)} {format_score(cell.after)}" for cell in deciding if not _says_more(cell)),
+    )
+
+
+def _missing(side: TurnRecord | None, texts: Texts) -> str:
+    """Return why there is no answer; empty where there is one."""
+    if side is None:
+        return "the conversation had no such turn"
+    if side.error:
+        return f"the agent did not finish: {texts.words(side.error)}"
+    return "the agent did not get here" if side.response is None else "" if side.response else "the agent said nothing"
+
+
+_LABELS = {"same": "", "changed": "other arguments", "gone": "no longer called", "new": "not called before", "moved": "in another place"}
+
+
+def _step(call: CallChange, texts: Texts) -> StepView:
+    before, after = (call_view(one, texts) if one else None for one in (call.before, call.after))
+    if call.kind == "changed" and before and after:
+        left, right = marked(before.args, after.args)
+        before, after = CallView(before.name, left), CallView(after.name, right)
+    look = "wrong" if _off(call) else "right" if call.kind != "same" and call.right_after else ""
+    expected = call_view(call.expected, texts) if call.expected and not call.right_after else None
+    return StepView(_LABELS[call.kind], look, before, after, expected)
+
+
+def _off(call: CallChange) -> bool:
+    """Whether the second run is not as expected where the first was, or does what is not expected."""
+    if call.kind == "same":
+        return False
+    return call.right_after is False or (call.after is None and call.right_before is True)
+
+
+def _says_more(cell: CellChange) -> bool:
+    """Whether there is more to say of a cell than its score: not where it reaches its threshold as before, if in other words."""
+    return cell.differs or (cell.reached_after is not True and explanation_of(cell.before) != explanation_of(cell.after))

@@ -1,24 +1,74 @@
-"""What all pages share: the templates, and a policy that lets a page have nothing but its own style and script."""
+"""What all pages share: templates, texts of others made fit to be shown, and a policy that lets a page run nothing but its own script.
+
+A page is a template of `templates/`, in which autoescaping makes text of every value. Escaping is not enough for texts of others, which may
+hold secrets, characters that nobody sees or that turn the reading order, or a megabyte: they pass through `Texts` first, once, in the
+template or in the module that prepares its values. `differing` marks what only one of two texts has, and `rationale_html` knows the lists
+and code of a judge's reason and nothing else of Markdown. Last, the policy in the page's head forbids whatever might still get through.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from functools import cache
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache
 from importlib.resources import files
+from itertools import groupby, takewhile
+from typing import Any, Literal
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markdown_it import MarkdownIt
+from markupsafe import Markup, escape
+
+from mlflow_adk_eval.redact import redacted, without_credentials
+from mlflow_adk_eval.report import sentences
+from mlflow_adk_eval.results.outcomes import Scored, explanation_of
+
+Pieces = tuple[tuple[str, bool], ...]
+"""A text in pieces, each with whether the other text lacks it."""
+
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+"""Scripts that put no spaces between words: each character counts as one."""
+_PUNCTUATION = "!-/:-@\\[-^`{-~\u2010-\u205f\u3000-\u303f"
+_WORD = re.compile(rf"\s+|(?:[^\s{_PUNCTUATION}{_UNSPACED}]+|.)\s*", re.DOTALL)
+_MOST_WORDS = 5_000
+_LEAST_SHARED = 0.2
+"""Texts that share fewer of their words are two texts: marks would be noise."""
+
+Words = Callable[[str], str]
+"""Makes a text fit to be shown; escaping is left to the template."""
+
+LONGEST = 20_000
+"""As many characters of a text are shown."""
+_LONGEST_LINE = 300
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
+"""Control characters, marks that change the reading order, tags that hide a text within a text, and halves of surrogate pairs,
+which are no Unicode."""
+_DEEPEST = 20
+"""Where the Markdown parser would drop what is nested deeper."""
 
 
 def template(name: str) -> Template:
-    """Return a template, in which every text is escaped."""
+    """Return a template, in which every text is escaped, and which knows the functions of `sentences`."""
     return _environment().get_template(name)
 
 
 @cache
 def _environment() -> Environment:
     loader = PackageLoader("mlflow_adk_eval.report.html")
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    found = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    known: Any = found.globals  # jinja2 types it by what it holds at first
+    known.update({name: value for name, value in vars(sentences).items() if not name.startswith("_")}, explanation_of=explanation_of)
+    found.tests.update(scored=_is_scored)
+    return found
+
+
+def _is_scored(value: Any) -> bool:
+    return isinstance(value, Scored)
 
 
 @cache
@@ -35,3 +85,167 @@ def policy(style: str, script: str = "") -> str:
 
 def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+class Texts:
+    """Makes texts of others fit for a page; escaping is left to the template."""
+
+    def __init__(self, secrets: Mapping[str, str]) -> None:
+        """Hide `secrets`, each behind what stands in its place."""
+        self.words = words_for(secrets)
+        # Most rationales are the same sentences, and parsing one takes long.
+        self._rationale = lru_cache(10_000)(rationale_html)
+
+    def line(self, text: str) -> str:
+        """Return the beginning of a text on one line."""
+        return on_one_line(self.words(text))
+
+    def rationale(self, text: str) -> Markup:
+        """Return a reason as HTML."""
+        return self._rationale(self.words(text))
+
+
+def words_for(secrets: Mapping[str, str]) -> Words:
+    r"""Return what makes texts fit to be shown.
+
+    Args:
+        secrets: what must not be shown, each with what stands in its place.
+
+    >>> words_for({"s3cret-42": "[KEY]"})("key s3cret-42\u202e!")
+    'key [KEY]⟨U+202E⟩!'
+    """
+
+    def words(text: str) -> str:
+        clean = redacted(without_credentials(text), secrets)
+        if len(clean) > LONGEST:
+            clean = f"{clean[:LONGEST]}… ({len(clean) - LONGEST:,} more characters are not shown)"
+        return _INVISIBLE.sub(_named, clean)
+
+    return words
+
+
+def _named(found: re.Match[str]) -> str:
+    return f"⟨U+{ord(found[0]):04X}⟩"
+
+
+def on_one_line(text: str) -> str:
+    r"""Return the beginning of a text that `Words` has made fit, without line breaks.
+
+    >>> on_one_line(" two\nlines ")
+    'two lines'
+    """
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _LONGEST_LINE else f"{flat[: _LONGEST_LINE - 1]}…"
+
+
+def json_text(value: Any) -> str:
+    """Return a value as JSON on one line with sorted keys, so that equal values are equal texts; else as Python writes it.
+
+    >>> json_text({"b": [1, None], "a": "ü"})
+    '{"a": "ü", "b": [1, null]}'
+    """
+    try:
+        return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
+    except (TypeError, ValueError):
+        return str(value)
+
+
+def rationale_html(text: str) -> Markup:
+    r"""Return a rationale as HTML: its lists and code as such, everything else as it is written.
+
+    >>> rationale_html("- `a` **b** <i>")
+    Markup('<ul>\n<li><code>a</code> **b** &lt;i&gt;</li>\n</ul>\n')
+    """
+    parser = _markdown()
+    tokens = parser.parse(text)
+    if any(token.level >= _DEEPEST - 2 for token in tokens):
+        return Markup('<pre dir="auto">{}</pre>').format(text)
+    return Markup(parser.renderer.render(tokens, parser.options, {}))  # noqa: S704 - the parser escapes all text, and knows no links
+
+
+@cache
+def _markdown() -> MarkdownIt:
+    """Return a parser that knows lists and code only: no HTML, links or images, and nothing that would swallow a character."""
+    return MarkdownIt("zero", {"html": False, "breaks": True, "maxNesting": _DEEPEST}).enable(["list", "backticks", "newline"])
+
+
+def differing(expected: str, actual: str) -> tuple[Pieces, Pieces]:
+    """Return both texts in pieces. Texts that have hardly a word in common, and very long ones, are one piece each.
+
+    >>> differing("the lamp is off now", "the light is off")
+    ((('the ', False), ('lamp ', True), ('is off ', False), ('now', True)), (('the ', False), ('light ', True), ('is off', False)))
+    """
+    left, right = _WORD.findall(expected), _WORD.findall(actual)
+    if expected == actual or max(len(left), len(right)) > _MOST_WORDS:
+        return _whole(expected), _whole(actual)
+    pairs = _common([word.strip() for word in left], [word.strip() for word in right])
+    if len(pairs) < _LEAST_SHARED * max(len(left), len(right)):
+        return _whole(expected), _whole(actual)
+    return _pieces(left, {i for i, _ in pairs}), _pieces(right, {j for _, j in pairs})
+
+
+def _whole(text: str) -> Pieces:
+    return ((text, False),) if text else ()
+
+
+def _pieces(words: Sequence[str], shared: set[int]) -> Pieces:
+    runs = groupby(range(len(words)), key=shared.__contains__)
+    return tuple(("".join(words[index] for index in run), not kept) for kept, run in runs)
+
+
+def _common(left: Sequence[str], right: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the places of a longest common subsequence; what both begin and end with is part of it."""
+    start = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))
+    rest = zip(reversed(left[start:]), reversed(right[start:]), strict=False)
+    end = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], rest))
+    middle = _subsequence(left[start : len(left) - end], right[start : len(right) - end])
+    return [
+        *((index, index) for index in range(start)),
+        *((start + i, start + j) for i, j in middle),
+        *((len(left) - index, len(right) - index) for index in range(end, 0, -1)),
+    ]
+
+
+def _subsequence(left: Sequence[str], right: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yield the places of a longest common subsequence, last first.
+
+    Source: H. Hyyrö, "Bit-parallel LCS-length computation revisited" (2004). A bit per word of `left` makes a row of the usual
+    table one number, so that a thousand words on both sides take a millisecond, whatever they are.
+    """
+    places: dict[str, int] = {}
+    for index, word in enumerate(left):
+        places[word] = places.get(word, 0) | 1 << index
+    full = (1 << len(left)) - 1
+    rows = [full]
+    for word in right:
+        row = rows[-1]
+        hits = row & places.get(word, 0)
+        rows.append(((row + hits) | (row - hits)) & full)
+    i, j = len(left), len(right)
+    while i and j:
+        if rows[j] >> (i - 1) & 1:
+            i -= 1
+        elif rows[j - 1] >> (i - 1) & 1:
+            i, j = i - 1, j - 1
+            yield i, j
+        else:
+            j -= 1
+
+
+def marked(expected: str, actual: str) -> tuple[str, str]:
+    """Return two texts with marks on what only one of them has."""
+    left, right = differing(expected, actual)
+    return _with_marks(left, "del"), _with_marks(right, "ins")
+
+
+def _with_marks(pieces: Pieces, tag: Literal["del", "ins"]) -> str:
+    if not any(alone for _, alone in pieces):
+        return "".join(text for text, _ in pieces)
+    html = (_marked_piece(text, tag) if alone else escape(text) for text, alone in pieces)
+    return Markup("".join(html))  # noqa: S704 - every piece is escaped
+
+
+def _marked_piece(text: str, tag: str) -> str:
+    """Return a piece as HTML, the space after its last word left unmarked."""
+    words = text.rstrip() or text
+    return f"<{tag}>{escape(words)}</{tag}>{text[len(words) :]}"

@@ -1,28 +1,36 @@
-"""A report as one HTML file: for a browser, a mail, or MLflow's own viewer of artifacts, without anything from elsewhere."""
+"""A report as one HTML file: for a browser, a mail, or MLflow's own viewer of artifacts, without anything from elsewhere.
+
+`html_of` hands the report itself to the template ``report.html.j2``, together with what needs work in Python: intervals, pictures, the cases
+to show, and each case's turns (`turns`). Cases are made one by one while the page is written, so that a large run is never held as views;
+above `MOST_TURNS` turns only those that did not pass are shown.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from markupsafe import Markup
 
 from mlflow_adk_eval.analysis.stats import mean_interval
 from mlflow_adk_eval.config.spec import CRITERIA
-from mlflow_adk_eval.report.html.cases import CaseView, case_view, repeats_view, shown_cases
+from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings
+from mlflow_adk_eval.evalset.models import ConversationScenario
 from mlflow_adk_eval.report.html.chart import HEIGHT, WIDTH, Chart, chart_of
-from mlflow_adk_eval.report.html.page import policy, source, template
-from mlflow_adk_eval.report.html.text import Words, on_one_line, rationale_html, words_for
-from mlflow_adk_eval.report.html.turns import Tools, threshold_text
-from mlflow_adk_eval.report.sentences import accounts, course_facts, outages_of
+from mlflow_adk_eval.report.html.page import Texts, on_one_line, policy, source, template
+from mlflow_adk_eval.report.html.turns import TurnView, turn_view
+from mlflow_adk_eval.report.sentences import circumstances, format_outages, format_share
 from mlflow_adk_eval.results.outcomes import CaseResult, Verdict
 from mlflow_adk_eval.results.report import CriterionSummary, Report
+from mlflow_adk_eval.results.votes import votes_by_turn
 
-_FIRST_REASONS, _MOST_REASONS = 5, 200
-_RATIONALES = 10_000
-"""As many rationales are kept as HTML, since most are the same sentences."""
+MOST_TURNS = 2_000
+"""Above so many turns not every case is shown, and of those that are shown no more than so many turns."""
+_MOST_REASONS = 200
+_ORDER: tuple[Verdict, ...] = ("failed", "undecided", "passed")
+_EXACTLY = ToolTrajectorySettings(threshold=1.0)
+"""How tool calls are compared where no criterion says how."""
 
 
 def html_of(report: Report, *, title: str, facts: Mapping[str, str], secrets: Mapping[str, str]) -> str:
@@ -34,83 +42,41 @@ def html_of(report: Report, *, title: str, facts: Mapping[str, str], secrets: Ma
         facts: what the reader should know of the run besides, such as the agent's version.
         secrets: what must not be written down, each with what stands in its place.
     """
-    words = words_for(secrets)
+    texts = Texts(secrets)
     selection = shown_cases(report)
     style, script = source("report.css"), source("report.js")
+    reasons = report.reasons
     return template("report.html.j2").render(
         policy=policy(style, script),
         style=Markup(style),  # noqa: S704 - a file of this package
         script=Markup(script),  # noqa: S704 - as above
-        title=on_one_line(words(title)),
-        head=_head(report, words),
-        facts=[(words(name), words(value)) for name, value in _facts(report, facts).items()],
-        criteria=[_criterion(summary, words) for summary in report.summaries().values() if _known(summary)],
+        t=texts,
+        report=report,
+        title=texts.line(title),
+        share=_share(report),
+        outage=texts.words(format_outages(report.judging, report.simulating)),
+        reasons=[texts.line(reason) for reason in reasons[:_MOST_REASONS]],
+        reasons_left_out=max(len(reasons) - _MOST_REASONS, 0),
+        facts=_facts(report, facts),
+        criteria=[_criterion(summary) for summary in report.summaries().values() if _known(summary)],
         chart_size=(WIDTH, HEIGHT),
-        repeats=repeats_view(report, words),
-        cases=_cases(report, selection.cases, words),
+        cases=_cases(report, selection.cases, texts),
         counts=Counter(case.verdict for case in selection.cases),
         notice=selection.notice,
-        notes=[words(note) for note in report.notes],
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class _Head:
-    """The verdict with what it rests on."""
-
-    verdict: Verdict
-    counts: str
-    outage: str
-    reasons: tuple[str, ...]
-    further: tuple[str, ...]
-    """Reasons that are folded."""
-    untold: int
-    """How many reasons there are besides."""
-
-
-def _head(report: Report, words: Words) -> _Head:
-    reasons = report.reasons
-    shown = [on_one_line(words(reason)) for reason in reasons[:_MOST_REASONS]]
-    return _Head(
-        verdict=report.verdict,
-        counts=_counts(report),
-        outage=words(outages_of(report.judging, report.simulating)),
-        reasons=tuple(shown[:_FIRST_REASONS]),
-        further=tuple(shown[_FIRST_REASONS:]),
-        untold=max(len(reasons) - _MOST_REASONS, 0),
-    )
-
-
-def _counts(report: Report) -> str:
+def _share(report: Report) -> str:
     """Return how many cases came to each verdict, as part of a sentence."""
-    found = Counter(case.verdict for case in report.cases)
-    noun = "case" if report.num_runs == 1 else "case run"
-    others = "".join(f", {found[verdict]:,} {verdict}" for verdict in ("failed", "undecided") if found[verdict])
-    return f"{found['passed']:,} of {len(report.cases):,} {noun}{'' if len(report.cases) == 1 else 's'} passed{others}"
+    verdicts: list[Verdict] = [case.verdict for case in report.cases]
+    others = (f", {verdicts.count(verdict):,} {verdict}" for verdict in _ORDER[:2] if verdict in verdicts)
+    return format_share(verdicts, report.num_runs) + "".join(others)
 
 
 def _facts(report: Report, given: Mapping[str, str]) -> dict[str, str]:
     """Return what was given, between what the report itself knows."""
     runs = {"Runs of each case": str(report.num_runs)} if report.num_runs > 1 else {}
-    judges = {"Judges": accounts(report.judging)} if report.judging else {}
-    return {"Eval set": report.eval_set.eval_set_id, **given, **runs, **course_facts(report), **judges}
-
-
-@dataclass(frozen=True, slots=True)
-class _CriterionView:
-    """One criterion over all cases."""
-
-    name: str
-    threshold: str
-    """Empty for what does not decide."""
-    mean: str
-    """Empty where nothing was evaluated."""
-    interval: str
-    pass_rate: str
-    evaluated: int
-    errored: int
-    skipped: int
-    chart: Chart | None
+    return {"Eval set": report.eval_set.eval_set_id, **given, **runs, **circumstances(report.cases, report.judging, report.simulating)}
 
 
 def _known(summary: CriterionSummary) -> bool:
@@ -118,24 +84,77 @@ def _known(summary: CriterionSummary) -> bool:
     return summary.threshold is not None or summary.evaluated > 0 or summary.errored > 0
 
 
-def _criterion(summary: CriterionSummary, words: Words) -> _CriterionView:
+def _criterion(summary: CriterionSummary) -> tuple[CriterionSummary, str, Chart | None]:
+    """Return a criterion over all cases, with the interval of its mean as text and its picture."""
     interval = mean_interval(summary.case_scores, proportion=not CRITERIA.is_quantity(summary.criterion))
-    return _CriterionView(
-        name=on_one_line(words(summary.criterion)),
-        threshold=threshold_text(summary.threshold, greater_is_better=summary.greater_is_better),
-        mean="" if summary.mean is None else f"{summary.mean:.4g}",
-        interval=f"{interval[0]:.3g} to {interval[1]:.3g}" if interval else "",
-        pass_rate="" if summary.pass_rate is None else f"{summary.pass_rate:.1%}",
-        evaluated=summary.evaluated,
-        errored=summary.errored,
-        skipped=summary.skipped,
-        chart=chart_of(summary),
+    return summary, f"{interval[0]:.3g} to {interval[1]:.3g}" if interval else "", chart_of(summary)
+
+
+@dataclass(frozen=True, slots=True)
+class CaseView:
+    """One case in one run."""
+
+    result: CaseResult
+    label: str
+    opening: str
+    """What the user said first, on one line."""
+    scenario: ConversationScenario | None
+    """What the simulated user was given."""
+    turns: tuple[TurnView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The cases that are shown."""
+
+    cases: tuple[CaseResult, ...]
+    notice: str
+    """Which are not shown; empty where all are."""
+
+
+def shown_cases(report: Report, most: int = MOST_TURNS) -> Selection:
+    """Return the cases to show, failed ones first, then undecided ones; of a large run only those, and not more than `most` turns."""
+    ranked = sorted(report.cases, key=lambda case: _ORDER.index(case.verdict))
+    turns = sum(max(1, case.turns) for case in report.cases)
+    if turns <= most:
+        return Selection(tuple(ranked), "")
+    unpassed = [case for case in ranked if case.verdict != "passed"]
+    shown = tuple(_first(unpassed, most))
+    of_these = f", and of these the first {len(shown):,} of {len(unpassed):,}" if len(shown) < len(unpassed) else ""
+    return Selection(
+        shown,
+        f"This run has {turns:,} turns, too many for one page. Below are only the cases that did not pass{of_these}. "
+        f"All turns are in the run's table adk_eval/invocations.json.",
     )
 
 
-def _cases(report: Report, cases: tuple[CaseResult, ...], words: Words) -> Iterator[CaseView]:
-    """Yield the cases one by one, so that a large run is never held as views."""
-    plans = {plan.eval_id: plan for plan in report.eval_set.eval_cases}
-    tools = Tools(words, lru_cache(_RATIONALES)(rationale_html))
+def _first(cases: Sequence[CaseResult], most: int) -> Iterator[CaseResult]:
+    """Yield cases until they have `most` turns."""
+    turns = 0
     for case in cases:
-        yield case_view(report, case, plans.get(case.eval_id), tools)
+        turns += max(1, case.turns)
+        if turns > most:
+            return
+        yield case
+
+
+def _cases(report: Report, cases: Sequence[CaseResult], texts: Texts) -> Iterator[CaseView]:
+    plans = {plan.eval_id: plan for plan in report.eval_set.eval_cases}
+    for case in cases:
+        plan = plans.get(case.eval_id)
+        votes = {result.criterion: votes_by_turn(result.votes) for result in case.results if result.votes}
+        trajectory = _trajectory(report, case)
+        turns = tuple(turn_view(case, index, trajectory, votes, texts) for index in range(case.turns))
+        yield CaseView(
+            result=case,
+            label=texts.line(report.label(case)),
+            opening=on_one_line(turns[0].user) if turns else "",
+            scenario=plan.conversation_scenario if plan else None,
+            turns=turns,
+        )
+
+
+def _trajectory(report: Report, case: CaseResult) -> ToolTrajectorySettings:
+    """Return how the case's tool calls are compared."""
+    found = report.config.criteria_of(case.eval_id).values()
+    return next((settings for settings in found if isinstance(settings, ToolTrajectorySettings)), _EXACTLY)

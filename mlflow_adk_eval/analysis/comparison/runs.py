@@ -1,0 +1,215 @@
+"""The two runs of a comparison: what each holds, what they differ in besides their scores, and which of their cases can be compared.
+
+A `ComparedRun` is all that a comparison reads of a run: eval set, config, results, the rows of its table and its votes. `compared_run`
+makes one of any report; for a run in MLflow the tracking package adds what its parameters say. `differences_of` lists what is not the same
+in both runs, agent first, since scores mean little if the judge or the config changed too. `pairing_of` names the cases to compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from mlflow_adk_eval.config.criteria import CriterionSettings
+from mlflow_adk_eval.config.eval_config import EvalConfig
+from mlflow_adk_eval.criteria.text.alignment import differences
+from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
+from mlflow_adk_eval.evalset.digest import canonical
+from mlflow_adk_eval.results.outcomes import CaseResult, Verdict, Vote
+from mlflow_adk_eval.results.report import Report, criteria_of
+from mlflow_adk_eval.results.table import table_of
+
+_MOST_PLACES = 20
+_ABSENT_MEANS = frozenset({"Judges", "Simulated users", "Baseline"})
+"""Facts that a run without them does not have; any other is unknown where it is missing."""
+
+Row = Mapping[str, Any]
+"""One turn, by the columns of the run's table."""
+Rows = Mapping[tuple[str, int], Sequence[Row]]
+"""The turns of each case run, by eval id and run index, in their order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRun:
+    """A run, as a comparison reads it."""
+
+    name: str
+    run_id: str = ""
+    """The MLflow run; empty for a report that was not logged."""
+    eval_set: EvalSet
+    digest: str
+    """Of the eval set."""
+    config: EvalConfig
+    num_runs: int
+    cases: Mapping[str, Mapping[int, CaseResult]]
+    """The results by eval id and run index, in the order of the eval set."""
+    rows: Rows
+    votes: Mapping[tuple[str, int], Sequence[Vote]] = field(default_factory=dict[tuple[str, int], Sequence[Vote]])
+    """By eval id and run index."""
+    facts: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What the run says of its agent, its judges and its surroundings, by what it is called."""
+    warnings: tuple[str, ...] = ()
+    """Why the run is not one whose evaluation ended well."""
+
+    def verdicts(self, eval_id: str) -> tuple[Verdict, ...]:
+        """Return what a case came to, by run; a run without a result is undecided."""
+        found = self.cases.get(eval_id, {})
+        return tuple(
+            found[index].verdict if index in found else "undecided" for index in range(max([self.num_runs, *(i + 1 for i in found)]))
+        )
+
+    def settings(self, eval_id: str, criterion: str) -> CriterionSettings | None:
+        """Return the settings of a criterion that decides a case; ``None`` where it does not."""
+        return self.config.criteria_of(eval_id).get(criterion)
+
+    @property
+    def criteria(self) -> tuple[str, ...]:
+        """The names of all criteria that have results: in the order of the config, then those that are information."""
+        return criteria_of(self.config, (case for runs in self.cases.values() for case in runs.values()))
+
+
+Sides = tuple[ComparedRun, ComparedRun]
+"""The run before and the run after."""
+
+
+def compared_run(report: Report, name: str, rows: Rows | None = None) -> ComparedRun:
+    """Return a report, logged or not, as one side of a comparison.
+
+    Args:
+        report: the report.
+        name: what pages call the run.
+        rows: its turns, where they are known already; ``None``: made from the report.
+    """
+    cases: dict[str, dict[int, CaseResult]] = {}
+    for case in report.cases:
+        cases.setdefault(case.eval_id, {})[case.run_index] = case
+    return ComparedRun(
+        name=name,
+        run_id=report.run_id or "",
+        eval_set=report.eval_set,
+        digest=eval_set_digest(report.eval_set),
+        config=report.config,
+        num_runs=report.num_runs,
+        cases=cases,
+        rows=_rows(report) if rows is None else rows,
+        votes={(case.eval_id, case.run_index): [vote for result in case.results for vote in result.votes] for case in report.cases},
+        facts=_facts(report),
+    )
+
+
+def _rows(report: Report) -> Rows:
+    rows: dict[tuple[str, int], list[Row]] = {}
+    for row in table_of(report.cases, report.criteria).records():
+        rows.setdefault((row["eval_id"], row["run_index"]), []).append(row)
+    return rows
+
+
+def _facts(report: Report) -> dict[str, str]:
+    origin = report.origin
+    found = {
+        "Agent version": origin.agent_version if origin else "",
+        "Agent": origin.agent if origin else "",
+        "Judges": ", ".join(report.judging.models) if report.judging else "",
+        "Simulated users": ", ".join(report.simulating.models) if report.simulating else "",
+        "Baseline": report.baseline,
+    }
+    return {name: text for name, text in found.items() if text}
+
+
+def _eval_set_facts(side: ComparedRun) -> dict[str, str]:
+    """Return what a side was evaluated on, and how often."""
+    return {
+        "Eval set": side.eval_set.eval_set_id,
+        "Digest of the eval set": side.digest.removeprefix("sha256:")[:12],
+        "Runs of each case": str(side.num_runs),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeCost:
+    """The accounts of a run's judges. Requests that failed leave no vote, so they are not among these."""
+
+    answers: int
+    """Those that were paid for in this run."""
+    reused: int
+    """Votes that were paid for earlier."""
+    tokens: int
+    """Input and output together, as far as the judges said."""
+    votes: int
+    """On every rubric and sentence, the reused ones included."""
+    models: tuple[str, ...]
+
+
+def judge_cost(side: ComparedRun) -> JudgeCost:
+    """Return what the judges of a run took. An answer on several items is one, and its tokens stand with the first."""
+    votes = [vote for found in side.votes.values() for vote in found]
+    paid = [vote for vote in votes if not vote.reused]
+    answers = {(vote.eval_id, vote.run_index, vote.invocation_index, vote.criterion, vote.vote_index) for vote in paid}
+    counted = sum(vote.input_tokens is not None for vote in paid)
+    return JudgeCost(
+        answers=max(len(answers), counted),
+        reused=len(votes) - len(paid),
+        tokens=sum((vote.input_tokens or 0) + (vote.output_tokens or 0) for vote in paid),
+        votes=len(votes),
+        models=tuple(sorted({vote.model for vote in votes})),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Something that is not the same in both runs."""
+
+    about: str
+    before: str
+    """Empty: there is none."""
+    after: str
+    intended: bool = False
+    """Whether comparing such runs is what a comparison is for: another agent."""
+
+
+def differences_of(sides: Sides) -> tuple[Difference, ...]:
+    """Return what the runs differ in: the agent first, then what makes scores hard to compare."""
+    return (*_fact_differences(sides), *_config_differences(sides))
+
+
+def _fact_differences(sides: Sides) -> Iterator[Difference]:
+    before, after = ({**side.facts, **_eval_set_facts(side)} for side in sides)
+    for name in dict.fromkeys([*after, *before]):
+        known = name in _ABSENT_MEANS or (name in before and name in after)
+        if known and before.get(name, "") != after.get(name, ""):
+            intended = name in {"Agent version", "Agent"}
+            yield Difference(about=name, before=before.get(name, ""), after=after.get(name, ""), intended=intended)
+
+
+def _config_differences(sides: Sides) -> Iterator[Difference]:
+    before, after = (canonical(side.config.to_json()) for side in sides)
+    for found in islice(differences(after, before), _MOST_PLACES):
+        yield Difference(about=f"Config {found.path}", before=found.expected, after=found.actual)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairing:
+    """Which cases can be compared."""
+
+    paired: tuple[str, ...]
+    """In the order of the second run's eval set."""
+    only_before: tuple[str, ...]
+    only_after: tuple[str, ...]
+    altered: tuple[str, ...]
+    """Cases of both eval sets that are not the same case any more: other user turns or expectations."""
+
+
+def pairing_of(sides: Sides) -> Pairing:
+    """Return which cases both runs have results of, and are the same case in both."""
+    before, after = ({case.eval_id: case for case in side.eval_set.eval_cases if case.eval_id in side.cases} for side in sides)
+    both = [name for name in after if name in before]
+    same_sets = sides[0].digest == sides[1].digest
+    altered = set[str]() if same_sets else {name for name in both if canonical(before[name]) != canonical(after[name])}
+    return Pairing(
+        paired=tuple(name for name in both if name not in altered),
+        only_before=tuple(name for name in before if name not in after),
+        only_after=tuple(name for name in after if name not in before),
+        altered=tuple(name for name in both if name in altered),
+    )

@@ -1,0 +1,276 @@
+"""One turn of a case in both runs: what was said, which tools were called, and what each criterion made of it.
+
+`turn_changes` puts the turns of two case runs side by side, from the rows of the runs' tables. The calls of a turn are aligned twice: with
+those of the other run, to see what changed, and with those of the reference, to see which run is right. So a `CallChange` says of every
+call whether it stayed, changed its arguments, moved, went or came, and whether that brought the agent closer to what was expected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice, zip_longest
+from typing import Any, Literal
+
+from mlflow_adk_eval.analysis.comparison.runs import Row, Sides
+from mlflow_adk_eval.criteria.text.alignment import Difference, Step, align, differences, same_call
+from mlflow_adk_eval.evalset import FunctionCall
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored
+from mlflow_adk_eval.results.table import cell_at
+
+_MOST_PLACES = 20
+
+CallKind = Literal["same", "changed", "gone", "new", "moved"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArgumentChange:
+    """One place in the arguments of a call that is not the same in both runs, each value as text."""
+
+    path: str
+    """A JSON path."""
+    before: str
+    after: str
+    wanted: str
+    """What the reference has there; empty where it has no such call, or none to compare with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallChange:
+    """A call of the first run beside the one that stands for it in the second."""
+
+    kind: CallKind
+    """*gone*: only before; *new*: only after; *moved*: on this side of a call that is elsewhere on the other."""
+    before: FunctionCall | None
+    after: FunctionCall | None
+    expected: FunctionCall | None
+    """The call of the reference that this one stands for."""
+    right_before: bool | None
+    """Whether the first run's call is as expected; ``None`` where it has none, or nothing is expected of the turn."""
+    right_after: bool | None
+    arguments: tuple[ArgumentChange, ...] = ()
+
+    @property
+    def tool(self) -> str:
+        """The name of the tool."""
+        call = self.after or self.before
+        return (call.name if call else None) or "tool"
+
+
+def call_changes(
+    before: Sequence[FunctionCall], after: Sequence[FunctionCall], expected: Sequence[FunctionCall] | None
+) -> tuple[CallChange, ...]:
+    """Return both runs' calls side by side, in their order.
+
+    Args:
+        before: the calls of the first run.
+        after: the calls of the second run.
+        expected: those of the reference; ``None``: there is none.
+    """
+    wanted_before, wanted_after = _partners(before, expected), _partners(after, expected)
+    steps = align(after, before)
+    moved = _moved(steps)
+    return tuple(_call_change(step, wanted_before, wanted_after, moved=id(step) in moved, compared=expected is not None) for step in steps)
+
+
+def _partners(calls: Sequence[FunctionCall], expected: Sequence[FunctionCall] | None) -> dict[int, Step]:
+    """Return for each call, by its identity, the step that pairs it with a call of the reference."""
+    found = align(calls, expected) if expected is not None else []
+    return {id(step.actual): step for step in found if step.actual is not None}
+
+
+def _moved(steps: Sequence[Step]) -> set[int]:
+    """Return the steps, by identity, whose call is both gone in one place and new in another."""
+    gone = [step for step in steps if step.kind == "missing"]
+    found: set[int] = set()
+    for step in (step for step in steps if step.kind == "unexpected" and step.actual is not None):
+        twin = next(
+            (one for one in gone if id(one) not in found and one.expected and step.actual and same_call(step.actual, one.expected)), None
+        )
+        if twin is not None:
+            found |= {id(step), id(twin)}
+    return found
+
+
+_KINDS: dict[str, CallKind] = {"same": "same", "changed": "changed", "missing": "gone", "unexpected": "new"}
+
+
+def _call_change(step: Step, wanted_before: dict[int, Step], wanted_after: dict[int, Step], *, moved: bool, compared: bool) -> CallChange:
+    """Return a step of the alignment, in which the first run stands where a reference usually does."""
+    left, right = wanted_before.get(id(step.expected)), wanted_after.get(id(step.actual))
+    expected = next((found.expected for found in (right, left) if found and found.expected), None)
+    found = CallChange(
+        kind="moved" if moved else _KINDS[step.kind],
+        before=step.expected,
+        after=step.actual,
+        expected=expected,
+        right_before=_right(step.expected, left, compared=compared),
+        right_after=_right(step.actual, right, compared=compared),
+    )
+    return replace(found, arguments=tuple(_arguments(found))) if found.kind == "changed" else found
+
+
+def _right(call: FunctionCall | None, partner: Step | None, *, compared: bool) -> bool | None:
+    return None if call is None or not compared else partner is not None and partner.kind == "same"
+
+
+def _arguments(change: CallChange) -> Iterator[ArgumentChange]:
+    before, after, expected = (call.args or {} if call else {} for call in (change.before, change.after, change.expected))
+    unlike = {found.path: found.expected for found in differences(after, expected)}
+    for found in islice(differences(after, before), _MOST_PLACES):
+        wanted = _wanted(found, unlike) if change.expected else ""
+        yield ArgumentChange(path=found.path, before=found.expected, after=found.actual, wanted=wanted)
+
+
+def _wanted(found: Difference, unlike: Mapping[str, str]) -> str:
+    """Return what the reference has where both runs differ; empty where it differs from the second run only further inside."""
+    if found.path in unlike:
+        return unlike[found.path]
+    inside = any(path.startswith((f"{found.path}.", f"{found.path}[")) for path in unlike)
+    return "" if inside else found.actual
+
+
+def calls_of(value: Any) -> list[FunctionCall]:
+    """Return the calls in a cell of a run's table."""
+    listed = [call for call in value if isinstance(call, dict)] if isinstance(value, list) else []
+    given = ((str(call.get("name") or ""), call.get("args")) for call in listed)
+    # A run has tens of thousands of them, and they were checked when the table was made.
+    return [FunctionCall.model_construct(name=name, args=args if isinstance(args, dict) else None) for name, args in given]
+
+
+_LEAST_CHANGE = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellChange:
+    """What a criterion made of a turn in each run."""
+
+    criterion: str
+    before: Outcome | None
+    """``None``: no cell was planned."""
+    after: Outcome | None
+    reached_before: bool | None
+    """Whether it reached the threshold; ``None`` without a score, or where the criterion does not decide."""
+    reached_after: bool | None
+    decides: bool
+    compared: bool
+    """Whether the criterion is part of both runs."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether a criterion of both runs has not the same score in both, or has one in one run only."""
+        return self.compared and outcomes_differ(self.before, self.after)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRecord:
+    """What one run did on a turn."""
+
+    user: str
+    response: str | None
+    """``None``: the agent did not get here."""
+    calls: tuple[FunctionCall, ...]
+    error: str
+    """Why the agent did not finish this turn; empty where it did."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnChange:
+    """One turn in both runs."""
+
+    index: int
+    before: TurnRecord | None
+    """``None``: the run has no such turn."""
+    after: TurnRecord | None
+    expected_response: str
+    """Empty where none is given."""
+    calls: tuple[CallChange, ...]
+    cells: tuple[CellChange, ...]
+
+    @property
+    def same_response(self) -> bool:
+        """Whether both runs gave the same answer."""
+        before, after = (side.response if side else None for side in (self.before, self.after))
+        return before == after
+
+    @property
+    def same_calls(self) -> bool:
+        """Whether both runs called the same tools with the same arguments in the same order."""
+        return all(call.kind == "same" for call in self.calls)
+
+    @property
+    def same_behaviour(self) -> bool:
+        """Whether the user said, and the agent did and answered, the same in both runs."""
+        before, after = ((side.user, side.error) if side else (None, "") for side in (self.before, self.after))
+        return before == after and self.same_response and self.same_calls
+
+    @property
+    def same(self) -> bool:
+        """Whether nothing at all differs, information set aside."""
+        return self.same_behaviour and not any(cell.differs for cell in self.cells if cell.decides)
+
+
+def outcomes_differ(before: Outcome | None, after: Outcome | None) -> bool:
+    """Whether two outcomes are not the same score, or are not of the same kind.
+
+    >>> outcomes_differ(Scored(0.1 + 0.2), Scored(0.3)), outcomes_differ(Scored(1.0), None)
+    (False, True)
+    """
+    if isinstance(before, Scored) and isinstance(after, Scored):
+        return abs(before.score - after.score) > _LEAST_CHANGE
+    return type(before) is not type(after)
+
+
+def turn_changes(sides: Sides, pair: tuple[CaseResult, CaseResult]) -> tuple[TurnChange, ...]:
+    """Return every turn of a case run of each side, by index."""
+    before, after = ([*side.rows.get((case.eval_id, case.run_index), ())] for side, case in zip(sides, pair, strict=True))
+    return tuple(_turn(index, left, right, pair) for index, (left, right) in enumerate(zip_longest(before, after)))
+
+
+def _turn(index: int, before: Row | None, after: Row | None, pair: tuple[CaseResult, CaseResult]) -> TurnChange:
+    rows = [row for row in (after, before) if row is not None]
+    expected = next((calls_of(row["expected_tool_calls"]) for row in rows if row["expected_tool_calls"] is not None), None)
+    left, right = (_record(row) for row in (before, after))
+    return TurnChange(
+        index=index,
+        before=left,
+        after=right,
+        expected_response=next((text for row in rows if (text := _text(row["expected_response"]))), ""),
+        calls=call_changes(left.calls if left else (), right.calls if right else (), expected),
+        cells=tuple(_cells(index, *(case.results for case in pair))),
+    )
+
+
+def _record(row: Row | None) -> TurnRecord | None:
+    if row is None:
+        return None
+    said = row["actual_response"]
+    return TurnRecord(
+        user=_text(row["user"]),
+        response=None if said is None else _text(said),
+        calls=tuple(calls_of(row["actual_tool_calls"])),
+        error=_text(row["agent_error"]),
+    )
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else str(value)
+
+
+def _cells(index: int, before: Sequence[CriterionResult], after: Sequence[CriterionResult]) -> Iterator[CellChange]:
+    """Yield each criterion that has a cell in one of the runs; those of the second run first."""
+    left, right = ({result.criterion: result for result in results} for results in (before, after))
+    for name in dict.fromkeys([*right, *left]):
+        was, now = left.get(name), right.get(name)
+        known = [result for result in (now, was) if result is not None]
+        old, new = (cell_at(result, index) if result else None for result in (was, now))
+        if old is not None or new is not None:
+            yield CellChange(
+                criterion=name,
+                before=old,
+                after=new,
+                reached_before=was.reached(old) if was else None,
+                reached_after=now.reached(new) if now else None,
+                decides=any(result.decides for result in known),
+                compared=len(known) == len((was, now)),
+            )

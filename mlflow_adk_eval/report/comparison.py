@@ -1,0 +1,230 @@
+"""A comparison of two runs in words, for every page that shows one, and its view in a terminal.
+
+`analysis.comparison` finds what changed; nothing is decided here. The first half words it: headings, counts, scores, intervals. Shares of
+cases are percentages, and differences of shares are percentage points (*pp*). The second half puts the words into tables for a
+terminal; `html.compare` puts the same words into a page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from mlflow_adk_eval.analysis.comparison.compare import FLIPS, CaseChange, Comparison, Flip
+from mlflow_adk_eval.analysis.comparison.delta import CASE_RATE, Delta
+from mlflow_adk_eval.report.html.page import Words, on_one_line
+from mlflow_adk_eval.report.sentences import counted, format_number
+from mlflow_adk_eval.results.outcomes import Outcome, Scored, Verdict
+
+HEADINGS: dict[Flip, str] = {
+    "worse": "Passed before, fails now",
+    "better": "Failed before, passes now",
+    "undecided": "Evidence lost or gained",
+    "flaky": "Flaky: the runs of one side disagree",
+    "none": "Same verdict, different scores",
+}
+_COUNTS: dict[Flip, tuple[str, str]] = {
+    "worse": ("now fails", "now fail"),
+    "better": ("now passes", "now pass"),
+    "undecided": ("changed to or from undecided", "changed to or from undecided"),
+    "flaky": ("is flaky, with a different pass rate", "are flaky, with a different pass rate"),
+}
+_MOST_NAMED = 20
+_MOST_CASES, _MOST_CAUSES = 20, 6
+_STYLES = {"better": "green", "worse": "red"}
+
+
+def format_counts(found: Comparison) -> dict[Flip, str]:
+    """Return how many cases flipped, by how; nothing of what did not happen."""
+    return {flip: f"{count:,} {_COUNTS[flip][count != 1]}" for flip, count in found.counts.items() if count}
+
+
+def headline(found: Comparison) -> str:
+    """Return how many cases flipped, by how, as a sentence."""
+    if not found.cases:
+        return "The runs have no case in common"
+    flips = ", ".join(format_counts(found).values())
+    both = f"{counted(len(found.cases), 'case')} in both runs"
+    return f"Of {both}, {flips}" if flips else f"No verdict flipped ({both})"
+
+
+def format_pairing(found: Comparison) -> tuple[str, ...]:
+    """Return a sentence for each kind of cases that cannot be compared, with their ids."""
+    kinds = (
+        (found.pairing.altered, "in both eval sets, but with other turns or expectations, so not compared"),
+        (found.pairing.only_before, "only in the first run"),
+        (found.pairing.only_after, "only in the second run"),
+    )
+    return tuple(f"{counted(len(names), 'case')} {what}: {_listed(names)}" for names, what in kinds if names)
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more
+
+
+def format_verdicts(verdicts: tuple[Verdict, ...]) -> str:
+    """Return what the runs of a case came to.
+
+    >>> format_verdicts(("passed",)), format_verdicts(("passed", "failed", "passed"))
+    ('passed', '2 of 3 passed')
+    """
+    return verdicts[0] if len(set(verdicts)) == 1 else f"{verdicts.count('passed')} of {len(verdicts)} passed"
+
+
+def format_runs(case: CaseChange) -> str:
+    """Return which runs of a case are shown for all of them; empty where there is one each."""
+    sides = zip(("before", "now"), case.runs, (case.before, case.after), strict=True)
+    return ", ".join(f"{when} run {index + 1} of {len(verdicts)}" for when, index, verdicts in sides if len(verdicts) > 1)
+
+
+def format_score(outcome: Outcome | None) -> str:
+    """Return a score as text.
+
+    >>> format_score(Scored(0.66667)), format_score(None)
+    ('0.6667', '–')
+    """
+    return format_number(outcome.score) if isinstance(outcome, Scored) else "–" if outcome is None else "not evaluated"
+
+
+def name_of(delta: Delta) -> str:
+    """Return what a delta is about."""
+    return "cases passed" if delta.name == CASE_RATE else delta.name
+
+
+def format_value(delta: Delta, value: float | None) -> str:
+    """Return a delta's value in one run, a share of cases as a percentage; a dash where there is none."""
+    if value is None:
+        return "–"
+    return _with_minus(format(value + 0.0, ".1%" if delta.name == CASE_RATE else ".4g"))
+
+
+def format_difference(delta: Delta) -> str:
+    """Return a delta's difference with its sign, one of shares in percentage points; a dash where there is none."""
+    return "–" if delta.difference is None else _signed(delta, delta.difference)
+
+
+def format_interval(delta: Delta) -> str:
+    """Return the interval of a difference; empty where there is none."""
+    if delta.low is None or delta.high is None:
+        return ""
+    return f"{_signed(delta, delta.low, unit='')} to {_signed(delta, delta.high)}"
+
+
+def _signed(delta: Delta, value: float, unit: str = " pp") -> str:
+    sign = "+" if value else ""
+    if delta.name == CASE_RATE:
+        return _with_minus(format(100 * value + 0.0, f"{sign}.1f")) + unit
+    return _with_minus(format(value + 0.0, f"{sign}.3g"))
+
+
+def _with_minus(number: str) -> str:
+    return number.replace("-", "−") if "e" not in number else number
+
+
+def format_p_value(delta: Delta) -> str:
+    """Return the adjusted p-value; a dash where there is none."""
+    p_value = delta.p_adjusted
+    return "–" if p_value is None else "< 0.001" if p_value < 0.001 else f"{p_value:.3f}"  # noqa: PLR2004 - as papers do
+
+
+def format_cases(delta: Delta) -> str:
+    """Return how many cases a delta rests on, and how many lack a value."""
+    lacking = (
+        (delta.only_before, "only before"),
+        (delta.only_after, "only now"),
+        (delta.neither, "in neither"),
+        (delta.partial, "not in every run"),
+    )
+    named = ", ".join(f"{count:,} {where}" for count, where in lacking if count)
+    return f"{delta.cases:,}" + (f" ({named})" if named else "")
+
+
+def verdict_on(delta: Delta, confidence: float) -> str:
+    """Return what can be said of a difference: *better*, *worse*, or that it may be chance."""
+    if not delta.cases:
+        return "cannot be compared"
+    if not delta.difference:
+        return "the same"
+    if not delta.clear(confidence):
+        return "may be chance"
+    return "better" if delta.improved else "worse"
+
+
+def comparison_view(found: Comparison, words: Words, *, every: bool = False) -> RenderableType:
+    """Return what changed: what the runs differ in, the numbers, and the flipped cases with their causes.
+
+    Args:
+        found: the comparison.
+        words: what makes texts of others fit to be shown.
+        every: whether to list also the cases that kept their verdict, and all of each kind.
+    """
+
+    def line(text: str) -> str:
+        return on_one_line(words(text))
+
+    sides = (("first", found.before), ("second", found.after))
+    parts: list[RenderableType] = [Text(line(f"{found.before.name} → {found.after.name}"), style="bold")]
+    parts += [Text(f"attention: {line(f'the {which} run: {text}')}", style="yellow") for which, side in sides for text in side.warnings]
+    others = [one for one in found.differences if not one.intended]
+    parts += [Text("Not only the agent differs:", style="yellow")] if others else []
+    parts += [Text("  - " + line(f"{one.about}: {one.before or 'nothing'} → {one.after or 'nothing'}")) for one in others]
+    parts += [_deltas(found, words), Text(headline(found), style="bold")]
+    for flip in FLIPS:
+        cases = [case for case in found.cases if case.flip == flip]
+        parts += _cases(HEADINGS[flip], cases, words, _STYLES.get(flip, "yellow"), most=None if every else _MOST_CASES)
+    parts += _cases(HEADINGS["none"], found.shifted, words, "", most=None) if every else _hint(len(found.shifted))
+    parts += [Text(f"note: {line(note)}", style="dim") for note in format_pairing(found)]
+    return Group(*parts)
+
+
+def _deltas(found: Comparison, words: Words) -> Table:
+    table = Table()
+    for heading in ("", "before", "now", "difference", f"{100 * found.confidence:g}% interval", "p (Holm)", "", "cases"):
+        table.add_column(heading, justify="left" if not heading else "right", overflow="fold")
+    for delta in found.deltas:
+        verdict = verdict_on(delta, found.confidence)
+        table.add_row(
+            escape(words(name_of(delta))),
+            format_value(delta, delta.before),
+            format_value(delta, delta.after),
+            format_difference(delta),
+            format_interval(delta) or "–",
+            format_p_value(delta),
+            f"[{_STYLES[verdict]}]{verdict}[/]" if verdict in _STYLES else verdict,
+            format_cases(delta),
+            style="" if delta.decides else "dim",
+        )
+    return table
+
+
+def _cases(title: str, cases: Sequence[CaseChange], words: Words, style: str, *, most: int | None) -> Iterator[Text]:
+    """Yield a group of cases, each with its causes; `most`: as many, `None`: all."""
+    if cases:
+        yield Text(f"{title} ({len(cases)})", style=f"bold {style}".strip())
+    for case in cases[:most]:
+        yield from _case(case, words, most=None if most is None else _MOST_CAUSES)
+    if most is not None and len(cases) > most:
+        yield Text(f"  and {len(cases) - most} more; --all lists them", style="dim")
+
+
+def _case(case: CaseChange, words: Words, *, most: int | None) -> Iterator[Text]:
+    verdicts = " → ".join(dict.fromkeys(map(format_verdicts, (case.before, case.after))))
+    runs = format_runs(case)
+    yield Text.assemble("  ", (on_one_line(words(case.eval_id)), "bold"), f"  {verdicts}" + (f"  ({runs})" if runs else ""))
+    causes = list(case.all_causes())
+    for criterion, cause in causes[:most]:
+        named = f"{on_one_line(words(criterion))} " if criterion else ""
+        turn = "" if cause.turn is None else f"turn {cause.turn + 1}: "
+        yield Text.assemble("    - ", (named, "dim"), turn, on_one_line(words(cause.sentence)))
+    if most is not None and len(causes) > most:
+        yield Text(f"    - and {len(causes) - most} more", style="dim")
+
+
+def _hint(count: int) -> list[RenderableType]:
+    kept = "case kept its verdict" if count == 1 else "cases kept their verdicts"
+    return [Text(f"{count} {kept} with different scores; --all lists them", style="dim")] if count else []
