@@ -13,7 +13,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := true
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check fmt lint types imports docs bench matrix screenshots clean
+.PHONY: help demo test test-all check fmt lint types imports docs bench house matrix screenshots clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,11 +48,15 @@ types: $(VENV)/.dev ## mypy and pyright, both strict
 imports: $(VENV)/.dev ## The layers
 	$(BIN)/lint-imports
 
-docs: $(VENV)/.dev ## The code blocks of README, docs and docstrings
+docs: $(VENV)/.dev ## The code blocks of README, docs and docstrings, and the tables of criteria
+	$(BIN)/python docs/criteria_table.py --check
 	$(BIN)/pytest -q -p no:randomly README.md docs mlflow_adk_eval
 
 bench: $(VENV)/.bench ## The benchmarks, beside google-adk and MLflow
 	$(BIN)/python benchmarks/run.py
+
+house: $(VENV)/.dev ## How the package is laid out, in numbers; BEFORE=COMMIT beside an earlier commit
+	@$(BIN)/python benchmarks/house.py $(if $(BEFORE),--before $(BEFORE))
 
 matrix: $(VENV)/.dev ## The tests on the oldest and newest versions of Python, MLflow and google-adk; needs Python 3.11 to 3.13
 	UV_SYSTEM_CERTS=1 UV_PYTHON_DOWNLOADS=never $(BIN)/nox -- -n $(WORKERS)

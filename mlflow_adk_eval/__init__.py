@@ -25,11 +25,9 @@ if TYPE_CHECKING:
     )
     from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation, load_eval_set, migrate
     from mlflow_adk_eval.evalset.conversation import Ending
-    from mlflow_adk_eval.gating.api import gate, promote, verify
+    from mlflow_adk_eval.gating.api import audit, gate, promote, rollback, verify
     from mlflow_adk_eval.gating.policy.load import load_policy
     from mlflow_adk_eval.gating.policy.model import Policy
-    from mlflow_adk_eval.gating.promotion.audit import audit
-    from mlflow_adk_eval.gating.promotion.rollback import rollback
     from mlflow_adk_eval.integrations.model_fn import model_fn
     from mlflow_adk_eval.integrations.predict_fn import predict_fn, records
     from mlflow_adk_eval.judge import Budget, JudgeOptions
@@ -66,11 +64,9 @@ _HOMES = {
     ),
     "judge": ("Budget", "JudgeOptions"),
     "evalset": ("EvalCase", "EvalSet", "Invocation", "load_eval_set", "migrate"),
-    "gating.api": ("gate", "promote", "verify"),
+    "gating.api": ("audit", "gate", "promote", "rollback", "verify"),
     "gating.policy.load": ("load_policy",),
     "gating.policy.model": ("Policy",),
-    "gating.promotion.audit": ("audit",),
-    "gating.promotion.rollback": ("rollback",),
     "results.decision": ("Check", "Decision", "GateFailed"),
     "results.outcomes": ("CaseResult", "CriterionResult", "Errored", "Scored", "Skipped", "Vote"),
     "results.report": ("Report",),

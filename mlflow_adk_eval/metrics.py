@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
 from mlflow_adk_eval.config.inputs import ConfigSource
-from mlflow_adk_eval.errors import did_you_mean
+from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.evalset.parse import decode, read_text
-from mlflow_adk_eval.integrations.functions import JudgeArgs, criterion_functions
+from mlflow_adk_eval.integrations.functions import CriterionFunctions, JudgeArgs
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.judge.session import BudgetSource, JudgeSource
 from mlflow_adk_eval.ledger import LedgerSource
@@ -97,17 +97,14 @@ def _metric(config: EvalConfig, name: str, judging: JudgeArgs) -> EvaluationMetr
     return metric_of(judging.scoring(config), name, own_judge=judging.judge is not None)
 
 
-_CRITERIA = criterion_functions(_metric, __name__)
+_functions = CriterionFunctions(_metric, __name__)
 
 
 def __getattr__(name: str) -> Callable[..., EvaluationMetric]:
     """Return the function of a criterion."""
-    if name in _CRITERIA:
-        return _CRITERIA[name]
-    msg = f"module {__name__!r} has no attribute {name!r}. {did_you_mean(name, _CRITERIA)}"
-    raise AttributeError(msg.strip())
+    return _functions.named(name)
 
 
 def __dir__() -> list[str]:
     """Return the public names."""
-    return sorted(["from_config", "thresholds", *_CRITERIA])
+    return sorted(["from_config", "thresholds", *CRITERIA])

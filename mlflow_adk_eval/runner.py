@@ -23,9 +23,8 @@ from mlflow_adk_eval.agents.setup import UserSource, conversation_setups
 from mlflow_adk_eval.agents.tool_environment import notes
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.config.inputs import ConfigSource, EvalSetSource, load_inputs
-from mlflow_adk_eval.criteria import CaseRun, Plan, Planned, apply, plan
-from mlflow_adk_eval.criteria.criterion import failed, result_of
-from mlflow_adk_eval.criteria.plan import refuse_duplicates
+from mlflow_adk_eval.criteria.criterion import CaseRun, Planned, apply, failed, result_of
+from mlflow_adk_eval.criteria.plan import Plan, plan, refuse_duplicates
 from mlflow_adk_eval.criteria.rubrics import unused_rubrics
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
 from mlflow_adk_eval.config.inputs import ConfigSource
-from mlflow_adk_eval.integrations.functions import JudgeArgs, criterion_functions
+from mlflow_adk_eval.config.spec import CRITERIA
+from mlflow_adk_eval.integrations.functions import CriterionFunctions, JudgeArgs
 from mlflow_adk_eval.integrations.genai_scorers import expectation_scorers, scorers_of, stored
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.judge.session import BudgetSource, JudgeSource
@@ -15,9 +17,7 @@ from mlflow_adk_eval.ledger import LedgerSource
 if TYPE_CHECKING:
     from mlflow.genai.scorers import Scorer
 
-_FUNCTIONS = criterion_functions(lambda config, _, judging: _made(config, judging)[0], __name__)
-
-__all__ = ["expectations", "from_config", "stored", *_FUNCTIONS]  # noqa: PLE0604 - their names are those of the criteria  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["expectations", "from_config", "stored"]
 
 
 def from_config(
@@ -65,4 +65,14 @@ def _made(config: EvalConfig, judging: JudgeArgs, *, session_level: bool = False
     return scorers_of(config, judging, session_level=session_level)
 
 
-globals().update(_FUNCTIONS)
+_functions = CriterionFunctions(lambda config, _, judging: _made(config, judging)[0], __name__)
+
+
+def __getattr__(name: str) -> Callable[..., Scorer]:
+    """Return the function of a criterion."""
+    return _functions.named(name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return sorted([*__all__, *CRITERIA])

@@ -10,7 +10,8 @@ import pytest
 from mlflow_adk_eval.agents import Conversation, Recording
 from mlflow_adk_eval.agents.functions.agent import CallableAgent
 from mlflow_adk_eval.agents.resolve import resolve_agent
-from mlflow_adk_eval.config.eval_config import DEFAULT_CONFIG, EFFICIENCY, EvalConfig, parse_config
+from mlflow_adk_eval.config.eval_config import EvalConfig, default_config, parse_config
+from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import ConfigError, UsageError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation
 from mlflow_adk_eval.results.outcomes import CaseResult, Errored, Scored, Skipped
@@ -79,7 +80,7 @@ def test_results_follow_the_eval_set_whatever_finished_first() -> None:
 
 def test_criteria_follow_the_config() -> None:
     report = score(numbered(1), numbered(1), config(**{RESPONSE: 0.5, TRAJECTORY: 0.5}))
-    assert report.criteria == (RESPONSE, TRAJECTORY, *EFFICIENCY)
+    assert report.criteria == (RESPONSE, TRAJECTORY, *CRITERIA.informative)
     assert list(report.scores) == [RESPONSE, TRAJECTORY]
 
 
@@ -309,7 +310,7 @@ def test_a_judge_that_no_criterion_needs_is_not_asked() -> None:
 
 def test_without_a_config_adks_defaults_decide() -> None:
     report = score(numbered(1), numbered(1))
-    assert report.config is DEFAULT_CONFIG
+    assert report.config is default_config()
     assert report.scores == {TRAJECTORY: 1.0, RESPONSE: 1.0}
 
 
@@ -335,6 +336,6 @@ def test_cases_with_criteria_of_their_own_are_judged_by_them() -> None:
     actual: dict[str, list[Invocation | dict[str, Any] | str]] = {"a": [turn("x", call("f"))], "b": [turn("other")]}
     report = score(cases(case("a", turn("x")), case("b", turn("x"))), actual, settings)
     assert report.passed
-    assert report.criteria == (RESPONSE, TRAJECTORY, *EFFICIENCY)
+    assert report.criteria == (RESPONSE, TRAJECTORY, *CRITERIA.informative)
     assert report.scores == {RESPONSE: 1.0, TRAJECTORY: 1.0}
     assert {name: summary.evaluated for name, summary in report.summaries().items()}[TRAJECTORY] == 1

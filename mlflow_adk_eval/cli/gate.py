@@ -17,7 +17,7 @@ from mlflow_adk_eval.cli.promote import gate_command
 from mlflow_adk_eval.errors import UsageError
 
 if TYPE_CHECKING:
-    from mlflow_adk_eval.gating.promotion.audit import AliasAudit
+    from mlflow_adk_eval.gating.promotion.aliases import AliasAudit
 
 _INVALID = 1
 _AUDITED = """\b
@@ -116,7 +116,7 @@ def gate_audit(
     as_json: bool,
 ) -> None:
     """Find aliases of MODEL that were moved without a record that verifies today."""
-    from mlflow_adk_eval.gating.promotion.audit import audit  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.gating.api import audit  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.report.console import audit_view, console  # noqa: PLC0415
 
     if every == (model is not None):
@@ -168,7 +168,7 @@ def rollback_command(  # noqa: PLR0913 - its options
     as_json: bool,
 ) -> None:
     """Take an alias of MODEL back to the version that held it before and whose record still verifies."""
-    from mlflow_adk_eval.gating.promotion.rollback import rollback  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.gating.api import rollback  # noqa: PLC0415 - `--help` stays fast
 
     keys = {"verify_key": verify_key, "signing_key": signing_key}
     move = rollback(model, alias, to=to, reason=reason, dry_run=dry_run, raise_on_failure=False, **keys, tracking_uri=tracking_uri)

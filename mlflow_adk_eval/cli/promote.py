@@ -20,7 +20,7 @@ from mlflow_adk_eval.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from mlflow_adk_eval.gating.baseline.baseline import Reevaluate, ReevaluationRequest
+    from mlflow_adk_eval.gating.baseline.comparable import Reevaluate, ReevaluationRequest
 
 Command = Callable[..., Any]
 

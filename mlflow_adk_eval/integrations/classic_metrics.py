@@ -11,8 +11,8 @@ from mlflow.metrics import MetricValue
 from mlflow.models import EvaluationMetric, make_metric
 
 from mlflow_adk_eval.config.criteria import JudgedSettings, VertexSettings
+from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import ConfigError, EvalSetError, Problem, UsageError, shown
-from mlflow_adk_eval.integrations.functions import ABOUT
 from mlflow_adk_eval.integrations.scoring import NOT_EVALUATED, Scoring, explained
 from mlflow_adk_eval.redact import secrets_of
 from mlflow_adk_eval.results.outcomes import CriterionResult, mean
@@ -46,9 +46,15 @@ def metric_of(scoring: Scoring, criterion: str, *, own_judge: bool = False) -> E
         eval_fn=ColumnMetric(scoring, criterion),
         name=criterion,
         greater_is_better=scoring.config.greater_is_better(criterion),
-        metric_details=ABOUT.get(criterion),
+        metric_details=_about(scoring, criterion),
         genai_metric_args=_described(scoring, criterion, own_judge=own_judge),
     )
+
+
+def _about(scoring: Scoring, criterion: str) -> str | None:
+    """Return what the score is; of a metric of the user's own, what the config says of it."""
+    custom = (scoring.config.custom_metrics or {}).get(criterion)
+    return (custom.description or None) if custom else CRITERIA[criterion].about
 
 
 @dataclass(frozen=True, slots=True)

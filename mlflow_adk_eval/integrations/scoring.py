@@ -12,17 +12,12 @@ from typing import Any, Self, TypeVar
 
 import anyio
 
-from mlflow_adk_eval.config.criteria import (
-    CriterionSettings,
-    CustomSettings,
-    FinalStateSettings,
-    JudgedSettings,
-    VertexSettings,
-)
-from mlflow_adk_eval.config.eval_config import EFFICIENCY, EvalConfig, load_config, parse_config
+from mlflow_adk_eval.config.criteria import CriterionSettings, CustomSettings, JudgedSettings, VertexSettings
+from mlflow_adk_eval.config.eval_config import EvalConfig, load_config, parse_config
 from mlflow_adk_eval.config.inputs import ConfigSource
-from mlflow_adk_eval.criteria import plan
-from mlflow_adk_eval.errors import AdkEvalError, UsageError, did_you_mean
+from mlflow_adk_eval.config.spec import CRITERIA, Need
+from mlflow_adk_eval.criteria.plan import plan
+from mlflow_adk_eval.errors import AdkEvalError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.judge.session import (
@@ -66,19 +61,15 @@ T = TypeVar("T")
 PAUSE_S = 10.0
 """Rows of one evaluation follow each other faster than that."""
 
-NEEDS: Mapping[str, tuple[str, ...]] = {
-    "tool_trajectory_avg_score": (CALLS, MADE),
-    "rubric_based_tool_use_quality_v1": (MADE,),
-    "multi_turn_tool_use_quality_v1": (MADE,),
-    "multi_turn_trajectory_quality_v1": (MADE,),
-    "tool_call_count_v1": (MADE,),
-    "response_match_score": (RESPONSE,),
-    "final_response_match_v2": (RESPONSE,),
-    **{f"rapid_eval_{name}": (CALLS, MADE) for name in ("tool_name_match", "tool_parameter_key_match", "tool_parameter_kv_match")},
-    "rapid_eval_tool_call_valid": (MADE,),
-    **{f"rapid_eval_{name}": (RESPONSE,) for name in ("exact_match", "bleu", "rouge")},
-}
-"""The cells without which a criterion would judge by what nobody said."""
+_CELL_OF: Mapping[Need, str] = {"expected_response": RESPONSE, "expected_calls": CALLS, "calls": MADE}
+"""The cell of a row that holds what a criterion needs."""
+
+
+def needed_cells(criterion: str, config: EvalConfig) -> tuple[str, ...]:
+    """Return the cells without which a criterion would judge by what nobody said; none for a metric of the user's own."""
+    if criterion in (config.custom_metrics or {}):
+        return ()
+    return tuple(_CELL_OF[need] for need in CRITERIA[criterion].needs if need in _CELL_OF)
 
 
 class Scoring:
@@ -117,9 +108,7 @@ class Scoring:
 
     def concerns(self, case: EvalCase, criterion: str) -> bool:
         """Whether the config asks for a criterion in a case; else `evaluate` has no result of it either."""
-        settings = self.config.criteria_of(case.eval_id).get(criterion)
-        stateless = isinstance(settings, FinalStateSettings) and settings.only_where_expected and not case.final_session_state
-        return settings is not None and not stateless
+        return criterion in self.config.planned(case)
 
     @property
     def usage(self) -> JudgeUsage | None:
@@ -153,9 +142,9 @@ class Scoring:
 
     async def _result(self, row: Row, criterion: str) -> CriterionResult:
         settings = self.config.criteria_of(row.case.eval_id).get(criterion)
-        if settings is None and criterion not in EFFICIENCY:
+        if settings is None and criterion not in CRITERIA.informative:
             return self._error(criterion, settings, f"the config has no such criterion for the case {row.case.eval_id!r}")
-        lacking = [name for name in NEEDS.get(criterion, ()) if name in row.lacks and not self._is_custom(criterion)]
+        lacking = [name for name in needed_cells(criterion, self.config) if name in row.lacks]
         if lacking:
             return self._error(criterion, settings, f"the row has no {' and no '.join(lacking)}")
         if not isinstance(settings, JudgedSettings | CustomSettings):
@@ -199,9 +188,6 @@ class Scoring:
             per_invocation=(error,),
         )
 
-    def _is_custom(self, criterion: str) -> bool:
-        return criterion in (self.config.custom_metrics or {})
-
 
 def scoring(
     config: ConfigSource,
@@ -237,17 +223,6 @@ def criterion_config(name: str, settings: Mapping[str, Any]) -> EvalConfig:
         ConfigError: naming each setting that there is not, or that is wrong.
     """
     return parse_config({"criteria": {name: dict(settings)}}, name)
-
-
-def known_criterion(name: str, known: Sequence[str]) -> str:
-    """Return `name`.
-
-    Raises:
-        UsageError: if there is no such criterion.
-    """
-    if name not in known:
-        raise UsageError(f"no criterion {name!r}; known are {', '.join(known)}. {did_you_mean(name, known)}".rstrip())
-    return name
 
 
 def _judged_settings(config: EvalConfig) -> list[JudgedSettings]:

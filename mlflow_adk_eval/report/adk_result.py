@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mlflow_adk_eval.agents.recordings.serialize import course_given
-from mlflow_adk_eval.config.eval_config import JudgedSettings
+from mlflow_adk_eval.config.criteria import JudgedSettings
 from mlflow_adk_eval.evalset import EvalSetResult
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.evalset.recording import RecordedCourse

@@ -12,8 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from mlflow_adk_eval.gating.promotion.audit import AliasAudit
-from mlflow_adk_eval.gating.promotion.target import named
+from mlflow_adk_eval.gating.promotion.aliases import AliasAudit
+from mlflow_adk_eval.gating.promotion.record import format_version
 from mlflow_adk_eval.report.repeats import flaky_told, pass_hat_lines, ranges_told, rates_told, spread_lines
 from mlflow_adk_eval.report.sentences import outages_of, told
 from mlflow_adk_eval.results.decision import Check, Decision
@@ -110,7 +110,7 @@ def audit_view(found: Sequence[AliasAudit]) -> RenderableType:
 
 def _lines(each: AliasAudit) -> Iterator[Text]:
     mark = ("VALID  ", "bold green") if each.valid else ("INVALID", "bold red")
-    yield Text.assemble(mark, f"  {each.alias} of {each.model}: {named(each.version)}")
+    yield Text.assemble(mark, f"  {each.alias} of {each.model}: {format_version(each.version)}")
     if each.set_by:
         yield Text(f"  - set by {each.set_by} at {each.set_at} ({each.kind})")
     yield from (Text(f"  - {reason}") for reason in each.reasons)

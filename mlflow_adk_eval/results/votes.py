@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
-from mlflow_adk_eval.config.eval_config import EvalConfig, JudgedSettings
+from mlflow_adk_eval.config.criteria import JudgedSettings
+from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.errors import InputError, Problem
 from mlflow_adk_eval.results.outcomes import Outcome, Scored, Vote
 from mlflow_adk_eval.results.table import VOTE_COLUMNS

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from mlflow_adk_eval.agents import Conversation
 from mlflow_adk_eval.agents.recordings.recording import invocation_of
-from mlflow_adk_eval.criteria.rubrics import RUBRIC_TYPES
+from mlflow_adk_eval.criteria.rubrics import rubric_types
 from mlflow_adk_eval.errors import EvalSetError, Problem, shown
 from mlflow_adk_eval.evalset import Content, EvalCase, Invocation, Part, Rubric, SessionInput
 from mlflow_adk_eval.evalset.models import Json
@@ -222,7 +222,7 @@ def _typed(value: Any, number: int) -> list[Any]:
     rubric = {"rubric_id": f"rubric_{number}", "rubric_content": {"text_property": value}} if isinstance(value, str) else value
     if not isinstance(rubric, Mapping) or rubric.get("type"):
         return [rubric]
-    return [{**rubric, "type": kind} for kind in RUBRIC_TYPES.values()]
+    return [{**rubric, "type": kind} for kind in rubric_types().values()]
 
 
 def _lacks(given: Mapping[str, Any]) -> frozenset[str]:

@@ -11,7 +11,7 @@ import anyio
 
 from mlflow_adk_eval.agents import Agent
 from mlflow_adk_eval.agents.setup import UserSource, conversation_setups
-from mlflow_adk_eval.criteria import Plan, plan
+from mlflow_adk_eval.criteria.plan import Plan, plan
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalCase
 from mlflow_adk_eval.judge.session import JudgeSession, JudgeSetup

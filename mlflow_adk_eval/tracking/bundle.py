@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,17 +15,19 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from mlflow_adk_eval.analysis.stats import mean_interval
-from mlflow_adk_eval.config.eval_config import EFFICIENCY, dumps_config
+from mlflow_adk_eval.config.eval_config import dumps_config
+from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import dumps
 from mlflow_adk_eval.evalset.digest import canonical_json
+from mlflow_adk_eval.gating.evidence.examine import recomputed_metrics
 from mlflow_adk_eval.gating.evidence.integrity import key_of_criterion
 from mlflow_adk_eval.report.adk_result import result_of
 from mlflow_adk_eval.report.html.report import html_of
 from mlflow_adk_eval.report.markdown import note_of
 from mlflow_adk_eval.report.repeats import pass_hat_lines
-from mlflow_adk_eval.results.repeats import Repeats, table_of_repeats, variance
-from mlflow_adk_eval.results.report import CriterionSummary, Report
+from mlflow_adk_eval.results.repeats import table_of_repeats
+from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.table import Table, table_of
 from mlflow_adk_eval.tracking.judge_facts import (
     judge_params,
@@ -47,27 +49,6 @@ def repeats_artifact(report: Report, secrets: Secrets) -> dict[str, bytes]:
         return {}
     columns, rows = table_of_repeats(report.repeats)
     return {REPEATS: clean_table(Table(columns, tuple(rows)), secrets)[1].encode()}
-
-
-def metrics_of_repeats(report: Report) -> Iterator[tuple[str, float]]:
-    """Yield the metrics of repeated runs; nothing with one run of each case. What has no value is left out."""
-    if report.num_runs > 1:
-        found = _metrics(report.repeats)
-        yield from ((name, float(value)) for name, value in found if value is not None and math.isfinite(value))
-
-
-def _metrics(repeats: Repeats) -> Iterable[tuple[str, float | None]]:
-    for line in pass_hat_lines(repeats):
-        low, high = line.interval or (None, None)
-        yield from ((f"pass_hat_{line.k}{suffix}", value) for suffix, value in (("", line.mean), ("_ci_low", low), ("_ci_high", high)))
-    if repeats.cases:
-        yield "flaky_cases", len(repeats.flaky)
-        yield "case_pass_rate_run_std", math.sqrt(variance(repeats.run_pass_rates))
-    for name, found in repeats.criteria.items():
-        key = key_of_criterion(name)
-        yield f"{key}/run_std", found.run_std
-        yield f"{key}/within_case_variance", found.within_variance
-        yield f"{key}/between_case_variance", found.between_variance
 
 
 def series_of_repeats(report: Report) -> Mapping[str, tuple[float, ...]]:
@@ -235,39 +216,22 @@ def _extent(rows: int, traces: int | bool) -> str:
 
 
 def metrics_of(report: Report) -> Iterator[tuple[str, float]]:
-    """Yield the metrics of a run: those of each criterion, of the judges, and of the cases. What has no value is left out."""
-    for name, summary in report.summaries().items():
-        if summary.threshold is not None or summary.evaluated or summary.errored:
-            yield from ((f"{key_of_criterion(name)}/{metric}", value) for metric, value in _of_criterion(summary))
+    """Yield the metrics of a run: what the gate computes again, confidence intervals, and what judging and simulating cost.
+
+    What has no value is left out.
+    """
+    known = ((name, value) for name, value in (*recomputed_metrics(report).items(), *_intervals(report)) if value is not None)
+    yield from ((name, float(value)) for name, value in known if math.isfinite(value))
     yield from metrics_of_judging(report.judging)
     yield from metrics_of_simulating(report.simulating)
-    yield from metrics_of_repeats(report)
-    verdicts = _verdicts(report)
-    yield "cases", float(len(verdicts))
-    if verdicts:
-        yield "case_pass_rate", sum(verdicts.values()) / len(verdicts)
 
 
-def _of_criterion(summary: CriterionSummary) -> Iterator[tuple[str, float]]:
-    interval = mean_interval(summary.case_scores, proportion=summary.criterion not in EFFICIENCY)
-    low, high = interval or (None, None)
-    found: Iterable[tuple[str, float | None]] = (
-        ("mean", summary.mean),
-        ("pass_rate", summary.pass_rate),
-        ("evaluated", summary.evaluated),
-        ("errored", summary.errored),
-        ("ci_low", low),
-        ("ci_high", high),
-    )
-    return ((metric, float(value)) for metric, value in found if value is not None)
-
-
-def _verdicts(report: Report) -> dict[str, bool]:
-    """Return for each case whether all of its runs passed."""
-    passed: dict[str, bool] = {}
-    for case in report.cases:
-        passed[case.eval_id] = passed.get(case.eval_id, True) and case.verdict == "passed"
-    return passed
+def _intervals(report: Report) -> Iterator[tuple[str, float]]:
+    for name, summary in report.summaries().items():
+        interval = mean_interval(summary.case_scores, proportion=not CRITERIA.is_quantity(name))
+        yield from zip((f"{key_of_criterion(name)}/ci_low", f"{key_of_criterion(name)}/ci_high"), interval or (), strict=False)
+    for line in pass_hat_lines(report.repeats) if report.num_runs > 1 else ():
+        yield from zip((f"pass_hat_{line.k}_ci_low", f"pass_hat_{line.k}_ci_high"), line.interval or (), strict=False)
 
 
 _ON_TRACES = {

@@ -19,7 +19,7 @@ from mlflow_adk_eval.agents import Agent, Recording
 from mlflow_adk_eval.agents.recordings.serialize import ConversationCache
 from mlflow_adk_eval.agents.setup import conversation_setups
 from mlflow_adk_eval.config.eval_config import EvalConfig
-from mlflow_adk_eval.criteria import plan
+from mlflow_adk_eval.criteria.plan import plan
 from mlflow_adk_eval.errors import AdkEvalError, TrackingError, UsageError
 from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.evalset.parse import no_collection

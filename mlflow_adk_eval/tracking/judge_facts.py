@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from mlflow_adk_eval.config.eval_config import EvalConfig, VertexSettings
+from mlflow_adk_eval.config.criteria import VertexSettings
+from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.gating.evidence.integrity import VOTES, key_of_criterion
 from mlflow_adk_eval.results.outcomes import Vote
 from mlflow_adk_eval.results.report import Report

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 
 from mlflow_adk_eval.analysis.calibration.calibration import outcomes_of
 from mlflow_adk_eval.analysis.calibration.labels import Judged, Unit, Units
-from mlflow_adk_eval.config.eval_config import CriterionSettings, EvalConfig, RubricSettings
+from mlflow_adk_eval.config.criteria import CriterionSettings, RubricSettings
+from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.criteria.rubrics import TRAJECTORY, rubrics_of_conversation, rubrics_of_turn, turns_of
 from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.evalset import EvalCase
-from mlflow_adk_eval.gating.evidence.artifacts import Documents, read_documents
-from mlflow_adk_eval.gating.evidence.integrity import Evidence, integrity_problems, state_problems
-from mlflow_adk_eval.gating.evidence.table_cells import read_cases, read_votes, voteless, with_votes
+from mlflow_adk_eval.gating.evidence.integrity import Documents, Evidence, integrity_problems, read_documents, state_problems
+from mlflow_adk_eval.gating.evidence.table import missing_votes, read_cases, read_votes, with_votes
 from mlflow_adk_eval.judge.voting import early_verdict
 from mlflow_adk_eval.redact import cut
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, Vote, mean, reason_of
@@ -48,7 +48,7 @@ def judged_run(evidence: Evidence) -> JudgedRun:
     if documents is None or problems:
         raise _unbelievable(evidence, problems)
     reading, (votes, unread) = read_cases(documents), read_votes(evidence, documents)
-    if problems := [*reading.problems, *unread] or voteless(documents, reading.cases, votes):
+    if problems := [*reading.problems, *unread] or missing_votes(documents, reading.cases, votes):
         raise _unbelievable(evidence, problems)
     cases = with_votes(reading.cases, sorted(votes, key=lambda vote: vote.vote_index))
     return JudgedRun(evidence=evidence, documents=documents, cases=cases, units=_units(evidence.run_id, documents, cases))

@@ -10,16 +10,14 @@ from mlflow_adk_eval.agents.setup import UserSource
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalCase
 from mlflow_adk_eval.evalset.digest import canonical
-from mlflow_adk_eval.gating.api import MlflowStore, reaching_mlflow
-from mlflow_adk_eval.gating.baseline.baseline import Reevaluate, ReevaluationRequest
-from mlflow_adk_eval.gating.evidence.artifacts import Documents, read_documents
-from mlflow_adk_eval.gating.evidence.integrity import few, integrity_problems
+from mlflow_adk_eval.gating.baseline.comparable import Reevaluate, ReevaluationRequest
+from mlflow_adk_eval.gating.evidence.integrity import Documents, few, integrity_problems, read_documents
+from mlflow_adk_eval.gating.mlflow_store import store_at
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.judge.session import BudgetSource, JudgeSource
 from mlflow_adk_eval.ledger import LedgerSource
 from mlflow_adk_eval.runner import Progress
-from mlflow_adk_eval.tracking.client import connect, existing
-from mlflow_adk_eval.tracking.client import reaching_mlflow as reaching
+from mlflow_adk_eval.tracking.client import connect, existing, reaching_mlflow
 from mlflow_adk_eval.tracking.evaluate import evaluate
 from mlflow_adk_eval.tracking.replay import recording_of_run
 
@@ -96,7 +94,7 @@ def _experiment_of(run_id: str, tracking_uri: str | None) -> str | None:
     if not run_id:
         return None
     client = connect(tracking_uri)
-    with reaching("the run's experiment could not be looked up"), existing(f"run {run_id!r}"):
+    with reaching_mlflow("the run's experiment could not be looked up"), existing(f"run {run_id!r}"):
         return str(client.get_run(run_id).info.experiment_id)
 
 
@@ -108,8 +106,8 @@ def _recorded(rematch: ReevaluationRequest, tracking_uri: str | None) -> tuple[R
     """
     if not rematch.run_id:
         raise UsageError(f"there is no run of {rematch.agent_version} to judge again; name the agent, to be run anew")
-    with reaching_mlflow():
-        evidence = MlflowStore(tracking_uri).evidence(rematch.run_id)
+    with store_at(tracking_uri) as store:
+        evidence = store.evidence(rematch.run_id)
     doubts = integrity_problems(evidence)
     documents, unread = (None, doubts) if doubts else read_documents(evidence)
     if documents is None:

@@ -16,8 +16,8 @@ from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.evalset.conversation import Origin
 from mlflow_adk_eval.evalset.parse import parse
 from mlflow_adk_eval.evalset.result import parse_result
-from mlflow_adk_eval.gating.api import MlflowStore, reaching_mlflow
 from mlflow_adk_eval.gating.evidence.integrity import EVAL_SET, FOLDER, MANIFEST, SCHEMA, Evidence, integrity_problems
+from mlflow_adk_eval.gating.mlflow_store import store_at
 from mlflow_adk_eval.redact import secrets_of
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.tracking.bundle import Run, bundle_of
@@ -83,8 +83,8 @@ def recording_of_run(run_id: str, tracking_uri: str | None = None) -> Recording:
         UsageError: if there is no such run, or it holds no evaluation.
         TrackingError: if MLflow cannot be reached, or the run's artifacts are not those that its parameter vouches for.
     """
-    with reaching_mlflow():
-        evidence = MlflowStore(tracking_uri).evidence(run_id)
+    with store_at(tracking_uri) as store:
+        evidence = store.evidence(run_id)
     if evidence.manifest is None or RESULT not in evidence.artifacts:
         raise UsageError(f"run {run_id} holds no finished evaluation, so that there is nothing to judge again")
     problems = integrity_problems(evidence)

@@ -344,7 +344,7 @@ def test_json_has_what_follows_from_the_counts(run: Report, store: str, table: P
 def test_it_is_kept_with_the_run_on_demand_and_the_evidence_still_holds(run: Report, store: str, table: Path) -> None:
     from mlflow import MlflowClient
 
-    from mlflow_adk_eval.gating.api import MlflowStore
+    from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 
     before = params_of(run, store), MlflowClient(store).get_run(run.run_id or "").data.metrics
     assert invoke(run.run_id, "--labels", table, "--tracking_uri", store, "--log").exit_code == 0

@@ -12,9 +12,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from mlflow_adk_eval.config.criteria import SETTINGS
-from mlflow_adk_eval.criteria import REGISTRY, CaseRun
-from mlflow_adk_eval.criteria.criterion import Planned, result_of
+from mlflow_adk_eval.config.spec import CRITERIA
+from mlflow_adk_eval.criteria.criterion import CaseRun, Planned, result_of
 from mlflow_adk_eval.criteria.text.words import tokens
 from mlflow_adk_eval.evalset import Invocation, dump
 from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored, Skipped
@@ -53,7 +52,7 @@ def pairs(draw: st.DrawFn) -> tuple[tuple[Invocation, ...], tuple[Invocation, ..
 
 
 def by_us(name: str, actual: tuple[Invocation, ...], expected: tuple[Invocation, ...] | None = None, **chosen: Any) -> CriterionResult:
-    criterion = REGISTRY[name](SETTINGS[name].model_validate({"threshold": 0.5} | chosen))
+    criterion = CRITERIA[name].make(CRITERIA[name].settings.model_validate({"threshold": 0.5} | chosen))
     run = CaseRun(case=case("c", *(actual if expected is None else expected)), actual=actual)
     judged: Any = criterion(run)
     return result_of(Planned(name=name, criterion=criterion, threshold=None), run, judged)

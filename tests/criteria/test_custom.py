@@ -7,8 +7,9 @@ import pytest
 
 from mlflow_adk_eval.config.criteria import CustomSettings
 from mlflow_adk_eval.config.eval_config import parse_config
-from mlflow_adk_eval.criteria import CaseRun, Planned, apply, plan
+from mlflow_adk_eval.criteria.criterion import CaseRun, Planned, apply
 from mlflow_adk_eval.criteria.custom import CustomMetric, judged_of, knows_adk, load_function
+from mlflow_adk_eval.criteria.plan import plan
 from mlflow_adk_eval.errors import ConfigError
 from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Judged, Scored
 from tests.criteria import user_metrics

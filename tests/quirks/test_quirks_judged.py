@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.criteria.rubrics import FINAL_RESPONSE, RUBRIC_TYPES, TOOL_USE, TRAJECTORY
+from mlflow_adk_eval.criteria.rubrics import FINAL_RESPONSE, TOOL_USE, TRAJECTORY, rubric_types
 from mlflow_adk_eval.errors import ConfigError, JudgeError
 from mlflow_adk_eval.evalset import (
     AgentDetails,
@@ -36,7 +36,7 @@ from tests.judge.providers.vertex_server import LOCATION, PROJECT, evaluating, r
 from tests.judge.servers import gemini_answer, gemini_error, judging, replies, serving, together
 
 MATCH, HALLUCINATIONS, SIMULATOR = "final_response_match_v2", "hallucinations_v1", "per_turn_user_simulator_quality_v1"
-BY_RUBRICS = pytest.mark.parametrize("name", RUBRIC_TYPES)
+BY_RUBRICS = pytest.mark.parametrize("name", rubric_types())
 
 
 def judged(name: str, judge: Any, found: EvalCase, *actual: Invocation, threshold: float = 0.5, **settings: Any) -> Report:
@@ -62,7 +62,7 @@ def error_of(report: Report) -> str:
 
 def rubrics(*names: str, of: str | None = None) -> Any:
     return [
-        {"rubric_id": name, "rubric_content": {"text_property": f"It is {name}."}, "type": RUBRIC_TYPES.get(of or "")} for name in names
+        {"rubric_id": name, "rubric_content": {"text_property": f"It is {name}."}, "type": rubric_types().get(of or "")} for name in names
     ]
 
 
@@ -263,7 +263,7 @@ def test_q19_judging_again_changes_nothing_and_an_id_may_stand_at_several_levels
 def test_q46_a_plain_threshold_needs_rubrics_in_the_eval_set_and_those_without_a_type_are_named(name: str) -> None:
     """ADK takes the config and never evaluates the metric; nobody says that an untyped rubric is used by none."""
     untyped = case("a", turn("42"), rubrics=rubrics("kind"))
-    with pytest.raises(ConfigError, match=f"no rubric .*none of the type {RUBRIC_TYPES[name]} in the eval set.*in these cases: a"):
+    with pytest.raises(ConfigError, match=f"no rubric .*none of the type {rubric_types()[name]} in the eval set.*in these cases: a"):
         score(cases(untyped), {}, {"criteria": {name: 0.5}}, ScriptedJudge("yes"))
     typed = case("a", turn("42"), rubrics=rubrics("kind", of=name) + rubrics("brief"))
     report = score(cases(typed), cases(typed), {"criteria": {name: 0.5}}, ScriptedJudge("yes"))

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlflow_adk_eval.config.eval_config import CriterionSettings, EvalConfig
+from mlflow_adk_eval.config.criteria import CriterionSettings
+from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
 from mlflow_adk_eval.results.outcomes import CaseResult, Verdict, Vote
 from mlflow_adk_eval.results.report import Report

@@ -11,7 +11,7 @@ from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError, did_you_mean, shown
 from mlflow_adk_eval.evalset import EvalCase, EvalSet
 from mlflow_adk_eval.evalset.digest import canonical
-from mlflow_adk_eval.integrations.scoring import NEEDS
+from mlflow_adk_eval.integrations.scoring import needed_cells
 from mlflow_adk_eval.tables.rows import CELLS, Row, row_of
 
 
@@ -89,8 +89,6 @@ _APART = {"targets", "predictions"}
 def _lacking(row: Row, config: EvalConfig) -> Iterator[Problem]:
     """Yield the cells that criteria need and the row does not have: what nobody said is no evidence."""
     for criterion in config.criteria_of(row.case.eval_id):
-        if criterion in (config.custom_metrics or {}):
-            continue
-        for cell in NEEDS.get(criterion, ()):
+        for cell in needed_cells(criterion, config):
             if cell in row.lacks:
                 yield Problem(f"case {row.case.eval_id!r}", f"no {cell}", f"what {criterion} needs: {CELLS[cell]}")

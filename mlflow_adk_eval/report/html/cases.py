@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mlflow_adk_eval.config.eval_config import ToolTrajectorySettings
+from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings
 from mlflow_adk_eval.evalset import EvalCase
 from mlflow_adk_eval.evalset.conversation import EndReason
 from mlflow_adk_eval.report.html.text import Words, on_one_line

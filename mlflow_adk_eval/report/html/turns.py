@@ -8,8 +8,8 @@ from typing import Literal
 
 from markupsafe import Markup, escape
 
-from mlflow_adk_eval.config.eval_config import ToolTrajectorySettings
 from mlflow_adk_eval.criteria.text.alignment import Step, align
+from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings
 from mlflow_adk_eval.evalset import FunctionCall, Invocation
 from mlflow_adk_eval.evalset.conversation import Injection, by_call
 from mlflow_adk_eval.report.html.text import Pieces, Words, differing, json_text, on_one_line

@@ -12,7 +12,7 @@ import mlflow
 from mlflow import MlflowClient
 from mlflow.entities import EvaluationDataset as StoredDataset
 
-from mlflow_adk_eval.config.eval_config import DEFAULT_CONFIG
+from mlflow_adk_eval.config.eval_config import default_config
 from mlflow_adk_eval.config.inputs import EvalSetSource, load_inputs
 from mlflow_adk_eval.errors import EvalSetError, Problem, TrackingError, UsageError, shown
 from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
@@ -63,7 +63,7 @@ def push_eval_set(
         UsageError: if several datasets have that name, or it is one with records that were not pushed from here.
         TrackingError: if MLflow cannot be reached, or stored something else than it was given.
     """
-    loaded, _ = load_inputs(eval_set, DEFAULT_CONFIG)  # none beside the file is read
+    loaded, _ = load_inputs(eval_set, default_config())  # none beside the file is read
     wanted = records_of(loaded)
     tags = {**_fields_tags(loaded), DIGEST: eval_set_digest(loaded)}
     client = connect(tracking_uri)

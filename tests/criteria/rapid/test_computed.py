@@ -9,15 +9,18 @@ from hypothesis import strategies as st
 from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu import sentence_bleu
 
-from mlflow_adk_eval.criteria.rapid.computed import bleu, computed_score, exact_match, rouge
-from mlflow_adk_eval.criteria.rapid.messages import RequestError, read_request
-from mlflow_adk_eval.criteria.rapid.tool_calls import (
+from mlflow_adk_eval.criteria.rapid.computed import (
+    bleu,
+    computed_score,
+    exact_match,
     key_match,
     kv_match,
     name_match,
     read_calls,
+    rouge,
     valid,
 )
+from mlflow_adk_eval.criteria.rapid.messages import RequestError, read_request
 from mlflow_adk_eval.criteria.text.alignment import trajectory_matches
 from mlflow_adk_eval.criteria.text.sentences import sentences
 from mlflow_adk_eval.criteria.text.words import tokens, words

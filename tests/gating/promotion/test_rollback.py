@@ -10,11 +10,11 @@ from click.testing import CliRunner
 from mlflow_adk_eval.cli.gate import rollback_command
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
-from mlflow_adk_eval.gating.promotion.rollback import Move, Way, rollback
+from mlflow_adk_eval.gating.promotion.aliases import Move, Way, rollback
 from mlflow_adk_eval.results.decision import GateFailed
 from tests.gating.entrant import Entrant, promoted
 from tests.gating.gate_kit import Lab
-from tests.gating.promotion.claim_kit import ledger_of
+from tests.gating.promotion.claim_kit import claim_log_of
 
 
 def rolled_back(lab: Lab, model: str, **options: object) -> Move:
@@ -28,7 +28,7 @@ def test_the_alias_goes_back_to_the_version_before_with_a_record(lab: Lab, model
     assert (move.previous, move.version, move.kind, move.decision.verdict) == ("3", "2", "rollback", "passed")
     assert str(move) == f"champion of {model!r} goes back from version 3 to version 2"
     assert lab.alias(model) == "2"
-    claim = ledger_of(MlflowStore(lab.uri), model).entries[-1].claim
+    claim = claim_log_of(MlflowStore(lab.uri), model).entries[-1].claim
     assert (claim.kind, claim.previous, claim.version, claim.reason, claim.by) == ("rollback", "3", "2", "it answers in Latin", "octocat")
     tags = lab.tags(model, "2")
     assert tags["adk_eval.gate"] == "passed"
@@ -45,7 +45,7 @@ def test_each_rollback_goes_further_back_and_a_promotion_forward_again(lab: Lab,
     first, _, third = promoted(lab, model, 3)
     assert [rolled_back(lab, model).version for _ in range(2)] == ["2", "1"]
     assert first.verify().passed
-    with pytest.raises(GateFailed, match=r"no version of .* that held the alias champion before is in its ledger"):
+    with pytest.raises(GateFailed, match=r"no version of .* that held the alias champion before is in its claim log"):
         rolled_back(lab, model)
     assert lab.alias(model) == "1"
     third.promote()

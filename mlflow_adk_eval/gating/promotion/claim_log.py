@@ -1,8 +1,8 @@
-"""The ledger of an alias: numbered claims, of which each number exists once and which nobody can change.
+"""The claim log of an alias: numbered claims, of which each number exists once and which nobody can change.
 
 MLflow has no compare-and-set for aliases, but a parameter of a run can be written only once. So whoever would set an alias
 claims the next number first, as a parameter of a run that all agree on; of several who decided at the same time one gets it.
-Before the alias is set, the claim has to be confirmed, again by a parameter: so that a claim can be called off by others once
+Before the alias is set, the claim has to be confirmed, again by a parameter: so that a claim can be cancelled by others once
 its owner seems to be dead, and the owner, should it live after all, finds out in time. What came of it is a third parameter.
 """
 
@@ -21,7 +21,7 @@ from pydantic import AwareDatetime, TypeAdapter, ValidationError
 from mlflow_adk_eval.gating.promotion.record import Kind, Record
 
 Outcome = Literal["done", "refused", "lost"]
-State = Literal["open", "confirmed", "called off", "done", "refused", "lost"]
+State = Literal["open", "confirmed", "cancelled", "done", "refused", "lost"]
 
 _NOUNS: Mapping[Kind, str] = {"promotion": "promotion", "rollback": "rollback", "restore": "restoration"}
 _LONGEST_ALIAS = 200
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """The right to set an alias, which its owner has as soon as the ledger holds it."""
+    """The right to set an alias, which its owner has as soon as the claim log holds it."""
 
     id: str
     kind: Kind
@@ -52,7 +52,7 @@ class Claim:
             kind=record.kind,
             version=record.target.version,
             previous=record.previous,
-            record=str(record.place),
+            record=str(record.location),
             by=record.decision.decided_by[:_MAX_NAME],
             at=datetime.now(UTC),
             reason=record.reason[:_MAX_REASON],
@@ -65,10 +65,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmation:
-    """The last word before an alias is set: that of the claim's owner, or of somebody who calls the claim off."""
+    """The last word before an alias is set: that of the claim's owner, or of somebody who cancels the claim."""
 
     id: str
-    """The id of the claim, or another one: it was called off."""
+    """The id of the claim, or another one: it was cancelled."""
     at: AwareDatetime
 
 
@@ -94,7 +94,7 @@ class Entry:
     def state(self) -> State:
         """How far it got."""
         if self.confirmation is not None and self.confirmation.id != self.claim.id:
-            return "called off"
+            return "cancelled"
         if self.end is not None:
             return self.end.outcome
         return "open" if self.confirmation is None else "confirmed"
@@ -117,11 +117,11 @@ class ClaimLog:
     entries: tuple[Entry, ...] = ()
     next: int = 1
     """The number that nobody has claimed."""
-    spoilt: tuple[str, ...] = ()
+    invalid: tuple[str, ...] = ()
     """The keys that hold something else than a claim."""
 
     @property
-    def tip(self) -> Entry | None:
+    def last(self) -> Entry | None:
         """The last claim."""
         return self.entries[-1] if self.entries else None
 
@@ -133,7 +133,7 @@ class ClaimLog:
         """Return the claims by which the alias was set."""
         return [entry for entry in self.entries if entry.set_on(holder)]
 
-    def held(self, holder: str | None) -> list[str]:
+    def former_holders(self, holder: str | None) -> list[str]:
         """Return the versions that one can go back to, the last one last: those between were gone back over."""
         versions: list[str] = []
         for entry in self.moves(holder):
@@ -144,15 +144,16 @@ class ClaimLog:
                 versions.append(version)
         return versions
 
-    def under_way(self, now: datetime, grace_s: float) -> str:
+    def in_progress(self, now: datetime, grace_s: float) -> str:
         """Return why a claim must not be made yet; empty if it may."""
-        if self.tip is None or not self.tip.pending:
+        last = self.last
+        if last is None or not last.pending:
             return ""
-        began = self.tip.confirmation.at if self.tip.confirmation else self.tip.claim.at
+        began = last.confirmation.at if last.confirmation else last.claim.at
         if abs((now - began).total_seconds()) > grace_s:
             return ""
         until = (began + timedelta(seconds=grace_s)).isoformat(timespec="seconds")
-        return f"the alias {self.alias} is being set: {self.tip.claim} is under way; should that have died, try again after {until}"
+        return f"the alias {self.alias} is being set: {last.claim} is in progress; if it has died, try again after {until}"
 
 
 def key_of(alias: str, number: int, suffix: str = "") -> str:
@@ -171,7 +172,7 @@ def _stem(alias: str) -> str:
 
 
 def read_claim_log(params: Mapping[str, str], alias: str) -> ClaimLog:
-    """Return the ledger of an alias from the parameters of a model's ledger run."""
+    """Return the claim log of an alias from the claims to all aliases of a model."""
     pattern = re.compile(rf"{re.escape(_stem(alias))}\.(\d{{4,9}})")
     numbers = sorted(int(found[1]) for key in params if (found := pattern.fullmatch(key)) and key == key_of(alias, int(found[1])))
     read = [(number, _read(_CLAIM, params[key_of(alias, number)])) for number in numbers]
@@ -188,12 +189,12 @@ def read_claim_log(params: Mapping[str, str], alias: str) -> ClaimLog:
             if claim is not None
         ),
         next=numbers[-1] + 1 if numbers else 1,
-        spoilt=tuple(key_of(alias, number) for number, claim in read if claim is None),
+        invalid=tuple(key_of(alias, number) for number, claim in read if claim is None),
     )
 
 
 def aliases_in(params: Mapping[str, str]) -> list[str]:
-    """Return the aliases that a ledger run has claims to, in their order; those too long to be a key are left out."""
+    """Return the aliases that a model has claims to, in their order; those too long to be a key are left out."""
     found = (re.fullmatch(r"(.+)\.\d{4,9}", key) for key in params)
     return sorted({match[1] for match in found if match and len(match[1]) < _LONGEST_ALIAS - 7})
 
