@@ -25,7 +25,7 @@ PAGE = HERE / "docs" / "compatibility.md"
 PROJECT: dict[str, Any] = nox.project.load_toml("pyproject.toml")
 SHOWN = ("mlflow", "google-adk", "google-genai", "pydantic", "pandas")
 EXTRAS = ".[all]"
-QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "PYTHONWARNDEFAULTENCODING": ""}
+QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "PYTHONWARNDEFAULTENCODING": "", "HYPOTHESIS_PROFILE": "full"}
 SUITE = ("tests", "-m", "not browser", "--ignore=tests/pages/test_pages.py", "--ignore=tests/benchmarks/test_benchmarks.py")
 # google-api-core says so of Python 3.11 by the date, whatever is tested.
 EXPECTED = ("-W", "ignore:You are using a Python version:FutureWarning")

@@ -11,7 +11,7 @@ import pytest
 from packaging.version import Version
 
 import tests.profiles  # noqa: F401 - before a test module says how many examples it wants
-from tests.mlflow_kit import new_server, server, store, template
+from tests.mlflow_kit import forget_statements, new_server, server, store, template
 
 __all__ = ["new_server", "server", "store", "template"]
 
@@ -63,3 +63,4 @@ def _no_store_but_the_modules_own() -> Iterator[None]:
     for module, name in _MLFLOW_REMEMBERS.items():
         if module in sys.modules:
             setattr(sys.modules[module], name, remembered[module])
+    forget_statements()

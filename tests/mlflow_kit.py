@@ -52,6 +52,17 @@ def _without_waiting_for_the_disk(connection: Any, _: Any) -> None:
         connection.execute("PRAGMA synchronous = OFF")
 
 
+_STORES = ("mlflow.store.tracking.sqlalchemy_store", "mlflow.store.model_registry.sqlalchemy_store")
+
+
+def forget_statements() -> None:
+    """Free what the stores of tests that are over take: MLflow keeps an engine for each for ever, with all statements that it compiled."""
+    for module in _STORES:
+        if module in sys.modules:
+            for engine in list(sys.modules[module].SqlAlchemyStore._engine_map.values()):
+                engine.clear_compiled_cache()
+
+
 @pytest.fixture
 def store(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The URI of an empty SQLite store; artifacts and whatever else is written go to the test's own folder."""
