@@ -25,8 +25,7 @@ from mlflow_adk_eval.report.tally import CaseLine, case_line
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.runtime import BACKGROUND, each, model_or_object
 from mlflow_adk_eval.testing.cases import Cases, Finished, Job, JobKey
-from mlflow_adk_eval.testing.pytest_items import SUFFIXES, EvalCaseItem, EvalSetFile
-from mlflow_adk_eval.testing.pytest_plugin import AdkOptions
+from mlflow_adk_eval.testing.pytest_items import SUFFIXES, AdkOptions, EvalCaseItem, EvalSetFile
 from mlflow_adk_eval.testing.pytest_summary import Results, log_results
 from mlflow_adk_eval.testing.sources import EvalFile
 
