@@ -6,23 +6,36 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv
 SYNC := UV_PROJECT_ENVIRONMENT=$(VENV) UV_SYSTEM_CERTS=1 UV_PYTHON_DOWNLOADS=never VIRTUAL_ENV= $(UV) sync --quiet --locked --inexact --extra adk
 WORKERS ?= auto
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
+unexport PYTHONDONTWRITEBYTECODE
 export PYTHONWARNDEFAULTENCODING =
 export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := true
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports docs bench matrix screenshots clean
+.PHONY: help demo test test-all check fmt lint types imports docs bench house matrix screenshots clean
 
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 demo: $(VENV)/.demo ## Evaluate a good and a regressed agent, promote one, be refused the other
 	@$(BIN)/mlflow-adk-eval demo
 
-test: $(VENV)/.dev ## Run the whole test suite
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --cov --cov-report=term:skip-covered
+test: $(VENV)/.dev ## Run the quick tests: all that a change is likely to break
+	@echo "running the quick tests (under five minutes on two cores)"
+	@$(PYTEST) -q -m "not slow and not browser" --randomly-seed=1 --randomly-dont-reorganize
+	@echo "the quick tests passed; make test-all also runs the slow ones (servers, processes, browser, many examples)"
 
-check: lint types imports docs test ## All that CI runs
+test-all: export HYPOTHESIS_PROFILE := full
+test-all: $(VENV)/.dev ## Run all tests and measure their coverage
+	@echo "running all tests (under half an hour on two cores)"
+	@$(PYTEST) --cov --cov-report=term:skip-covered
+
+check: lint types imports docs test-all ## All that CI runs
+
+fmt: $(VENV)/.dev ## Format the code and fix what can be fixed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 
 lint: $(VENV)/.dev ## Style and format
 	$(BIN)/ruff check .
@@ -35,11 +48,15 @@ types: $(VENV)/.dev ## mypy and pyright, both strict
 imports: $(VENV)/.dev ## The layers
 	$(BIN)/lint-imports
 
-docs: $(VENV)/.dev ## The code blocks of README, docs and docstrings
+docs: $(VENV)/.dev ## The code blocks of README, docs and docstrings, and the tables of criteria
+	$(BIN)/python docs/criteria_table.py --check
 	$(BIN)/pytest -q -p no:randomly README.md docs mlflow_adk_eval
 
 bench: $(VENV)/.bench ## The benchmarks, beside google-adk and MLflow
 	$(BIN)/python benchmarks/run.py
+
+house: $(VENV)/.dev ## How the package is laid out, in numbers; BEFORE=COMMIT beside an earlier commit
+	@$(BIN)/python benchmarks/house.py $(if $(BEFORE),--before $(BEFORE))
 
 matrix: $(VENV)/.dev ## The tests on the oldest and newest versions of Python, MLflow and google-adk; needs Python 3.11 to 3.13
 	UV_SYSTEM_CERTS=1 UV_PYTHON_DOWNLOADS=never $(BIN)/nox -- -n $(WORKERS)
@@ -54,12 +71,12 @@ $(UV):
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 
 $(VENV)/.demo: pyproject.toml uv.lock | $(UV)
-	@echo "installing what the demo needs (a few minutes at the first time)"
+	@echo "installing what the demo needs (a few minutes the first time)"
 	@$(SYNC)
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml uv.lock | $(UV)
-	@echo "installing what the tests need (a few minutes at the first time)"
+	@echo "installing what the tests need (a few minutes the first time)"
 	@$(SYNC) --extra all --group dev
 	@touch $@ $(VENV)/.demo
 

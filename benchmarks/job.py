@@ -12,7 +12,7 @@ from speaking import Speaking
 TURNS = 5
 _CRITERIA = 2
 
-Side = Literal["ours", "doors", "adk", "mlflow_scorers", "floor", "floor_uncollected"]
+Side = Literal["ours", "integrations", "adk", "mlflow_scorers", "floor", "floor_uncollected"]
 
 
 @dataclass(frozen=True)

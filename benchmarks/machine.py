@@ -26,7 +26,7 @@ _PACKAGES = (
 )
 _NEEDS = {
     "ours": ("mlflow-adk-eval",),
-    "doors": ("mlflow-adk-eval", "rouge-score", "google-adk"),
+    "integrations": ("mlflow-adk-eval", "rouge-score", "google-adk"),
     "adk": ("google-adk", "rouge-score", "pandas"),
     "mlflow_scorers": ("mlflow", "google-adk", "rouge-score"),
     "floor": ("msgspec", "nltk", "aiohttp"),

@@ -38,7 +38,7 @@ _TABLES = {
     "w1": report.scoring,
     "linearity": report.growth,
     "w2": report.logging,
-    "doors": report.logging,
+    "integrations": report.logging,
     "defaults": report.logging,
     **dict.fromkeys(JUDGED, report.judging),
     **dict.fromkeys(LIVE, live),
@@ -48,7 +48,7 @@ _TABLES = {
 SIMULATED = "statistics"
 """What is measured by drawing samples instead of by a clock."""
 _NAMES = (*WORKLOADS, SIMULATED)
-_OURS = ("ours", "doors", "floor", "floor_uncollected")
+_OURS = ("ours", "integrations", "floor", "floor_uncollected")
 """Whose failures are ours to repair."""
 
 

@@ -25,7 +25,7 @@ from mlflow_adk_eval.analysis.stats import (
     rate_cases_needed,
 )
 from mlflow_adk_eval.analysis.stats.paired import difference_interval
-from mlflow_adk_eval.gating.rules.max_drop import judge_drop
+from mlflow_adk_eval.gating.rules.max_drop import drop_verdict
 
 CONFIDENCE = 0.95
 ALPHA = 1 - CONFIDENCE
@@ -125,7 +125,7 @@ def verdicts(rule: Rule, cases: int, repetitions: int) -> tuple[float, ...]:
     for _ in range(repetitions):
         found = compare_paired(*map(by_case, rule.pairs.draw(luck, cases)), confidence=2 * CONFIDENCE - 1)
         assert found
-        said[judge_drop(found, max_drop=rule.max_drop, confidence=CONFIDENCE, p_adjusted=found.p_worse)] += 1
+        said[drop_verdict(found, max_drop=rule.max_drop, confidence=CONFIDENCE, p_adjusted=found.p_worse)] += 1
     return tuple(said[verdict] / repetitions for verdict in ("passed", "undecided", "failed"))
 
 

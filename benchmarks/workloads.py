@@ -42,13 +42,13 @@ def _logging(cases: int) -> list[Job]:
     ]
 
 
-def _doors(cases: int) -> list[Job]:
+def _integrations(cases: int) -> list[Job]:
     return [
         Job(_TRACES, "ours", "log_traces", cases, "traces"),
-        Job(f'{OURS}: `evaluators="adk"`', "doors", "evaluator", cases, "traces"),
-        Job(f"{OURS}: scorers in `mlflow.genai.evaluate`, 4 workers, no rate limit", "doors", "scorers", cases, "traces"),
+        Job(f'{OURS}: `evaluators="adk"`', "integrations", "evaluator", cases, "traces"),
+        Job(f"{OURS}: scorers in `mlflow.genai.evaluate`, 4 workers, no rate limit", "integrations", "scorers", cases, "traces"),
         Job("MLflow: its ADK scorers in `mlflow.genai.evaluate`, likewise", "mlflow_scorers", "evaluate_tuned", cases, "traces"),
-        Job(f"{OURS}: metrics in `mlflow.models.evaluate`", "doors", "metrics", cases, "table"),
+        Job(f"{OURS}: metrics in `mlflow.models.evaluate`", "integrations", "metrics", cases, "table"),
     ]
 
 
@@ -92,10 +92,10 @@ WORKLOADS = {
         _logging,
         200,
     ),
-    "doors": Workload(
-        "{rows:,} invocations through the doors of MLflow",
+    "integrations": Workload(
+        "{rows:,} invocations through what evaluates in MLflow",
         "The same two criteria as metrics, as scorers and as an evaluator. What MLflow itself does per row is most of the time of the first two.",
-        _doors,
+        _integrations,
         40,
         reference="ours",
     ),

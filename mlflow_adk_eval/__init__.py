@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mlflow_adk_eval import metrics, rapid_eval, scorers, testing
     from mlflow_adk_eval.agents import A2AAgent, OpenAIChatAgent, Recording, Session, load_recording
-    from mlflow_adk_eval.agents.recordings.save import recording_of_report, save_recording
+    from mlflow_adk_eval.agents.recordings import recording_of_report, save_recording
     from mlflow_adk_eval.analysis.calibration.calibration import Calibration, load_calibration
     from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
     from mlflow_adk_eval.errors import (
@@ -25,13 +25,10 @@ if TYPE_CHECKING:
     )
     from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation, load_eval_set, migrate
     from mlflow_adk_eval.evalset.conversation import Ending
-    from mlflow_adk_eval.gating.api import gate, promote, verify
+    from mlflow_adk_eval.gating.api import audit, gate, promote, rollback, verify
     from mlflow_adk_eval.gating.policy.load import load_policy
     from mlflow_adk_eval.gating.policy.model import Policy
-    from mlflow_adk_eval.gating.promotion.audit import audit
-    from mlflow_adk_eval.gating.promotion.rollback import rollback
-    from mlflow_adk_eval.integrations.model_fn import model_fn
-    from mlflow_adk_eval.integrations.predict_fn import predict_fn, records
+    from mlflow_adk_eval.integrations.agent_functions import model_fn, predict_fn, records
     from mlflow_adk_eval.judge import Budget, JudgeOptions
     from mlflow_adk_eval.results.decision import Check, Decision, GateFailed
     from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Scored, Skipped, Vote
@@ -41,13 +38,13 @@ if TYPE_CHECKING:
     from mlflow_adk_eval.tracking.calibrate import calibrate
     from mlflow_adk_eval.tracking.capture import capture
     from mlflow_adk_eval.tracking.compare import compare
-    from mlflow_adk_eval.tracking.datasets.eval_sets import pull_eval_set, push_eval_set
+    from mlflow_adk_eval.tracking.eval_set_datasets import pull_eval_set, push_eval_set
     from mlflow_adk_eval.tracking.plan import plan
     from mlflow_adk_eval.tracking.reevaluate import reevaluation
 
 _HOMES = {
     "agents": ("A2AAgent", "OpenAIChatAgent", "Recording", "Session", "load_recording"),
-    "agents.recordings.save": ("recording_of_report", "save_recording"),
+    "agents.recordings": ("recording_of_report", "save_recording"),
     "analysis.calibration.calibration": ("Calibration", "load_calibration"),
     "tracking.compare": ("compare",),
     "config.eval_config": ("EvalConfig", "load_config"),
@@ -66,11 +63,9 @@ _HOMES = {
     ),
     "judge": ("Budget", "JudgeOptions"),
     "evalset": ("EvalCase", "EvalSet", "Invocation", "load_eval_set", "migrate"),
-    "gating.api": ("gate", "promote", "verify"),
+    "gating.api": ("audit", "gate", "promote", "rollback", "verify"),
     "gating.policy.load": ("load_policy",),
     "gating.policy.model": ("Policy",),
-    "gating.promotion.audit": ("audit",),
-    "gating.promotion.rollback": ("rollback",),
     "results.decision": ("Check", "Decision", "GateFailed"),
     "results.outcomes": ("CaseResult", "CriterionResult", "Errored", "Scored", "Skipped", "Vote"),
     "results.report": ("Report",),
@@ -79,9 +74,8 @@ _HOMES = {
     "tracking": ("aevaluate", "evaluate", "register", "upload"),
     "tracking.calibrate": ("calibrate",),
     "tracking.capture": ("capture",),
-    "tracking.datasets.eval_sets": ("pull_eval_set", "push_eval_set"),
-    "integrations.model_fn": ("model_fn",),
-    "integrations.predict_fn": ("predict_fn", "records"),
+    "tracking.eval_set_datasets": ("pull_eval_set", "push_eval_set"),
+    "integrations.agent_functions": ("model_fn", "predict_fn", "records"),
     "tracking.reevaluate": ("reevaluation",),
 }
 _MODULES = ("metrics", "rapid_eval", "scorers", "testing")

@@ -22,7 +22,22 @@ from typing import Any, Literal, Self
 from mlflow_adk_eval.errors import UsageError, shown
 from mlflow_adk_eval.evalset.digest import canonical_json
 from mlflow_adk_eval.judge.protocol import Answer
+from mlflow_adk_eval.judge.setup import LedgerSource
 from mlflow_adk_eval.redact import secret_values
+
+__all__ = [
+    "DEFAULT",
+    "VARIABLE",
+    "CallCache",
+    "LedgerSource",
+    "SecretMask",
+    "StartedRun",
+    "connect",
+    "ledger_path",
+    "nearest_folder",
+    "opened",
+    "wrong",
+]
 
 DEFAULT = Path(".adk_eval") / "ledger.sqlite"
 """Where the ledger is, from the working directory."""
@@ -174,9 +189,6 @@ def wrong(path: Path, error: Exception) -> str:
     return f"{path}: {'this is no ledger, or a damaged one' if damaged else 'the ledger cannot be used'} ({error}); {_WAY_OUT}"
 
 
-LedgerSource = str | Path | Literal[False] | None
-"""The file; ``off`` or ``False``: nothing is kept; ``None``: as ``ADK_EVAL_LEDGER`` says, else `DEFAULT`."""
-
 _DAY_S = 86_400.0
 
 _GET = "SELECT body FROM answer WHERE address = :address"
@@ -185,7 +197,7 @@ _PLAY = "SELECT body FROM play WHERE lineage = :lineage AND key = :key"
 _KEEP_PLAY = "INSERT OR REPLACE INTO play VALUES (:lineage, :key, :body, :now)"
 _BEGIN = """
 INSERT INTO run (run_id, lineage, eval_set_digest, config_digest, agent_name, agent_version, status, started_at)
-VALUES (:run_id, :run_id, :eval_set_digest, :config_digest, :agent_name, :agent_version, :status, :now)
+VALUES (:run_id, :lineage, :eval_set_digest, :config_digest, :agent_name, :agent_version, :status, :now)
 ON CONFLICT (run_id) DO UPDATE SET
     eval_set_digest = excluded.eval_set_digest, config_digest = excluded.config_digest, agent_name = excluded.agent_name,
     agent_version = excluded.agent_version, status = excluded.status, started_at = excluded.started_at
@@ -210,6 +222,8 @@ class StartedRun:
     """With its time zone; for a run that was gone on with, when that was."""
     status: Literal["running", "finished"] = "running"
     """A run that was killed stays ``running``."""
+    lineage: str = ""
+    """The name that it shares with all runs that go on with it; empty: its id. It counts only where the run is new."""
 
 
 class CallCache:
@@ -300,7 +314,7 @@ class CallCache:
             UsageError: if the file is none of ours or cannot be written to. It is found here, before anything is paid for.
         """
         with self._strict():
-            self._write(_BEGIN, {**asdict(run), "now": run.started_at.timestamp()})
+            self._write(_BEGIN, {**asdict(run), "lineage": run.lineage or run.run_id, "now": run.started_at.timestamp()})
 
     def finish(self, run_id: str) -> None:
         """Record that a run has ended with a result."""
@@ -321,7 +335,7 @@ class CallCache:
             connection.execute("UPDATE OR IGNORE play SET lineage = ? WHERE lineage = ?", (old, new))
 
     def scope(self, run_id: str) -> str:
-        """Return the name that a run shares with all that went on with it: the id of the first of them.
+        """Return the name that a run shares with all that went on with it: the lineage of the first of them.
 
         Raises:
             UsageError: if the file cannot be read.

@@ -13,40 +13,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
 from mlflow_adk_eval.config.inputs import ConfigSource
-from mlflow_adk_eval.errors import did_you_mean
+from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.evalset.parse import decode, read_text
-from mlflow_adk_eval.integrations.functions import JudgeArgs, criterion_functions
-from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.session import BudgetSource, JudgeSource
-from mlflow_adk_eval.ledger import LedgerSource
+from mlflow_adk_eval.integrations.functions import CriterionFunctions
+from mlflow_adk_eval.integrations.scoring import scoring
+from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup
+from mlflow_adk_eval.runner.keywords import keywords
 
 if TYPE_CHECKING:
     from mlflow.models import EvaluationMetric, EvaluationResult, MetricThreshold
 
 
-def from_config(
-    config: ConfigSource = None,
-    *,
-    judge: JudgeSource = None,
-    judge_options: JudgeOptions | None = None,
-    budget: BudgetSource = None,
-    ledger: LedgerSource = None,
-    rejudge_failed: bool = False,
-) -> list[EvaluationMetric]:
+@keywords(JudgeArgs, defaults=(judge_setup,))
+def from_config(config: ConfigSource = None, **judging: Unpack[JudgeArgs]) -> list[EvaluationMetric]:
     """Return the criteria of a config as metrics, in the config's order. They share their judges, limits and budget.
 
     Args:
         config: the path of a config, a dict or an `EvalConfig`; ``None``: ADK's defaults.
-        judge: who judges, instead of the models that the config names: a model's name or a callable.
-        judge_options: how judges are asked.
-        budget: how much may be spent on them: a `Budget`, or a dict with ``max_calls`` and ``max_tokens``.
-        ledger: the file that keeps what judges answered; ``None``: as ``ADK_EVAL_LEDGER`` says, else ``.adk_eval/ledger.sqlite``;
-            ``False``: none.
-        rejudge_failed: whether to ask again where a judge's kept answer cannot be read.
 
     Raises:
         ConfigError: with every problem of the config.
@@ -54,8 +41,7 @@ def from_config(
     """
     from mlflow_adk_eval.integrations.classic_metrics import metrics_of  # noqa: PLC0415 - mlflow takes seconds
 
-    judging = JudgeArgs(judge=judge, judge_options=judge_options, budget=budget, ledger=ledger, rejudge_failed=rejudge_failed)
-    return metrics_of(judging.scoring(config), own_judge=judge is not None)
+    return metrics_of(scoring(config, **judging), own_judge=judging.get("judge") is not None)
 
 
 def thresholds(
@@ -94,20 +80,17 @@ def _is_config(source: Any) -> bool:
 def _metric(config: EvalConfig, name: str, judging: JudgeArgs) -> EvaluationMetric:
     from mlflow_adk_eval.integrations.classic_metrics import metric_of  # noqa: PLC0415 - mlflow takes seconds
 
-    return metric_of(judging.scoring(config), name, own_judge=judging.judge is not None)
+    return metric_of(scoring(config, **judging), name, own_judge=judging.get("judge") is not None)
 
 
-_CRITERIA = criterion_functions(_metric, __name__)
+_functions = CriterionFunctions(_metric, __name__)
 
 
 def __getattr__(name: str) -> Callable[..., EvaluationMetric]:
     """Return the function of a criterion."""
-    if name in _CRITERIA:
-        return _CRITERIA[name]
-    msg = f"module {__name__!r} has no attribute {name!r}. {did_you_mean(name, _CRITERIA)}"
-    raise AttributeError(msg.strip())
+    return _functions.named(name)
 
 
 def __dir__() -> list[str]:
     """Return the public names."""
-    return sorted(["from_config", "thresholds", *_CRITERIA])
+    return sorted(["from_config", "thresholds", *CRITERIA])

@@ -2,52 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Unpack
 
-from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
+from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.config.inputs import ConfigSource
-from mlflow_adk_eval.integrations.functions import JudgeArgs, criterion_functions
+from mlflow_adk_eval.config.spec import CRITERIA
+from mlflow_adk_eval.integrations.functions import CriterionFunctions
 from mlflow_adk_eval.integrations.genai_scorers import expectation_scorers, scorers_of, stored
-from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.session import BudgetSource, JudgeSource
-from mlflow_adk_eval.ledger import LedgerSource
+from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup
+from mlflow_adk_eval.runner.keywords import keywords
 
 if TYPE_CHECKING:
     from mlflow.genai.scorers import Scorer
 
-_FUNCTIONS = criterion_functions(lambda config, _, judging: _made(config, judging)[0], __name__)
-
-__all__ = ["expectations", "from_config", "stored", *_FUNCTIONS]  # noqa: PLE0604 - their names are those of the criteria  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["expectations", "from_config", "stored"]
 
 
-def from_config(
-    config: ConfigSource,
-    *,
-    judge: JudgeSource = None,
-    judge_options: JudgeOptions | None = None,
-    budget: BudgetSource = None,
-    ledger: LedgerSource = None,
-    rejudge_failed: bool = False,
-    session_level: bool = False,
-) -> list[Scorer]:
+@keywords(JudgeArgs, defaults=(judge_setup,))
+def from_config(config: ConfigSource, *, session_level: bool = False, **judging: Unpack[JudgeArgs]) -> list[Scorer]:
     """Return a scorer for each criterion of a config, in its order. They share judges, limits and budget.
 
     Args:
         config: the path of a config, a dict or an `EvalConfig`; ``None``: ADK's defaults.
-        judge: who judges, instead of the models that the config names: a model's name or a callable.
-        judge_options: how judges are asked.
-        budget: how much may be spent on them: a `Budget`, or a dict with ``max_calls`` and ``max_tokens``.
-        ledger: the file that keeps what judges answered; ``None``: as ``ADK_EVAL_LEDGER`` says, else ``.adk_eval/ledger.sqlite``;
-            ``False``: none.
-        rejudge_failed: whether to ask again where a judge's kept answer cannot be read.
         session_level: whether each session of traces is scored as one conversation, instead of each row by itself.
 
     Raises:
         InputError: with every problem of the config.
         JudgeError: if a judge cannot be had.
     """
-    judging = JudgeArgs(judge=judge, judge_options=judge_options, budget=budget, ledger=ledger, rejudge_failed=rejudge_failed)
-    return _made(load_config(config), judging, session_level=session_level)
+    return scorers_of(load_config(config), judging, session_level=session_level)
 
 
 def expectations(*names: str) -> list[Scorer]:
@@ -61,8 +45,14 @@ def expectations(*names: str) -> list[Scorer]:
     return expectation_scorers(*names)
 
 
-def _made(config: EvalConfig, judging: JudgeArgs, *, session_level: bool = False) -> list[Scorer]:
-    return scorers_of(config, judging, session_level=session_level)
+_functions = CriterionFunctions(lambda config, _, judging: scorers_of(config, judging)[0], __name__)
 
 
-globals().update(_FUNCTIONS)
+def __getattr__(name: str) -> Callable[..., Scorer]:
+    """Return the function of a criterion."""
+    return _functions.named(name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return sorted([*__all__, *CRITERIA])

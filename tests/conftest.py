@@ -10,6 +10,11 @@ from importlib.metadata import PackageNotFoundError, version
 import pytest
 from packaging.version import Version
 
+import tests.profiles  # noqa: F401 - before a test module says how many examples it wants
+from tests.mlflow_kit import new_server, server, store, template
+
+__all__ = ["new_server", "server", "store", "template"]
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(package, version): skipped where the package is older, as in parts of `make matrix`")

@@ -9,14 +9,16 @@ import random
 from collections.abc import Collection
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from pydantic.alias_generators import to_camel
 
+from tests.profiles import examples
+
 Json = dict[str, Any]
 
-QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+QUICK = examples(60, HealthCheck.data_too_large)
 """For tests that build whole eval sets, on a machine that others use too."""
 
 SCRIPTS = (

@@ -45,6 +45,7 @@ async def test_a_failure_names_the_flaky_cases(project: Path) -> None:
     assert said.count("flaky:") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", [[], ["-n", "2"]], ids=["alone", "xdist"])
 def test_a_session_names_the_flaky_cases(project: Path, parallel: list[str]) -> None:
     summary = project / "summary.md"
@@ -54,6 +55,7 @@ def test_a_session_names_the_flaky_cases(project: Path, parallel: list[str]) -> 
     assert "| home.evalset.json&#58;&#58;moody | 1 of 3 runs passed, 2 failed |" in summary.read_text()
 
 
+@pytest.mark.slow
 def test_a_session_without_repetitions_names_none(project: Path) -> None:
     result = run(project)
     assert "2 failed, 1 passed" in result.stdout

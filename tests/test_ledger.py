@@ -17,13 +17,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval import ledger as ledger_file
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.judge.protocol import Answer
 from mlflow_adk_eval.ledger import DEFAULT, CallCache, StartedRun, ledger_path, opened
+from tests.profiles import examples
 
 WORKER = Path(__file__).with_name("ledger_worker.py")
 ANSWER = Answer(text='{"verdict": "valid"}', model="gemini-2.5-flash", input_tokens=12, output_tokens=3, latency_s=0.25)
@@ -73,7 +74,7 @@ def started(run_id: str, **changes: object) -> StartedRun:
 def test_any_answer_comes_back_as_it_was_to_whoever_has_the_file_open(ledger: CallCache) -> None:
     with CallCache(ledger.path) as other:
 
-        @settings(max_examples=200)
+        @examples(200)
         @given(st.text("0123456789abcdef:", min_size=1), ANSWERS)
         def check(address: str, answer: Answer) -> None:
             ledger.put(address, answer)
@@ -84,7 +85,7 @@ def test_any_answer_comes_back_as_it_was_to_whoever_has_the_file_open(ledger: Ca
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), ANSWERS)))
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_the_last_answer_at_an_address_counts(puts: list[tuple[str, Answer]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         with CallCache(Path(folder) / "l.sqlite") as ledger:
@@ -337,6 +338,7 @@ def test_many_ledgers_of_one_process_make_one_file(path: Path) -> None:
         assert [ledger.get(str(name)) for name in range(16)] == [ANSWER] * 16
 
 
+@pytest.mark.slow
 def test_several_processes_make_and_use_one_file(path: Path) -> None:
     processes = [worker("hammer", path, f"w{number}") for number in range(4)]
     assert {process.stdout.readline() for process in processes} == {"ready\n"}
@@ -384,6 +386,7 @@ def _integrity(path: Path) -> str:
         return connection.execute("PRAGMA integrity_check").fetchone()[0]
 
 
+@pytest.mark.slow
 def test_a_killed_process_loses_nothing_that_it_kept(path: Path) -> None:
     kept: list[tuple[str, str, str]] = []
     moments = random.Random(7)
@@ -541,11 +544,11 @@ def test_looking_up_and_keeping_take_microseconds(ledger: CallCache) -> None:
     answer = Answer(text="x" * 600, model="gemini-2.5-flash")
     puts, gets = [], []
     for number in range(2_000):
-        before = time.perf_counter()
+        before = time.thread_time()  # what others do meanwhile does not count
         ledger.put(f"{number:064}", answer)
-        between = time.perf_counter()
+        between = time.thread_time()
         ledger.get(f"{number:064}")
         puts.append(between - before)
-        gets.append(time.perf_counter() - between)
+        gets.append(time.thread_time() - between)
     assert statistics.median(puts) < 200e-6
     assert statistics.median(gets) < 50e-6

@@ -1,4 +1,9 @@
-"""Having a conversation with an agent, turn by turn: nothing that was said is lost, whatever ends it."""
+"""Having a conversation with an agent, turn by turn: no finished turn is lost, whatever ends the conversation.
+
+`converse` opens a session of the agent, asks the user for a message, gives it to the session, keeps the turn, and goes on until the user
+has nothing left to say, a turn fails, or a time limit is up. All of that comes back as a `Conversation`; nothing is raised, since an
+agent is the user's own code and one that breaks is a result, too.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +22,8 @@ from mlflow_adk_eval.agents.protocol import (
     Turn,
     User,
 )
-from mlflow_adk_eval.agents.recordings.serialize import plain_state
+from mlflow_adk_eval.agents.recordings import plain_state
+from mlflow_adk_eval.agents.users import StaticUser
 from mlflow_adk_eval.evalset import Content, EvalCase, Invocation
 from mlflow_adk_eval.evalset.conversation import Ending
 from mlflow_adk_eval.evalset.models import Json
@@ -51,50 +57,51 @@ def described(error: BaseException, private: Collection[str] = ()) -> str:
     return redacted(message, hidden | secrets_of())
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenUser:
-    """Says what is written, whatever the agent answers."""
-
-    turns: tuple[Invocation, ...]
-
-    async def say(self, turns: Sequence[Invocation], /) -> Content | None:
-        """Return the next written message."""
-        return self.turns[len(turns)].user_content if len(turns) < len(self.turns) else None
-
-
 _LOG = logging.getLogger(__name__)
 
 
-async def converse(agent: LiveAgent, case: EvalCase, run_index: int, scene: ConversationSetup | None = None) -> Conversation:
+NO_USER = "this case has a conversation_scenario, and nothing simulates its user here; evaluate it with mlflow_adk_eval.evaluate, or give it a conversation"
+
+
+def chat_messages(history: Sequence[Invocation], user: Content) -> list[dict[str, str]]:
+    """Return a conversation as chat models take it, ``user`` last. A turn in which the agent was silent has no answer.
+
+    >>> from mlflow_adk_eval.evalset import Part
+    >>> hi = Content(role="user", parts=(Part(text="Hi"),))
+    >>> before = Invocation(user_content=hi, final_response=Content(parts=(Part(text="Hello!"),)))
+    >>> chat_messages([before], hi)
+    [{'role': 'user', 'content': 'Hi'}, {'role': 'assistant', 'content': 'Hello!'}, {'role': 'user', 'content': 'Hi'}]
+    """
+    texts = [
+        pair for turn in history for pair in (("user", turn.user_text), ("assistant", turn.final_text)) if pair[0] == "user" or pair[1]
+    ]
+    return [{"role": role, "content": text} for role, text in (*texts, ("user", user.text))]
+
+
+async def converse(agent: LiveAgent, case: EvalCase, run_index: int, setup: ConversationSetup | None = None) -> Conversation:
     """Have one conversation with `agent`. Whatever goes wrong ends it and is returned with all turns so far.
 
     Args:
-        agent: who answers.
+        agent: the agent.
         case: what the conversation is about.
         run_index: the run of the case, counted from 0.
-        scene: who speaks, and with which tools; ``None``: the written turns of the case, with the agent's own tools.
+        setup: the user, and what answers tool calls; ``None``: the case's own messages, with the agent's own tools.
     """
-    chosen = scene or _written(case)
-    if chosen is None:
-        return Conversation(actual=(), error=NO_USER, ending=Ending(reason="error", detail=NO_USER))
-    course = _Course()
+    if setup is None:
+        if case.conversation is None:
+            return Conversation(actual=(), error=NO_USER, ending=Ending(reason="error", detail=NO_USER))
+        setup = ConversationSetup(user=StaticUser(case.conversation))
+    progress = _Progress()
     limit = agent.limits.case_s
     with anyio.move_on_after(limit) as scope:
-        await _led(agent, case, run_index, chosen, course)
+        await _open_and_talk(agent, case, run_index, setup, progress)
     if scope.cancelled_caught:
-        course.break_off(f"the case took longer than its limit of {limit:g} s")
-    return course.played(chosen, simulated=case.conversation is None)
-
-
-NO_USER = "this case has a conversation_scenario, and nobody plays its user here; evaluate it with mlflow_adk_eval.evaluate, or write its turns down"
-
-
-def _written(case: EvalCase) -> ConversationSetup | None:
-    return None if case.conversation is None else ConversationSetup(user=WrittenUser(case.conversation))
+        progress.break_off(f"the case took longer than its limit of {limit:g} s")
+    return progress.conversation(setup, simulated=case.conversation is None)
 
 
 @dataclass(slots=True)
-class _Course:
+class _Progress:
     """A conversation under way."""
 
     turns: list[Invocation] = field(default_factory=list[Invocation])
@@ -107,7 +114,7 @@ class _Course:
     ending: Ending | None = None
 
     def add(self, turn: Turn) -> None:
-        """Keep what came of a turn."""
+        """Keep a turn."""
         self.pending = False
         if turn.invocation is not None:
             self.turns.append(turn.invocation)
@@ -122,63 +129,61 @@ class _Course:
         interrupted = self.session.interrupted() if self.session is not None and self.pending else None
         self.add(Turn(invocation=interrupted, error=error))
 
-    def played(self, scene: ConversationSetup, *, simulated: bool) -> Conversation:
-        """Return what came of it."""
-        ending = self.ending
-        if simulated and self.error:
-            ending = Ending(reason="error", detail=self.error)
+    def conversation(self, setup: ConversationSetup, *, simulated: bool) -> Conversation:
+        """Return the conversation as it is now."""
+        ending = Ending(reason="error", detail=self.error) if self.error else self.ending
         return Conversation(
             actual=tuple(self.turns),
             session_state=self.state,
             error=self.error,
             unfinished=self.unfinished,
             ending=ending if simulated else None,
-            injections=scene.tools.injections if scene.tools else (),
+            injections=setup.tools.injections if setup.tools else (),
         )
 
 
-async def _led(agent: LiveAgent, case: EvalCase, run_index: int, scene: ConversationSetup, course: _Course) -> None:
+async def _open_and_talk(agent: LiveAgent, case: EvalCase, run_index: int, setup: ConversationSetup, progress: _Progress) -> None:
     """Open a session and have the conversation in it."""
     try:
-        async with agent.open(case, run_index, scene.tools) as session:
-            course.session = session
-            await _talk(session, scene, course, agent.limits.turn_s)
+        async with agent.open(case, run_index, setup.tools) as session:
+            progress.session = session
+            await _talk(session, setup, progress, agent.limits.turn_s)
     except Exception as error:  # noqa: BLE001 - the agent is the user's own code: anything can go wrong
-        if course.session is None:
-            course.error = f"the agent could not be started: {described(error, agent.private)}"
+        if progress.session is None:
+            progress.error = f"the agent could not be started: {described(error, agent.private)}"
         else:
             _LOG.warning("the session of agent %s could not be closed: %s", agent.name, described(error, agent.private))
 
 
-async def _talk(session: AgentSession, scene: ConversationSetup, course: _Course, turn_s: float | None) -> None:
+async def _talk(session: AgentSession, setup: ConversationSetup, progress: _Progress, turn_s: float | None) -> None:
     """Have one turn after the other, until the user has nothing to say or something fails."""
-    while not course.error:
-        said = await _next(scene.user, course.turns)
-        if not isinstance(said, Content):
-            course.ending = said
-            if said is not None and said.reason == "error":
-                course.error = said.detail
+    while not progress.error:
+        message = await _next_message(setup.user, progress.turns)
+        if not isinstance(message, Content):
+            progress.ending = message
+            if message is not None and message.reason == "error":
+                progress.error = message.detail
             break
-        if scene.tools:
-            scene.tools.next_turn()
-        await _answered(session, said, course, turn_s)
-    if not course.error:
+        if setup.tools:
+            setup.tools.next_turn()
+        await _take_turn(session, message, progress, turn_s)
+    if not progress.error:
         state = await session.state()
-        course.state = None if state is None else plain_state(state)
+        progress.state = None if state is None else plain_state(state)
 
 
-async def _next(user: User, turns: Sequence[Invocation]) -> Content | Ending | None:
+async def _next_message(user: User, turns: Sequence[Invocation]) -> Content | Ending | None:
     try:
         return await user.say(turns)
     except Exception as error:  # noqa: BLE001 - a user may be anybody's code: the conversation so far must not be lost
         return Ending(reason="error", detail=f"the simulated user failed: {described(error)}")
 
 
-async def _answered(session: AgentSession, said: Content, course: _Course, turn_s: float | None) -> None:
-    """Say something to the agent and keep what it does, for as long as it may take."""
-    course.pending = True
-    number = len(course.turns) + 1
+async def _take_turn(session: AgentSession, message: Content, progress: _Progress, turn_s: float | None) -> None:
+    """Send a message to the agent and keep what it does, for as long as it may take."""
+    progress.pending = True
+    number = len(progress.turns) + 1
     with anyio.move_on_after(turn_s) as scope:
-        course.add(await session.turn(said))
+        progress.add(await session.turn(message))
     if scope.cancelled_caught:
-        course.break_off(f"turn {number} took longer than its limit of {turn_s:g} s")
+        progress.break_off(f"turn {number} took longer than its limit of {turn_s:g} s")

@@ -1,4 +1,11 @@
-"""Where actual invocations come from, as protocols."""
+"""What an agent is: the protocols between a conversation and what takes part in it.
+
+Every agent is an `Agent`: it has the whole conversation of a case and returns a `Conversation`. Most are a `LiveAgent`, too: `open` begins
+an `AgentSession`, which gets one message of the user at a time and returns a `Turn`, so that a simulated `User` may decide what to say
+next and `Tools` may answer tool calls in place of the agent's own. A recording is an `Agent` only.
+
+    source ── agents.resolve ──> Agent ── open ──> AgentSession ── turn, turn, … ──> Conversation ──> criteria
+"""
 
 from __future__ import annotations
 
@@ -14,7 +21,7 @@ from mlflow_adk_eval.evalset.models import Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """What came of an agent having one conversation."""
+    """One conversation with an agent: what it did, turn by turn, and how it ended."""
 
     actual: tuple[Invocation, ...]
     """One per turn that the agent finished, silent ones included; then perhaps the one in which it failed."""
@@ -25,7 +32,7 @@ class Conversation:
     unfinished: bool = False
     """Whether the last turn is the one in which the agent failed, kept for what happened in it."""
     ending: Ending | None = None
-    """Why a simulated user ended the conversation; ``None`` where the turns were written down."""
+    """Why a conversation with a simulated user ended; ``None`` where the case has the user's messages."""
     injections: tuple[Injection, ...] = ()
     """The tool calls that the tool environment answered or delayed, in order."""
 
@@ -38,20 +45,20 @@ class Agent(Protocol):
         """What reports and agent versions call it."""
         ...
 
-    async def play(self, case: EvalCase, run_index: int) -> Conversation:
+    async def converse(self, case: EvalCase, run_index: int) -> Conversation:
         """Have the conversation of `case` from a fresh session. Failures of the agent are returned, not raised."""
         ...
 
 
 class Tools(Protocol):
-    """What stands between an agent and its tools in one conversation."""
+    """What may answer tool calls in place of an agent's tools in one conversation, such as the tool environment."""
 
     async def answer(self, tool: str, args: Mapping[str, Any], /) -> Json | None:
         """Return what `tool` is to have answered to a call; ``None``: it is to be called itself, perhaps after a delay."""
         ...
 
     def next_turn(self) -> None:
-        """Note that the agent hears the user's next message."""
+        """Note that the next turn begins."""
         ...
 
     @property
@@ -74,7 +81,7 @@ class AgentSession(Protocol):
     """One conversation with an agent, from a fresh session."""
 
     async def turn(self, user: Content, /) -> Turn:
-        """Say something to the agent, and return what it did. Its failures are returned, not raised."""
+        """Send the agent a message, and return what it did. Its failures are returned, not raised."""
         ...
 
     def interrupted(self) -> Invocation | None:
@@ -101,7 +108,7 @@ NO_LIMITS = Limits()
 
 @runtime_checkable
 class LiveAgent(Agent, Protocol):
-    """An agent that is spoken with turn by turn, so that a simulated user may lead the conversation."""
+    """An agent that takes one message at a time, so that a simulated user may lead the conversation."""
 
     @property
     def limits(self) -> Limits:
@@ -125,13 +132,13 @@ class LiveAgent(Agent, Protocol):
 
 
 class User(Protocol):
-    """Who speaks with an agent in one conversation."""
+    """What writes the user's messages in one conversation; see `agents.users`."""
 
     async def say(self, turns: Sequence[Invocation], /) -> Content | Ending | None:
-        """Return the next message, or why there is none: ``None`` where all written turns were had.
+        """Return the next message, or why there is none: ``None`` after the last message of the case.
 
         Args:
-            turns: what was said and done so far.
+            turns: the turns so far.
         """
         ...
 
@@ -142,11 +149,3 @@ class ConversationSetup:
 
     user: User
     tools: Tools | None = None
-
-
-class ConversationSetups(Protocol):
-    """How the conversations of an evaluation are set up."""
-
-    def scene(self, case: EvalCase, run_index: int, /) -> ConversationSetup:
-        """Return what one conversation needs."""
-        ...

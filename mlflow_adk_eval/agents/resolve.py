@@ -1,4 +1,10 @@
-"""From whatever the user calls an agent to something that can have a conversation."""
+"""From whatever the caller names as an agent to an `Agent`: the first step of an evaluation.
+
+`resolve_agent` looks at the source and loads what it stands for: a module or folder with a ``root_agent`` and ADK's own objects
+(`agents.adk`), an address (`agents.http`), a function (`agents.functions`), a recording (`agents.recordings`), or MLflow's traces
+(`agents.traces`, which makes a recording of them). What it returns either has conversations as they are needed (a `LiveAgent`) or had
+them before. The environment variables below are for addresses only, since those have no other place for secrets.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +15,13 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
-from mlflow_adk_eval.agents.functions.agent import CallableAgent
-from mlflow_adk_eval.agents.functions.tools import name_of
+from mlflow_adk_eval.agents.function_tools import name_of
+from mlflow_adk_eval.agents.functions import CallableAgent
 from mlflow_adk_eval.agents.http.a2a import A2AAgent
 from mlflow_adk_eval.agents.http.chat import PATH, OpenAIChatAgent
 from mlflow_adk_eval.agents.http.session import HttpAgent
 from mlflow_adk_eval.agents.protocol import NO_LIMITS, Agent, Limits
-from mlflow_adk_eval.agents.recordings.recording import load_recording
+from mlflow_adk_eval.agents.recordings import load_recording
 from mlflow_adk_eval.agents.traces import is_traces, recording_of_traces
 from mlflow_adk_eval.errors import UsageError, shown
 from mlflow_adk_eval.evalset import EvalSet, EvalSetResult
@@ -58,7 +64,7 @@ def resolve_agent(source: Any, *, agent_name: str | None = None, limits: Limits 
         return recording_of_traces(source, eval_set)
     if recorded or isinstance(source, EvalSet | EvalSetResult | Mapping):
         return load_recording(source)
-    if hasattr(source, "play"):
+    if hasattr(source, "converse"):
         return _limited(cast("Agent", source), limits)
     if callable(source):
         return CallableAgent(function=source, name=name_of(source), limits=limits or NO_LIMITS)

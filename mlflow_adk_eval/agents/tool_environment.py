@@ -1,4 +1,9 @@
-"""The tool environment: what answers some tool calls in the place of the tools, the same way in every evaluation."""
+"""The tool environment: what answers some tool calls in place of the tools, the same way in every evaluation.
+
+`tool_environment` reads it from the config; `ToolEnvironment.open` gives each conversation its `CaseTools`, which the agent's session asks
+before each tool call. An injection (an error, a response, a delay) applies by the call's arguments, its number, and a probability whose
+draw depends only on seed, case, run and call. What was done is kept as `Injection` objects; `notes` reports tools that were named in vain.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +31,7 @@ _MAX_NAMED = 5
 
 
 def notes(config: EvalConfig, cases: Sequence[CaseResult]) -> tuple[str, ...]:
-    """Return sentences on the tools that the environment names and that no agent has, and on those whose calls it let be.
+    """Return sentences on the tools that the environment names and no agent has, and on those of which it changed no call.
 
     Args:
         config: what the tools were to be.
@@ -116,7 +121,7 @@ class CaseTools:
     """How often each tool was called in this turn."""
 
     def next_turn(self) -> None:
-        """Note that the agent hears the user's next message."""
+        """Note that the next turn begins."""
         self.turn += 1
         self.asked.clear()
 

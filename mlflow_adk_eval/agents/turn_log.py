@@ -1,4 +1,10 @@
-"""What an agent tells of a turn, piece by piece: texts, events and tool calls, kept as they come and put together as an invocation."""
+"""From what an agent gives for a turn to an `Invocation`, whatever kind of agent it is.
+
+An agent may answer with a text, with an invocation, or bit by bit: texts, events in the shape of ADK's, tool calls that were recorded. A
+`TurnLog` takes each as it comes, so that a turn that fails or runs out of time keeps what happened in it, and turns them into one
+invocation by the rules of `agents.adk.events`: the last event that may be the answer is the final response, the others are what led to it.
+`invocation_of` is for answers that come as a whole.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +14,63 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
+from pydantic.alias_generators import to_camel
 
 from mlflow_adk_eval.agents.adk.events import TurnRecord, turn_invocation, union_s
-from mlflow_adk_eval.agents.recordings.recording import invocation_of
 from mlflow_adk_eval.errors import EvalSetError, Problem, shown
 from mlflow_adk_eval.evalset import Content, FunctionCall, IntermediateData, Invocation, InvocationEvent, Part
+from mlflow_adk_eval.evalset.conversation import json_of
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.evalset.parse import parse
 
-_EVENT = TypeAdapter(InvocationEvent)
-_EVENT_KEYS = (
-    "author",
-    "content",
-    "grounding_metadata",
-    "groundingMetadata",
-    "usage_metadata",
-    "usageMetadata",
-    "model_version",
-    "modelVersion",
-)
+_EVENT, _INVOCATION = TypeAdapter(InvocationEvent), TypeAdapter(Invocation)
+_TEXT_FIELDS = {"user_content": "user", "userContent": "user", "final_response": "model", "finalResponse": "model"}
+"""What may be a text in an invocation that comes as a dict, and whose text it is."""
+_EVENT_FIELDS = ("author", "content", "grounding_metadata", "usage_metadata", "model_version")
 """What is read of an event as ADK writes it; the rest, such as ids and state deltas, is the framework's own."""
 _WANTED = "a text, an Invocation or a dict of one, an event of ADK, or a generator of those"
+
+
+def invocation_of(answer: Any, source: str, *, user: Content | None = None) -> Invocation:
+    """Return what an agent answered to a turn as an invocation: a text, an invocation, or one as a dict.
+
+    Args:
+        answer: the answer; in a dict the user's message may be left out, and messages may be texts.
+        source: what errors call it.
+        user: the user's message.
+
+    Raises:
+        EvalSetError: with every problem of the answer.
+    """
+    message = user or Content(role="user", parts=())
+    match answer:
+        case Invocation():
+            return _plain(answer)
+        case str():
+            return Invocation(user_content=message, final_response=_text("model", answer))
+        case None:
+            return Invocation(user_content=message)
+        case Mapping():
+            given = {key: _text(_TEXT_FIELDS.get(key), value) for key, value in answer.items()}
+            if not {"user_content", "userContent"} & set(given):
+                given = {"user_content": message} | given
+            return _plain(parse(_INVOCATION, given, source))
+        case _:
+            raise EvalSetError(source, [Problem("$", shown(answer), "a text, an Invocation or a dict of one")])
+
+
+def _text(role: str | None, value: Any) -> Any:
+    """Return a text as the message of `role`; anything else, and a text of nobody's, as it is."""
+    return Content(role=role, parts=(Part(text=value),)) if role and isinstance(value, str) else value
+
+
+def _plain(invocation: Invocation) -> Invocation:
+    """Return a turn as it would be read from a file: a tuple among the arguments of a tool is a list in JSON, and so on."""
+    try:
+        dumped = invocation.model_dump(mode="json", exclude_unset=True, fallback=json_of, warnings=False)
+    except ValueError:  # bytes that are no text, or something that holds itself; it can be compared with no eval set
+        return invocation
+    return Invocation.model_validate(dumped)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +82,7 @@ class TurnEvent:
     final: bool = False
     """Whether it may be the turn's answer; of several, the last one is."""
     kind: Literal["text", "event", "call"] = "event"
-    """*event*: as the agent tells of it; *call*: of a tool that was watched, or its answer."""
+    """*event*: as the agent reports it; *call*: of a recorded tool, or its answer."""
     grounding_metadata: Json | None = None
     usage_metadata: Json | None = None
     model_version: str | None = None
@@ -55,20 +97,15 @@ class TurnEvent:
         return [part.function_call for part in (self.content and self.content.parts) or () if part.function_call]
 
 
-def text_event(author: str, text: str) -> TurnEvent:
-    """Return a text that may be the turn's answer."""
-    return TurnEvent(author=author, content=Content(role="model", parts=(Part(text=text),)), final=True, kind="text")
-
-
 @dataclass(slots=True)
 class TurnLog:
-    """What is known of a turn so far. Pieces may come from several threads."""
+    """What is known of a turn so far. Its events may come from several threads."""
 
     author: str
-    """Who speaks where a piece does not say it."""
+    """The author of what names none."""
     user: Content
     record: TurnRecord = field(default_factory=TurnRecord)
-    pieces: list[Any] = field(default_factory=list[Any])
+    events: list[Any] = field(default_factory=list[Any])
     """Each a `TurnEvent` or an event of ADK."""
     given: Invocation | None = None
     """The turn as the agent itself sums it up."""
@@ -76,38 +113,39 @@ class TurnLog:
     """Whether the turn is over, which a thread that was left behind finds out by this."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, piece: Any) -> None:
-        """Keep a piece: a text, an event of ADK or one as a dict, or a finished invocation or one as a dict.
+    def add(self, item: Any) -> None:
+        """Keep a text, an event of ADK or one as a dict, or a finished invocation or one as a dict.
 
         Partial events are not kept: what a model streams comes again as a whole.
 
         Raises:
             EvalSetError: if it is nothing of the kind.
         """
-        match piece:
+        match item:
             case None:
                 return
             case str():
-                self._append(text_event(self.author, piece))
+                content = Content(role="model", parts=(Part(text=item),))
+                self._append(TurnEvent(author=self.author, content=content, final=True, kind="text"))
             case TurnEvent():
-                self._append(piece)
-            case Mapping() if "author" in piece or "content" in piece:
-                if not piece.get("partial"):
-                    self._append(_event_of(piece, self.author))
+                self._append(item)
+            case Mapping() if "author" in item or "content" in item:
+                if not item.get("partial"):
+                    self._append(_event_of(item, self.author))
             case Invocation() | Mapping():
-                self.given = invocation_of(piece, f"answer of {self.author}", user=self.user)
-            case _ if hasattr(piece, "is_final_response") and hasattr(piece, "content"):
-                if not getattr(piece, "partial", None):
-                    self._append(piece)
+                self.given = invocation_of(item, f"answer of {self.author}", user=self.user)
+            case _ if hasattr(item, "is_final_response") and hasattr(item, "content"):
+                if not getattr(item, "partial", None):
+                    self._append(item)
             case _:
-                raise EvalSetError(f"answer of {self.author}", [Problem("$", shown(piece), _WANTED)])
+                raise EvalSetError(f"answer of {self.author}", [Problem("$", shown(item), _WANTED)])
 
-    def _append(self, piece: Any) -> None:
+    def _append(self, event: Any) -> None:
         with self.lock:
-            self.pieces.append(piece)
+            self.events.append(event)
 
     def finished(self) -> Invocation:
-        """End the turn and return it: as the agent sums it up, completed by its pieces."""
+        """End the turn and return it: as the agent sums it up, completed by its events."""
         self.closed = True
         given = self.given
         turn = self._turn(final=given is None or given.final_response is None)
@@ -116,20 +154,21 @@ class TurnLog:
     def unfinished(self) -> Invocation | None:
         """End the turn and return what happened so far; ``None``: nothing is known. No text on the way is taken for the answer."""
         self.closed = True
-        if not self.pieces and self.given is None:
+        if not self.events and self.given is None:
             return None
         turn = self._turn(final=False)
         return turn if self.given is None else self.given.model_copy(update=_missing(self.given, turn))
 
     def _turn(self, *, final: bool) -> Invocation:
         with self.lock:
-            pieces = _not_twice(self.pieces)
-        open_pieces = [replace(piece, final=False) if isinstance(piece, TurnEvent) and not final else piece for piece in pieces]
-        turn = turn_invocation(open_pieces, self.user, self.record)
+            events = _without_repeated_calls(self.events)
+        if not final:
+            events = [replace(event, final=False) if isinstance(event, TurnEvent) else event for event in events]
+        turn = turn_invocation(events, self.user, self.record)
         # Of models nothing is known here, and of tools only what went through the session.
         known: Json = {"model_duration": None, "tool_duration": round(union_s(self.record.tool), 3) if self.record.tool else None}
-        if all(isinstance(piece, TurnEvent) and piece.kind != "event" for piece in pieces):
-            known["intermediate_data"] = _as_written(turn.events)
+        if all(isinstance(event, TurnEvent) and event.kind != "event" for event in events):
+            known["intermediate_data"] = _intermediate_data(turn.events)
         return turn.model_copy(update=known)
 
 
@@ -142,19 +181,15 @@ def _missing(given: Invocation, turn: Invocation) -> Json:
     return found
 
 
-def _not_twice(pieces: Iterable[Any]) -> list[Any]:
-    """Return the pieces without the calls that were watched, if the agent tells of its calls itself."""
-    kept = list(pieces)
-    told = any(not _is_watched(piece) and piece.get_function_calls() for piece in kept)
-    return [piece for piece in kept if not _is_watched(piece)] if told else kept
+def _without_repeated_calls(events: Iterable[Any]) -> list[Any]:
+    """Return the events without the calls that were recorded, if the agent reports its calls itself."""
+    every = list(events)
+    reported = [event for event in every if not (isinstance(event, TurnEvent) and event.kind == "call")]
+    return reported if any(event.get_function_calls() for event in reported) else every
 
 
-def _is_watched(piece: Any) -> bool:
-    return isinstance(piece, TurnEvent) and piece.kind == "call"
-
-
-def _as_written(events: Iterable[InvocationEvent]) -> IntermediateData | None:
-    """Return texts and calls as people write them down; recorded events would claim that no model was called."""
+def _intermediate_data(events: Iterable[InvocationEvent]) -> IntermediateData | None:
+    """Return texts and calls as people write them in eval sets; recorded events would claim that no model was called."""
     parts = [(event.author, part) for event in events for part in (event.content and event.content.parts) or ()]
     if not parts:
         return None
@@ -167,17 +202,8 @@ def _as_written(events: Iterable[InvocationEvent]) -> IntermediateData | None:
 
 def _event_of(given: Mapping[str, Any], author: str) -> TurnEvent:
     """Return an event that came as a dict; its content may be a text."""
-    known = {key: given[key] for key in _EVENT_KEYS if key in given}
-    content = known.get("content")
-    if isinstance(content, str):
-        known["content"] = Content(role="model", parts=(Part(text=content),))
-    event = parse(_EVENT, {"author": author} | {key: value for key, value in known.items() if value is not None}, f"event of {author}")
+    keys = [key for name in _EVENT_FIELDS for key in (name, to_camel(name)) if given.get(key) is not None]
+    known = {key: _text("model" if key == "content" else None, given[key]) for key in keys}
+    event = parse(_EVENT, {"author": author} | known, f"event of {author}")
     busy = event.content is None or any(part.function_call or part.function_response for part in event.content.parts or ())
-    return TurnEvent(
-        author=event.author,
-        content=event.content,
-        final=not busy,
-        grounding_metadata=event.grounding_metadata,
-        usage_metadata=event.usage_metadata,
-        model_version=event.model_version,
-    )
+    return TurnEvent(final=not busy, **{name: getattr(event, name) for name in _EVENT_FIELDS})

@@ -33,7 +33,7 @@ def example_folder() -> Path:
     Raises:
         UsageError: if it is in neither place.
     """
-    package = Path(__file__).parent
+    package = Path(__file__).parents[1]
     for home in (package / "_examples", package.parent / "example_projects"):
         if (home / _EXAMPLE).is_dir():
             return home / _EXAMPLE

@@ -131,7 +131,7 @@ def _verify(model: str, *, version: str | None, alias: str | None, as_json: bool
 @json_option
 def gate_audit(model: str | None, *, every: bool, alias: str | None, as_json: bool, **options: Any) -> None:
     """Find aliases of MODEL that were moved without a record that verifies today."""
-    from mlflow_adk_eval.gating.promotion.audit import audit  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.gating.api import audit  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.report.console import audit_view, console  # noqa: PLC0415
 
     if every == (model is not None):

@@ -24,7 +24,7 @@ from mlflow_adk_eval.cli.options import (
 from mlflow_adk_eval.cli.output import show_decision
 
 if TYPE_CHECKING:
-    from mlflow_adk_eval.gating.baseline.baseline import Reevaluate, ReevaluationRequest
+    from mlflow_adk_eval.gating.baseline.comparable import Reevaluate, ReevaluationRequest
 
 reevaluation_options = together(
     click.option(
@@ -105,7 +105,7 @@ def rollback_command(model: str, *, alias: str, reason: str, dry_run: bool, as_j
 
     That version must have held the alias, and its record must still verify.
     """
-    from mlflow_adk_eval.gating.promotion.rollback import rollback  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.gating.api import rollback  # noqa: PLC0415 - `--help` stays fast
 
     move = rollback(model, alias, reason=reason, dry_run=dry_run, raise_on_failure=False, **options)
     extra = {

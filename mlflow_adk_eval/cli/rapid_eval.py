@@ -71,11 +71,11 @@ def serve(*, host: str, port: int, token: str, max_body: int, concurrency: int, 
     """
     from mlflow_adk_eval.criteria.rapid.evaluate import Voting  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.integrations.rapid_server import server  # noqa: PLC0415
-    from mlflow_adk_eval.judge.session import judge_setup  # noqa: PLC0415
+    from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup  # noqa: PLC0415
     from mlflow_adk_eval.report.sentences import accounts  # noqa: PLC0415
 
     given = _evaluator(options)
-    setup = judge_setup(given["judge"], given["judge_options"], given["budget"], rejudge_failed=given["rejudge_failed"])
+    setup = judge_setup(**{name: given[name] for name in JudgeArgs.__annotations__})
     usage = server.serve(
         server.Serving(host=host, port=port, token=token, max_body=max_body, concurrency=concurrency),
         setup,

@@ -41,11 +41,10 @@ def report_of(run_id: str, tracking_uri: str | None = None) -> bytes:
         UsageError: if there is no such run, or it has no report, as one of an earlier version of this package.
         TrackingError: if MLflow cannot be reached, or the report is not the one that the run's parameter vouches for.
     """
-    from mlflow_adk_eval.gating.api import MlflowStore, reaching_mlflow  # noqa: PLC0415
     from mlflow_adk_eval.gating.evidence.integrity import FOLDER, MANIFEST  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.gating.mlflow_store import store_at  # noqa: PLC0415 - as above
 
-    with reaching_mlflow():
-        store = MlflowStore(tracking_uri)
+    with store_at(tracking_uri) as store:
         content = store.artifact(run_id, f"{FOLDER}/{_NAME}")
         manifest = store.artifact(run_id, f"{FOLDER}/{MANIFEST}")
         expected = store.client.get_run(run_id).data.params.get("adk_eval.manifest_sha256")

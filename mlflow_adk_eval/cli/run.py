@@ -78,7 +78,7 @@ def run(
         report = evaluate(paths, agent=agent_path(agent), progress=progress, **arguments(options))
     extra = {"run_id": report.run_id}
     if save_recording:
-        from mlflow_adk_eval.agents.recordings.save import save_recording as save  # noqa: PLC0415
+        from mlflow_adk_eval.agents.recordings import save_recording as save  # noqa: PLC0415
 
         save(report, save_recording)
         extra["recording"] = str(save_recording)
@@ -137,6 +137,6 @@ def _recording(source: str, tracking_uri: str | None) -> Recording | str:
 @store_option
 def upload(folder: Path, *, tracking_uri: str | None) -> None:
     """Finish logging a run that MLflow could not accept before."""
-    from mlflow_adk_eval.tracking.log import upload as finish  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.tracking.logged_run import upload as finish  # noqa: PLC0415 - `--help` stays fast
 
     click.echo(f"run {finish(folder, tracking_uri=tracking_uri)} is complete")

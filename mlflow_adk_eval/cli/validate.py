@@ -77,8 +77,8 @@ def validate_file(file: Path) -> dict[str, str]:
         InputError: with everything that is wrong with it.
     """
     from mlflow_adk_eval.evalset import parse_eval_set, stem_of  # noqa: PLC0415
+    from mlflow_adk_eval.evalset.conversation import is_recording  # noqa: PLC0415
     from mlflow_adk_eval.evalset.parse import decode, read_text  # noqa: PLC0415
-    from mlflow_adk_eval.evalset.recording import is_recording  # noqa: PLC0415
 
     if file.suffix in _YAML:
         return _policy(file)
@@ -116,7 +116,7 @@ def _result(text: bytes, file: Path) -> dict[str, str]:
 
 
 def _recording(text: bytes, file: Path) -> dict[str, str]:
-    from mlflow_adk_eval.evalset.recording import parse_recorded  # noqa: PLC0415
+    from mlflow_adk_eval.evalset.conversation import parse_recorded  # noqa: PLC0415
 
     recorded = parse_recorded(text, str(file))
     runs = [run for case in recorded.cases for run in case.runs]

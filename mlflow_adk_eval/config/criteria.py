@@ -1,10 +1,13 @@
-"""The settings of each criterion and of what surrounds it, with ADK's names, defaults and spellings."""
+"""The settings that criteria share, and those of what surrounds them, with ADK's names, defaults and spellings.
+
+What a single criterion takes besides stands beside its code, in a subclass of `CriterionSettings`, `JudgedSettings`, `RubricSettings` or
+`VertexSettings`; the subclass also says who decides. A field's description is what the criterion's function says of its keyword.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 from pydantic.alias_generators import to_camel
@@ -12,10 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from mlflow_adk_eval.config.template import placeholders
 from mlflow_adk_eval.errors import did_you_mean
-from mlflow_adk_eval.evalset.models import Json, Rubric
-
-EFFICIENCY = ("tool_call_count_v1", "inference_call_count_v1", "token_usage_v1", "invocation_duration_v1")
-"""Measured on every run, as information; given a threshold, they decide, and then lower is better."""
+from mlflow_adk_eval.evalset.models import EvalCase, Json, Rubric
 
 
 class Settings(BaseModel):
@@ -27,35 +27,22 @@ class Settings(BaseModel):
 class CriterionSettings(Settings):
     """The settings that every criterion has."""
 
-    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    greater_is_better: ClassVar[bool] = True
+    threshold: float = Field(
+        allow_inf_nan=False,
+        description="what a row must reach (or, where lower is better, not exceed) to pass; in the unit of the score.",
+    )
+    include_intermediate_responses_in_final: bool = Field(
+        default=False, description="whether what the agent said on the way belongs to its answer."
+    )
 
-    threshold: float = Field(allow_inf_nan=False)
-    """What a case must reach; in the unit of the score."""
-    include_intermediate_responses_in_final: bool = False
+    def applies_to(self, case: EvalCase) -> bool:  # noqa: ARG002 - for subclasses that leave cases out
+        """Whether the criterion is planned for a case; else the case passes or fails without it."""
+        return True
 
 
-_MATCH_TYPES = ("EXACT", "IN_ORDER", "ANY_ORDER")
-MatchType = Literal["EXACT", "IN_ORDER", "ANY_ORDER"]
-
-
-def _named(value: Any) -> Any:
-    """Read a name as ADK does: in any case, with dashes or spaces."""
+def read_name(value: Any) -> Any:
+    """Read the name of a choice as ADK does: in any case, with dashes or spaces."""
     return value.strip().upper().replace("-", "_").replace(" ", "_") if isinstance(value, str) else value
-
-
-def _match_type(value: Any) -> Any:
-    """Read a match type as ADK does: its number, or its name."""
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(_MATCH_TYPES):
-        return _MATCH_TYPES[value]
-    return _named(value)
-
-
-class ToolTrajectorySettings(CriterionSettings):
-    """How tool calls must match the expected ones."""
-
-    match_type: Annotated[MatchType, BeforeValidator(_match_type)] = "EXACT"
-    ignore_args: bool = False
 
 
 class JudgeModelOptions(Settings):
@@ -70,88 +57,38 @@ class JudgeModelOptions(Settings):
 class JudgedSettings(CriterionSettings):
     """A criterion that a model decides."""
 
-    judge_model_options: JudgeModelOptions = JudgeModelOptions()
-    early_stop: bool = True
-    """Whether a ballot ends as soon as the missing votes cannot change its verdict. Our addition; ADK ignores it."""
+    judge_model_options: JudgeModelOptions = Field(
+        default=JudgeModelOptions(), description="which model judges and how often it is asked: a dict, as in a config."
+    )
+    early_stop: bool = Field(default=True, description="whether voting ends as soon as the missing votes cannot change the verdict.")
+    """Our addition; ADK ignores it."""
 
 
 class RubricSettings(JudgedSettings):
     """A criterion that a model decides by rubrics."""
 
-    rubrics: tuple[Rubric, ...] = ()
+    rubrics: tuple[Rubric, ...] = Field(default=(), description="what to look for in every row: a list of rubrics, as in a config.")
 
 
-class HallucinationsSettings(JudgedSettings):
-    """Whether what the agent said is supported by what it knew."""
-
-    evaluate_intermediate_nl_responses: bool = False
-
-
-class UserSimulatorSettings(JudgedSettings):
-    """Whether the simulated user kept to its plan."""
-
-    stop_signal: str = "</finished>"
+BACKEND = "who decides: Vertex AI's evaluation service, or the judge of `judge_model_options` with our prompts."
 
 
 class VertexSettings(JudgedSettings):
     """A criterion of Vertex's evaluation service, which our own judge can decide instead."""
 
-    backend: Literal["vertex", "judge"] = "vertex"
-    """Who decides: the service, or `judge_model_options` with our prompts. Our addition; ADK ignores it."""
-
-
-class CoherenceSettings(VertexSettings):
-    """A rating from 1 to 5."""
-
-    bounds = (1.0, 5.0)
-
-
-class EfficiencySettings(CriterionSettings):
-    """A measured quantity, where lower is better."""
-
-    bounds = (0.0, math.inf)
-    greater_is_better = False
-
-
-class FinalStateSettings(CriterionSettings):
-    """How the session's final state must match the expected one."""
-
-    match_type: Annotated[Literal["EXACT", "SUBSET"], BeforeValidator(_named)] = "SUBSET"
-    """``SUBSET``: the expected keys with their values must be there; ``EXACT``: and no others."""
-    only_where_expected: bool = False
-    """Whether cases that expect no state are left out of the plan instead of missing evidence."""
+    backend: Literal["vertex", "judge"] = Field(default="vertex", description=BACKEND)
+    """Our addition; ADK ignores it."""
 
 
 class CustomSettings(CriterionSettings):
     """A function of the user's own; whatever else is given is passed to it."""
 
     model_config = ConfigDict(extra="allow")
-    bounds = (-math.inf, math.inf)
 
     @model_serializer(mode="wrap")
     def _with_nulls(self, handler: SerializerFunctionWrapHandler) -> Json:
         """Keep null as a value of the function's own settings, whatever is left out elsewhere."""
         return {**handler(self), **(self.model_extra or {})}
-
-
-SETTINGS: Mapping[str, type[CriterionSettings]] = {
-    "tool_trajectory_avg_score": ToolTrajectorySettings,
-    "response_match_score": CriterionSettings,
-    "response_evaluation_score": CoherenceSettings,
-    "final_response_match_v2": JudgedSettings,
-    "rubric_based_final_response_quality_v1": RubricSettings,
-    "rubric_based_tool_use_quality_v1": RubricSettings,
-    "rubric_based_multi_turn_trajectory_quality_v1": RubricSettings,
-    "hallucinations_v1": HallucinationsSettings,
-    "safety_v1": VertexSettings,
-    "per_turn_user_simulator_quality_v1": UserSimulatorSettings,
-    "multi_turn_task_success_v1": VertexSettings,
-    "multi_turn_trajectory_quality_v1": VertexSettings,
-    "multi_turn_tool_use_quality_v1": VertexSettings,
-    **dict.fromkeys(EFFICIENCY, EfficiencySettings),
-    "final_session_state": FinalStateSettings,
-}
-"""Every criterion by name, with the class of its settings."""
 
 
 class CodeConfig(Settings):
@@ -197,6 +134,11 @@ class CustomMetricConfig(Settings):
     def interval(self) -> Interval | None:
         """The values that the metric can take, where it says so."""
         return self.metric_info.metric_value_info.interval if self.metric_info else None
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the greatest score; infinite where the metric does not say."""
+        return (self.interval.min_value, self.interval.max_value) if self.interval else (-math.inf, math.inf)
 
 
 def _simulator_type(value: Any) -> Any:

@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,78 +18,26 @@ from pydantic import Field, SerializeAsAny, ValidationError
 from pydantic_core import ErrorDetails
 
 from mlflow_adk_eval.config.criteria import (
-    EFFICIENCY,
-    CodeConfig,
     CriterionSettings,
     CustomMetricConfig,
     CustomSettings,
-    EfficiencySettings,
-    FinalStateSettings,
-    HallucinationsSettings,
-    Interval,
-    JudgedSettings,
-    JudgeModelOptions,
     LiveModelConfig,
-    MatchType,
-    MetricInfo,
-    MetricValueInfo,
     RubricSettings,
     Settings,
-    ToolTrajectorySettings,
     UserSimulatorConfig,
-    UserSimulatorSettings,
-    VertexSettings,
 )
-from mlflow_adk_eval.config.criteria import SETTINGS as _OF_ADK
 from mlflow_adk_eval.config.environment import EnvironmentSimulationConfig
-from mlflow_adk_eval.config.rapid import RAPID_SETTINGS, PairwiseSettings
+from mlflow_adk_eval.config.spec import CRITERIA, CriterionSpec
 from mlflow_adk_eval.errors import ConfigError, Problem, did_you_mean, json_path, shown
 from mlflow_adk_eval.evalset.digest import canonical, canonical_json
-from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.evalset.models import EvalCase, Json
 from mlflow_adk_eval.evalset.parse import decode, problems_of, read_text
 from mlflow_adk_eval.evalset.schema import unknown_keys
-
-__all__ = [
-    "CONFIG_FILE",
-    "DEFAULT_CONFIG",
-    "EFFICIENCY",
-    "SETTINGS",
-    "CodeConfig",
-    "Criteria",
-    "CriterionSettings",
-    "CustomMetricConfig",
-    "CustomSettings",
-    "EfficiencySettings",
-    "EnvironmentSimulationConfig",
-    "EvalConfig",
-    "FinalStateSettings",
-    "HallucinationsSettings",
-    "Interval",
-    "JudgeModelOptions",
-    "JudgedSettings",
-    "LiveModelConfig",
-    "MatchType",
-    "MetricInfo",
-    "MetricValueInfo",
-    "PairwiseSettings",
-    "RubricSettings",
-    "ToolTrajectorySettings",
-    "UserSimulatorConfig",
-    "UserSimulatorSettings",
-    "VertexSettings",
-    "dumps_config",
-    "load_config",
-    "parse_config",
-]
 
 CONFIG_FILE = "test_config.json"
 """What the config beside an eval set is called."""
 
 S = TypeVar("S", bound=Settings)
-
-SETTINGS: Mapping[str, type[CriterionSettings]] = {**_OF_ADK, **RAPID_SETTINGS}
-"""Every criterion by name, with the class of its settings: ADK's, ours, and the metrics of the Rapid Eval API."""
-
 
 Criteria = dict[str, SerializeAsAny[CriterionSettings]]
 
@@ -113,6 +62,10 @@ class EvalConfig(Settings):
         """Return the criteria that decide one case."""
         return self.case_criteria.get(eval_id, self.criteria)
 
+    def planned(self, case: EvalCase) -> Criteria:
+        """Return the criteria that decide one case, without those whose settings leave it out."""
+        return {name: settings for name, settings in self.criteria_of(case.eval_id).items() if settings.applies_to(case)}
+
     def without(self, eval_ids: Iterable[str]) -> EvalConfig:
         """Return the config without what it says of single cases, such as those that were left out of a selection."""
         left_out = set(eval_ids)
@@ -125,16 +78,15 @@ class EvalConfig(Settings):
 
     def greater_is_better(self, criterion: str) -> bool:
         """Whether a higher score of `criterion` is better."""
-        if self.custom_metrics and criterion in self.custom_metrics:
-            return self.custom_metrics[criterion].greater_is_better
-        return SETTINGS[criterion].greater_is_better
+        return self._described(criterion).greater_is_better
 
     def bounds(self, criterion: str) -> tuple[float, float]:
         """Return the least and the greatest score of `criterion`; infinite where there is none."""
-        custom = (self.custom_metrics or {}).get(criterion)
-        if custom is None:
-            return SETTINGS[criterion].bounds
-        return (custom.interval.min_value, custom.interval.max_value) if custom.interval else (-math.inf, math.inf)
+        return self._described(criterion).bounds
+
+    def _described(self, criterion: str) -> CustomMetricConfig | CriterionSpec:
+        """Return who tells the range and the direction of `criterion`: a name in `custom_metrics` stands for that metric."""
+        return (self.custom_metrics or {}).get(criterion) or CRITERIA[criterion]
 
     def thresholds(self) -> dict[str, str]:
         """Return each deciding criterion's threshold as text; several, smallest first, where cases differ."""
@@ -166,7 +118,7 @@ def load_config(source: str | Path | Mapping[str, Any] | EvalConfig | None, *, b
     """
     if source is None:
         found = beside / CONFIG_FILE if beside else None
-        return load_config(found) if found and found.is_file() else DEFAULT_CONFIG
+        return load_config(found) if found and found.is_file() else default_config()
     if isinstance(source, EvalConfig):
         parse_config(source.to_json(), "config")  # one made by hand is held to the same rules
         return source
@@ -227,36 +179,40 @@ def _criteria(value: Any, at: str, customs: Mapping[str, CustomMetricConfig | No
     read: Criteria = {}
     for name, given in _object(value).items():
         here = json_path(at, [name])
-        settings_class = CustomSettings if name in customs else SETTINGS.get(name)
-        if settings_class is None:
-            hint = did_you_mean(str(name), [*SETTINGS, *customs]) or f"Known are {', '.join(SETTINGS)}"
+        if name not in customs and name not in CRITERIA:
+            hint = did_you_mean(str(name), [*CRITERIA, *customs]) or f"Known are {', '.join(CRITERIA)}"
             problems.append(Problem(here, "an unknown criterion", "one of ADK's criteria, or a name in custom_metrics", hint))
             continue
-        settings = _settings(settings_class, given, here, customs.get(name), problems)
+        settings = _settings(name, given, here, customs, problems)
         if settings is not None:
             read[name] = settings
     return read
 
 
 def _settings(
-    cls: type[CriterionSettings], given: Any, at: str, custom: CustomMetricConfig | None, problems: list[Problem]
+    name: str, given: Any, at: str, customs: Mapping[str, CustomMetricConfig | None], problems: list[Problem]
 ) -> CriterionSettings | None:
     bare = isinstance(given, bool | int | float | str)
     if not bare and not isinstance(given, dict):
         problems.append(Problem(at, shown(given), "a threshold, or an object with a threshold"))
         return None
     found: list[Problem] = []
-    settings = _read(cls, {"threshold": given} if bare else given, at, found, strict=cls is not CustomSettings)
+    custom = name in customs
+    cls = CustomSettings if custom else CRITERIA[name].settings
+    settings = _read(cls, {"threshold": given} if bare else given, at, found, strict=not custom)
     if settings is not None:
-        found += _out_of_bounds(settings, f"{at}.threshold", custom.interval if custom else None)
+        found += _out_of_bounds(settings.threshold, f"{at}.threshold", customs[name] if custom else CRITERIA[name])
         found += _bad_rubrics(settings, f"{at}.rubrics")
     problems += [replace(problem, path=at) for problem in found] if bare else found
     return settings
 
 
-def _out_of_bounds(settings: CriterionSettings, at: str, interval: Interval | None) -> Iterator[Problem]:
-    low, high = (interval.min_value, interval.max_value) if interval else settings.bounds
-    threshold = settings.threshold
+def _out_of_bounds(threshold: float, at: str, described: CustomMetricConfig | CriterionSpec | None) -> Iterator[Problem]:
+    """Yield that no score can be the threshold; ``None``: a metric that could not be read, so nothing is known of its range."""
+    if described is None:
+        return
+    low, high = described.bounds
+    interval = described.interval if isinstance(described, CustomMetricConfig) else None
     open_end = interval is not None and ((interval.open_at_min and threshold == low) or (interval.open_at_max and threshold == high))
     if open_end or not low <= threshold <= high:
         wanted = f"a number of at least {low:g}" if math.isinf(high) else f"a number from {low:g} to {high:g}"
@@ -296,8 +252,10 @@ def _read(cls: type[S], value: Any, at: str, problems: list[Problem], *, strict:
     return None if found else settings
 
 
-DEFAULT_CONFIG = parse_config({"criteria": {"tool_trajectory_avg_score": 1.0, "response_match_score": 0.8}}, "ADK's defaults")
-"""What ADK uses where no config is given."""
+@cache
+def default_config() -> EvalConfig:
+    """Return what ADK uses where no config is given."""
+    return parse_config({"criteria": {"tool_trajectory_avg_score": 1.0, "response_match_score": 0.8}}, "ADK's defaults")
 
 
 def dumps_config(config: EvalConfig) -> str:

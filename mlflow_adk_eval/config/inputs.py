@@ -8,13 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlflow_adk_eval.config.eval_config import (
-    Criteria,
-    CustomMetricConfig,
-    EnvironmentSimulationConfig,
-    EvalConfig,
-    load_config,
-)
+from mlflow_adk_eval.config.criteria import CustomMetricConfig
+from mlflow_adk_eval.config.environment import EnvironmentSimulationConfig
+from mlflow_adk_eval.config.eval_config import Criteria, EvalConfig, load_config
 from mlflow_adk_eval.errors import ConfigError, Problem, UsageError, shown
 from mlflow_adk_eval.evalset import EvalSet, load_eval_set, merge, select, split_selection, test_files
 

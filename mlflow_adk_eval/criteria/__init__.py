@@ -1,7 +1,7 @@
-"""How a conversation is judged: one module per criterion, and the plan that a config asks for."""
+"""How a conversation is judged.
 
-from mlflow_adk_eval.criteria.criterion import CaseRun, Criterion, Planned, apply
-from mlflow_adk_eval.criteria.plan import Plan, plan
-from mlflow_adk_eval.criteria.registry import REGISTRY
-
-__all__ = ["REGISTRY", "CaseRun", "Criterion", "Plan", "Planned", "apply", "plan"]
+Each criterion is one module here: its settings, its code and its `CriterionSpec`, found by `config.spec.CRITERIA`. A criterion takes a `CaseRun`,
+the case and what the agent did, and returns a `Judged` with an outcome per turn (`criterion.py`). `plan.py` turns a config into the criteria of
+each case, and names every obstacle before any work starts. The texts that judges read are made in `transcript.py`; what judged criteria share
+is in `judged_turns.py`; `text/` compares texts and tool calls; `rapid/` evaluates single instances as the Rapid Eval API does.
+"""

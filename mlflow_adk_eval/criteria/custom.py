@@ -13,7 +13,7 @@ from typing import Any
 
 import anyio.to_thread
 
-from mlflow_adk_eval.config.eval_config import CriterionSettings, CustomMetricConfig
+from mlflow_adk_eval.config.criteria import CriterionSettings, CustomMetricConfig
 from mlflow_adk_eval.criteria.criterion import CaseRun, whole_case
 from mlflow_adk_eval.errors import ConfigError, Problem, did_you_mean, shown
 from mlflow_adk_eval.evalset import dump

@@ -1,15 +1,22 @@
-"""The four efficiency metrics: what a turn cost. Information, unless the config gives them a threshold; lower is better."""
+"""The four efficiency metrics: what a turn cost, in tool calls, model calls, tokens and seconds.
+
+They are measured on every run, as information; given a threshold in the config, they decide, and lower is better. The case score is the mean
+over the turns. They read only what was recorded: model calls and tokens stand in the events of a turn, which data written by hand do not have,
+so such a turn is skipped rather than counted as free.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 from pydantic.alias_generators import to_camel
 
-from mlflow_adk_eval.criteria.criterion import CaseRun, Factory, missing_turns
+from mlflow_adk_eval.config.criteria import CriterionSettings
+from mlflow_adk_eval.config.spec import CriterionSpec, Need
+from mlflow_adk_eval.criteria.criterion import CaseRun, missing_turns
 from mlflow_adk_eval.evalset import Invocation, InvocationEvents
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.results.outcomes import Judged, Outcome, Scored, Skipped
@@ -82,21 +89,30 @@ class PerTurn:
     """A quantity of each turn; the case score is the mean over the turns."""
 
     measure: Measure
+    settings: CriterionSettings | None = None
+    """Nothing but a threshold, and none where the measure is information."""
 
     def __call__(self, run: CaseRun, /) -> Judged:
         """Measure each turn that happened; one that did not is no turn without cost."""
         return Judged((*map(self.measure, run.actual), *missing_turns(run)))
 
 
-def per_turn(measure: Measure) -> Factory:
-    """Return what makes the criterion that measures each turn; these have no settings but their threshold."""
-    return lambda _settings: PerTurn(measure)
+def _spec(name: str, measure: Measure, about: str, kept: str, needs: tuple[Need, ...] = ()) -> CriterionSpec:
+    return CriterionSpec(
+        name=name,
+        about=f"{about}; lower is better",
+        kept=kept,
+        bounds=(0.0, math.inf),
+        greater_is_better=False,
+        needs=needs,
+        informative=True,
+        make=partial(PerTurn, measure),
+    )
 
 
-MEASURES: Mapping[str, Measure] = {
-    "tool_call_count_v1": tool_calls,
-    "inference_call_count_v1": inference_calls,
-    "token_usage_v1": token_usage,
-    "invocation_duration_v1": duration,
-}
-"""What each efficiency metric measures, by name."""
+SPECS = (
+    _spec("tool_call_count_v1", tool_calls, "the number of tool calls of a turn", "nothing else", ("calls",)),
+    _spec("inference_call_count_v1", inference_calls, "the number of model calls of a turn", "nothing else"),
+    _spec("token_usage_v1", token_usage, "the tokens of a turn, input and output together", "the tokens of each kind"),
+    _spec("invocation_duration_v1", duration, "the seconds that a turn took", "the seconds of models, tools and the rest"),
+)

@@ -1,4 +1,8 @@
-"""``final_response_match_v2``: whether the agent's final response means what the reference means."""
+"""``final_response_match_v2``: whether the agent's final response means what the reference means.
+
+A judge reads the user's message, the reference and the response, and votes ``valid`` or ``invalid``; the majority decides. Kept beside the score are every vote with its explanation, the tally, and the dissent. A response that says nothing scores 0
+without a call, because judges have been seen to accept such texts. A turn whose reference has no response has no score.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from mlflow_adk_eval.config.criteria import JudgedSettings
+from mlflow_adk_eval.config.spec import CriterionSpec
 from mlflow_adk_eval.criteria.criterion import CaseRun
 from mlflow_adk_eval.criteria.judged_turns import (
     TRIVIAL,
@@ -63,3 +68,16 @@ def turns_without_reference(settings: JudgedSettings, case: EvalCase) -> tuple[i
     included = settings.include_intermediate_responses_in_final
     texts = [final_text(turn, include_intermediate=included) for turn in case.conversation or ()]
     return tuple(index for index, text in enumerate(texts) if not text.strip())
+
+
+SPECS = (
+    CriterionSpec(
+        name=NAME,
+        about="1 for each turn whose final response a judge finds valid beside the expected one, else 0",
+        kept="every vote with its explanation, the tally, the dissent",
+        settings=JudgedSettings,
+        needs=("reference", "expected_response"),
+        prompts=(NAME,),
+        make=FinalResponseMatch,
+    ),
+)

@@ -1,21 +1,41 @@
-"""``final_session_state``: whether the conversation left the session as the eval case says, which ADK defines and never reads."""
+"""``final_session_state``: whether the conversation left the session as the eval case says.
+
+ADK defines ``final_session_state`` in its eval cases and reads it nowhere; this criterion does. It compares the session's state after the last
+turn with it as JSON: ``SUBSET`` wants the expected keys with their values, at every level; ``EXACT`` wants no others besides. A case that
+expects no state is skipped, which leaves the evaluation undecided, unless ``only_where_expected`` leaves such cases out of the plan.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import BeforeValidator, Field
 from pydantic_core import to_jsonable_python
 
-from mlflow_adk_eval.config.eval_config import FinalStateSettings
+from mlflow_adk_eval.config.criteria import CriterionSettings, read_name
+from mlflow_adk_eval.config.spec import CriterionSpec
 from mlflow_adk_eval.criteria.criterion import CaseRun, whole_case
 from mlflow_adk_eval.criteria.text.alignment import Difference, differences
-from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.evalset.models import EvalCase, Json
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, Skipped
 
 _MAX_SHOWN = 20
 _NOTHING_EXPECTED = Skipped("the case expects no final_session_state; with only_where_expected such cases are left out of the plan")
+
+
+class FinalStateSettings(CriterionSettings):
+    """How the session's final state must match the expected one."""
+
+    match_type: Annotated[Literal["EXACT", "SUBSET"], BeforeValidator(read_name)] = Field(
+        default="SUBSET", description="``SUBSET``: the expected keys with their values must be there; ``EXACT``: and no others."
+    )
+    only_where_expected: bool = Field(default=False, description="whether rows that expect no state are left without a score on purpose.")
+
+    def applies_to(self, case: EvalCase) -> bool:
+        """Leave out a case that expects no state, if the settings say so."""
+        return bool(case.final_session_state) or not self.only_where_expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +83,16 @@ def _restricted(actual: Any, expected: Any) -> Any:
     if not isinstance(actual, dict) or not isinstance(expected, dict):
         return actual
     return {key: _restricted(value, expected[key]) for key, value in actual.items() if key in expected}
+
+
+SPECS = (
+    CriterionSpec(
+        name="final_session_state",
+        about="1 if the session ended in the expected state, else 0",
+        kept="which keys differ; ADK defines the field and reads it nowhere",
+        settings=FinalStateSettings,
+        scope="case",
+        needs=("session_state",),
+        make=FinalSessionState,
+    ),
+)

@@ -1,4 +1,9 @@
-"""``hallucinations_v1``: whether each sentence that the agent said is grounded in what the agent knew."""
+"""``hallucinations_v1``: whether each sentence that the agent said is grounded in what the agent knew.
+
+An answer is split into sentences by rules (`text.sentences`), and a judge gives each a verdict: ``supported``, ``not_applicable`` (it claims
+nothing), ``unsupported``, ``contradictory`` or ``disputed``. What the agent knew is its instructions, tools, grounding, earlier turns, the user's
+message and the results of tools. Kept beside the score are each sentence with its verdict, its votes and the excerpts that judges quoted.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from mlflow_adk_eval.config.criteria import HallucinationsSettings
+from pydantic import Field
+
+from mlflow_adk_eval.config.criteria import JudgedSettings
+from mlflow_adk_eval.config.spec import CriterionSpec
 from mlflow_adk_eval.criteria.criterion import CaseRun
 from mlflow_adk_eval.criteria.judged_turns import (
     TRIVIAL,
@@ -17,13 +25,8 @@ from mlflow_adk_eval.criteria.judged_turns import (
     tally,
     trivial,
 )
-from mlflow_adk_eval.criteria.steps import Step, steps
 from mlflow_adk_eval.criteria.text.sentences import sentences
-from mlflow_adk_eval.criteria.transcript import (
-    final_text,
-    knowledge,
-    steps_text,
-)
+from mlflow_adk_eval.criteria.transcript import Step, final_text, knowledge, steps, steps_text
 from mlflow_adk_eval.evalset import IntermediateData, Invocation
 from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
 from mlflow_adk_eval.judge.question import Item, Question
@@ -40,6 +43,12 @@ _REMARKS = {
 _MAX_ITEMS = 40
 """Models lose track of longer lists, so a long text takes several questions."""
 _MAX_NAMED = 5
+
+
+class HallucinationsSettings(JudgedSettings):
+    """Which of the agent's texts are judged."""
+
+    evaluate_intermediate_nl_responses: bool = Field(default=False, description="whether what the agent said on the way is judged, too.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,3 +159,15 @@ def _line(record: Mapping[str, Any]) -> str:
 
 def _flat(text: str) -> str:
     return " ".join(text.split())
+
+
+SPECS = (
+    CriterionSpec(
+        name=_NAME,
+        about="the share of an answer's sentences that are supported or claim nothing",
+        kept="each sentence with its label, votes and excerpts",
+        settings=HallucinationsSettings,
+        prompts=(_NAME,),
+        make=Hallucinations,
+    ),
+)

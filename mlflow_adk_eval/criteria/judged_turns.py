@@ -114,7 +114,7 @@ def _words(folded: str) -> str:
     return " ".join(kept.split())
 
 
-def foregone(run: CaseRun) -> Outcome | None:
+def predetermined(run: CaseRun) -> Outcome | None:
     """Return what decides a case as a whole without a judge; ``None`` where nothing does."""
     if run.error:
         return Errored(f"the agent did not finish: {run.error}")

@@ -5,29 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from mlflow_adk_eval.config.eval_config import (
-    EFFICIENCY,
-    Criteria,
-    CriterionSettings,
-    EvalConfig,
-    FinalStateSettings,
-    JudgedSettings,
-    PairwiseSettings,
-    RubricSettings,
-    VertexSettings,
-)
+from mlflow_adk_eval.config.criteria import CriterionSettings, JudgedSettings, RubricSettings, VertexSettings
+from mlflow_adk_eval.config.eval_config import Criteria, EvalConfig
+from mlflow_adk_eval.config.spec import CRITERIA, Need
 from mlflow_adk_eval.criteria.criterion import Criterion, Planned
 from mlflow_adk_eval.criteria.custom import CustomMetric, load_function
-from mlflow_adk_eval.criteria.rapid.criteria import RAPID_COMPUTED
-from mlflow_adk_eval.criteria.registry import JUDGED, REGISTRY, VERTEX
 from mlflow_adk_eval.criteria.rubrics import rubric_problem
 from mlflow_adk_eval.errors import ConfigError, Problem, UsageError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet
-from mlflow_adk_eval.judge.session import JudgeSession
 
-_NEED_REFERENCE = {"tool_trajectory_avg_score", "response_match_score", "final_response_match_v2", *RAPID_COMPUTED}
-_NEED_SCENARIO = {"per_turn_user_simulator_quality_v1"}
+if TYPE_CHECKING:
+    from mlflow_adk_eval.judge.session import JudgeSession
+
 _MAX_NAMED = 5
 
 Place = tuple[str, Criteria, list[EvalCase]]
@@ -64,7 +55,7 @@ def plan(config: EvalConfig, eval_set: EvalSet, judging: JudgeSession | None = N
         JudgeError: if a judge cannot be had.
     """
     refuse_duplicates(eval_set)
-    judges = judging or JudgeSession()
+    judges = judging or _judges()
     places = _places(config, eval_set)
     problems = [*_inapplicable(config, places), *_without_rubrics(places), *_without_case(config, eval_set)]
     if problems:
@@ -73,12 +64,17 @@ def plan(config: EvalConfig, eval_set: EvalSet, judging: JudgeSession | None = N
     by_case: dict[str, tuple[Planned, ...]] = {}
     for _, criteria, cases in places:
         planned = default if criteria is config.criteria else tuple(_planned(config, criteria, judges))
-        stateless = _without_state_criterion(planned, criteria)
         for case in cases:
-            chosen = planned if case.final_session_state else stateless
-            if chosen is not default:
-                by_case[case.eval_id] = chosen
-    return Plan(default, by_case, judged=judges.asked, pairwise=_pairwise(places))
+            left_out = criteria.keys() - config.planned(case).keys()
+            if left_out or planned is not default:
+                by_case[case.eval_id] = tuple(one for one in planned if one.name not in left_out)
+    return Plan(default, by_case, judged=judges.asked, pairwise=_pairwise(config, places))
+
+
+def _judges() -> JudgeSession:
+    from mlflow_adk_eval.judge.session import JudgeSession  # noqa: PLC0415 - reading a config loads this module, and asks no judge
+
+    return JudgeSession()
 
 
 def _places(config: EvalConfig, eval_set: EvalSet) -> list[Place]:
@@ -108,39 +104,43 @@ def _planned(config: EvalConfig, criteria: Criteria, judges: JudgeSession) -> It
             greater_is_better=config.greater_is_better(name),
             judged=isinstance(settings, JudgedSettings),
         )
-    for name in EFFICIENCY:
+    for name in CRITERIA.informative:
         if name not in criteria:
-            yield Planned(name=name, criterion=REGISTRY[name](None), threshold=None, greater_is_better=False)
+            spec = CRITERIA[name]
+            yield Planned(name=name, criterion=spec.make(None), threshold=None, greater_is_better=spec.greater_is_better)
 
 
 def _criterion(config: EvalConfig, name: str, settings: CriterionSettings, judges: JudgeSession) -> Criterion:
     custom = (config.custom_metrics or {}).get(name)
     if custom:
         return CustomMetric(name, load_function(name, custom), settings)
-    if isinstance(settings, VertexSettings) and settings.backend == "vertex":
-        return VERTEX[name](settings, judges.vertex())
-    if isinstance(settings, JudgedSettings):
-        return JUDGED[name](settings, judges.jury(settings))
-    return REGISTRY[name](settings)
+    spec = CRITERIA[name]
+    made: Criterion
+    if spec.by_service and isinstance(settings, VertexSettings) and settings.backend == "vertex":
+        made = spec.by_service(settings, judges.vertex())
+    elif isinstance(settings, JudgedSettings):
+        made = spec.make(settings, judges.jury(settings))
+    else:
+        made = spec.make(settings)
+    return made
 
 
-def _without_state_criterion(planned: tuple[Planned, ...], criteria: Criteria) -> tuple[Planned, ...]:
-    """Return what is planned for a case that expects no state: the same, unless the settings leave such cases out."""
-    left_out = {name for name, settings in criteria.items() if isinstance(settings, FinalStateSettings) and settings.only_where_expected}
-    return tuple(criterion for criterion in planned if criterion.name not in left_out) if left_out else planned
+def _needs(config: EvalConfig, name: str) -> tuple[Need, ...]:
+    """Return what a criterion cannot judge without; nothing for one of the user's own, which says nothing about that."""
+    return () if name in (config.custom_metrics or {}) else CRITERIA[name].needs
 
 
 def _inapplicable(config: EvalConfig, places: list[Place]) -> Iterator[Problem]:
     """Yield the criteria that need what some of their cases do not have."""
-    customs = set(config.custom_metrics or {})
     for at, criteria, cases in places:
         scenarios = [case.eval_id for case in cases if case.conversation is None]
         written = [case.eval_id for case in cases if case.conversation is not None]
         for name in criteria:
-            if name in _NEED_REFERENCE - customs and scenarios:
+            needs = _needs(config, name)
+            if "reference" in needs and scenarios:
                 wanted = f"one that needs none, since these cases are scenarios: {_few(scenarios)}"
                 yield Problem(f"{at}.{name}", "a criterion that needs a reference conversation", wanted)
-            if name in _NEED_SCENARIO - customs and written:
+            if "scenario" in needs and written:
                 wanted = f"one that needs none, since these cases are written conversations: {_few(written)}"
                 yield Problem(f"{at}.{name}", "a criterion that needs a conversation scenario", wanted)
 
@@ -156,9 +156,8 @@ def _without_rubrics(places: list[Place]) -> Iterator[Problem]:
                     yield Problem(f"{at}.{name}", f"{problem} in these cases: {affected}", "rubrics, here or in the eval set")
 
 
-def _pairwise(places: list[Place]) -> tuple[str, ...]:
-    found = (name for _, criteria, _ in places for name, settings in criteria.items() if isinstance(settings, PairwiseSettings))
-    return tuple(dict.fromkeys(found))
+def _pairwise(config: EvalConfig, places: list[Place]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for _, criteria, _ in places for name in criteria if "baseline" in _needs(config, name)))
 
 
 def _few(named: list[str]) -> str:

@@ -1,10 +1,16 @@
-"""``response_match_score``: ROUGE-1 between the agent's answer and the reference, in any script."""
+"""``response_match_score``: ROUGE-1 between the agent's answer and the reference, in any script.
+
+Both texts become words (`text.words`: stemmed where they are English, single characters where a script has no spaces), and the score is the
+F-measure of the words they share. It is bit for bit the score of ADK, which computes it with rouge-score and nltk; the stemmer here is our
+own, because importing nltk takes seconds.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mlflow_adk_eval.config.eval_config import CriterionSettings
+from mlflow_adk_eval.config.criteria import CriterionSettings
+from mlflow_adk_eval.config.spec import CriterionSpec
 from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs
 from mlflow_adk_eval.criteria.text.words import rouge_1, tokens
 from mlflow_adk_eval.evalset import Invocation
@@ -35,3 +41,14 @@ def _turn(actual: Invocation, expected: Invocation) -> Scored:
         f"ROUGE-1 precision {overlap.precision:.3f}, recall {overlap.recall:.3f}.{note}",
         {"precision": overlap.precision, "recall": overlap.recall},
     )
+
+
+SPECS = (
+    CriterionSpec(
+        name="response_match_score",
+        about="ROUGE-1 of each turn's final response beside the expected one",
+        kept="precision and recall",
+        needs=("reference", "expected_response"),
+        make=ResponseMatch,
+    ),
+)

@@ -1,25 +1,43 @@
-"""Which rubrics apply where: those of the criterion, and those of the case and of its turns that are of the criterion's type."""
+"""The criteria that judge by rubrics: final responses, the use of tools, and the way through a conversation.
+
+A rubric is a demand in words. Those of the criterion's settings apply to every case; those of a case or a turn apply if their ``type`` is the
+criterion's. A judge says of each rubric whether it holds (``yes``) or not (``no``), and the score is the share that holds. Kept beside the score
+are the verdict, the votes and the explanation of each rubric. The first half of this module finds the rubrics that apply, the second judges by
+them. A turn without a rubric has no cell; a case without any is refused when the evaluation is planned.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
+from typing import Any
 
 from mlflow_adk_eval.config.criteria import RubricSettings
+from mlflow_adk_eval.config.spec import CRITERIA, CriterionSpec, Need
+from mlflow_adk_eval.criteria.criterion import CaseRun, failed, missing_turns, whole_case
+from mlflow_adk_eval.criteria.judged_turns import TRIVIAL, Cell, combined, judged_turns, place, trivial, unfinished
+from mlflow_adk_eval.criteria.transcript import (
+    conversation_text,
+    final_text,
+    grounding_text,
+    instructions_text,
+    steps,
+    tool_steps_text,
+    tools_text,
+    user_text,
+)
 from mlflow_adk_eval.errors import did_you_mean, shown
 from mlflow_adk_eval.evalset import EvalCase, Invocation, Rubric
+from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
+from mlflow_adk_eval.judge.question import Item, Question
+from mlflow_adk_eval.judge.voting import CellKey, Finding, Jury
+from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored
 
 FINAL_RESPONSE = "rubric_based_final_response_quality_v1"
 TOOL_USE = "rubric_based_tool_use_quality_v1"
 TRAJECTORY = "rubric_based_multi_turn_trajectory_quality_v1"
-
-RUBRIC_TYPES: Mapping[str, str] = {
-    FINAL_RESPONSE: "FINAL_RESPONSE_QUALITY",
-    TOOL_USE: "TOOL_USE_QUALITY",
-    TRAJECTORY: "TRAJECTORY_QUALITY",
-}
-"""From a criterion to the type of the rubrics of cases and turns that it judges by."""
 
 Turns = Sequence[tuple[Invocation | None, Invocation | None]]
 """The turns of a conversation, as expected and as they were."""
@@ -63,11 +81,11 @@ def rubrics_of_conversation(name: str, settings: RubricSettings, case: EvalCase,
 
 def _of_case(name: str, settings: RubricSettings, case: EvalCase) -> Iterator[Rubric]:
     yield from settings.rubrics
-    yield from (rubric for rubric in case.rubrics or () if rubric.type == RUBRIC_TYPES[name])
+    yield from (rubric for rubric in case.rubrics or () if rubric.type == CRITERIA[name].rubric_type)
 
 
 def _of_turn(name: str, *sides: Invocation | None) -> Iterator[Rubric]:
-    yield from (rubric for side in sides if side for rubric in side.rubrics or () if rubric.type == RUBRIC_TYPES[name])
+    yield from (rubric for side in sides if side for rubric in side.rubrics or () if rubric.type == CRITERIA[name].rubric_type)
 
 
 def _united(rubrics: Iterable[Rubric]) -> RubricSet:
@@ -90,12 +108,12 @@ def rubric_problem(name: str, settings: RubricSettings, case: EvalCase) -> str:
     """
     turns = turns_of(case.conversation)
     found = [rubrics_of_conversation(name, settings, case, turns)]
-    if name != TRAJECTORY:
+    if CRITERIA[name].scope == "turn":
         found = [rubrics_of_turn(name, settings, case, *pair) for pair in turns] or found
     problems = dict.fromkeys(one.problem for one in found if one.problem)
     if problems or any(one.texts for one in found):
         return "; ".join(problems)
-    return f"no rubric (none in the config, and none of the type {RUBRIC_TYPES[name]} in the eval set)"
+    return f"no rubric (none in the config, and none of the type {CRITERIA[name].rubric_type} in the eval set)"
 
 
 def has_rubrics(name: str, settings: RubricSettings, case: EvalCase, index: int) -> bool:
@@ -104,19 +122,175 @@ def has_rubrics(name: str, settings: RubricSettings, case: EvalCase, index: int)
     return bool(rubrics_of_turn(name, settings, case, *expected).texts)
 
 
+def rubric_types() -> Mapping[str, str]:
+    """Return the type of the rubrics of cases and turns that each criterion judges by."""
+    return {name: spec.rubric_type for name, spec in CRITERIA.items() if spec.rubric_type}
+
+
 def unused_rubrics(criteria: Iterable[str], case: EvalCase) -> tuple[str, ...]:
     """Return a sentence for each rubric of a case or its turns that none of `criteria` judges by, because of its type."""
-    used = {RUBRIC_TYPES[name] for name in criteria if name in RUBRIC_TYPES}
+    types = rubric_types()
+    used = {types.get(name) for name in criteria}
     found = [("the case", rubric) for rubric in case.rubrics or ()]
     found += [(f"turn {number}", rubric) for number, turn in enumerate(case.conversation or (), 1) for rubric in turn.rubrics or ()]
-    return tuple(f"{case.eval_id}: {_unused(where, rubric)}" for where, rubric in found if rubric.type not in used)
+    return tuple(f"{case.eval_id}: {_unused(where, rubric)}" for where, rubric in found if rubric.type is None or rubric.type not in used)
 
 
 def _unused(where: str, rubric: Rubric) -> str:
-    what = f"the rubric {shown(rubric.rubric_id)} of {where} is not used:"
+    what, types = f"the rubric {shown(rubric.rubric_id)} of {where} is not used:", list(rubric_types().values())
     if rubric.type is None:
-        return f"{what} it has no type, which would be one of {', '.join(RUBRIC_TYPES.values())}"
-    if rubric.type in RUBRIC_TYPES.values():
+        return f"{what} it has no type, which would be one of {', '.join(types)}"
+    if rubric.type in types:
         return f"{what} no criterion of the config judges by rubrics of the type {rubric.type}"
-    hint = did_you_mean(rubric.type.upper().replace(" ", "_").replace("-", "_"), list(RUBRIC_TYPES.values()))
+    hint = did_you_mean(rubric.type.upper().replace(" ", "_").replace("-", "_"), types)
     return f"{what} no criterion judges by rubrics of the type {shown(rubric.type)}{f'. {hint}' if hint else ''}"
+
+
+_WORTH = {"yes": 1.0, "no": 0.0}
+_NO_RUBRIC = "no rubric applies to this case"
+_NO_CALLS = "(no tool was called)"
+
+
+@dataclass(frozen=True, slots=True)
+class FinalResponseQuality:
+    """The share of rubrics that each turn's final response satisfies; the case score is the mean of the turns.
+
+    Source: the documents of ADK's criteria. ADK's code takes the mean over all rubrics of all turns.
+    """
+
+    settings: RubricSettings
+    jury: Jury
+
+    async def __call__(self, run: CaseRun, /) -> Judged:
+        """Judge each turn on its own, all at the same time."""
+        return await _by_turn(run, partial(self._turn, run))
+
+    async def _turn(self, run: CaseRun, index: int) -> Cell | None:
+        turn, rubrics = run.actual[index], _rubrics(FINAL_RESPONSE, self.settings, run, index)
+        response, *reference = (
+            final_text(found, include_intermediate=self.settings.include_intermediate_responses_in_final)
+            for found in (turn, *(run.expected or ())[index : index + 1])
+        )
+        if rubrics.texts and not rubrics.problem and trivial(response, *reference):
+            return Cell(_refused(rubrics))
+        material = {
+            "developer_instructions": instructions_text(turn.app_details),
+            "tools": tools_text(turn.app_details),
+            "earlier_turns": conversation_text(run.actual[:index]),
+            "user_message": user_text(turn),
+            "tool_calls": tool_steps_text(turn) or _NO_CALLS,
+            "grounding_metadata": grounding_text(turn),
+            "response": response,
+        }
+        return await _decided(self.jury, place(run, index, FINAL_RESPONSE), material, rubrics)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUseQuality:
+    """The share of rubrics that each turn's use of tools satisfies, whatever was answered; the case score is the mean of the turns.
+
+    Source: the documents of ADK's criteria. ADK's code takes the mean over all rubrics of all turns.
+    """
+
+    settings: RubricSettings
+    jury: Jury
+
+    async def __call__(self, run: CaseRun, /) -> Judged:
+        """Judge each turn on its own, all at the same time."""
+        return await _by_turn(run, partial(self._turn, run))
+
+    async def _turn(self, run: CaseRun, index: int) -> Cell | None:
+        turn = run.actual[index]
+        material = {
+            "tools": tools_text(turn.app_details),
+            "earlier_turns": conversation_text(run.actual[:index]),
+            "user_message": user_text(turn),
+            "tool_calls": tool_steps_text(turn) or _NO_CALLS,
+        }
+        return await _decided(self.jury, place(run, index, TOOL_USE), material, _rubrics(TOOL_USE, self.settings, run, index))
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryQuality:
+    """The share of rubrics that the whole conversation satisfies; one score per case.
+
+    Source: the documents of ADK's criteria. ADK's code leaves out the rubrics of all turns but the last.
+    """
+
+    settings: RubricSettings
+    jury: Jury
+
+    async def __call__(self, run: CaseRun, /) -> Judged:
+        """Judge the conversation as a whole."""
+        cell = await self._conversation(run)
+        return whole_case(run, cell.outcome, cell.votes)
+
+    async def _conversation(self, run: CaseRun) -> Cell:
+        turns = run.actual
+        error = next(iter(missing_turns(run)), None) or unfinished(run, len(turns) - 1)
+        if error or not turns:
+            return Cell(error or Errored("there is no actual invocation"))
+        rubrics = rubrics_of_conversation(TRAJECTORY, self.settings, run.case, turns_of(run.expected, turns))
+        if rubrics.texts and not rubrics.problem and _idle(turns):
+            return Cell(_refused(rubrics))
+        material = {
+            "developer_instructions": instructions_text(*(turn.app_details for turn in turns)),
+            "tools": tools_text(*(turn.app_details for turn in turns)),
+            "conversation": conversation_text(turns),
+        }
+        decided = await _decided(self.jury, place(run, run.turns - 1, TRAJECTORY), material, rubrics)
+        return decided or Cell(Errored(_NO_RUBRIC))
+
+
+def _idle(turns: Sequence[Invocation]) -> bool:
+    """Whether the agent neither did nor said anything in a whole conversation."""
+    return all(trivial(final_text(turn)) and not steps(turn) for turn in turns)
+
+
+async def _by_turn(run: CaseRun, judge: Callable[[int], Awaitable[Cell | None]]) -> Judged:
+    """Judge each turn that has rubrics; it is an error if none has."""
+    judged = await judged_turns(run, judge)
+    return judged if any(judged.per_invocation) else failed(run, _NO_RUBRIC)
+
+
+def _rubrics(name: str, settings: RubricSettings, run: CaseRun, index: int) -> RubricSet:
+    expected, actual = turns_of(run.expected, run.actual)[index]
+    return rubrics_of_turn(name, settings, run.case, expected, actual)
+
+
+async def _decided(jury: Jury, where: CellKey, material: Mapping[str, str], rubrics: RubricSet) -> Cell | None:
+    """Return the verdict by all rubrics; ``None`` where there is none to judge by."""
+    if rubrics.problem:
+        return Cell(Errored(rubrics.problem))
+    if not rubrics.texts:
+        return None
+    items = tuple(Item(id=rubric_id, text=text) for rubric_id, text in rubrics.texts.items())
+    ballot = await jury.decide(Question(prompt=load_prompt(where.criterion), blocks=blocks_of(material), items=items, worth=_WORTH), where)
+    return Cell(combined(ballot.findings, "rubric"), ballot.votes)
+
+
+def _refused(rubrics: RubricSet) -> Outcome:
+    """Return the outcome of an answer that satisfies no rubric, because it says nothing."""
+    nothing = Scored(0.0, TRIVIAL)
+    return combined([Finding(item=Item(id=key, text=text), outcome=nothing, label="no") for key, text in rubrics.texts.items()], "rubric")
+
+
+def _spec(name: str, rubric_type: str, about: str, make: Callable[..., Any], needs: tuple[Need, ...] = ("rubrics",)) -> CriterionSpec:
+    return CriterionSpec(
+        name=name,
+        about=f"the share of rubrics that {about} satisfies",
+        kept="a verdict, votes and explanations for each rubric",
+        settings=RubricSettings,
+        scope="case" if name == TRAJECTORY else "turn",
+        needs=needs,
+        rubric_type=rubric_type,
+        prompts=(name,),
+        make=make,
+    )
+
+
+SPECS = (
+    _spec(FINAL_RESPONSE, "FINAL_RESPONSE_QUALITY", "each turn's final response", FinalResponseQuality),
+    _spec(TOOL_USE, "TOOL_USE_QUALITY", "each turn's use of tools", ToolUseQuality, ("rubrics", "calls")),
+    _spec(TRAJECTORY, "TRAJECTORY_QUALITY", "the whole conversation", TrajectoryQuality),
+)

@@ -1,4 +1,9 @@
-"""``tool_trajectory_avg_score``: whether the agent called the expected tools, and which call is to blame."""
+"""``tool_trajectory_avg_score``: whether the agent called the expected tools, and which call is to blame.
+
+The calls of a turn are compared with those of its reference by `text.alignment`: ``EXACT`` wants the same calls in the same order, ``IN_ORDER``
+allows others between them, ``ANY_ORDER`` allows any order. Arguments are compared as JSON values, unless ``ignore_args`` compares names only.
+A mismatch is explained by the cheapest alignment of both sides, so that its rationale names single calls and arguments.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +12,36 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
+from typing import Annotated, Any
 
-from mlflow_adk_eval.config.eval_config import ToolTrajectorySettings
+from pydantic import BeforeValidator, Field
+
+from mlflow_adk_eval.config.criteria import CriterionSettings, read_name
+from mlflow_adk_eval.config.spec import CriterionSpec
 from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs
-from mlflow_adk_eval.criteria.text.alignment import Step, align, differences, trajectory_matches
+from mlflow_adk_eval.criteria.text.alignment import MATCH_TYPES, MatchType, Step, align, differences, trajectory_matches
 from mlflow_adk_eval.evalset import FunctionCall, Invocation
 from mlflow_adk_eval.redact import cut
 from mlflow_adk_eval.results.outcomes import Judged, Scored
 
 _MAX_SHOWN = 20
 _MAX_ARGS = 200
+
+
+def _match_type(value: Any) -> Any:
+    """Read a match type as ADK does: its number, or its name."""
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(MATCH_TYPES):
+        return MATCH_TYPES[value]
+    return read_name(value)
+
+
+class ToolTrajectorySettings(CriterionSettings):
+    """How tool calls must match the expected ones."""
+
+    match_type: Annotated[MatchType, BeforeValidator(_match_type)] = Field(
+        default="EXACT", description="how strictly what happened must match what is expected."
+    )
+    ignore_args: bool = Field(default=False, description="whether the arguments of tool calls may differ.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +111,15 @@ def _lines(step: Step, *, extra_allowed: bool) -> Iterator[str]:
 
 def _call(call: FunctionCall) -> str:
     return f"{call.name}({cut(json.dumps(call.args or {}, ensure_ascii=False, default=str), _MAX_ARGS)})"
+
+
+SPECS = (
+    CriterionSpec(
+        name="tool_trajectory_avg_score",
+        about="1 for each turn whose tool calls match the expected ones, else 0",
+        kept="which call is missing, unexpected, or has which other argument",
+        settings=ToolTrajectorySettings,
+        needs=("reference", "expected_calls", "calls"),
+        make=ToolTrajectory,
+    ),
+)

@@ -1,11 +1,19 @@
-"""``per_turn_user_simulator_quality_v1``: whether the simulated user kept to its scenario."""
+"""``per_turn_user_simulator_quality_v1``: whether the simulated user kept to its scenario.
+
+It judges the user and not the agent: an evaluation whose simulated user strays from its plan says little about the agent. It needs a case with
+a conversation scenario. The first message is compared with the starting prompt, without a judge; a judge decides on every other message, and
+on whether the user ended the conversation where it should have. Kept beside the score is every vote.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
 
-from mlflow_adk_eval.config.criteria import UserSimulatorSettings
+from pydantic import Field
+
+from mlflow_adk_eval.config.criteria import JudgedSettings
+from mlflow_adk_eval.config.spec import CriterionSpec
 from mlflow_adk_eval.criteria.criterion import CaseRun
 from mlflow_adk_eval.criteria.judged_turns import Cell, asked, judged_turns, place
 from mlflow_adk_eval.criteria.personas import persona_text
@@ -22,6 +30,12 @@ _STOP = "per_turn_user_simulator_stop"
 _WORTH = {"valid": 1.0, "invalid": 0.0}
 _WRITTEN = Skipped("the case has no conversation scenario: the user's messages were written, not simulated")
 _AS_PLANNED = Scored(1.0, "The user began with the starting prompt.")
+
+
+class UserSimulatorSettings(JudgedSettings):
+    """How the simulated user speaks."""
+
+    stop_signal: str = Field(default="</finished>", description="how the simulated user says that it is done.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +117,17 @@ def _worse(message: Outcome, end: Outcome) -> Outcome:
             return Errored(f"{also}the end of the conversation: {error}")
         case _:
             return message
+
+
+SPECS = (
+    CriterionSpec(
+        name=_NAME,
+        about="1 for each turn whose user message follows from the scenario, else 0",
+        kept="every vote, also on where the conversation ended",
+        settings=UserSimulatorSettings,
+        needs=("scenario",),
+        prompts=(_NAME, _STOP),
+        judged_from_turn=1,
+        make=UserSimulatorQuality,
+    ),
+)

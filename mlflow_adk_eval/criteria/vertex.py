@@ -1,35 +1,115 @@
-"""The criteria that Vertex AI's evaluation service decides."""
+"""The criteria that ADK has Vertex AI's evaluation service decide: safety, coherence, and three about whole conversations.
+
+Each can be decided in two ways, as the setting ``backend`` says. With ``vertex``, ADK's way and the default, the service is asked; it takes a
+project and credentials, and its own explanation and its verdicts on single properties are kept beside the score. With ``judge``, a model of
+the config is asked with our prompts, as for every other judged criterion, and each vote is kept. The two ways need not agree to the digit.
+
+An answer that says nothing gets the worst score without a call, and so does a conversation without any answer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from mlflow_adk_eval.config.criteria import VertexSettings
-from mlflow_adk_eval.config.rapid import RatingSettings, TextRatingSettings
-from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS, RapidMetric
-from mlflow_adk_eval.criteria.criterion import CaseRun, Criterion, whole_case
+from mlflow_adk_eval.config.spec import CriterionSpec, Need
+from mlflow_adk_eval.criteria.criterion import CaseRun, whole_case
 from mlflow_adk_eval.criteria.judged_turns import (
     TRIVIAL,
     Cell,
-    foregone,
+    asked,
+    combined,
     judged_turns,
     place,
+    predetermined,
+    single,
     trivial,
 )
-from mlflow_adk_eval.criteria.rapid.criteria import RapidRating
-from mlflow_adk_eval.criteria.rapid.messages import Rated
-from mlflow_adk_eval.criteria.rapid.ratings import Judgement
-from mlflow_adk_eval.criteria.transcript import final_text, user_text
+from mlflow_adk_eval.criteria.transcript import conversation_text, dialogue_text, final_text, instructions_text, tools_text, user_text
 from mlflow_adk_eval.criteria.vertex_instance import conversation, exchange
 from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.judge.prompt import Block, Prompt, blocks_of, load_prompt
 from mlflow_adk_eval.judge.providers.vertex import COHERENCE, VertexService
 from mlflow_adk_eval.judge.providers.vertex_reply import Result, RubricVerdict
-from mlflow_adk_eval.judge.voting import CellKey
+from mlflow_adk_eval.judge.question import Item, Question
+from mlflow_adk_eval.judge.voting import CellKey, Jury
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, Vote
+
+_SHARE = (0.0, 1.0)
+_SAFE: Mapping[str, float] = {"unsafe": 0.0, "safe": 1.0}
+_GRADES: Mapping[str, float] = {str(grade): float(grade) for grade in range(1, 6)}
+_YES: Mapping[str, float] = {"no": 0.0, "yes": 1.0}
+_PROPERTY = re.compile(r"^- item_\d+ `(\w+)`: (.+)$", re.MULTILINE)
+"""How a prompt lists what is judged besides one thing."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnGrade:
+    """The judge's grade of each turn's answer; the case score is the mean. An answer that says nothing gets the worst one."""
+
+    name: str
+    worth: Mapping[str, float]
+    """The grades."""
+    settings: VertexSettings
+    jury: Jury
+
+    async def __call__(self, run: CaseRun, /) -> Judged:
+        """Judge each turn on its own."""
+        return await judged_turns(run, partial(self._turn, run))
+
+    async def _turn(self, run: CaseRun, index: int) -> Cell:
+        turn = run.actual[index]
+        if trivial(final_text(turn)):
+            worst = min(self.worth, key=self.worth.__getitem__)
+            return Cell(Scored(self.worth[worst], TRIVIAL, {"verdict": worst}))
+        texts = {
+            "earlier_turns": dialogue_text(run.actual[:index]),
+            "user_message": user_text(turn),
+            "response": final_text(turn),
+        }
+        question = Question(prompt=load_prompt(self.name), blocks=blocks_of(texts), worth=self.worth)
+        return await asked(self.jury, question, place(run, index, self.name))
+
+
+@dataclass(frozen=True, slots=True)
+class CaseGrade:
+    """The judge's grade of a conversation as a whole: the share of the properties in the prompt that it has; one score per case.
+
+    A conversation in which the agent gave no answer at all scores 0.
+    """
+
+    name: str
+    settings: VertexSettings
+    jury: Jury
+
+    async def __call__(self, run: CaseRun, /) -> Judged:
+        """Judge the case as a whole."""
+        if obstacle := predetermined(run):
+            return whole_case(run, obstacle)
+        prompt = load_prompt(self.name)
+        properties = _properties(prompt)
+        items = tuple(replace(found, text=None) for found in properties) or (Item(),)
+        question = Question(prompt=prompt, blocks=_conversation_blocks(run.actual), items=items, worth=_YES)
+        ballot = await self.jury.decide(question, place(run, len(run.actual) - 1, self.name))
+        named = [replace(finding, item=found) for finding, found in zip(ballot.findings, properties, strict=False)]
+        outcome = combined(named, "property") if named else single(ballot.findings[0])
+        return whole_case(run, outcome, ballot.votes)
+
+
+def _properties(prompt: Prompt) -> list[Item]:
+    """Return what a prompt asks about, in the order of its list; nothing where it asks about the one thing."""
+    return [Item(name, text) for name, text in _PROPERTY.findall(prompt.text)]
+
+
+def _conversation_blocks(turns: Sequence[Invocation]) -> tuple[Block, ...]:
+    apps = [turn.app_details for turn in turns]
+    return blocks_of(
+        {"developer_instructions": instructions_text(*apps), "tools": tools_text(*apps), "conversation": conversation_text(turns)}
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +121,7 @@ class VertexTurns:
     """What the service calls it."""
     instance: Callable[[str, str], Json]
     """From what the user and the agent said to what the service wants."""
+    bounds: tuple[float, float]
     settings: VertexSettings
     service: VertexService
 
@@ -49,38 +130,12 @@ class VertexTurns:
         return await judged_turns(run, partial(self._turn, run))
 
     async def _turn(self, run: CaseRun, index: int) -> Cell:
-        turn, bounds = run.actual[index], self.settings.bounds
-        said = self._said(turn)
-        if trivial(said):
-            return Cell(Scored(bounds[0], TRIVIAL))
-        result = await self.service.evaluate(self.metric, self.instance(user_text(turn), said), bounds)
-        return Cell(_outcome(result), tuple(_votes(result, self.metric, place(run, index, self.name))))
-
-    def _said(self, turn: Invocation) -> str:
-        return final_text(turn, include_intermediate=self.settings.include_intermediate_responses_in_final)
-
-
-def safety(settings: VertexSettings, service: VertexService) -> VertexTurns:
-    """Return ``safety_v1``: 1 for an answer that violates none of the service's policies, else 0."""
-    return VertexTurns("safety_v1", "safety_v1", exchange, settings, service)
-
-
-def coherence(settings: VertexSettings, service: VertexService) -> VertexTurns:
-    """Return ``response_evaluation_score``: from 1 to 5, how coherent an answer is in itself."""
-    return VertexTurns("response_evaluation_score", COHERENCE, lambda _user, agent: {"prediction": agent}, settings, service)
-
-
-def rapid_rating(metric: RapidMetric, settings: RatingSettings, service: VertexService) -> RapidRating:
-    """Return the service's rating of each turn by a metric of the Rapid Eval API."""
-    shown = isinstance(settings, TextRatingSettings) and settings.use_reference
-    spec = {"use_reference": True} if shown and "use_reference" in metric.spec else {}
-
-    async def rate(instance: Mapping[str, str], at: CellKey) -> Judgement:
-        result = await service.evaluate(metric.name, dict(instance), metric.bounds, spec)
-        rated = Rated(score=result.score, explanation=result.explanation, confidence=result.confidence)
-        return Judgement(rated=rated, error=result.error, votes=tuple(_votes(result, metric.name, at)))
-
-    return RapidRating(metric, settings, rate)
+        turn = run.actual[index]
+        response = final_text(turn, include_intermediate=self.settings.include_intermediate_responses_in_final)
+        if trivial(response):
+            return Cell(Scored(self.bounds[0], TRIVIAL))
+        result = await self.service.evaluate(self.metric, self.instance(user_text(turn), response), self.bounds)
+        return Cell(_outcome(result), votes_of(result, self.metric, place(run, index, self.name)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,23 +151,11 @@ class VertexCase:
 
     async def __call__(self, run: CaseRun, /) -> Judged:
         """Judge the case as a whole."""
-        if obstacle := foregone(run):
+        if obstacle := predetermined(run):
             return whole_case(run, obstacle)
-        result = await self.service.evaluate(self.name, conversation(run.actual), self.settings.bounds)
-        votes = tuple(_votes(result, self.name, place(run, run.turns - 1, self.name)))
+        result = await self.service.evaluate(self.name, conversation(run.actual), _SHARE)
+        votes = votes_of(result, self.name, place(run, run.turns - 1, self.name))
         return whole_case(run, _outcome(result), votes)
-
-
-VERTEX: Mapping[str, Callable[[Any, VertexService], Criterion]] = {
-    "safety_v1": safety,
-    "response_evaluation_score": coherence,
-    **{
-        name: partial(VertexCase, name)
-        for name in ("multi_turn_task_success_v1", "multi_turn_trajectory_quality_v1", "multi_turn_tool_use_quality_v1")
-    },
-    **{metric.criterion: partial(rapid_rating, metric) for metric in RAPID_METRICS.values() if metric.kind == "judged"},
-}
-"""From a name to what makes the criterion of its settings and the service."""
 
 
 def _outcome(result: Result) -> Outcome:
@@ -125,8 +168,8 @@ def _outcome(result: Result) -> Outcome:
     return Scored(result.score, "\n".join(filter(None, lines)), details)
 
 
-def _votes(result: Result, metric: str, at: CellKey) -> Iterator[Vote]:
-    """Yield a vote for each property that the service looked for; one on the whole where there are none, or no score."""
+def votes_of(result: Result, metric: str, at: CellKey) -> tuple[Vote, ...]:
+    """Return a vote for each property that the service looked for; one on the whole where there are none, or no score."""
     vote = Vote(
         eval_id=at.eval_id,
         run_index=at.run_index,
@@ -144,11 +187,11 @@ def _votes(result: Result, metric: str, at: CellKey) -> Iterator[Vote]:
         raw=result.raw,
         reused=result.reused,
     )
-    if result.error or not result.verdicts:
-        yield vote
-    for verdict in result.verdicts:
-        word, explanation = _word(verdict), _explained(verdict, "\n")
-        yield replace(vote, rubric_id=verdict.rubric_id, verdict=word, explanation=explanation, error="", raw="")
+    named = [
+        replace(vote, rubric_id=one.rubric_id, verdict=_word(one), explanation=_explained(one, "\n"), error="", raw="")
+        for one in result.verdicts
+    ]
+    return (vote, *named) if result.error or not named else tuple(named)
 
 
 def _word(verdict: RubricVerdict) -> str:
@@ -167,3 +210,50 @@ def _details(verdict: RubricVerdict) -> Json:
         "score": float(verdict.met),
         "rationale": verdict.reasoning,
     }
+
+
+Instance = Callable[[str, str], Json]
+
+
+def _turn_spec(name: str, about: str, worth: Mapping[str, float], metric: str, instance: Instance) -> CriterionSpec:
+    bounds = (min(worth.values()), max(worth.values()))
+    return CriterionSpec(
+        name=name,
+        about=about,
+        kept="the service's explanation, or every vote with its explanation",
+        settings=VertexSettings,
+        bounds=bounds,
+        prompts=(name,),
+        make=partial(TurnGrade, name, worth),
+        by_service=partial(VertexTurns, name, metric, instance, bounds),
+    )
+
+
+def _case_spec(name: str, about: str, needs: tuple[Need, ...] = ()) -> CriterionSpec:
+    return CriterionSpec(
+        name=name,
+        about=about,
+        kept="the service's explanation and its verdict on each rubric, or every vote with its explanation",
+        settings=VertexSettings,
+        bounds=_SHARE,
+        scope="case",
+        needs=needs,
+        prompts=(name,),
+        make=partial(CaseGrade, name),
+        by_service=partial(VertexCase, name),
+    )
+
+
+SPECS = (
+    _turn_spec("safety_v1", "1 for each answer that is safe, else 0", _SAFE, "safety_v1", exchange),
+    _turn_spec(
+        "response_evaluation_score",
+        "how coherent each answer is in itself, from 1 to 5",
+        _GRADES,
+        COHERENCE,
+        lambda _user, agent: {"prediction": agent},
+    ),
+    _case_spec("multi_turn_task_success_v1", "whether the conversation reached what the user wanted"),
+    _case_spec("multi_turn_trajectory_quality_v1", "how well the agent went about the conversation", ("calls",)),
+    _case_spec("multi_turn_tool_use_quality_v1", "how well the agent used its tools in the conversation", ("calls",)),
+)

@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from mlflow_adk_eval.criteria.steps import Step, steps
-from mlflow_adk_eval.criteria.transcript import json_text
+from mlflow_adk_eval.criteria.transcript import Step, json_text, steps
 from mlflow_adk_eval.evalset import Content, IntermediateData, Invocation, Part
 from mlflow_adk_eval.evalset.models import Json
 

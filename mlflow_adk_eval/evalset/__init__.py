@@ -1,4 +1,9 @@
-"""What is evaluated: ADK's file formats as light models of our own."""
+"""What is evaluated: ADK's file formats as light models of our own.
+
+`models` has the data (`EvalSet`, `EvalCase`, `Invocation` and so on); `files` reads eval sets of every generation and writes today's;
+`result` reads and writes ADK's result files; `conversation` has recordings, this package's own format. All of them parse by `parse`, which
+names every problem by its JSON path with the help of `schema`. `digest` says whether two eval sets demand the same.
+"""
 
 from mlflow_adk_eval.evalset.digest import eval_set_digest
 from mlflow_adk_eval.evalset.files import (

@@ -1,4 +1,11 @@
-"""Eval sets as files: reading any generation, selecting cases, folders of tests, writing what ADK reads."""
+"""Eval sets as files: reading any generation, selecting cases, folders of tests, writing what ADK reads.
+
+Three formats are read. Today's is an object with ``eval_cases``, in snake_case or camelCase. From before ADK's data had a schema there are
+two legacy lists: one of *cases* (``name``, ``data``, ``initial_session``), and one of *turns* (``query``, ``reference``,
+``expected_tool_use`` …), which is one case. They are read into today's models; ids are derived from the file, not drawn anew at each
+load as ADK does, so that the same file is the same set tomorrow. Written is today's format only. Recordings are in `conversation`, ADK's
+result files in `result`.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +16,63 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 from pydantic.alias_generators import to_snake
 from pydantic_core import PydanticSerializationError
 
 from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError, did_you_mean, shown
-from mlflow_adk_eval.evalset.legacy import SESSION, InitialSession, convert
-from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, Model
+from mlflow_adk_eval.evalset.models import (
+    Content,
+    EvalCase,
+    EvalSet,
+    FunctionCall,
+    IntermediateData,
+    Invocation,
+    Json,
+    Model,
+    Part,
+    SessionInput,
+)
 from mlflow_adk_eval.evalset.parse import decode, parse, read_text
 
+
+class _ToolUse(Model):
+    tool_name: str
+    tool_input: Json | None
+    mock_tool_output: Any = None
+
+
+class _AgentResponse(Model):
+    author: str
+    text: str
+
+
+class _Turn(Model):
+    """One turn of a legacy file."""
+
+    query: str
+    reference: str = ""
+    expected_tool_use: tuple[_ToolUse, ...] = ()
+    expected_intermediate_agent_responses: tuple[_AgentResponse, ...] = ()
+
+
+class InitialSession(Model):
+    """The session of a legacy case, or of a separate initial-session file."""
+
+    state: Json = Field(default_factory=dict)
+    app_name: str = ""
+    user_id: str = ""
+
+
+class _LegacyCase(Model):
+    name: str
+    data: tuple[_Turn, ...]
+    initial_session: InitialSession | None = None
+
+
+_LEGACY_CASES = TypeAdapter(tuple[_LegacyCase, ...])
+_LEGACY_TURNS = TypeAdapter(tuple[_Turn, ...])
+_SESSION = TypeAdapter(InitialSession)
 _EVAL_SET = TypeAdapter(EvalSet)
 _SUFFIXES = (".evalset.json", ".test.json", ".json")
 _SHAPES = "an eval set (an object with eval_set_id and eval_cases), or a legacy list of cases or of turns"
@@ -54,7 +109,7 @@ def parse_eval_set(text: bytes, source: str, *, stem: str, session: InitialSessi
     value = decode(text, source)
     if not isinstance(value, list):
         raise EvalSetError(source, [Problem("$", shown(value), _SHAPES)])
-    eval_set = convert(value, source, stem=stem, session=session)
+    eval_set = _converted(value, source, stem=stem, session=session)
     _refuse_duplicates(eval_set.eval_cases, source, "$[{}].name")
     return eval_set
 
@@ -74,8 +129,37 @@ def _current(text: bytes, source: str, session: InitialSession | None) -> EvalSe
     return eval_set
 
 
+def _converted(value: list[Any], source: str, *, stem: str, session: InitialSession | None) -> EvalSet:
+    """Return a legacy list as an eval set named `stem`."""
+    if value and isinstance(value[0], dict) and "data" not in value[0] and "name" not in value[0]:
+        cases = [_case(stem, parse(_LEGACY_TURNS, value, source), session)]
+    else:
+        cases = [_case(case.name, case.data, case.initial_session or session) for case in parse(_LEGACY_CASES, value, source)]
+    return EvalSet(eval_set_id=stem, name=stem, eval_cases=tuple(cases))
+
+
+def _case(eval_id: str, turns: tuple[_Turn, ...], session: InitialSession | None) -> EvalCase:
+    given: Json = {}
+    if session is not None and session.model_fields_set:
+        given["session_input"] = SessionInput(app_name=session.app_name, user_id=session.user_id, state=session.state)
+    return EvalCase(eval_id=eval_id, conversation=tuple(map(_invocation, turns)), **given)
+
+
+def _invocation(turn: _Turn) -> Invocation:
+    return Invocation(
+        user_content=Content(role="user", parts=(Part(text=turn.query),)),
+        final_response=Content(role="model", parts=(Part(text=turn.reference),)),
+        intermediate_data=IntermediateData(
+            tool_uses=tuple(FunctionCall(name=use.tool_name, args=use.tool_input) for use in turn.expected_tool_use),
+            intermediate_responses=tuple(
+                (response.author, (Part(text=response.text),)) for response in turn.expected_intermediate_agent_responses
+            ),
+        ),
+    )
+
+
 def _session(path: str | Path | None) -> InitialSession | None:
-    return None if path is None else parse(SESSION, read_text(Path(path)), str(path))
+    return None if path is None else parse(_SESSION, read_text(Path(path)), str(path))
 
 
 def _refuse_duplicates(cases: Iterable[EvalCase], source: str, place: str) -> None:

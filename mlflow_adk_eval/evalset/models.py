@@ -179,8 +179,8 @@ class Invocation(Model):
     @property
     def errors(self) -> list[str]:
         """Why models said nothing in this turn, in order."""
-        told = [(event.error_code, event.error_message) for event in self.events]
-        return [": ".join(dict.fromkeys(filter(None, pair))) for pair in told if any(pair)]
+        reasons = [(event.error_code, event.error_message) for event in self.events]
+        return [": ".join(dict.fromkeys(filter(None, pair))) for pair in reasons if any(pair)]
 
     @property
     def tool_calls(self) -> list[FunctionCall]:

@@ -1,4 +1,8 @@
-"""From JSON text to models, with every problem named by its JSON path."""
+"""From JSON text to models, with every problem named by its JSON path.
+
+`parse` validates with pydantic in one go, which is fast where nothing is unknown. Only where that fails does it decode the JSON, look for
+misspelt keys (`schema.unknown_keys`), and turn pydantic's findings into `Problem` objects with paths of the JSON (`problems_of`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""ADK's result files: what an agent did in an evaluation, and what ADK's metrics made of it."""
+"""ADK's result files: what an agent did in an evaluation, and what ADK's metrics made of it.
+
+`load_result` reads files of ADK and of this package; `dumps_result` writes what ``adk web`` lists. What ADK's format has no place for, such
+as why a conversation ended, is beside each case as ``adk_eval``, a field that ADK ignores.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
+from mlflow_adk_eval.evalset.conversation import ConversationOutcome
 from mlflow_adk_eval.evalset.models import Invocation, Json, Model
 from mlflow_adk_eval.evalset.parse import decode, parse, read_text
-from mlflow_adk_eval.evalset.recording import RecordedCourse
 
 PASSED, FAILED, NOT_EVALUATED, INFORMATIONAL = 1, 2, 3, 4
 """ADK's statuses, which are bare integers in its files."""
@@ -51,7 +55,7 @@ class EvalCaseResult(Model):
     session_id: str = ""
     session_details: Json | None = None
     user_id: str | None = None
-    adk_eval: RecordedCourse | None = None
+    adk_eval: ConversationOutcome | None = None
     """What ADK's format has no place for, in results of this package; ADK ignores it."""
 
     @property

@@ -1,4 +1,8 @@
-"""Which model owns a place in a JSON value, read off the models' own annotations."""
+"""Which model owns a place in a JSON value, read off the models' own annotations.
+
+Used where parsing failed: `place` turns a location that pydantic reports into steps of the JSON, without the names of union members;
+`unknown_keys` finds keys that no field takes, and the field that each was likely meant to be.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Deciding on a run in MLflow, setting an alias in the model registry, and checking later that it was rightly set."""
+"""The gate's public functions: decide on a run, set an alias, check later that it was rightly set, and take it back.
+
+Each of them reads its arguments, so that mistakes are found before MLflow is asked, opens the store (`store_at`) and leaves the work to
+one function: `decide`, `promote_in`, `verify_in`, `audit_in`, `AliasRollback`. The package's docstring says how a decision flows through them.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.gating.baseline.baseline import Reevaluate
-from mlflow_adk_eval.gating.baseline.find import Search, overridden
-from mlflow_adk_eval.gating.evidence.integrity import Evidence, agent_problems
-from mlflow_adk_eval.gating.mlflow_store import MlflowStore, reaching_mlflow
+from mlflow_adk_eval.gating.baseline.comparable import Reevaluate
+from mlflow_adk_eval.gating.baseline.search import BaselineSearch, overridden
+from mlflow_adk_eval.gating.evidence.examine import ExaminedRun, examine
+from mlflow_adk_eval.gating.evidence.integrity import agent_problems
+from mlflow_adk_eval.gating.mlflow_store import store_at
 from mlflow_adk_eval.gating.policy.load import load_policy
+from mlflow_adk_eval.gating.promotion.aliases import AliasAudit, AliasRollback, RollbackResult, audit_in
 from mlflow_adk_eval.gating.promotion.promote import promote_in
-from mlflow_adk_eval.gating.promotion.record import (
-    Target,
-    check_alias,
-    check_version,
-    doubted,
-    signed,
-)
+from mlflow_adk_eval.gating.promotion.record import Target, check_alias, check_version, stamped, with_problems
 from mlflow_adk_eval.gating.promotion.signing import load_signer, load_verifier
 from mlflow_adk_eval.gating.promotion.verify import verify_in
 from mlflow_adk_eval.gating.rules.decide import decide
 from mlflow_adk_eval.results.decision import Decision, GateFailed
 from mlflow_adk_eval.results.report import Report
-
-__all__ = ["MlflowStore", "decided", "gate", "promote", "reaching_mlflow", "run_id_of", "verify"]
 
 
 def gate(  # noqa: PLR0913 - which run, compared with what, in which store
@@ -40,7 +38,7 @@ def gate(  # noqa: PLR0913 - which run, compared with what, in which store
     tracking_uri: str | None = None,
     registry_uri: str | None = None,
 ) -> Decision:
-    """Return whether a run's evidence allows a promotion. Nothing is written, unless the baseline has to be evaluated anew.
+    """Return whether a run's evidence allows a promotion. Nothing is written, unless the baseline has to be evaluated again.
 
     Args:
         run: the id of the run, or the report that was logged as one.
@@ -49,7 +47,7 @@ def gate(  # noqa: PLR0913 - which run, compared with what, in which store
         baseline: what the run is compared with, instead of the policy's baseline: ``runs:/<id>``, ``models:/<name>@<alias>`` or
             ``models:/<name>/<version>``.
         model: the registered model of the policy's baseline, where the policy names only an alias or a version.
-        reevaluate: evaluates the baseline anew where its runs are about other cases, judges or criteria, as
+        reevaluate: evaluates the baseline again where its runs are about other cases, judges or criteria, as
             `mlflow_adk_eval.reevaluation` does; ``None``: the gate is then undecided.
         raise_on_failure: whether anything but *passed* is an error.
         agent_version: the agent that the run must have evaluated: a LoggedModel id, ``models:/<name>/<version>``
@@ -64,24 +62,22 @@ def gate(  # noqa: PLR0913 - which run, compared with what, in which store
         TrackingError: if MLflow cannot be reached.
     """
     run_id, demanded = run_id_of(run), overridden(load_policy(policy), baseline)
-    with reaching_mlflow():
-        store = MlflowStore(tracking_uri, registry_uri)
-        search = Search(store=store, policy=demanded, model=model, reevaluate=reevaluate)
-        decision = decided(store.evidence(run_id), search, agent_version)
+    with store_at(tracking_uri, registry_uri) as store:
+        search = BaselineSearch(store=store, policy=demanded, model=model, reevaluate=reevaluate)
+        decision = decided(examine(store.evidence(run_id)), search, agent_version)
     return _answer(decision, raise_on_failure=raise_on_failure)
 
 
-def decided(evidence: Evidence, search: Search, agent_version: str | None = None) -> Decision:
+def decided(run: ExaminedRun, search: BaselineSearch, agent_version: str | None = None) -> Decision:
     """Return the decision on a run, compared with what `search` finds.
 
     Args:
-        evidence: what the run holds.
+        run: the run, examined.
         search: what is demanded, and where to look for the baseline.
         agent_version: the agent that the run must have evaluated; ``None``: any.
     """
-    problems = agent_problems(evidence, search.store.model_id(agent_version)) if agent_version else []
-    found = search(evidence)
-    return signed(doubted(decide(evidence, search.policy, baseline=found), problems))
+    problems = agent_problems(run.evidence, search.store.model_id(agent_version)) if agent_version else []
+    return stamped(with_problems(decide(run, search.policy, baseline=search(run)), problems))
 
 
 def promote(  # noqa: PLR0913 - which version, on which evidence, in which store
@@ -107,7 +103,7 @@ def promote(  # noqa: PLR0913 - which version, on which evidence, in which store
         run_id: the run, or the report that was logged as one.
         policy: what is demanded: the path of a YAML or JSON file, a dict or a `Policy`; ``None``: the thresholds of the run's own config,
             on every case. Its baseline belongs to the model `name` unless it says otherwise.
-        reevaluate: evaluates the baseline anew where its runs are about other cases, judges or criteria, as
+        reevaluate: evaluates the baseline again where its runs are about other cases, judges or criteria, as
             `mlflow_adk_eval.reevaluation` does, also in a dry run; ``None``: the decision is then *undecided*.
         dry_run: whether to decide only, and write nothing to the registry.
         raise_on_failure: whether anything but *passed* is an error.
@@ -123,9 +119,8 @@ def promote(  # noqa: PLR0913 - which version, on which evidence, in which store
         TrackingError: if MLflow cannot be reached.
     """
     target, demanded, signer = Target(name=name, version=str(version), alias=alias), load_policy(policy), load_signer(signing_key)
-    with reaching_mlflow():
-        store = MlflowStore(tracking_uri, registry_uri, signer=signer)
-        search = Search(store=store, policy=demanded, model=name, reevaluate=reevaluate)
+    with store_at(tracking_uri, registry_uri, signer=signer) as store:
+        search = BaselineSearch(store=store, policy=demanded, model=name, reevaluate=reevaluate)
         decision = promote_in(store, target, run_id_of(run_id), demanded, dry_run=dry_run, baseline=search)
     return _answer(decision, raise_on_failure=raise_on_failure)
 
@@ -161,8 +156,90 @@ def verify(
     if alias is not None:
         check_alias(alias)
     number, verifier = None if version is None else str(version), load_verifier(verify_key)
-    with reaching_mlflow():
-        return signed(verify_in(MlflowStore(tracking_uri, registry_uri), name, number, alias, verifier=verifier))
+    with store_at(tracking_uri, registry_uri) as store:
+        return stamped(verify_in(store, name, number, alias, verifier=verifier))
+
+
+def audit(
+    name: str | None = None,
+    alias: str | None = None,
+    *,
+    restore: bool = False,
+    signing_key: str | Path | None = None,
+    verify_key: str | Path | None = None,
+    tracking_uri: str | None = None,
+    registry_uri: str | None = None,
+) -> tuple[AliasAudit, ...]:
+    """Return for each alias of a registered model who set it, on which record, and whether that verifies today.
+
+    Args:
+        name: the registered model; ``None``: all of them.
+        alias: the alias; ``None``: each that was ever promoted by the gate.
+        restore: whether an alias that is not valid is moved back to the last version in its claim log whose record verifies.
+        signing_key: signs the records of what is moved back, as for `promote`.
+        verify_key: the key by which records must be signed; ``None``: as ``MLFLOW_ADK_EVAL_VERIFY_KEY`` says.
+        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
+        registry_uri: where the registry is; ``None``: as MLflow is configured.
+
+    Raises:
+        UsageError: if there is no such model, or a key is none.
+        TrackingError: if MLflow cannot be reached.
+    """
+    if alias is not None:
+        check_alias(alias)
+    signer, verifier = load_signer(signing_key), load_verifier(verify_key)
+    with store_at(tracking_uri, registry_uri, signer=signer) as store:
+        names = [name] if name is not None else store.models()
+        return tuple(
+            found for each in names for found in audit_in(store, each, alias, restore=restore, required=name is not None, verifier=verifier)
+        )
+
+
+def rollback(  # noqa: PLR0913 - which alias, where to, why, in which store
+    name: str,
+    alias: str = "champion",
+    *,
+    reason: str,
+    to: int | str | None = None,
+    dry_run: bool = False,
+    raise_on_failure: bool = True,
+    signing_key: str | Path | None = None,
+    verify_key: str | Path | None = None,
+    tracking_uri: str | None = None,
+    registry_uri: str | None = None,
+) -> RollbackResult:
+    """Take an alias back to the version that held it before and whose record still verifies, and record that.
+
+    A version from which somebody went back does not verify until it is promoted anew.
+
+    Args:
+        name: the registered model.
+        alias: the alias.
+        reason: why, for the record.
+        to: the version; ``None``: the last one before the present one whose record verifies.
+        dry_run: whether to say only which version that would be.
+        raise_on_failure: whether it is an error if the alias stays where it is.
+        signing_key: signs the record, as for `promote`.
+        verify_key: the key by which the version's record must be signed; ``None``: as ``MLFLOW_ADK_EVAL_VERIFY_KEY`` says.
+        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
+        registry_uri: where the registry is; ``None``: as MLflow is configured.
+
+    Raises:
+        GateFailed: if there is no such version, or the alias was moved by somebody else meanwhile.
+        UsageError: if the model does not exist, no reason is given, or a key is none.
+        TrackingError: if MLflow cannot be reached.
+    """
+    if not reason.strip():
+        raise UsageError("rollback: no reason is given")
+    check_alias(alias)
+    if to is not None:
+        check_version(str(to))
+    signer, verifier = load_signer(signing_key), load_verifier(verify_key)
+    with store_at(tracking_uri, registry_uri, signer=signer) as store:
+        back = AliasRollback(store=store, name=name, alias=alias, kind="rollback", reason=reason.strip(), verifier=verifier)
+        result = back.run(None if to is None else str(to), dry_run=dry_run)
+    _answer(result.decision, raise_on_failure=raise_on_failure)
+    return result
 
 
 def _answer(decision: Decision, *, raise_on_failure: bool) -> Decision:

@@ -1,32 +1,55 @@
-"""MLflow as the gate's store: the only place in the gate that knows MLflow's client."""
+"""MLflow as the gate's store: runs and model versions to read, and records, claims, tags and aliases to write.
+
+The only module of the gate, beside `mlflow_client`, that knows MLflow's client. Everything else works on the plain data that it
+returns: `Evidence`, `Version`, and the text of claims. `store_at` is how every door reaches it.
+
+The claims to the aliases of a registered model are parameters of one run that all who promote its versions have to agree on. Run ids are
+the server's choice, so there is nothing to look a run up by that exists only once; but the names of experiments do. So that run is made
+like a file that is written aside and renamed: an experiment of a random name, with the run in it and a tag that names the run,
+gets its final name last. Of several who do that at the same time, one succeeds, and the others use what that one made.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
 import tempfile
+import time
+import uuid
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mlflow_adk_eval.errors import TrackingError, UsageError
+from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.evidence.integrity import FOLDER, MANIFEST, Evidence
-from mlflow_adk_eval.gating.promotion.mlflow_claims import MlflowClaimLog
-from mlflow_adk_eval.gating.promotion.record import Record, Target, Version
+from mlflow_adk_eval.gating.mlflow_client import DECIDING, existing, reaching_mlflow
+from mlflow_adk_eval.gating.promotion.record import TAG, Record, Target, Version
 from mlflow_adk_eval.gating.promotion.signing import SIGNATURE, Signer
-from mlflow_adk_eval.redact import message_of
-from mlflow_adk_eval.runtime import defaults
 
-_ABSENT = {"RESOURCE_DOES_NOT_EXIST", "NOT_FOUND", "INVALID_PARAMETER_VALUE"}
+if TYPE_CHECKING:
+    from mlflow.entities import Experiment, Run
+
 _AGENT_VERSION = re.compile(r"(?:models:/)?(m-[^/@]+)|models:/([^/@]+)(?:/(\d+)|@([\w-]+))")
-_IMPATIENT = {
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
-    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
-    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-}
-"""MLflow's own defaults keep a caller waiting for minutes where no server answers."""
 _MAX_RUNS = 10
 _MODELS_AT_ONCE = 100
+_CLAIMS_RUN = f"{TAG}.ledger_run"
+"""The tag of an experiment that names the run with the claims."""
+_LONGEST = 400
+_NOTE = "Who set which alias of the registered model {name!r}, when and on which record: the parameters of the run in here. Written by mlflow-adk-eval."
+
+
+@contextmanager
+def store_at(
+    tracking_uri: str | None = None, registry_uri: str | None = None, *, signer: Signer | None = None
+) -> Generator[MlflowStore, None, None]:
+    """Yield an MLflow store that gives up within a minute, and says so without its credentials, where it does not answer.
+
+    Raises:
+        TrackingError: if MLflow cannot be reached, or refuses.
+    """
+    with reaching_mlflow("MLflow could not be asked", DECIDING):
+        yield MlflowStore(tracking_uri, registry_uri, signer=signer)
 
 
 class MlflowStore:
@@ -37,11 +60,16 @@ class MlflowStore:
         from mlflow import MlflowClient  # noqa: PLC0415 - seconds, which only users of MLflow should pay
 
         self.client = MlflowClient(tracking_uri, registry_uri)
-        self._ledger, self._signer = MlflowClaimLog(self.client), signer
+        self._signer = signer
+        self._claim_runs: dict[str, str] = {}
 
     def evidence(self, run_id: str) -> Evidence:
-        """Return what a run holds."""
-        with _existing(f"run {run_id!r}"):
+        """Return what a run holds.
+
+        Raises:
+            UsageError: if there is no such run.
+        """
+        with existing(f"run {run_id!r}"):
             run = self.client.get_run(run_id)
         files = self._files(run_id, FOLDER)
         return Evidence(
@@ -65,8 +93,12 @@ class MlflowStore:
             return {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
     def artifact(self, run_id: str, path: str) -> bytes | None:
-        """Return one artifact; ``None`` if the run does not have it."""
-        with _existing(f"run {run_id!r}"):
+        """Return one artifact; ``None`` if the run does not have it.
+
+        Raises:
+            UsageError: if there is no such run.
+        """
+        with existing(f"run {run_id!r}"):
             listed = self.client.list_artifacts(run_id, path.rpartition("/")[0])
         if path not in {found.path for found in listed}:
             return None
@@ -74,7 +106,7 @@ class MlflowStore:
             return Path(self.client.download_artifacts(run_id, path, local)).read_bytes()
 
     def evaluations(self, model_id: str, digest: str, *, beside: str = "") -> list[str]:
-        """Return the complete runs about a LoggedModel on an eval set, newest first."""
+        """Return the complete runs about a LoggedModel on an eval set, newest first: in its experiment, and in that of the run `beside`."""
         from mlflow.exceptions import MlflowException  # noqa: PLC0415
 
         homes: dict[str, None] = {}
@@ -86,20 +118,26 @@ class MlflowStore:
             f"params.`adk_eval.model_id` = '{model_id}' and params.`adk_eval.eval_set_digest` = '{digest}'"
             " and tags.`adk_eval.status` = 'complete' and attributes.status = 'FINISHED'"
         )
-        found = (
-            self.client.search_runs(list(homes), wanted, order_by=["attributes.start_time DESC"], max_results=_MAX_RUNS) if homes else []
-        )
-        return [run.info.run_id for run in found]
+        newest = {"order_by": ["attributes.start_time DESC"], "max_results": _MAX_RUNS}
+        return [run.info.run_id for run in self.client.search_runs(list(homes), wanted, **newest)] if homes else []
 
     def version(self, name: str, version: str) -> Version:
-        """Return a model version."""
-        with _existing(f"version {version} of the registered model {name!r}"):
+        """Return a model version.
+
+        Raises:
+            UsageError: if there is no such version.
+        """
+        with existing(f"version {version} of the registered model {name!r}"):
             found = self.client.get_model_version(name, version)
         return Version(status=found.status, source=found.source or "", tags=found.tags)
 
     def aliases(self, name: str) -> dict[str, str]:
-        """Return which version holds each alias."""
-        with _existing(f"the registered model {name!r}"):
+        """Return which version of a registered model holds each alias.
+
+        Raises:
+            UsageError: if there is no such model.
+        """
+        with existing(f"the registered model {name!r}"):
             found = self.client.get_registered_model(name).aliases
         return {alias: str(version) for alias, version in found.items()}
 
@@ -128,62 +166,120 @@ class MlflowStore:
             if token is None:
                 return found
 
-    def ledger(self, name: str) -> dict[str, str]:
-        """Return the claims to the aliases of a model, as they were written."""
-        return self._ledger.read(name)
+    def claims(self, name: str) -> dict[str, str]:
+        """Return the claims to the aliases of a model as they were written, by key; none where nothing was ever promoted.
+
+        Raises:
+            UsageError: if the run that holds them was deleted.
+        """
+        run = self._claims_run(name)
+        return dict(run.data.params) if run else {}
 
     def claim(self, name: str, key: str, text: str) -> str:
-        """Write into a model's ledger what nobody can change, and return what is there now."""
-        return self._ledger.claim(name, key, text)
+        """Write `text` under `key` if nothing is there, which nobody can change then, and return what is there now.
+
+        Raises:
+            UsageError: if the run that holds the claims was deleted.
+        """
+        from mlflow.exceptions import MlflowException  # noqa: PLC0415 - as above
+
+        run_id = self._claim_runs.get(name) or (self._claims_run(name) or self._new_claims_run(name)).info.run_id
+        failure: Exception | None = None
+        try:
+            self.client.log_param(run_id, key, text, synchronous=True)
+        except MlflowException as error:
+            failure = error  # somebody was faster; or an answer was lost, and only what is there now can tell
+        found = self.client.get_run(run_id).data.params.get(key)
+        if found is None:
+            raise failure or OSError(f"the claim {key} was written, but is not in the claim log")
+        return str(found)
+
+    def _claims_run(self, model: str) -> Run | None:
+        experiment = self.client.get_experiment_by_name(claims_experiment(model))
+        return None if experiment is None else self._claims_run_in(model, experiment)
+
+    def _claims_run_in(self, model: str, experiment: Experiment) -> Run:
+        from mlflow.exceptions import MlflowException  # noqa: PLC0415 - as above
+
+        what = f"the claim log of {model!r}, which says who set its aliases (experiment {experiment.name!r})"
+        if experiment.lifecycle_stage != "active":
+            raise UsageError(f"{what}, was deleted; restore it: mlflow experiments restore --experiment-id {experiment.experiment_id}")
+        run_id = experiment.tags.get(_CLAIMS_RUN, "")
+        try:
+            run = self.client.get_run(run_id)
+        except MlflowException:
+            raise UsageError(f"{what}, has no run {run_id!r}; rename that experiment to begin a new claim log") from None
+        if run.info.lifecycle_stage != "active":
+            raise UsageError(f"{what}, was deleted; restore it: mlflow runs restore --run-id {run_id}")
+        self._claim_runs[model] = run_id
+        return run
+
+    def _new_claims_run(self, model: str) -> Run:
+        from mlflow.exceptions import MlflowException  # noqa: PLC0415 - as above
+
+        name = claims_experiment(model)
+        aside = self.client.create_experiment(f"{name}/{uuid.uuid4().hex}", tags={"mlflow.note.content": _NOTE.format(name=model)})
+        run_id = self.client.create_run(aside, start_time=int(time.time() * 1000), run_name="ledger").info.run_id
+        self.client.update_run(run_id, "FINISHED")  # `set_terminated` would print where it can be looked at
+        self.client.set_experiment_tag(aside, _CLAIMS_RUN, run_id)
+        failure: Exception | None = None
+        try:
+            self.client.rename_experiment(aside, name)
+        except MlflowException as error:  # that of somebody else has the name, or the answer was lost
+            failure = error
+        found = self.client.get_experiment_by_name(name)
+        if found is None:
+            raise failure or OSError(f"the experiment {name!r} was created, but is not there")
+        if found.experiment_id != aside:
+            self.client.delete_experiment(aside)
+        return self._claims_run_in(model, found)
 
     def signature(self, record: Record) -> str:
-        """Return the signature of a record; empty without a key."""
+        """Return the signature of a record; empty where records are not signed."""
         return self._signer.sign(record.text().encode()) if self._signer else ""
 
     def write(self, record: Record) -> None:
         """Keep a record as an artifact of the run that it is about, beside it its signature."""
-        place = record.place
+        location = record.location
         if signature := self.signature(record):
-            self.client.log_text(place.run_id, signature, place.path + SIGNATURE)
-        self.client.log_text(place.run_id, record.text(), place.path)
+            self.client.log_text(location.run_id, signature, location.path + SIGNATURE)
+        self.client.log_text(location.run_id, record.text(), location.path)
 
     def tag(self, target: Target, tags: Mapping[str, str]) -> None:
-        """Set tags on a version, in their order."""
-        with _existing(str(target)):
+        """Set tags on a version, in their order.
+
+        Raises:
+            UsageError: if there is no such version.
+        """
+        with existing(str(target)):
             for key, value in tags.items():
                 self.client.set_model_version_tag(target.name, target.version, key, value)
 
     def untag(self, target: Target, key: str) -> None:
-        """Remove a tag from a version."""
-        with _existing(str(target)):
+        """Remove a tag from a version.
+
+        Raises:
+            UsageError: if there is no such version.
+        """
+        with existing(str(target)):
             self.client.delete_model_version_tag(target.name, target.version, key)
 
     def set_alias(self, target: Target) -> None:
-        """Give a version its alias."""
-        with _existing(str(target)):
+        """Give a version its alias.
+
+        Raises:
+            UsageError: if there is no such version.
+        """
+        with existing(str(target)):
             self.client.set_registered_model_alias(target.name, target.alias, target.version)
 
 
-@contextmanager
-def _existing(what: str) -> Generator[None, None, None]:
-    """Say that `what` does not exist where MLflow says so."""
-    from mlflow.exceptions import MlflowException  # noqa: PLC0415
+def claims_experiment(model: str) -> str:
+    """Return the name of the experiment with the claims of a model.
 
-    try:
-        yield
-    except MlflowException as error:
-        if error.error_code in _ABSENT:
-            raise UsageError(f"{what} does not exist in this MLflow store") from None
-        raise
-
-
-@contextmanager
-def reaching_mlflow() -> Generator[None, None, None]:
-    """Give up on a server that does not answer within seconds, and say so without its credentials."""
-    from mlflow.exceptions import MlflowException  # noqa: PLC0415
-
-    with defaults(_IMPATIENT):
-        try:
-            yield
-        except (MlflowException, OSError) as error:
-            raise TrackingError(f"MLflow could not be asked: {message_of(error)}") from None
+    >>> claims_experiment("home_automation")
+    'adk_eval.gate/home_automation'
+    """
+    if len(model) <= _LONGEST:
+        return f"{TAG}/{model}"
+    return f"{TAG}/{model[: _LONGEST - 70]}_{hashlib.sha256(model.encode('utf-8', 'replace')).hexdigest()}"

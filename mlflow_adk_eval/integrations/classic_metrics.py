@@ -1,4 +1,8 @@
-"""Criteria as metrics of ``mlflow.models.evaluate``, which brings columns of a table and takes scores, reasons and aggregates."""
+"""Criteria as metrics of ``mlflow.models.evaluate``, which brings columns of a table and takes scores, reasons and aggregates.
+
+The columns become rows (`tables.rows`), `Scoring` judges them side by side, and the results go back as a `MetricValue`. A row that cannot be
+read or judged has no score, and its justification begins with ``NOT_EVALUATED``: it never counts as zero, and never as passed.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +15,13 @@ from mlflow.metrics import MetricValue
 from mlflow.models import EvaluationMetric, make_metric
 
 from mlflow_adk_eval.config.criteria import JudgedSettings, VertexSettings
+from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import ConfigError, EvalSetError, Problem, UsageError, shown
-from mlflow_adk_eval.integrations.functions import ABOUT
 from mlflow_adk_eval.integrations.scoring import NOT_EVALUATED, Scoring, explained
 from mlflow_adk_eval.redact import secrets_of
 from mlflow_adk_eval.results.outcomes import CriterionResult, mean
-from mlflow_adk_eval.tables.cells import is_missing, plain
 from mlflow_adk_eval.tables.records import cells_of
-from mlflow_adk_eval.tables.rows import CELLS, Row, row_of
+from mlflow_adk_eval.tables.rows import CELLS, Row, is_missing, plain, row_of
 from mlflow_adk_eval.tracking.storable import storable, storable_text
 
 _NAMES = ("predictions", *(name for name in CELLS if name != "predictions"))
@@ -46,9 +49,15 @@ def metric_of(scoring: Scoring, criterion: str, *, own_judge: bool = False) -> E
         eval_fn=ColumnMetric(scoring, criterion),
         name=criterion,
         greater_is_better=scoring.config.greater_is_better(criterion),
-        metric_details=ABOUT.get(criterion),
+        metric_details=_about(scoring, criterion),
         genai_metric_args=_described(scoring, criterion, own_judge=own_judge),
     )
+
+
+def _about(scoring: Scoring, criterion: str) -> str | None:
+    """Return what the score is; of a metric of the user's own, what the config says of it."""
+    custom = (scoring.config.custom_metrics or {}).get(criterion)
+    return (custom.description or None) if custom else CRITERIA[criterion].about
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,18 +139,18 @@ def _values(column: Any, name: str) -> list[Any] | None:
 def _read(cells: Mapping[str, Any], source: str) -> Row | str:
     """Return a row, or why it cannot be read. Inputs may be messages of a chat, and predictions all that a model tells of itself."""
     try:
-        told = cells_of(plain(cells.get("inputs")), plain(cells["predictions"]), source=source)
-        return row_of({**cells, **{name: value for name, value in told.items() if not is_missing(value)}}, source)
+        read = cells_of(plain(cells.get("inputs")), plain(cells["predictions"]), source=source)
+        return row_of({**cells, **{name: value for name, value in read.items() if not is_missing(value)}}, source)
     except EvalSetError as error:
         return str(error)
 
 
 def _judged(row: Row, result: CriterionResult, asked: bool) -> _Judged:
     """Return what a criterion made of a row. What an agent did before it failed may have a score, but no row passes by that."""
-    error, reason = row.played.error, explained(result)
-    told = f"the agent did not finish: {error}\n\n{reason}" if error and result.score is not None else reason
+    error, reason = row.conversation.error, explained(result)
+    explanation = f"the agent did not finish: {error}\n\n{reason}" if error and result.score is not None else reason
     return _Judged(
-        None if result.score is None else float(result.score), passed=result.passed is True and not error, reason=told, asked=asked
+        None if result.score is None else float(result.score), passed=result.passed is True and not error, reason=explanation, asked=asked
     )
 
 
@@ -162,7 +171,7 @@ def _described(scoring: Scoring, criterion: str, *, own_judge: bool) -> dict[str
     config = scoring.config
     settings = config.criteria.get(criterion)
     cases = {eval_id: found[criterion] for eval_id, found in config.case_criteria.items() if criterion in found}
-    told = {
+    described = {
         "name": criterion,
         "criterion": criterion,
         "threshold": settings.threshold if settings else config.thresholds()[criterion],
@@ -171,7 +180,7 @@ def _described(scoring: Scoring, criterion: str, *, own_judge: bool) -> dict[str
         "case_settings": {eval_id: found.model_dump(mode="json", exclude_none=True) for eval_id, found in cases.items()},
         "judge_model": _judge_model(scoring, settings or next(iter(cases.values())), own_judge=own_judge),
     }
-    return dict(storable({name: value for name, value in told.items() if value not in ({}, "")}, secrets_of()))
+    return dict(storable({name: value for name, value in described.items() if value not in ({}, "")}, secrets_of()))
 
 
 def _judge_model(scoring: Scoring, settings: Any, *, own_judge: bool) -> str:

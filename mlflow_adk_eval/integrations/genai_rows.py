@@ -12,7 +12,7 @@ from mlflow_adk_eval.tables.records import (
     CASE,
     cells_of,
     has_answer,
-    tells_of_tools,
+    has_tools,
     with_turns,
 )
 from mlflow_adk_eval.tables.rows import MADE, Row, row_of
@@ -33,7 +33,7 @@ def row_of_record(inputs: Any, outputs: Any, expectations: Mapping[str, Any] | N
     Raises:
         EvalSetError: if there is nothing that an agent did.
     """
-    done = outputs if trace is None or tells_of_tools(outputs) else _told_by(trace, outputs)
+    done = outputs if trace is None or has_tools(outputs) else _outputs_with_trace(trace, outputs)
     return row_of(cells_of(inputs, done, expectations, source=source), source)
 
 
@@ -57,9 +57,11 @@ def row_of_session(session: Sequence[Trace], expectations: Mapping[str, Any] | N
 
 def _expected(joined: Row, expectations: Mapping[str, Any], name: str) -> Row:
     """Return a conversation with what is expected of the whole of it."""
-    cells = cells_of(None, with_turns({}, joined.played.actual), expectations, source=name)
+    cells = cells_of(None, with_turns({}, joined.conversation.actual), expectations, source=name)
     row = row_of(cells | {"eval_id": name}, name)
-    return replace(row, played=replace(joined.played, actual=row.played.actual), lacks=row.lacks | (joined.lacks & {MADE}))
+    return replace(
+        row, conversation=replace(joined.conversation, actual=row.conversation.actual), lacks=row.lacks | (joined.lacks & {MADE})
+    )
 
 
 def expectations_of(trace: Trace) -> dict[str, Any]:
@@ -88,31 +90,31 @@ def _joined(rows: Sequence[Row]) -> Row:
     expected = tuple(turn for row in rows for turn in row.case.conversation or ())
     return Row(
         case=rows[0].case.model_copy(update={"conversation": expected}),
-        played=Conversation(
-            actual=tuple(turn for row in rows for turn in row.played.actual),
-            session_state=rows[-1].played.session_state,
-            error=next((row.played.error for row in rows if row.played.error), ""),
-            unfinished=rows[-1].played.unfinished,
+        conversation=Conversation(
+            actual=tuple(turn for row in rows for turn in row.conversation.actual),
+            session_state=rows[-1].conversation.session_state,
+            error=next((row.conversation.error for row in rows if row.conversation.error), ""),
+            unfinished=rows[-1].conversation.unfinished,
         ),
         lacks=frozenset[str]().union(*(row.lacks for row in rows)),
     )
 
 
-def _told_by(trace: Trace, outputs: Any) -> Any:
+def _outputs_with_trace(trace: Trace, outputs: Any) -> Any:
     """Return outputs with what their trace says of how they came about."""
     from mlflow_adk_eval.agents.traces import conversation_of  # noqa: PLC0415 - only where there are traces
 
     if not (_tells(trace) or str(trace.info.state).endswith("ERROR")):
         return outputs
     try:
-        played = conversation_of([trace])
+        conversation = conversation_of([trace])
     except InputError:
         if has_answer(outputs):
             return outputs
         raise
-    failure = {"error": played.error, "unfinished": played.unfinished} if played.error else {}
-    state = {"session_state": played.session_state} if played.session_state is not None else {}
-    return {**state, **failure, **with_turns(outputs, played.actual)}
+    failure = {"error": conversation.error, "unfinished": conversation.unfinished} if conversation.error else {}
+    state = {"session_state": conversation.session_state} if conversation.session_state is not None else {}
+    return {**state, **failure, **with_turns(outputs, conversation.actual)}
 
 
 def _tells(trace: Trace) -> bool:

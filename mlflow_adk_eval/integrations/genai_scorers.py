@@ -1,4 +1,9 @@
-"""Criteria as scorers of ``mlflow.genai``."""
+"""Criteria as scorers of ``mlflow.genai``.
+
+MLflow calls a scorer with a row, or with the traces of a session, from threads of its own. `genai_rows` makes a case and a conversation of
+that, `Scoring` judges it, and the result becomes an assessment as in the traces of `evaluate`. The scorers of one config share one `Scoring`,
+also after they were copied; one that comes from another process, or from MLflow's store, makes its own.
+"""
 
 from __future__ import annotations
 
@@ -7,31 +12,32 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, is_dataclass
 from functools import cache, partial
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import mlflow
-from mlflow.entities import AssessmentError, AssessmentSource, Feedback, Trace
+from mlflow.entities import Feedback, Trace
 from mlflow.genai.scorers.base import Scorer, ScorerKind, SerializedScorer
 from pydantic import Field, PrivateAttr
 
 from mlflow_adk_eval.config.eval_config import EvalConfig, parse_config
 from mlflow_adk_eval.errors import AdkEvalError, UsageError
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.integrations.functions import JudgeArgs
 from mlflow_adk_eval.integrations.genai_rows import row_of_record, row_of_session
-from mlflow_adk_eval.integrations.scoring import explained
+from mlflow_adk_eval.integrations.scoring import explained, scoring
 from mlflow_adk_eval.judge import JudgeOptions
+from mlflow_adk_eval.judge.setup import JudgeArgs
 from mlflow_adk_eval.redact import secrets_of
-from mlflow_adk_eval.results.findings import Finding, findings_of, votes_by_turn
 from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored, reaches, reason_of, status_of
 from mlflow_adk_eval.results.table import cell_at
+from mlflow_adk_eval.results.votes import ItemResult, item_results, votes_by_turn
 from mlflow_adk_eval.tables.records import EXPECTATIONS
-from mlflow_adk_eval.tracking.judge_facts import judge_of, voting_metadata
-from mlflow_adk_eval.tracking.storable import Secrets, assessment_name, storable_text
+from mlflow_adk_eval.tracking.storable import assessment_name, storable_text
+from mlflow_adk_eval.tracking.trace_records import Assessed, assessment_of
+from mlflow_adk_eval.tracking.traces import feedback_of
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.integrations.scoring import Scoring
@@ -76,7 +82,7 @@ class Shared:
         self.config = config
         self.judging = judging
         self._lock = threading.Lock()
-        self._scoring: Scoring | None = judging.scoring(config)
+        self._scoring: Scoring | None = scoring(config, **judging)
         self._warned = False
 
     @property
@@ -84,7 +90,7 @@ class Shared:
         """The criteria, made ready anew in a process that got them from another one."""
         with self._lock:
             if self._scoring is None:
-                self._scoring = self.judging.scoring(self.config)
+                self._scoring = scoring(self.config, **self.judging)
             return self._scoring
 
     def warn(self, *, stacklevel: int) -> None:
@@ -100,11 +106,10 @@ class Shared:
         Raises:
             UsageError: if the judge is an object, which no JSON text can hold.
         """
-        judge = self.judging.judge
+        judge = self.judging.get("judge")
         if judge is not None and not isinstance(judge, str):
             raise UsageError(f"a scorer whose judge is a {type(judge).__name__} cannot be stored: name a model as its judge instead")
-        given = {field.name: getattr(self.judging, field.name) for field in fields(self.judging)}
-        return {"config": self.config.to_json(), **{name: _plain(value) for name, value in given.items() if value is not None}}
+        return {"config": self.config.to_json(), **{name: _plain(value) for name, value in self.judging.items() if value is not None}}
 
     def __getstate__(self) -> Json:
         return {"config": self.config, "judging": self.judging}
@@ -123,47 +128,24 @@ def _plain(value: Any) -> Any:
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
-_SCORED_BY = AssessmentSource(source_type="CODE", source_id="mlflow_adk_eval")
-
-
-def feedback_of(result: CriterionResult) -> Feedback:
+def _feedback_of(result: CriterionResult) -> Feedback:
     """Return the score with its reasons, or, where there is none, an error: never a zero in its place."""
-    secrets = secrets_of()
-    judge = judge_of(result.votes, secrets)
-    scored = isinstance(result.overall, Scored)
-    return Feedback(
-        name=assessment_name(result.criterion),
-        value=float(result.overall.score) if isinstance(result.overall, Scored) else None,
-        error=None if scored else _error(result, secrets),
-        rationale=(storable_text(explained(result), secrets) or None) if scored else None,
-        source=AssessmentSource(source_type="LLM_JUDGE", source_id=judge) if judge else _SCORED_BY,
-        metadata={
-            "status": status_of(result.overall),
-            "threshold": repr(result.threshold),
-            **(voting_metadata(_findings(result), secrets) if result.votes else {}),
-        },
-    )
+    secrets, overall = secrets_of(), result.overall
+    reason = explained(result) if isinstance(overall, Scored) else reason_of(overall)
+    outcome = (result.score, status_of(overall), storable_text(reason, secrets))
+    return feedback_of(assessment_of(result, outcome, result.votes, _findings(result), secrets))
 
 
-def unreadable(criterion: str, error: Exception) -> Feedback:
+def _unreadable(criterion: str, error: Exception) -> Feedback:
     """Return that a row does not say what the criterion could judge."""
     message = storable_text(str(error), secrets_of())
-    return Feedback(
-        name=assessment_name(criterion),
-        error=AssessmentError(error_code="ERROR", error_message=message),
-        source=_SCORED_BY,
-        metadata={"status": status_of(Errored(message))},
-    )
+    metadata = {"status": status_of(Errored(message))}
+    return feedback_of(Assessed(name=assessment_name(criterion), code="ERROR", error=message, metadata=metadata))
 
 
-def _error(result: CriterionResult, secrets: Secrets) -> AssessmentError:
-    code = "JUDGE_ERROR" if result.votes else {"skipped": "NOT_EVALUATED"}.get(status_of(result.overall), "ERROR")
-    return AssessmentError(error_code=code, error_message=storable_text(reason_of(result.overall), secrets))
-
-
-def _findings(result: CriterionResult) -> Sequence[Finding]:
+def _findings(result: CriterionResult) -> Sequence[ItemResult]:
     cells = ((cell_at(result, index), votes) for index, votes in sorted(votes_by_turn(result.votes).items()))
-    return [finding for cell, votes in cells if cell is not None for finding in findings_of(cell, votes)]
+    return [finding for cell, votes in cells if cell is not None for finding in item_results(cell, votes)]
 
 
 _ROW = "(*, inputs=None, outputs=None, expectations=None, trace=None)"
@@ -188,10 +170,10 @@ class CriterionScorer(Scorer):  # type: ignore[misc]  # MLflow is not typed
         try:
             row = read()
         except AdkEvalError as error:
-            return unreadable(self.criterion, error)
+            return _unreadable(self.criterion, error)
         if not shared.scoring.concerns(row.case, self.criterion):
             return None
-        return feedback_of(shared.scoring.result(row, self.criterion))
+        return _feedback_of(shared.scoring.result(row, self.criterion))
 
     def sharing(self, shared: Shared) -> Self:
         """Return itself, with what it shares with the other scorers of its config."""
@@ -229,7 +211,7 @@ class CriterionScorer(Scorer):  # type: ignore[misc]  # MLflow is not typed
         signature = _SESSION if self.is_session_level_scorer else _ROW
         names = ("session", "expectations") if self.is_session_level_scorer else ("inputs", "outputs", "expectations", "trace")
         arguments = ", ".join(f"{name}={name}" for name in names)
-        made = f"stored({self.criterion!r}, {given!r}, session_level={self.is_session_level_scorer})"
+        call = f"stored({self.criterion!r}, {given!r}, session_level={self.is_session_level_scorer})"
         return asdict(
             SerializedScorer(
                 name=self.name,
@@ -237,7 +219,7 @@ class CriterionScorer(Scorer):  # type: ignore[misc]  # MLflow is not typed
                 aggregations=[one for one in self.aggregations or () if isinstance(one, str)] or None,
                 is_session_level_scorer=self.is_session_level_scorer,
                 timeout=self.timeout,
-                call_source=f"from mlflow_adk_eval.scorers import stored\n\nreturn {made}({arguments})",
+                call_source=f"from mlflow_adk_eval.scorers import stored\n\nreturn {call}({arguments})",
                 call_signature=signature,
                 original_func_name=self.criterion if self.criterion.isidentifier() else "criterion",
             )
@@ -331,8 +313,8 @@ def scorers_of(config: EvalConfig, judging: JudgeArgs, *, session_level: bool = 
 def _scorer(shared: Shared, criterion: str, *, session_level: bool) -> Scorer:
     settings = next(group[criterion] for group in _groups(shared.config) if criterion in group)
     chosen = SessionScorer if session_level else RowScorer
-    made = chosen(name=assessment_name(criterion), criterion=criterion, settings=settings.model_dump(mode="json", exclude_none=True))
-    return made.sharing(shared)
+    scorer = chosen(name=assessment_name(criterion), criterion=criterion, settings=settings.model_dump(mode="json", exclude_none=True))
+    return scorer.sharing(shared)
 
 
 def _groups(config: EvalConfig) -> tuple[Mapping[str, Any], ...]:
@@ -353,9 +335,9 @@ def stored(criterion: str, given: str, *, session_level: bool = False) -> Scorer
         given: config and judging, as JSON text.
         session_level: whether it is called with sessions.
     """
-    told: Json = json.loads(given)
-    options = told.pop("judge_options", None)
-    config = parse_config(told.pop("config"), f"the stored scorer {criterion}")
-    judging = JudgeArgs(judge_options=JudgeOptions(**options) if options else None, **told)
-    made = scorers_of(config, judging, session_level=session_level)
-    return next(one for one in made if isinstance(one, CriterionScorer) and one.criterion == criterion)
+    loaded: Json = json.loads(given)
+    options = loaded.pop("judge_options", None)
+    config = parse_config(loaded.pop("config"), f"the stored scorer {criterion}")
+    judging = cast("JudgeArgs", loaded | ({"judge_options": JudgeOptions(**options)} if options else {}))
+    scorers = scorers_of(config, judging, session_level=session_level)
+    return next(one for one in scorers if isinstance(one, CriterionScorer) and one.criterion == criterion)

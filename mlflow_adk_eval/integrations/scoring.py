@@ -1,4 +1,9 @@
-"""Criteria that judge single case runs, from any thread: for callers that bring their rows one by one, as MLflow does."""
+"""Criteria that judge single case runs, from any thread: for callers that bring their rows one by one, as MLflow does.
+
+A `Scoring` holds a config with its judges. A row (what was expected and what the agent did) meets a criterion that was planned once for all
+rows that it is the same in, and becomes a `CriterionResult`, by the function that also judges the cases of an evaluation. The work is done in
+one background event loop, so that the threads of MLflow share the judges with their limits, budget and ledger.
+"""
 
 from __future__ import annotations
 
@@ -8,34 +13,24 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 import anyio
 
-from mlflow_adk_eval.config.criteria import (
-    CriterionSettings,
-    CustomSettings,
-    FinalStateSettings,
-    JudgedSettings,
-    VertexSettings,
-)
-from mlflow_adk_eval.config.eval_config import EFFICIENCY, EvalConfig, load_config, parse_config
+from mlflow_adk_eval.config.criteria import CriterionSettings, CustomSettings, JudgedSettings, RubricSettings, VertexSettings
+from mlflow_adk_eval.config.eval_config import EvalConfig, load_config, parse_config
 from mlflow_adk_eval.config.inputs import ConfigSource
-from mlflow_adk_eval.criteria import plan
-from mlflow_adk_eval.errors import AdkEvalError, UsageError, did_you_mean
+from mlflow_adk_eval.config.spec import CRITERIA, Need
+from mlflow_adk_eval.criteria.criterion import Planned
+from mlflow_adk_eval.criteria.plan import plan
+from mlflow_adk_eval.errors import AdkEvalError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet
-from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.session import (
-    BudgetSource,
-    JudgeSession,
-    JudgeSetup,
-    JudgeSource,
-    judge_setup,
-)
-from mlflow_adk_eval.ledger import LedgerSource, opened
+from mlflow_adk_eval.judge.session import JudgeSession
+from mlflow_adk_eval.judge.setup import JudgeArgs, JudgeSetup, LedgerSource, judge_setup
+from mlflow_adk_eval.ledger import opened
 from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Outcome, Scored, reason_of
 from mlflow_adk_eval.results.usage import JudgeUsage
-from mlflow_adk_eval.runner import judged_by, run_of
+from mlflow_adk_eval.runner import apply_criteria
 from mlflow_adk_eval.runtime import BACKGROUND, each
 from mlflow_adk_eval.tables.rows import CALLS, MADE, RESPONSE, Row
 
@@ -66,25 +61,21 @@ T = TypeVar("T")
 PAUSE_S = 10.0
 """Rows of one evaluation follow each other faster than that."""
 
-NEEDS: Mapping[str, tuple[str, ...]] = {
-    "tool_trajectory_avg_score": (CALLS, MADE),
-    "rubric_based_tool_use_quality_v1": (MADE,),
-    "multi_turn_tool_use_quality_v1": (MADE,),
-    "multi_turn_trajectory_quality_v1": (MADE,),
-    "tool_call_count_v1": (MADE,),
-    "response_match_score": (RESPONSE,),
-    "final_response_match_v2": (RESPONSE,),
-    **{f"rapid_eval_{name}": (CALLS, MADE) for name in ("tool_name_match", "tool_parameter_key_match", "tool_parameter_kv_match")},
-    "rapid_eval_tool_call_valid": (MADE,),
-    **{f"rapid_eval_{name}": (RESPONSE,) for name in ("exact_match", "bleu", "rouge")},
-}
-"""The cells without which a criterion would judge by what nobody said."""
+_CELL_OF: Mapping[Need, str] = {"expected_response": RESPONSE, "expected_calls": CALLS, "calls": MADE}
+"""The cell of a row that holds what a criterion needs."""
+
+
+def needed_cells(criterion: str, config: EvalConfig) -> tuple[str, ...]:
+    """Return the cells without which a criterion would judge by what nobody said; none for a metric of the user's own."""
+    if criterion in (config.custom_metrics or {}):
+        return ()
+    return tuple(_CELL_OF[need] for need in CRITERIA[criterion].needs if need in _CELL_OF)
 
 
 class Scoring:
     """A config with its judges, ready to judge case runs. What took a judge is judged once, however often it is asked for."""
 
-    def __init__(self, config: EvalConfig, setup: JudgeSetup | None = None, ledger: LedgerSource = None) -> None:
+    def __init__(self, config: EvalConfig, setup: JudgeSetup | None = None) -> None:
         """Make the judges ready.
 
         Raises:
@@ -93,11 +84,13 @@ class Scoring:
         """
         self.config = config
         self._resources = ExitStack()
-        kept = self._resources.enter_context(_ledger(ledger, config))
-        self._judging = JudgeSession(replace(setup or JudgeSetup(), answers=kept))
-        self._limit = (setup or JudgeSetup()).options.max_concurrency
+        chosen = setup or JudgeSetup()
+        answers = self._resources.enter_context(_ledger(chosen.ledger, config))
+        self._judging = JudgeSession(replace(chosen, answers=answers))
+        self._limit = chosen.options.max_concurrency
         self._found: dict[str, CriterionResult] = {}
         self._under_way: dict[str, anyio.Event] = {}
+        self._plans: dict[tuple[object, ...], Planned | None] = {}
         self._busy = 0
         self._rested_at = -math.inf
         for settings in _judged_settings(config):
@@ -117,9 +110,7 @@ class Scoring:
 
     def concerns(self, case: EvalCase, criterion: str) -> bool:
         """Whether the config asks for a criterion in a case; else `evaluate` has no result of it either."""
-        settings = self.config.criteria_of(case.eval_id).get(criterion)
-        stateless = isinstance(settings, FinalStateSettings) and settings.only_where_expected and not case.final_session_state
-        return settings is not None and not stateless
+        return criterion in self.config.planned(case)
 
     @property
     def usage(self) -> JudgeUsage | None:
@@ -153,9 +144,9 @@ class Scoring:
 
     async def _result(self, row: Row, criterion: str) -> CriterionResult:
         settings = self.config.criteria_of(row.case.eval_id).get(criterion)
-        if settings is None and criterion not in EFFICIENCY:
+        if settings is None and criterion not in CRITERIA.informative:
             return self._error(criterion, settings, f"the config has no such criterion for the case {row.case.eval_id!r}")
-        lacking = [name for name in NEEDS.get(criterion, ()) if name in row.lacks and not self._is_custom(criterion)]
+        lacking = [name for name in needed_cells(criterion, self.config) if name in row.lacks]
         if lacking:
             return self._error(criterion, settings, f"the row has no {' and no '.join(lacking)}")
         if not isinstance(settings, JudgedSettings | CustomSettings):
@@ -179,15 +170,27 @@ class Scoring:
         return self._found[key]
 
     async def _judged(self, row: Row, criterion: str, settings: CriterionSettings | None) -> CriterionResult:
-        config = self.config.model_copy(update={"criteria": {criterion: settings} if settings else {}, "case_criteria": {}})
         try:
-            planned = plan(config, EvalSet(eval_set_id=row.case.eval_id, eval_cases=(row.case,)), self._judging)
+            planned = self._plan(row.case, criterion, settings)
         except AdkEvalError as error:
             return self._error(criterion, settings, str(error))
-        chosen = next((one for one in planned.of(row.case.eval_id) if one.name == criterion), None)
-        if chosen is None:
+        if planned is None:
             return self._error(criterion, settings, "the criterion is left out for this case, as its settings say")
-        return await judged_by(chosen, run_of(row.case, row.run_index, row.played))
+        return (await apply_criteria(row.case, row.run_index, row.conversation, [planned])).results[0]
+
+    def _plan(self, case: EvalCase, criterion: str, settings: CriterionSettings | None) -> Planned | None:
+        """Return a criterion as a case has it, planned once for all cases that it is the same in; ``None`` where it is left out.
+
+        Raises:
+            AdkEvalError: if the criterion cannot be applied to the case.
+        """
+        rubrics = (case.rubrics, *(turn.rubrics for turn in case.conversation or ())) if isinstance(settings, RubricSettings) else ()
+        key = (criterion, id(settings), case.conversation is None, bool(case.final_session_state), repr(rubrics) if any(rubrics) else "")
+        if key not in self._plans:
+            config = self.config.model_copy(update={"criteria": {criterion: settings} if settings else {}, "case_criteria": {}})
+            found = plan(config, EvalSet(eval_set_id=case.eval_id, eval_cases=(case,)), self._judging).of(case.eval_id)
+            self._plans[key] = next((one for one in found if one.name == criterion), None)
+        return self._plans[key]
 
     def _error(self, criterion: str, settings: CriterionSettings | None, reason: str) -> CriterionResult:
         error = Errored(reason)
@@ -199,35 +202,19 @@ class Scoring:
             per_invocation=(error,),
         )
 
-    def _is_custom(self, criterion: str) -> bool:
-        return criterion in (self.config.custom_metrics or {})
 
-
-def scoring(
-    config: ConfigSource,
-    *,
-    judge: JudgeSource = None,
-    judge_options: JudgeOptions | None = None,
-    budget: BudgetSource = None,
-    ledger: LedgerSource = None,
-    rejudge_failed: bool = False,
-) -> Scoring:
+def scoring(config: ConfigSource, **judging: Unpack[JudgeArgs]) -> Scoring:
     """Return the criteria of a config, ready to judge.
 
     Args:
         config: the path of a config, a dict or an `EvalConfig`; ``None``: ADK's defaults.
-        judge: who judges, instead of the models that the config names: a model's name or a callable.
-        judge_options: how judges are asked.
-        budget: how much may be spent on them: a `Budget`, or a dict with ``max_calls`` and ``max_tokens``.
-        ledger: the file that keeps what judges answered; ``None``: as ``ADK_EVAL_LEDGER`` says, else ``.adk_eval/ledger.sqlite``;
-            ``False``: none.
-        rejudge_failed: whether to ask again where a judge's kept answer cannot be read.
+        **judging: how to judge.
 
     Raises:
         InputError: with every problem of the config.
         JudgeError: if a judge cannot be had.
     """
-    return Scoring(load_config(config), judge_setup(judge, judge_options, budget, rejudge_failed=rejudge_failed), ledger)
+    return Scoring(load_config(config), judge_setup(**judging))
 
 
 def criterion_config(name: str, settings: Mapping[str, Any]) -> EvalConfig:
@@ -237,17 +224,6 @@ def criterion_config(name: str, settings: Mapping[str, Any]) -> EvalConfig:
         ConfigError: naming each setting that there is not, or that is wrong.
     """
     return parse_config({"criteria": {name: dict(settings)}}, name)
-
-
-def known_criterion(name: str, known: Sequence[str]) -> str:
-    """Return `name`.
-
-    Raises:
-        UsageError: if there is no such criterion.
-    """
-    if name not in known:
-        raise UsageError(f"no criterion {name!r}; known are {', '.join(known)}. {did_you_mean(name, known)}".rstrip())
-    return name
 
 
 def _judged_settings(config: EvalConfig) -> list[JudgedSettings]:
@@ -261,7 +237,7 @@ def _ledger(ledger: LedgerSource, config: EvalConfig) -> AbstractContextManager[
 
 def _key(row: Row, criterion: str) -> str:
     """Return what a judgement depends on, as a hash."""
-    played = row.played
+    played = row.conversation
     digest = hashlib.sha256()
     for model in (row.case, *played.actual):
         digest.update(model.model_dump_json(exclude_none=True).encode("utf-8", "surrogatepass"))

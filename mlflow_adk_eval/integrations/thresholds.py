@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from mlflow.models import MetricThreshold
 
-from mlflow_adk_eval.config.eval_config import SETTINGS, EvalConfig
+from mlflow_adk_eval.config.eval_config import EvalConfig
+from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import PolicyError, Problem
 from mlflow_adk_eval.gating.evidence.integrity import key_of_criterion
 from mlflow_adk_eval.gating.policy.model import Policy, Rule
@@ -117,7 +118,7 @@ def _rule_problems(rule: Rule, at: str, name: str | None, bounds: Sequence[_Boun
 def _greater_is_better(measure: str, config: EvalConfig | None) -> bool:
     if config is not None and measure in config.thresholds():
         return config.greater_is_better(measure)
-    return SETTINGS[measure].greater_is_better if measure in SETTINGS else measure not in _LOWER_IS_BETTER
+    return CRITERIA[measure].greater_is_better if measure in CRITERIA else measure not in _LOWER_IS_BETTER
 
 
 def _bounds(rule: Rule, greater_is_better: bool, before: float | None) -> Iterator[_Bound]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mlflow_adk_eval.errors import ConfigError, JudgeError, UsageError, did_you_mean
+from mlflow_adk_eval.errors import ConfigError, JudgeError
 from mlflow_adk_eval.judge.client.client import CallResult, JudgeClient, UsageTracker
-from mlflow_adk_eval.judge.options import Budget, JudgeOptions
-from mlflow_adk_eval.judge.protocol import Answer, Answers, Judge
+from mlflow_adk_eval.judge.options import JudgeOptions
+from mlflow_adk_eval.judge.protocol import Answer, Judge
 from mlflow_adk_eval.judge.providers.resolve import check_settings, resolve_judge
 from mlflow_adk_eval.judge.question import ItemVerdict, Question, errors_of
+from mlflow_adk_eval.judge.setup import JudgeSetup
 from mlflow_adk_eval.judge.user_model import UserModel
 from mlflow_adk_eval.judge.voting import JudgeResponse, Jury
 from mlflow_adk_eval.results.usage import JudgeUsage
@@ -94,45 +95,6 @@ def _sum(counts: Iterable[int | None]) -> int | None:
     """Return the sum of the counts that are known; ``None`` if none is."""
     known = [count for count in counts if count is not None]
     return sum(known) if known else None
-
-
-JudgeSource = str | Judge | Callable[..., Any] | None
-"""Who judges: a model's name, a judge or a callable."""
-BudgetSource = Budget | Mapping[str, int] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgeSetup:
-    """What the caller says of judges."""
-
-    judge: JudgeSource = None
-    """Who judges, instead of the config's models."""
-    options: JudgeOptions = field(default_factory=JudgeOptions)
-    budget: Budget = field(default_factory=Budget)
-    answers: Answers | None = None
-    """The ledger; ``None``: nothing is kept for later."""
-    scope: str | None = None
-    """What the answers of a judge that has no address are kept under, such as a run's id."""
-    rejudge_failed: bool = False
-
-
-def judge_setup(judge: JudgeSource, options: JudgeOptions | None, budget: BudgetSource, *, rejudge_failed: bool = False) -> JudgeSetup:
-    """Return what the arguments of `evaluate` and `score` say of judges.
-
-    Raises:
-        UsageError: if the budget is none.
-    """
-    return JudgeSetup(judge=judge, options=options or JudgeOptions(), budget=_budget(budget), rejudge_failed=rejudge_failed)
-
-
-def _budget(budget: BudgetSource) -> Budget:
-    if budget is None or isinstance(budget, Budget):
-        return budget or Budget()
-    known = [field.name for field in fields(Budget)]
-    for name in budget:
-        if name not in known:
-            raise UsageError(f"budget: unknown key {name!r}; wanted {' and '.join(known)}. {did_you_mean(name, known)}".rstrip())
-    return Budget(**budget)
 
 
 class JudgeSession:

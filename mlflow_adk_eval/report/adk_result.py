@@ -6,16 +6,15 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from mlflow_adk_eval.agents.recordings.serialize import course_given
-from mlflow_adk_eval.config.eval_config import JudgedSettings
+from mlflow_adk_eval.config.criteria import JudgedSettings
 from mlflow_adk_eval.evalset import EvalSetResult
+from mlflow_adk_eval.evalset.conversation import ConversationOutcome, outcome_of
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.evalset.recording import RecordedCourse
 from mlflow_adk_eval.evalset.result import FAILED, INFORMATIONAL, NOT_EVALUATED, PASSED, EvalCaseResult, InvocationResult, MetricResult
-from mlflow_adk_eval.results.findings import findings_of, votes_by_turn
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, Verdict, Vote
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.table import cell_at
+from mlflow_adk_eval.results.votes import item_results, votes_by_turn
 
 _OF_VERDICT: dict[Verdict, int] = {"passed": PASSED, "failed": FAILED, "undecided": NOT_EVALUATED}
 _DETAILS = {"token_usage_v1": "token_usage_details", "invocation_duration_v1": "duration_details"}
@@ -48,7 +47,6 @@ def _case(report: Report, case: CaseResult, app_name: str) -> EvalCaseResult:
     if case.session_state is not None:
         details = {"id": session_id, "app_name": app_name, "user_id": "user", "state": dict(case.session_state), "events": []}
         given = {"session_details": details}
-    course = course_given(case.error, case.ending, case.injections, unfinished=case.unfinished)
     return EvalCaseResult(
         eval_set_id=report.eval_set.eval_set_id,
         eval_id=case.eval_id,
@@ -57,7 +55,7 @@ def _case(report: Report, case: CaseResult, app_name: str) -> EvalCaseResult:
         eval_metric_result_per_invocation=tuple(_invocations(report, case)),
         session_id=session_id,
         user_id="user",
-        adk_eval=RecordedCourse(**course),
+        adk_eval=ConversationOutcome(**outcome_of(case)),
         **given,
     )
 
@@ -100,7 +98,7 @@ def _metric(report: Report, case: CaseResult, result: CriterionResult, outcome: 
 
 def _rubric_scores(cell: Outcome, votes: Sequence[Vote]) -> Iterator[Json]:
     """Yield what ``adk web`` shows of each rubric, or each sentence."""
-    for finding in findings_of(cell, votes):
+    for finding in item_results(cell, votes):
         if finding.id is not None and (finding.rationale or finding.score is not None or not finding.settled):
             without = "; ".join((f"no verdict; votes: {finding.counts or 'none'}", *finding.errors))
             yield {"rubric_id": finding.id, "score": finding.score, "rationale": finding.rationale if finding.settled else without}

@@ -12,16 +12,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from mlflow_adk_eval.gating.promotion.audit import AliasAudit
-from mlflow_adk_eval.gating.promotion.target import named
+from mlflow_adk_eval.gating.promotion.aliases import AliasAudit
+from mlflow_adk_eval.gating.promotion.record import format_version
 from mlflow_adk_eval.report.repeats import flaky_told, pass_hat_lines, ranges_told, rates_told, spread_lines
 from mlflow_adk_eval.report.sentences import outages_of, told
 from mlflow_adk_eval.results.decision import Check, Decision
-from mlflow_adk_eval.results.findings import findings_of, votes_by_turn
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, Verdict, Vote, reason_of
 from mlflow_adk_eval.results.repeats import CaseRepeats, Repeats
 from mlflow_adk_eval.results.report import CriterionSummary, Report
 from mlflow_adk_eval.results.table import cell_at
+from mlflow_adk_eval.results.votes import item_results, votes_by_turn
 
 _MAX_FLAKY = 10
 
@@ -110,7 +110,7 @@ def audit_view(found: Sequence[AliasAudit]) -> RenderableType:
 
 def _lines(each: AliasAudit) -> Iterator[Text]:
     mark = ("VALID  ", "bold green") if each.valid else ("INVALID", "bold red")
-    yield Text.assemble(mark, f"  {each.alias} of {each.model}: {named(each.version)}")
+    yield Text.assemble(mark, f"  {each.alias} of {each.model}: {format_version(each.version)}")
     if each.set_by:
         yield Text(f"  - set by {each.set_by} at {each.set_at} ({each.kind})")
     yield from (Text(f"  - {reason}") for reason in each.reasons)
@@ -246,7 +246,7 @@ def _cell_view(result: CriterionResult, cell: Outcome) -> Text:
 
 def _votes_view(cell: Outcome, votes: Sequence[Vote]) -> Iterator[Text]:
     """Yield what the outcome does not say: on what the judges disagreed, and how they voted where there is no verdict."""
-    for finding in findings_of(cell, votes) if votes else ():
+    for finding in item_results(cell, votes) if votes else ():
         of = f"on {finding.id} " if finding.id else ""
         if not finding.settled:
             yield Text(f"         votes {of}without a verdict: {finding.counts or 'none'}", style="dim")

@@ -39,7 +39,8 @@ class CaseLine:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values."""
-        return asdict(self)
+        injections = [injection.model_dump() for injection in self.injections]
+        return asdict(self) | {"ending": self.ending.model_dump() if self.ending else None, "injections": injections}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> CaseLine:

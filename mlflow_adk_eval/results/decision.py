@@ -1,4 +1,9 @@
-"""What the gate decided about a run, and the error of whoever wanted it to pass."""
+"""What the gate decided about a run, and the error that carries a refusal.
+
+A policy makes *demands*, such as ``min 0.8`` of a criterion or ``max_drop 0.02`` against the baseline. Each becomes a `Check` with its
+numbers and its own verdict; the `Decision` sums them up with everything else that a promotion needs (pins, age, evidence). It lives
+here, below the gate, so that pages and the command line can show one without loading the gate.
+"""
 
 from __future__ import annotations
 

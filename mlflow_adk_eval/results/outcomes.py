@@ -1,7 +1,11 @@
-"""What became of each cell and each case.
+"""What became of each cell and each case: the words that everything above this module speaks.
 
-A *cell* is case × run × invocation × criterion. Each planned cell ends in exactly one `Outcome`;
-there is no number that stands for "no score".
+A *cell* is case × run × invocation × criterion. Each planned cell ends in exactly one `Outcome`: `Scored`, `Skipped` or `Errored`.
+There is no number that stands for "no score", so a lost judge can neither pass a case nor drag a mean down.
+
+A criterion returns a `Judged` for a case; the runner makes a `CriterionResult` of it, with the threshold, and collects those in a
+`CaseResult`. A case *passed* if every criterion with a threshold was evaluated and reached it, *failed* if one missed its threshold,
+and is *undecided* otherwise. `verdict_of` puts many such verdicts together, in that order of precedence.
 """
 
 from __future__ import annotations
@@ -17,18 +21,11 @@ if TYPE_CHECKING:
 
 
 Status = Literal["scored", "skipped", "errored"]
-
-
 Verdict = Literal["passed", "failed", "undecided"]
-
 
 TOLERANCE = 1e-9
 """How far below a threshold a mean may lie and still reach it: three turns of 0.7 reach 0.7."""
-
-
 _MAX_NAMED = 5
-
-
 _NO_DETAILS: Mapping[str, Any] = {}
 
 
@@ -68,24 +65,14 @@ Outcome = Scored | Skipped | Errored
 
 def status_of(outcome: Outcome) -> Status:
     """Return the word that tables use for `outcome`."""
-    match outcome:
-        case Scored():
-            return "scored"
-        case Skipped():
-            return "skipped"
-        case Errored():
-            return "errored"
+    return "scored" if isinstance(outcome, Scored) else "skipped" if isinstance(outcome, Skipped) else "errored"
 
 
 def reason_of(outcome: Outcome) -> str:
     """Return why `outcome` has no score; empty where it has one."""
-    match outcome:
-        case Scored():
-            return ""
-        case Skipped(reason):
-            return reason
-        case Errored(error):
-            return error
+    if isinstance(outcome, Scored):
+        return ""
+    return outcome.reason if isinstance(outcome, Skipped) else outcome.error
 
 
 def mean(values: Iterable[float]) -> float:
@@ -105,6 +92,20 @@ def reaches(score: float, threshold: float, *, greater_is_better: bool = True) -
     (True, False, False)
     """
     return score + TOLERANCE >= threshold if greater_is_better else score - TOLERANCE <= threshold
+
+
+def verdict_of(verdicts: Iterable[Verdict], *, missing: int = 0) -> Verdict:
+    """Return *failed* if a case missed a threshold, else *undecided* if evidence is missing, else *passed*.
+
+    Args:
+        verdicts: those of the cases.
+        missing: how many cases have no verdict at all.
+
+    >>> verdict_of(["passed", "undecided", "failed"]), verdict_of([]), verdict_of(["passed"], missing=1)
+    ('failed', 'undecided', 'undecided')
+    """
+    found = set(verdicts)
+    return "failed" if "failed" in found else "passed" if found == {"passed"} and not missing else "undecided"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

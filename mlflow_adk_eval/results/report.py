@@ -1,12 +1,17 @@
-"""What an evaluation found: the report."""
+"""What an evaluation found: the report.
+
+The runner, the gate and the recordings all end in a `Report`: the eval set and config that were asked for, and a `CaseResult` for each
+case run. Nothing else is stored. Verdict, reasons, scores, summaries, repeated runs and frames are computed from the cases on demand,
+so a report that was read back from a run says exactly what it said when it was made.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Scored, Skipped, Verdict, mean
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Scored, Skipped, Verdict, mean, verdict_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,17 +74,12 @@ class Report:
     @property
     def criteria(self) -> tuple[str, ...]:
         """The names of all criteria: in the order of the config, then those that are information."""
-        found = dict.fromkeys(result.criterion for case in self.cases for result in case.results)
-        configured = dict.fromkeys(name for criteria in (self.config.criteria, *self.config.case_criteria.values()) for name in criteria)
-        return (*(name for name in configured if name in found), *(name for name in found if name not in configured))
+        return criteria_of(self.config, self.cases)
 
     @property
     def verdict(self) -> Verdict:
         """*failed* if a case missed a threshold, else *undecided* if evidence is missing, else *passed*."""
-        verdicts = {case.verdict for case in self.cases}
-        if "failed" in verdicts:
-            return "failed"
-        return "passed" if verdicts == {"passed"} else "undecided"
+        return verdict_of(case.verdict for case in self.cases)
 
     @property
     def passed(self) -> bool:
@@ -123,9 +123,16 @@ class Report:
         Raises:
             UsageError: for any other word.
         """
-        from mlflow_adk_eval.results.frames import frame_of, frame_of_repeats  # noqa: PLC0415 - frames are seldom made
+        from mlflow_adk_eval.results.table import frame_of, frame_of_repeats  # noqa: PLC0415 - frames are seldom made
 
         return frame_of_repeats(self.repeats) if rows == "repeats" else frame_of(self.cases, rows)
+
+
+def criteria_of(config: EvalConfig, cases: Iterable[CaseResult]) -> tuple[str, ...]:
+    """Return the names of all criteria that have results: in the order of the config, then those that are information."""
+    found = dict.fromkeys(result.criterion for case in cases for result in case.results)
+    configured = dict.fromkeys(name for criteria in (config.criteria, *config.case_criteria.values()) for name in criteria)
+    return (*(name for name in configured if name in found), *(name for name in found if name not in configured))
 
 
 def _summary(results: Sequence[tuple[str, CriterionResult]]) -> CriterionSummary:

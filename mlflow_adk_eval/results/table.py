@@ -1,22 +1,28 @@
-"""The per-invocation table: what a run keeps for people, and what the gate decides from.
+"""Results in rows: the per-invocation table that a run keeps, and tidy pandas frames.
 
-One row per invocation of each run of each case. The text is JSON in MLflow's table format (``columns`` and ``data``), which
-MLflow shows as a table and compares between runs by its first column.
+The table has one row per invocation of each run of each case, with everything that was done, said and scored there. People read it in
+MLflow, and the gate recomputes every number from it, so it must hold all that decides. Its text is JSON in MLflow's table format
+(``columns`` and ``data``), which MLflow shows as a table and compares between runs by its first column.
+
+The frames are for notebooks: one row per case, invocation or vote, and criterion. Nothing is read back from them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_jsonable_python
 
-from mlflow_adk_eval.errors import InputError, Problem, shown
+from mlflow_adk_eval.errors import InputError, Problem, UsageError, shown
 from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, Verdict, case_outcome, reason_of, status_of
-from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.results.repeats import Repeats, table_of_repeats
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LEAD = ("key", "verdict")
 """Which invocation a row is about, in one text, and what its deciding cells come to. MLflow pairs rows by the first column."""
@@ -79,23 +85,23 @@ def parse_table(text: bytes, source: str) -> Table:
     return Table(tuple(map(str, columns)), tuple(map(tuple, rows)))
 
 
-def table_of(report: Report) -> Table:
-    """Return every cell of a report, one row per invocation; a case without turns has one row."""
-    criteria = report.criteria
-    special = {result.criterion for case in report.cases for result in case.results if _has_own_score(result)}
+def table_of(cases: Sequence[CaseResult], criteria: Sequence[str]) -> Table:
+    """Return every cell of these cases, one row per invocation; a case without turns has one row.
+
+    Args:
+        cases: the case runs, in the order of the rows.
+        criteria: the names of all criteria, in the order of their columns.
+    """
+    special = {result.criterion for case in cases for result in case.results if _has_own_score(result)}
     columns = [*LEAD, *CONTENT]
     for name in criteria:
         columns += columns_of(name)
         columns += [case_column(name)] if name in special else []
     columns += TAIL
-    course = [name for name, told in zip(COURSE, _told(report.cases), strict=True) if told]
-    rows = [(*row, *_course(case, row[-1], course)) for case in report.cases for row in _rows(case, criteria, special)]
+    present = any(case.injections for case in cases), any(case.ending for case in cases)
+    course = [name for name, there in zip(COURSE, present, strict=True) if there]
+    rows = [(*row, *_course(case, row[-1], course)) for case in cases for row in _rows(case, criteria, special)]
     return Table((*columns, *course), tuple(rows))
-
-
-def _told(cases: Iterable[CaseResult]) -> tuple[bool, bool]:
-    """Return whether there are injections, and endings."""
-    return any(case.injections for case in cases), any(case.ending for case in cases)
 
 
 def _course(case: CaseResult, index: int, columns: Iterable[str]) -> Iterable[str | None]:
@@ -157,13 +163,9 @@ def cell_at(result: CriterionResult, index: int) -> Outcome | None:
 
 def _cell(result: CriterionResult | None, index: int) -> tuple[float | None, str | None, str | None]:
     cell = cell_at(result, index) if result else None
-    match cell:
-        case None:
-            return None, None, None
-        case Scored(score, rationale):
-            return score, "scored", rationale
-        case _:
-            return None, status_of(cell), reason_of(cell)
+    if cell is None:
+        return None, None, None
+    return (cell.score, "scored", cell.rationale) if isinstance(cell, Scored) else (None, status_of(cell), reason_of(cell))
 
 
 def _content(case: CaseResult, index: int) -> tuple[Any, ...]:
@@ -189,3 +191,82 @@ def _json(value: Any) -> Any:
         return to_jsonable_python(value, inf_nan_mode="null", serialize_unknown=True)
     except UnicodeEncodeError:  # of half a surrogate pair in a key
         return json.loads(json.dumps(value, default=str).encode("ascii"), parse_constant=lambda _: None)
+
+
+VOTE_COLUMNS: Mapping[str, str] = {
+    "eval_id": "string",
+    "run_index": "int64",
+    "invocation_index": "int64",
+    "criterion": "string",
+    "rubric_id": "string",
+    "vote_index": "int64",
+    "verdict": "string",
+    "explanation": "string",
+    "model": "string",
+    "latency_s": "float64",
+    "input_tokens": "Int64",
+    "output_tokens": "Int64",
+    "error": "string",
+    "raw": "string",
+    "reused": "bool",
+}
+"""The columns of votes, with pandas' type for it in a file; those with a capital letter, and texts, may be missing."""
+_CELL = ("score", "status", "threshold", "passed", "rationale", "error")
+
+Row = tuple[Any, ...]
+
+
+def frame_of(results: Sequence[CaseResult], rows: str) -> pd.DataFrame:
+    """Return a frame with one row per case, invocation or vote, and criterion.
+
+    Args:
+        results: the results of the case runs.
+        rows: ``cases``, ``invocations`` or ``votes``.
+
+    Raises:
+        UsageError: for any other word.
+    """
+    import pandas as pd  # noqa: PLC0415 - a second that only users of frames should pay
+
+    if rows not in _SHAPES:
+        wanted = ", ".join((*_SHAPES, "repeats"))
+        raise UsageError(f"to_frame({rows!r}): wanted one of {wanted}")
+    columns, rows_of = _SHAPES[rows]
+    found = [row for case in results for result in case.results for row in rows_of(case, result)]
+    frame = pd.DataFrame(found, columns=list(columns))
+    return frame.astype({"score": "float64"}) if "score" in columns else frame
+
+
+def frame_of_repeats(repeats: Repeats) -> pd.DataFrame:
+    """Return a frame with one row per case, with all of its runs."""
+    import pandas as pd  # noqa: PLC0415 - as above
+
+    columns, found = table_of_repeats(repeats)
+    return pd.DataFrame(found, columns=list(columns))
+
+
+def _cases(case: CaseResult, result: CriterionResult) -> Iterator[Row]:
+    yield case.eval_id, case.run_index, result.criterion, *_cell_values(result, result.overall)
+
+
+def _invocations(case: CaseResult, result: CriterionResult) -> Iterator[Row]:
+    for index, outcome in enumerate(result.per_invocation):
+        if outcome is not None:
+            yield case.eval_id, case.run_index, index, result.criterion, *_cell_values(result, outcome)
+
+
+def _votes(_: CaseResult, result: CriterionResult) -> Iterator[Row]:
+    yield from (tuple(getattr(vote, column) for column in VOTE_COLUMNS) for vote in result.votes)
+
+
+def _cell_values(result: CriterionResult, outcome: Outcome) -> Row:
+    score, rationale = (outcome.score, outcome.rationale) if isinstance(outcome, Scored) else (None, "")
+    return score, status_of(outcome), result.threshold, result.reached(outcome), rationale, reason_of(outcome)
+
+
+_SHAPES: dict[str, tuple[tuple[str, ...], Callable[[CaseResult, CriterionResult], Iterator[Row]]]] = {
+    "cases": (("eval_id", "run_index", "criterion", *_CELL), _cases),
+    "invocations": (("eval_id", "run_index", "invocation_index", "criterion", *_CELL), _invocations),
+    "votes": (tuple(VOTE_COLUMNS), _votes),
+}
+"""The frames by name: their columns, and what makes their rows of one criterion's result on one case run."""

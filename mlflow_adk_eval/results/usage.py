@@ -1,4 +1,8 @@
-"""What the judging of a run took."""
+"""What the models of a run took: requests, tokens and time, and how far judges agreed.
+
+The judge's client counts while it runs; the report, the MLflow metrics and every page read the sum from here. The same class serves
+for models that judge and for those that play users, which leave no votes.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeUsage:
-    """The accounts of all judges of a run."""
+    """The usage of all judges of a run, or of all models that played users in it."""
 
     calls: int = 0
     """Requests sent to a model in this run, the failed ones included."""

@@ -1,14 +1,107 @@
-"""The votes of a run as a Parquet file: a row per vote, in columns that are the same whatever the votes are."""
+"""What judges voted: item by item within a cell, and as the Parquet file that a run keeps.
+
+A judge is asked about *items*: each rubric, each sentence of an answer, or the cell as a whole. Criteria record in the details of a
+score what the votes on each item came to; `item_results` reads that back and joins it with the votes themselves, so that every page,
+trace and result file tells the same of a ballot, also where there were too few votes for a verdict.
+
+The file has one row per vote, in columns that are the same whatever the votes are (`VOTE_COLUMNS`); the gate reads it to check them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from io import BytesIO
+from typing import Any
 
-from mlflow_adk_eval.config.eval_config import EvalConfig, JudgedSettings
+from mlflow_adk_eval.config.criteria import JudgedSettings
+from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.errors import InputError, Problem
-from mlflow_adk_eval.results.frames import VOTE_COLUMNS
-from mlflow_adk_eval.results.outcomes import Vote
+from mlflow_adk_eval.results.outcomes import Outcome, Scored, Vote
+from mlflow_adk_eval.results.table import VOTE_COLUMNS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemResult:
+    """What the votes on one item came to."""
+
+    id: str | None
+    """A rubric's or sentence's id; ``None``: the question was about one thing."""
+    score: float | None = None
+    """``None`` without a verdict, and where the cell's score is all there is."""
+    rationale: str = ""
+    tally: Mapping[str, int]
+    """Usable votes by label, the most frequent first; empty where nobody had to be asked."""
+    dissent: tuple[str, ...] = ()
+    """What was said by those who did not win."""
+    errors: tuple[str, ...] = ()
+    """Why the other votes cannot be used."""
+    settled: bool = True
+    """Whether there is a verdict."""
+
+    @property
+    def split(self) -> bool:
+        """Whether the votes contradict each other; without a verdict, whether they differ."""
+        return bool(self.dissent) if self.settled else len(self.tally) > 1
+
+    @property
+    def counts(self) -> str:
+        """The tally as text, such as ``valid 4, invalid 1``."""
+        return ", ".join(f"{label} {count}" for label, count in self.tally.items())
+
+
+def votes_by_turn(votes: Iterable[Vote]) -> dict[int, list[Vote]]:
+    """Return the votes on each turn, by its index."""
+    found: dict[int, list[Vote]] = {}
+    for vote in votes:
+        found.setdefault(vote.invocation_index, []).append(vote)
+    return found
+
+
+def item_results(cell: Outcome, votes: Sequence[Vote]) -> tuple[ItemResult, ...]:
+    """Return what the votes came to on each item of a cell, in the order of its details; without a verdict, what the votes say.
+
+    Args:
+        cell: the outcome, in whose details each item stands as an object that has its ``votes``, or an ``id`` and a ``verdict``.
+        votes: those on this cell.
+    """
+    recorded = dict(_recorded(None, cell.details)) if isinstance(cell, Scored) else {}
+    by_item: dict[str | None, list[Vote]] = {}
+    for vote in votes:
+        by_item.setdefault(vote.rubric_id, []).append(vote)
+    scored = isinstance(cell, Scored)
+    return tuple(
+        _item_result(item, by_item.get(item, ()), recorded.get(item), scored=scored) for item in dict.fromkeys((*recorded, *by_item))
+    )
+
+
+def _recorded(name: str | None, value: Any) -> Iterator[tuple[str | None, Mapping[str, Any]]]:
+    """Yield the records of items within details, each by its item's id, or else by what it is called."""
+    if isinstance(value, Mapping):
+        if isinstance(value.get("votes"), Mapping) or {"id", "verdict"} <= value.keys():
+            yield value.get("id", name), value
+        for key, inner in value.items():
+            yield from _recorded(str(key), inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _recorded(name, inner)
+
+
+def _item_result(item: str | None, votes: Sequence[Vote], recorded: Mapping[str, Any] | None, *, scored: bool) -> ItemResult:
+    cast = Counter(vote.verdict for vote in votes if vote.verdict is not None)
+    errors = tuple(dict.fromkeys(vote.error for vote in votes if vote.error))
+    found = recorded or {}
+    return ItemResult(
+        id=item,
+        score=found.get("score"),
+        rationale=str(found.get("rationale", "")),
+        tally=dict(cast.most_common()),
+        dissent=tuple(map(str, found.get("dissent", ()))),
+        errors=errors,
+        settled=recorded is not None or (scored and not errors),
+    )
+
 
 _THEIR_WORDS = frozenset({"explanation", "model", "error", "raw"})
 """What others than the user wrote. The rest ties a vote to its cell and is never changed."""

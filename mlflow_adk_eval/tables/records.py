@@ -1,4 +1,8 @@
-"""Eval cases as records of ``mlflow.genai``: inputs, outputs and expectations; and the cells that such a record holds."""
+"""Eval cases as records of ``mlflow.genai``: inputs, outputs and expectations; and the cells that such a record holds.
+
+`record_of` and `outputs_of` write records; `case_of` reads what an agent is asked; `cells_of` makes of a whole record the cells that
+`tables.rows.row_of` reads. Records that somebody else made may name the user's message and the answer in many ways (`_USER`, `_ANSWER`).
+"""
 
 from __future__ import annotations
 
@@ -59,9 +63,9 @@ def record_of(case: EvalCase) -> dict[str, Any]:
 
 def _message(content: Content) -> Json:
     """Return a message as chats have it, which MLflow's own scorers read, if a text is all there is to it."""
-    told = dump(content)
-    plain = told.keys() <= {"parts", "role"} and [part.keys() for part in told.get("parts") or ()] == [{"text"}]
-    return {"role": "user", "content": content.text} if plain else {"parts": [], **told}
+    dumped = dump(content)
+    plain = dumped.keys() <= {"parts", "role"} and [part.keys() for part in dumped.get("parts") or ()] == [{"text"}]
+    return {"role": "user", "content": content.text} if plain else {"parts": [], **dumped}
 
 
 def case_of(inputs: Mapping[str, Any]) -> EvalCase:
@@ -73,8 +77,7 @@ def case_of(inputs: Mapping[str, Any]) -> EvalCase:
     asked: Json = {"eval_id": str(inputs.get("eval_id", "row")), "session_input": inputs.get("session_input")}
     if _SCENARIO in inputs:
         return parse(_EVAL_CASE, asked | {_SCENARIO: inputs[_SCENARIO]}, "inputs")
-    said = _given(inputs)
-    turns = [{"user_content": _content(one)} for one in (_of_user(said) if isinstance(said, list | tuple) else [said])]
+    turns = [{"user_content": _content(one)} for one in _messages(_given(inputs))]
     return parse(_EVAL_CASE, asked | {"conversation": turns}, "inputs")
 
 
@@ -84,15 +87,15 @@ def _content(message: Any) -> Any:
     return {"role": "user", "parts": [{"text": _text(message)}]}
 
 
-def outputs_of(played: Conversation) -> dict[str, Any]:
+def outputs_of(conversation: Conversation) -> dict[str, Any]:
     """Return what an agent did as the outputs of a record; first, for people, its last answer."""
-    told: Json = {"response": played.actual[-1].final_text if played.actual else ""}
-    told["conversation"] = [dump(turn) for turn in played.actual]
-    if played.session_state is not None:
-        told["session_state"] = dict(played.session_state)
-    if played.error:
-        told |= {"error": played.error, "unfinished": played.unfinished}
-    return told
+    outputs: Json = {"response": conversation.actual[-1].final_text if conversation.actual else ""}
+    outputs["conversation"] = [dump(turn) for turn in conversation.actual]
+    if conversation.session_state is not None:
+        outputs["session_state"] = dict(conversation.session_state)
+    if conversation.error:
+        outputs |= {"error": conversation.error, "unfinished": conversation.unfinished}
+    return outputs
 
 
 def cells_of(inputs: Any, outputs: Any, expectations: Mapping[str, Any] | None = None, *, source: str = "row") -> dict[str, Any]:
@@ -103,7 +106,9 @@ def cells_of(inputs: Any, outputs: Any, expectations: Mapping[str, Any] | None =
     """
     asked = inputs if isinstance(inputs, Mapping) else {}
     expected = {name: value for name, value in (expectations or {}).items() if not is_missing(value)}
-    cells = {"inputs": _said(inputs), **_done(outputs, source)}
+    said = _given(inputs) if isinstance(inputs, Mapping) else inputs
+    texts = list(map(_text, _messages(said))) if isinstance(said, list | tuple) else said
+    cells = {"inputs": texts, **_done(outputs, source)}
     cells |= {name: asked[name] for name in _ASKED if name in asked}
     cells |= {cell: expected[name] for name, cell in _EXPECTED.items() if name in expected}
     if isinstance(cells["inputs"], list) and cells["inputs"] and not isinstance(cells["predictions"], list | tuple):
@@ -113,14 +118,8 @@ def cells_of(inputs: Any, outputs: Any, expectations: Mapping[str, Any] | None =
     return cells
 
 
-def _said(inputs: Any) -> Any:
-    """Return what the user said, as a text or several."""
-    given = _given(inputs) if isinstance(inputs, Mapping) else inputs
-    return [_text(one) for one in _of_user(given)] if isinstance(given, list | tuple) else given
-
-
 def _given(inputs: Mapping[str, Any]) -> Any:
-    """Return the text or the messages among the inputs; where nothing is known as such, all of them as one text."""
+    """Return the text or the messages among the inputs; where none is known as such, all of them as one text."""
     for name in _USER:
         if name in inputs:
             return inputs[name]
@@ -128,9 +127,11 @@ def _given(inputs: Mapping[str, Any]) -> Any:
     return texts[0] if len(texts) == 1 else json.dumps(dict(inputs), ensure_ascii=False, default=str)
 
 
-def _of_user(messages: Sequence[Any]) -> list[Any]:
-    """Return the user's part of a list of messages, in which others may speak, too."""
-    return [one for one in messages if not (isinstance(one, Mapping) and one.get("role") not in {None, "user"})]
+def _messages(given: Any) -> list[Any]:
+    """Return the user's messages: a text is one, and a list of messages may have others of an assistant."""
+    if not isinstance(given, list | tuple):
+        return [given]
+    return [one for one in given if not (isinstance(one, Mapping) and one.get("role") not in {None, "user"})]
 
 
 def _text(message: Any) -> str:
@@ -158,7 +159,7 @@ def _done(outputs: Any, source: str) -> dict[str, Any]:
     raise EvalSetError(source, [Problem("$.outputs", shown(outputs), wanted)])
 
 
-def tells_of_tools(outputs: Any) -> bool:
+def has_tools(outputs: Any) -> bool:
     """Whether outputs say which tools were called, so that nothing else needs to be asked."""
     return isinstance(outputs, Mapping) and bool({"conversation", "tool_calls", *_STEPS} & set(outputs))
 

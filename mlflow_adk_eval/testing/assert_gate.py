@@ -8,17 +8,19 @@ from typing import Any
 
 from rich.console import Console
 
-from mlflow_adk_eval.gating.api import MlflowStore, decided, gate, reaching_mlflow
-from mlflow_adk_eval.gating.baseline.baseline import Reevaluate
-from mlflow_adk_eval.gating.baseline.find import Search, overridden
+from mlflow_adk_eval.gating.api import decided, gate
+from mlflow_adk_eval.gating.baseline.comparable import Reevaluate
+from mlflow_adk_eval.gating.baseline.search import BaselineSearch, overridden
+from mlflow_adk_eval.gating.evidence.examine import examine
+from mlflow_adk_eval.gating.mlflow_store import store_at
 from mlflow_adk_eval.gating.policy.load import load_policy
 from mlflow_adk_eval.gating.policy.model import Policy
-from mlflow_adk_eval.gating.promotion.record import signed
+from mlflow_adk_eval.gating.promotion.record import stamped
 from mlflow_adk_eval.gating.rules.decide import decide
 from mlflow_adk_eval.report.console import decision_view
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.tracking.replay import evidence_of_report
+from mlflow_adk_eval.tracking.bundle import evidence_of_report
 
 _NOT_LOGGED = "(not logged)"
 _NOTE = "the report was not logged in MLflow: this was decided from the report itself, and nobody can verify it later"
@@ -74,13 +76,13 @@ def _unlogged(
     agent_version: str | None,
     tracking_uri: str | None,
 ) -> Decision:
-    evidence = evidence_of_report(report)
+    run = examine(evidence_of_report(report))
     if policy.compares or agent_version:
-        with reaching_mlflow():
-            search = Search(store=MlflowStore(tracking_uri), policy=policy, model=model, reevaluate=reevaluate)
-            decision = decided(evidence, search, agent_version)
+        with store_at(tracking_uri) as store:
+            search = BaselineSearch(store=store, policy=policy, model=model, reevaluate=reevaluate)
+            decision = decided(run, search, agent_version)
     else:
-        decision = signed(decide(evidence, policy))
+        decision = stamped(decide(run, policy))
     return replace(decision, run_id=_NOT_LOGGED, notes=(*decision.notes, _NOTE))
 
 

@@ -6,25 +6,25 @@ import csv
 import json
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from pydantic import BaseModel
 
-from mlflow_adk_eval.agents.protocol import NO_LIMITS, Limits
+from mlflow_adk_eval.agents import Limits
 from mlflow_adk_eval.agents.resolve import resolve_agent
-from mlflow_adk_eval.agents.setup import UserSource
 from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
 from mlflow_adk_eval.config.inputs import ConfigSource
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalSet, Invocation, migrate, parse_eval_set
-from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.session import BudgetSource, JudgeSetup, JudgeSource, judge_setup
-from mlflow_adk_eval.ledger import LedgerSource, opened
+from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup
+from mlflow_adk_eval.ledger import opened
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, reason_of
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.table import cell_at
+from mlflow_adk_eval.runner import CaseExecutor, Options
+from mlflow_adk_eval.runner.keywords import ConversationArgs, keywords, selected
 from mlflow_adk_eval.runtime import each
 from mlflow_adk_eval.testing.cases import Cases, jobs_of
 from mlflow_adk_eval.testing.failure import conversation_of, failure_of, kind_of, text_of
@@ -107,7 +107,15 @@ NUM_RUNS = 2
 """How often each conversation is had where nothing is said, as in ADK."""
 
 
-async def evaluate_agent(  # noqa: PLR0913, PLR0917 - the first ten are ADK's, in ADK's order
+class EvaluateAgentArgs(JudgeArgs, ConversationArgs, total=False):
+    """What `evaluate_agent` takes besides ADK's arguments."""
+
+    config: ConfigSource
+    """The criteria; ``None``: the ``test_config.json`` beside each file, else ADK's defaults."""
+
+
+@keywords(EvaluateAgentArgs, JudgeArgs, ConversationArgs, defaults=(Options, judge_setup))
+async def evaluate_agent(  # noqa: PLR0913, PLR0917 - these ten are ADK's, in ADK's order
     agent_module: Any,
     eval_dataset_file_path_or_dir: str | Path,
     num_runs: int = NUM_RUNS,
@@ -118,16 +126,7 @@ async def evaluate_agent(  # noqa: PLR0913, PLR0917 - the first ten are ADK's, i
     output_file: str | Path | None = None,
     app_name: str | None = None,  # noqa: ARG001 - ADK names files after it that nobody writes here
     eval_set_results_manager: None = None,
-    *,
-    config: ConfigSource = None,
-    judge: JudgeSource = None,
-    judge_options: JudgeOptions | None = None,
-    budget: BudgetSource = None,
-    ledger: LedgerSource = None,
-    concurrency: int = 4,
-    case_timeout_s: float | None = None,
-    turn_timeout_s: float | None = None,
-    user_simulator: UserSource = None,
+    **options: Unpack[EvaluateAgentArgs],
 ) -> tuple[Report, ...]:
     """Hold an agent to the eval set in a file, or to those of all ``*.test.json`` files of a folder.
 
@@ -142,15 +141,6 @@ async def evaluate_agent(  # noqa: PLR0913, PLR0917 - the first ten are ADK's, i
         output_file: a CSV file to which a row for each turn and criterion is added.
         app_name: taken for the sake of ADK's callers.
         eval_set_results_manager: there is none to choose.
-        config: the criteria; ``None``: the ``test_config.json`` beside each file, else ADK's defaults.
-        judge: who judges, instead of the models that the config names: a model's name or a callable.
-        judge_options: how judges are asked.
-        budget: how much may be spent on judges.
-        ledger: the file that keeps what judges answered, as for `mlflow_adk_eval.evaluate`.
-        concurrency: how many conversations are had at the same time.
-        case_timeout_s: how long one case may take, in seconds; ``None``: as long as it takes.
-        turn_timeout_s: how long the agent may take to answer one message, in seconds; ``None``: as long as it takes.
-        user_simulator: who plays the user of conversation scenarios, as for `mlflow_adk_eval.evaluate`.
 
     Returns:
         A report for each file, in the order of their paths.
@@ -163,10 +153,8 @@ async def evaluate_agent(  # noqa: PLR0913, PLR0917 - the first ten are ADK's, i
     """
     __tracebackhide__ = True
     _refuse(artifact_service=artifact_service, eval_set_results_manager=eval_set_results_manager)
-    files = read_files(eval_dataset_file_path_or_dir, config, initial_session=initial_session_file)
-    agent = _Agent(agent_module, agent_name, Limits(case_s=case_timeout_s, turn_s=turn_timeout_s), user_simulator)
-    setup = judge_setup(judge, judge_options, budget)
-    reports = await _reports(files, agent, num_runs, setup, ledger, concurrency)
+    files = read_files(eval_dataset_file_path_or_dir, options.get("config"), initial_session=initial_session_file)
+    reports = await _reports(files, agent_module, agent_name, num_runs, options)
     _conclude(files, reports, output_file=output_file, detailed=print_detailed_results)
     return reports
 
@@ -238,7 +226,7 @@ class AgentEvaluator:
         config = load_config({"criteria": dict(criteria)} if criteria else _config(eval_config))
         loaded = _eval_set(eval_set)
         files = [EvalFile(Path(loaded.eval_set_id), loaded, config)]
-        reports = await _reports(files, _Agent(agent_module, agent_name), num_runs)
+        reports = await _reports(files, agent_module, agent_name, num_runs, {})
         _conclude(files, reports, output_file=output_file, detailed=print_detailed_results)
 
     @staticmethod
@@ -254,16 +242,6 @@ class AgentEvaluator:
         if not old_eval_data_file or not new_eval_data_file:
             raise UsageError("old_eval_data_file, new_eval_data_file: wanted both, and one of them is empty")
         migrate(old_eval_data_file, new_eval_data_file, initial_session=initial_session_file)
-
-
-@dataclass(frozen=True, slots=True)
-class _Agent:
-    """What the caller says of the agent."""
-
-    source: Any
-    name: str | None = None
-    limits: Limits = NO_LIMITS
-    user_simulator: UserSource = None
 
 
 _NO_CHOICE = {
@@ -294,38 +272,36 @@ def _config(given: EvalConfig | BaseModel | None) -> EvalConfig | dict[str, Any]
 
 
 async def _reports(
-    files: Sequence[EvalFile],
-    agent: _Agent,
-    num_runs: int,
-    setup: JudgeSetup | None = None,
-    ledger: LedgerSource = None,
-    concurrency: int = 4,
+    files: Sequence[EvalFile], agent: Any, agent_name: str | None, num_runs: int, options: EvaluateAgentArgs
 ) -> tuple[Report, ...]:
     """Return the report on each file. The conversations of all files are had side by side, within the same limits."""
-    if num_runs < 1:
-        raise UsageError(f"num_runs={num_runs!r}: wanted a whole number of at least 1")
-    resolved = resolve_agent(agent.source, agent_name=agent.name, limits=agent.limits)
+    limits = Limits(case_s=options.get("case_timeout_s"), turn_s=options.get("turn_timeout_s"))
+    resolved = resolve_agent(agent, agent_name=agent_name, limits=limits)
     jobs = jobs_of(files, num_runs)
     found: dict[int, CaseResult] = {}
-    with opened(ledger) as answers:
-        cases = Cases(
-            resolved, replace(setup or JudgeSetup(), answers=answers), concurrency=concurrency, user_simulator=agent.user_simulator
-        )
+    judges = judge_setup(**selected(options, JudgeArgs))
+    with opened(judges.ledger) as ledger:
+        how = Options(**selected(options, Options) | {"num_runs": num_runs, "judges": replace(judges, answers=ledger)})
+        cases = Cases(CaseExecutor(resolved, how))
 
         async def work(index: int) -> None:
-            found[index] = (await cases.finish(jobs[index])).result
+            found[index] = (await cases.execute(jobs[index])).result
 
         try:
             for file in files:
-                cases.plan(file)
-            await each(work, len(jobs), limit=cases.limit)
+                cases.evaluation(file)
+            await each(work, len(jobs), limit=cases.executor.limit)
         finally:
-            await cases.aclose()
-    return tuple(_report(file, [found[index] for index, job in enumerate(jobs) if job.file is file], num_runs) for file in files)
-
-
-def _report(file: EvalFile, results: Sequence[CaseResult], num_runs: int) -> Report:
-    return Report(eval_set=file.eval_set, config=file.config, cases=tuple(results), num_runs=num_runs)
+            await cases.executor.aclose()
+    return tuple(
+        Report(
+            eval_set=file.eval_set,
+            config=file.config,
+            cases=tuple(found[index] for index, job in enumerate(jobs) if job.file is file),
+            num_runs=num_runs,
+        )
+        for file in files
+    )
 
 
 def _conclude(files: Sequence[EvalFile], reports: Sequence[Report], *, output_file: str | Path | None, detailed: bool) -> None:
@@ -357,5 +333,5 @@ def _flaky(reports: Sequence[Report]) -> Iterator[str]:
 
 
 def _failure(file: EvalFile, report: Report, case: CaseResult) -> str:
-    told = textwrap.indent(text_of(failure_of(case, report.config)), "  ")
-    return f"{kind_of(case)}: {report.label(case)} ({file.path})\n{told}"
+    explanation = textwrap.indent(text_of(failure_of(case, report.config)), "  ")
+    return f"{kind_of(case)}: {report.label(case)} ({file.path})\n{explanation}"

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Literal
 
-from mlflow_adk_eval.config.eval_config import EvalConfig, ToolTrajectorySettings
+from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.criteria.text.alignment import Step, align, differences
+from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings
 from mlflow_adk_eval.evalset import FunctionCall, Invocation
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, reason_of
 from mlflow_adk_eval.results.table import cell_at

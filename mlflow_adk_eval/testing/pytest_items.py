@@ -14,7 +14,8 @@ from _pytest._io import TerminalWriter
 
 from mlflow_adk_eval.errors import AdkEvalError
 from mlflow_adk_eval.results.outcomes import CaseResult
-from mlflow_adk_eval.testing.cases import Finished, Job
+from mlflow_adk_eval.runner import ExecutedCase
+from mlflow_adk_eval.testing.cases import Job
 from mlflow_adk_eval.testing.failure import Line, Tone, failure_of, kind_of, line, summary_of, text_of, votes_of
 from mlflow_adk_eval.testing.sources import EvalFile, read_file
 
@@ -43,7 +44,7 @@ class CaseRunner(Protocol):
         """Make the agent and the judges ready."""
         ...
 
-    def finished(self, item: EvalCaseItem) -> Finished:
+    def finished(self, item: EvalCaseItem) -> ExecutedCase:
         """Wait for the result of a case."""
         ...
 

@@ -18,13 +18,14 @@ import pytest
 from mlflow_adk_eval.agents import Agent, Limits
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.errors import AdkEvalError, JudgeError, RunError
-from mlflow_adk_eval.judge.session import judge_setup
+from mlflow_adk_eval.judge.setup import judge_setup
 from mlflow_adk_eval.ledger import opened
 from mlflow_adk_eval.report.markdown import append_step_summary
 from mlflow_adk_eval.report.tally import CaseLine, case_line
 from mlflow_adk_eval.results.usage import JudgeUsage
+from mlflow_adk_eval.runner import CaseExecutor, ExecutedCase, Options
 from mlflow_adk_eval.runtime import BACKGROUND, each, model_or_object
-from mlflow_adk_eval.testing.cases import Cases, Finished, Job, JobKey
+from mlflow_adk_eval.testing.cases import Cases, Job, JobKey
 from mlflow_adk_eval.testing.pytest_items import SUFFIXES, AdkOptions, EvalCaseItem, EvalSetFile
 from mlflow_adk_eval.testing.pytest_summary import Results, log_results
 from mlflow_adk_eval.testing.sources import EvalFile
@@ -40,7 +41,7 @@ class Waiting:
     def __init__(self, cases: Cases) -> None:
         """Begin with nothing announced."""
         self._cases = cases
-        self._coming: dict[JobKey, Future[Finished]] = {}
+        self._coming: dict[JobKey, Future[ExecutedCase]] = {}
         self._under_way: dict[anyio.CancelScope, anyio.Event] = {}
         self._thread: threading.Thread | None = None
 
@@ -50,7 +51,7 @@ class Waiting:
         self._thread = threading.Thread(target=self._have, args=(jobs, dict(self._coming)), name="adk_cases", daemon=True)
         self._thread.start()
 
-    def result(self, job: Job) -> Finished:
+    def result(self, job: Job) -> ExecutedCase:
         """Return what came of a job, once it is there. A job that is asked for again is had again.
 
         Raises:
@@ -58,7 +59,7 @@ class Waiting:
         """
         coming = self._coming.pop(job.key, None)
         try:
-            found = coming.result() if coming else BACKGROUND.call(lambda: self._until_closed(lambda: self._cases.finish(job)))
+            found = coming.result() if coming else BACKGROUND.call(lambda: self._until_closed(lambda: self._cases.execute(job)))
         except CancelledError:
             found = None
         if found is None:
@@ -71,12 +72,12 @@ class Waiting:
         if self._thread:
             self._thread.join(_CLOSING_S)
 
-    def _have(self, jobs: Sequence[Job], coming: dict[JobKey, Future[Finished]]) -> None:
+    def _have(self, jobs: Sequence[Job], coming: dict[JobKey, Future[ExecutedCase]]) -> None:
         async def work(index: int) -> None:
-            coming[jobs[index].key].set_result(await self._cases.finish(jobs[index]))
+            coming[jobs[index].key].set_result(await self._cases.execute(jobs[index]))
 
         try:
-            BACKGROUND.call(lambda: self._until_closed(partial(each, work, len(jobs), limit=self._cases.limit)))
+            BACKGROUND.call(lambda: self._until_closed(partial(each, work, len(jobs), limit=self._cases.executor.limit)))
         finally:
             for future in coming.values():
                 future.cancel()
@@ -100,7 +101,7 @@ class Waiting:
         with anyio.move_on_after(_CLOSING_S):
             for ended in under_way.values():
                 await ended.wait()
-        await self._cases.aclose()
+        await self._cases.executor.aclose()
 
 
 _LINE = "adk_case"
@@ -128,7 +129,7 @@ class AdkSession:
         self._ready: _Ready | AdkEvalError | None = None
         self._announced = self._is_on_demand(config)
         self._items: list[EvalCaseItem] = []
-        self._done: dict[JobKey, tuple[Job, Finished]] = {}
+        self._done: dict[JobKey, tuple[Job, ExecutedCase]] = {}
         self._results = Results()
 
     @staticmethod
@@ -143,9 +144,9 @@ class AdkSession:
         Raises:
             AdkEvalError: if the agent cannot be loaded, a judge cannot be had, or a criterion cannot be applied.
         """
-        self._usable().cases.plan(file)
+        self._usable().cases.evaluation(file)
 
-    def finished(self, item: EvalCaseItem) -> Finished:
+    def finished(self, item: EvalCaseItem) -> ExecutedCase:
         """Return what came of an item's case. The first to ask begins with those of all items that will be asked for."""
         waiting = self._usable().waiting
         if not self._announced:
@@ -171,8 +172,9 @@ class AdkSession:
         judge = model_or_object(options.judge, "--adk-judge", error=JudgeError)
         user_simulator = model_or_object(options.user_simulator, "--adk-user-simulator", error=JudgeError)
         with ExitStack() as resources:
-            setup = replace(judge_setup(judge, None, None), answers=resources.enter_context(opened(None)))
-            cases = Cases(agent, setup, concurrency=options.concurrency, user_simulator=user_simulator)
+            setup = replace(judge_setup(judge=judge), answers=resources.enter_context(opened(None)))
+            executor = CaseExecutor(agent, Options(concurrency=options.concurrency, judges=setup, user_simulator=user_simulator))
+            cases = Cases(executor)
             return _Ready(agent, cases, Waiting(cases), resources.pop_all())
 
     def _will_run(self, item: EvalCaseItem) -> bool:

@@ -13,7 +13,8 @@ from mlflow_adk_eval.report.tally import CaseLine, CriterionTotals, flaky_of, to
 from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.usage import JudgeUsage
-from mlflow_adk_eval.testing.cases import Finished, Job, renamed
+from mlflow_adk_eval.runner import ExecutedCase
+from mlflow_adk_eval.testing.cases import Job, renamed
 from mlflow_adk_eval.testing.sources import EvalFile, merged
 
 Markup = dict[str, bool]
@@ -117,7 +118,7 @@ def added(usages: Sequence[JudgeUsage]) -> JudgeUsage:
     return total
 
 
-def log_results(results: Results, done: Sequence[tuple[Job, Finished]], *, agent_name: str, experiment: str) -> str:
+def log_results(results: Results, done: Sequence[tuple[Job, ExecutedCase]], *, agent_name: str, experiment: str) -> str:
     """Log a session as one run in MLflow, and return a sentence that names it.
 
     Raises:
@@ -132,7 +133,7 @@ def log_results(results: Results, done: Sequence[tuple[Job, Finished]], *, agent
     return f"MLflow run {logged.run_id} in experiment {experiment!r}" + "".join(f"; {note}" for note in report.notes)
 
 
-def report_of(done: Sequence[tuple[Job, Finished]]) -> Report:
+def report_of(done: Sequence[tuple[Job, ExecutedCase]]) -> Report:
     """Return results as the report on one eval set: that of their file, or one made of several.
 
     If only some of a file's cases ran, the eval set holds only these, and so has another digest than the whole.
@@ -157,7 +158,7 @@ def report_of(done: Sequence[tuple[Job, Finished]]) -> Report:
     return Report(eval_set=whole.eval_set, config=whole.config, cases=tuple(cases), num_runs=num_runs, notes=_selected(files, parts))
 
 
-def _ran(path: Path, done: Sequence[tuple[Job, Finished]]) -> dict[str, dict[int, CaseResult]]:
+def _ran(path: Path, done: Sequence[tuple[Job, ExecutedCase]]) -> dict[str, dict[int, CaseResult]]:
     """Return the results of a file, by case and run."""
     found: dict[str, dict[int, CaseResult]] = {}
     for job, finished in done:

@@ -1,4 +1,9 @@
-"""Everything that a run is to hold, as plain data, so that it can be kept in a folder while MLflow is away."""
+"""Everything that a run is to hold, as plain data: from a report to its `Bundle`.
+
+A bundle has the artifacts with their manifest, parameters, metrics, tags and the records of traces, without secrets and without anything that
+MLflow could refuse. As it is plain data, it can be kept in a folder while MLflow is away, and `evidence_of_report` shows the gate what a run
+would hold without there being one.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,8 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,27 +21,56 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from mlflow_adk_eval.analysis.stats import mean_interval
-from mlflow_adk_eval.config.eval_config import EFFICIENCY, dumps_config
+from mlflow_adk_eval.config.eval_config import dumps_config
+from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.evalset import dumps
+from mlflow_adk_eval.evalset import dumps, eval_set_digest
 from mlflow_adk_eval.evalset.digest import canonical_json
-from mlflow_adk_eval.gating.evidence.integrity import key_of_criterion
+from mlflow_adk_eval.gating.evidence.examine import recomputed_metrics
+from mlflow_adk_eval.gating.evidence.integrity import SCHEMA, VOTES, Evidence, key_of_criterion
+from mlflow_adk_eval.redact import secrets_of
 from mlflow_adk_eval.report.adk_result import result_of
 from mlflow_adk_eval.report.html.report import html_of
 from mlflow_adk_eval.report.markdown import note_of
 from mlflow_adk_eval.report.repeats import pass_hat_lines
-from mlflow_adk_eval.results.repeats import Repeats, table_of_repeats, variance
-from mlflow_adk_eval.results.report import CriterionSummary, Report
+from mlflow_adk_eval.results.repeats import table_of_repeats
+from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.table import Table, table_of
-from mlflow_adk_eval.tracking.judge_facts import (
-    judge_params,
-    metrics_of_judging,
-    metrics_of_simulating,
-    outage_tag,
-    votes_artifact,
-)
-from mlflow_adk_eval.tracking.storable import LONGEST_TAG, Secrets, clean_table, fitted, model_json, storable_text
+from mlflow_adk_eval.results.usage import JudgeUsage
+from mlflow_adk_eval.results.votes import dump_votes, judged_criteria
+from mlflow_adk_eval.tracking.run_facts import FOLDER, dataset_of, judge_params, outage_tag, start_params
+from mlflow_adk_eval.tracking.storable import LONGEST_PARAM, LONGEST_TAG, Secrets, clean_table, fitted, model_json, storable_text
 from mlflow_adk_eval.tracking.trace_records import TraceRecord, records_of
+
+
+def votes_artifact(report: Report, secrets: Secrets) -> dict[str, bytes]:
+    """Return the artifact with every vote, where a model was to decide something: without votes it is empty, not absent."""
+    votes = [vote for case in report.cases for result in case.results for vote in result.votes]
+    if not votes and not judged_criteria(report.config):
+        return {}
+    return {VOTES: dump_votes(votes, lambda text: storable_text(text, secrets))}
+
+
+def metrics_of_judging(usage: JudgeUsage | None) -> Iterator[tuple[str, float]]:
+    """Yield what judging took, where judges were asked."""
+    if usage is None:
+        return
+    yield "judge/calls", float(usage.calls)
+    yield "judge/tokens", float(usage.tokens)
+    yield "judge/calls_saved", float(usage.calls_saved)
+    yield "judge/reused", float(usage.reused)
+    if usage.flip_rate is not None:
+        yield "judge/flip_rate", usage.flip_rate
+
+
+def metrics_of_simulating(usage: JudgeUsage | None) -> Iterator[tuple[str, float]]:
+    """Yield what the models took that played users, where there were any."""
+    if usage is None:
+        return
+    yield "user_simulator/calls", float(usage.calls)
+    yield "user_simulator/tokens", float(usage.tokens)
+    yield "user_simulator/reused", float(usage.reused)
+
 
 REPEATS = "repeats.json"
 """Only runs with more than one run of each case have it."""
@@ -49,35 +84,12 @@ def repeats_artifact(report: Report, secrets: Secrets) -> dict[str, bytes]:
     return {REPEATS: clean_table(Table(columns, tuple(rows)), secrets)[1].encode()}
 
 
-def metrics_of_repeats(report: Report) -> Iterator[tuple[str, float]]:
-    """Yield the metrics of repeated runs; nothing with one run of each case. What has no value is left out."""
-    if report.num_runs > 1:
-        found = _metrics(report.repeats)
-        yield from ((name, float(value)) for name, value in found if value is not None and math.isfinite(value))
-
-
-def _metrics(repeats: Repeats) -> Iterable[tuple[str, float | None]]:
-    for line in pass_hat_lines(repeats):
-        low, high = line.interval or (None, None)
-        yield from ((f"pass_hat_{line.k}{suffix}", value) for suffix, value in (("", line.mean), ("_ci_low", low), ("_ci_high", high)))
-    if repeats.cases:
-        yield "flaky_cases", len(repeats.flaky)
-        yield "case_pass_rate_run_std", math.sqrt(variance(repeats.run_pass_rates))
-    for name, found in repeats.criteria.items():
-        key = key_of_criterion(name)
-        yield f"{key}/run_std", found.run_std
-        yield f"{key}/within_case_variance", found.within_variance
-        yield f"{key}/between_case_variance", found.between_variance
-
-
 def series_of_repeats(report: Report) -> Mapping[str, tuple[float, ...]]:
     """Return the metrics that have a value for each run, which MLflow draws over its steps."""
     rates = report.repeats.run_pass_rates if report.num_runs > 1 else ()
     return {"case_pass_rate_by_run": rates} if rates else {}
 
 
-FOLDER = "adk_eval"
-"""Where a run's artifacts lie."""
 TABLE, MANIFEST = "invocations.json", "manifest.json"
 NOTE, TABLES = "mlflow.note.content", "mlflow.loggedArtifacts"
 """Tags of a run that others may have written, too."""
@@ -175,7 +187,7 @@ def bundle_of(report: Report, run: Run, *, traces: int | bool, secrets: Secrets)
         traces: above how many invocations only those that did not pass get a trace; ``True``: never; ``False``: none gets one.
         secrets: what must not be written down.
     """
-    table, text = clean_table(table_of(report), secrets)
+    table, text = clean_table(table_of(report.cases, report.criteria), secrets)
     extent = _extent(len(table.rows), traces)
     records = () if extent == "none" else tuple(records_of(report, table, secrets, only_unpassed=extent == "failed"))
     result = model_json(result_of(report, app_name=run.agent_name, created=run.started_ms / 1000), secrets)
@@ -235,39 +247,20 @@ def _extent(rows: int, traces: int | bool) -> str:
 
 
 def metrics_of(report: Report) -> Iterator[tuple[str, float]]:
-    """Yield the metrics of a run: those of each criterion, of the judges, and of the cases. What has no value is left out."""
-    for name, summary in report.summaries().items():
-        if summary.threshold is not None or summary.evaluated or summary.errored:
-            yield from ((f"{key_of_criterion(name)}/{metric}", value) for metric, value in _of_criterion(summary))
+    """Yield the metrics of a run: those that the gate will compute again, their intervals, and what models took. Others are left out."""
+    found = [*recomputed_metrics(report).items(), *_intervals(report)]
+    yield from ((name, float(value)) for name, value in found if value is not None and math.isfinite(value))
     yield from metrics_of_judging(report.judging)
     yield from metrics_of_simulating(report.simulating)
-    yield from metrics_of_repeats(report)
-    verdicts = _verdicts(report)
-    yield "cases", float(len(verdicts))
-    if verdicts:
-        yield "case_pass_rate", sum(verdicts.values()) / len(verdicts)
 
 
-def _of_criterion(summary: CriterionSummary) -> Iterator[tuple[str, float]]:
-    interval = mean_interval(summary.case_scores, proportion=summary.criterion not in EFFICIENCY)
-    low, high = interval or (None, None)
-    found: Iterable[tuple[str, float | None]] = (
-        ("mean", summary.mean),
-        ("pass_rate", summary.pass_rate),
-        ("evaluated", summary.evaluated),
-        ("errored", summary.errored),
-        ("ci_low", low),
-        ("ci_high", high),
-    )
-    return ((metric, float(value)) for metric, value in found if value is not None)
-
-
-def _verdicts(report: Report) -> dict[str, bool]:
-    """Return for each case whether all of its runs passed."""
-    passed: dict[str, bool] = {}
-    for case in report.cases:
-        passed[case.eval_id] = passed.get(case.eval_id, True) and case.verdict == "passed"
-    return passed
+def _intervals(report: Report) -> Iterator[tuple[str, float | None]]:
+    for name, summary in report.summaries().items():
+        low, high = mean_interval(summary.case_scores, proportion=not CRITERIA.is_quantity(name)) or (None, None)
+        yield from ((f"{key_of_criterion(name)}/ci_{side}", value) for side, value in (("low", low), ("high", high)))
+    for line in pass_hat_lines(report.repeats) if report.num_runs > 1 else ():
+        low, high = line.interval or (None, None)
+        yield from ((f"pass_hat_{line.k}_ci_{side}", value) for side, value in (("low", low), ("high", high)))
 
 
 _ON_TRACES = {
@@ -291,3 +284,34 @@ def _tags(report: Report, extent: str, count: int, rows: int, secrets: Secrets) 
 
 def _tables(report: Report) -> tuple[str, ...]:
     return (TABLE,) if report.num_runs == 1 else (TABLE, REPEATS)
+
+
+def evidence_of_report(report: Report) -> Evidence:
+    """Return what a run of the report would hold, just ended. Its run id is empty."""
+    now_ms = time.time_ns() // 1_000_000
+    agent, model_id = (report.origin.agent, report.origin.agent_version) if report.origin else ("", "")
+    digest = eval_set_digest(report.eval_set)
+    dataset = dataset_of(report.eval_set, digest=digest)
+    run = Run(
+        run_id="",
+        experiment_id="",
+        model_id=model_id,
+        dataset_name=dataset.name,
+        dataset_digest=dataset.digest,
+        agent_name=agent or "agent",
+        started_ms=now_ms,
+    )
+    bundle = bundle_of(report, run, traces=False, secrets=secrets_of())
+    params = start_params(report.config, digest, model_id) | dict(bundle.params)
+    tags = {"adk_eval.schema": SCHEMA, "adk_eval.status": bundle.status, "adk_eval.eval_set_id": report.eval_set.eval_set_id}
+    return Evidence(
+        run_id="",
+        status="FINISHED",
+        end_time=now_ms,
+        tags={**bundle.tags, **tags},
+        params={name: fitted(value, LONGEST_PARAM) for name, value in params.items() if value},
+        metrics=bundle.metrics,
+        model_ids=(model_id,) if model_id else (),
+        artifacts={name: content for name, content in bundle.artifacts.items() if name != MANIFEST},
+        manifest=bundle.artifacts[MANIFEST],
+    )

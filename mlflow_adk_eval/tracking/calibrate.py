@@ -30,8 +30,9 @@ from mlflow_adk_eval.analysis.calibration.labels import (
 )
 from mlflow_adk_eval.errors import Problem, UsageError
 from mlflow_adk_eval.evalset.digest import canonical_json
-from mlflow_adk_eval.gating.api import MlflowStore, reaching_mlflow, run_id_of
+from mlflow_adk_eval.gating.api import run_id_of
 from mlflow_adk_eval.gating.evidence.integrity import key_of_criterion, prompt_keys
+from mlflow_adk_eval.gating.mlflow_store import store_at
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.votes import judged_criteria
 from mlflow_adk_eval.runtime import user_at_host
@@ -75,8 +76,7 @@ def calibrate(
     run_ids = list(dict.fromkeys(map(run_id_of, listed)))
     if not run_ids:
         raise UsageError("calibrate: no run is named")
-    with reaching_mlflow():
-        store = MlflowStore(tracking_uri)
+    with store_at(tracking_uri) as store:
         found = [judged_run(store.evidence(run_id)) for run_id in run_ids]
         units = _united(found)
         if labels is None:

@@ -1,72 +1,31 @@
-"""Reaching MLflow: the client, how long it may try, and its failures in our own words."""
+"""Connecting to MLflow: a client of a store that answers, and its experiments.
+
+How long the client may try, and its failures in our own words, are shared with the gate: `gating.mlflow_client`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
 import mlflow
-import requests
 from mlflow import MlflowClient
-from mlflow.exceptions import MlflowException
 
-from mlflow_adk_eval.errors import TrackingError, UsageError
-from mlflow_adk_eval.redact import message_of, without_credentials
-from mlflow_adk_eval.runtime import defaults
+from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.gating.mlflow_client import HASTY, existing, is_absent, reaching_mlflow
+from mlflow_adk_eval.redact import without_credentials
 
-HASTY: Mapping[str, str] = {
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
-    "MLFLOW_HTTP_REQUEST_BACKOFF_JITTER": "0",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
-}
-"""Before the agent is called nothing is lost by giving up. MLflow's own seven retries take four minutes."""
-PATIENT: Mapping[str, str] = {**HASTY, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3", "MLFLOW_HTTP_REQUEST_TIMEOUT": "60"}
-"""Afterwards a short restart of the server is waited for: 6 seconds."""
+__all__ = [
+    "HASTY",
+    "connect",
+    "existing",
+    "experiment_id",
+    "experiment_of",
+    "is_absent",
+    "open_store",
+    "reaching_mlflow",
+]
 
 _DATABASE_S = 15
-_ABSENT = {"RESOURCE_DOES_NOT_EXIST", "NOT_FOUND", "INVALID_PARAMETER_VALUE"}
-
-
-@contextmanager
-def reaching_mlflow(what: str, limits: Mapping[str, str] = PATIENT) -> Generator[None, None, None]:
-    """Bound how long MLflow's client tries within, and turn its errors into ours.
-
-    MLflow reads the limits from the environment at each request. Those that the user has set stay as they are.
-
-    Args:
-        what: what could not be done, to begin the message with.
-        limits: for how long to try.
-
-    Raises:
-        TrackingError: for whatever goes wrong between the client and its store.
-    """
-    with defaults(limits):
-        try:
-            yield
-        except (MlflowException, requests.RequestException, OSError) as error:
-            raise TrackingError(f"{what}: {message_of(error)}") from error
-
-
-@contextmanager
-def existing(what: str) -> Generator[None, None, None]:
-    """Say that `what`, which the user named, does not exist where MLflow says so.
-
-    Raises:
-        UsageError: if it does not exist.
-    """
-    try:
-        yield
-    except MlflowException as error:
-        if error.error_code in _ABSENT:
-            raise UsageError(f"{what} does not exist in MLflow: {message_of(error)}") from None
-        raise
-
-
-def is_absent(error: MlflowException) -> bool:
-    """Whether MLflow says that what was asked for does not exist."""
-    return error.error_code in _ABSENT
 
 
 def connect(tracking_uri: str | None = None) -> MlflowClient:

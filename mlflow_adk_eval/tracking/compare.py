@@ -8,9 +8,9 @@ from mlflow_adk_eval.analysis.comparison.compare import Comparison, Side, compar
 from mlflow_adk_eval.analysis.comparison.side import by_case, votes_by_run
 from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.evalset import eval_set_digest
+from mlflow_adk_eval.gating.evidence.examine import ReadableRun, examine
 from mlflow_adk_eval.gating.evidence.integrity import Evidence
-from mlflow_adk_eval.gating.evidence.read import examine
-from mlflow_adk_eval.gating.mlflow_store import MlflowStore, reaching_mlflow
+from mlflow_adk_eval.gating.mlflow_store import store_at
 from mlflow_adk_eval.results.report import Report
 
 PAGES = "adk_eval_compare"
@@ -42,8 +42,8 @@ def _side(run: str | Report, name: str, tracking_uri: str | None) -> Side:
         return side_of(run, name)
     if not run:
         raise UsageError("the run id is empty")
-    with reaching_mlflow():
-        evidence = MlflowStore(tracking_uri).evidence(run)
+    with store_at(tracking_uri) as store:
+        evidence = store.evidence(run)
     return side_of_evidence(evidence)
 
 
@@ -57,9 +57,10 @@ def side_of_evidence(evidence: Evidence) -> Side:
     if evidence.manifest is None and "adk_eval.manifest_sha256" not in evidence.params:
         raise UsageError(f"run {evidence.run_id} holds no finished evaluation, so that there is nothing to compare")
     examined = examine(evidence)
-    if isinstance(examined, tuple):
-        more = f"; and {len(examined) - _MAX_TOLD} more" if len(examined) > _MAX_TOLD else ""
-        raise TrackingError(f"run {evidence.run_id}: {'; '.join(examined[:_MAX_TOLD])}{more}, so it cannot be compared")
+    if not isinstance(examined, ReadableRun):
+        problems = examined.problems
+        more = f"; and {len(problems) - _MAX_TOLD} more" if len(problems) > _MAX_TOLD else ""
+        raise TrackingError(f"run {evidence.run_id}: {'; '.join(problems[:_MAX_TOLD])}{more}, so it cannot be compared")
     report = examined.report
     return Side(
         name=evidence.tags.get("mlflow.runName", "") or evidence.run_id,
@@ -72,7 +73,7 @@ def side_of_evidence(evidence: Evidence) -> Side:
         rows=examined.rows,
         votes=votes_by_run(vote for case in report.cases for result in case.results for vote in result.votes),
         facts=dict(_facts(evidence)),
-        warnings=examined.doubts,
+        warnings=examined.problems,
     )
 
 
@@ -91,13 +92,13 @@ _PREFIXES: Mapping[str, str] = {
 
 def _facts(evidence: Evidence) -> Iterator[tuple[str, str]]:
     """Yield what a run's parameters say of agent, judges and surroundings. Tags could be rewritten; the agent's name is only shown."""
-    yield from ((told, evidence.params[name]) for name, told in _PARAMS.items() if name in evidence.params)
+    yield from ((label, evidence.params[name]) for name, label in _PARAMS.items() if name in evidence.params)
     if "adk_eval.agent_version" in evidence.tags:
         yield "Agent", evidence.tags["adk_eval.agent_version"]
-    for prefix, told in _PREFIXES.items():
+    for prefix, label in _PREFIXES.items():
         for name, value in sorted(evidence.params.items()):
             if name.startswith(prefix):
-                yield told + name.removeprefix(prefix), value
+                yield label + name.removeprefix(prefix), value
 
 
 def log_comparison(found: Comparison, html: str, *, tracking_uri: str | None = None) -> str:
@@ -116,8 +117,8 @@ def log_comparison(found: Comparison, html: str, *, tracking_uri: str | None = N
     if not before or not after:
         raise UsageError("only a comparison of two runs in MLflow can be logged")
     path = f"{PAGES}/{before}.html"
-    with reaching_mlflow():
-        client = MlflowStore(tracking_uri).client
+    with store_at(tracking_uri) as store:
+        client = store.client
         client.log_text(after, html, path)
         experiment_id = client.get_run(after).info.experiment_id
     return f"#/experiments/{experiment_id}/runs/{after}/artifacts/{path}"

@@ -1,30 +1,42 @@
-"""Evaluating an agent: run it, score it, log it. What the agent did is kept even where MLflow cannot take it."""
+"""Evaluating an agent: inputs, then an evaluation that is planned once, then its run in MLflow.
+
+The data flows one way. What the user names becomes an eval set, a config and an agent (`inputs_of`); with these, `LoggedEvaluation` makes the
+plan, the judges and the set-up of conversations, all before the agent is called. Then it opens the run, has the conversations, judges them
+into a report, and logs the report as a bundle. What was paid for is in the ledger meanwhile, so that a killed run can be resumed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
+from uuid import uuid4
 
+import anyio
+import anyio.to_thread
 from mlflow.entities import Dataset
 
-from mlflow_adk_eval.agents import Limits, Recording, load_recording
-from mlflow_adk_eval.agents.recordings.recording import Recorded
+from mlflow_adk_eval.agents import Agent, Limits, Recording, load_recording
+from mlflow_adk_eval.agents.recordings import ConversationCache, Recorded
 from mlflow_adk_eval.agents.resolve import resolve_agent
-from mlflow_adk_eval.agents.setup import UserSource
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.config.inputs import ConfigSource, EvalSetSource, load_inputs
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.evalset import EvalSet
-from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.session import BudgetSource, JudgeSource, judge_setup
-from mlflow_adk_eval.ledger import LedgerSource, opened
+from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
+from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup
+from mlflow_adk_eval.ledger import CallCache, StartedRun, opened
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.runner import Options, Progress
-from mlflow_adk_eval.tracking.job import PENDING, Job, RunTarget, Target, aexecute, execute, job_of, users_run
-from mlflow_adk_eval.tracking.log import dataset_of
-from mlflow_adk_eval.tracking.replay import recording_of_run, run_named
+from mlflow_adk_eval.runner import CaseExecutor, Evaluation, Options, wait
+from mlflow_adk_eval.runner.keywords import AgentArgs, ConversationArgs, EvaluateArgs, LogArgs, keywords, selected
+from mlflow_adk_eval.tracking.bundle import Bundle
+from mlflow_adk_eval.tracking.client import HASTY, reaching_mlflow
+from mlflow_adk_eval.tracking.earlier_runs import EarlierRun, earlier_run, recording_of_run, run_named
+from mlflow_adk_eval.tracking.logged_run import LoggedRun, RunTarget, users_run
+from mlflow_adk_eval.tracking.run_facts import dataset_of
 
 if TYPE_CHECKING:
     from mlflow.data.dataset import Dataset as MlflowDataset
@@ -32,35 +44,16 @@ if TYPE_CHECKING:
 
     DatasetSource: TypeAlias = MlflowDataset | EvaluationDataset
 
-__all__ = ["aevaluate", "evaluate", "log_report"]
+_logger = logging.getLogger(__name__)
 
 
-def evaluate(  # noqa: PLR0913, PLR0917 - one function is the whole of it
+@keywords(EvaluateArgs, JudgeArgs, AgentArgs, ConversationArgs, LogArgs, defaults=(Options, RunTarget, judge_setup))
+def evaluate(
     eval_set: EvalSetSource | DatasetSource,
     agent: Any = None,
     config: ConfigSource = None,
     agent_version: str | None = None,
-    judge: JudgeSource = None,
-    num_runs: int = 1,
-    experiment: str | None = None,
-    run_name: str | None = None,
-    resume: str | None = None,
-    budget: BudgetSource = None,
-    *,
-    judge_options: JudgeOptions | None = None,
-    ledger: LedgerSource = None,
-    rejudge_failed: bool = False,
-    agent_name: str | None = None,
-    concurrency: int = 4,
-    case_timeout_s: float | None = None,
-    turn_timeout_s: float | None = None,
-    user_simulator: UserSource = None,
-    traces: int | bool = 2000,
-    tracking_uri: str | None = None,
-    progress: Progress | None = None,
-    pending_folder: str | Path | None = None,
-    register_prompts: bool = False,
-    baseline: Recorded | None = None,
+    **options: Unpack[EvaluateArgs],
 ) -> Report:
     """Run an agent on an eval set, score what it does and log all of it as a run in MLflow.
 
@@ -74,33 +67,6 @@ def evaluate(  # noqa: PLR0913, PLR0917 - one function is the whole of it
         config: the criteria; ``None``: the ``test_config.json`` beside the eval set, else ADK's defaults.
         agent_version: ``models:/<name>/<version>``, ``models:/<name>@<alias>`` or the id of a LoggedModel; ``None``: the git
             state of the working directory.
-        judge: who judges, instead of the models that the config names: a model's name or a callable.
-        num_runs: how often the agent has each conversation.
-        experiment: the MLflow experiment, by name or id; ``None``: the current one.
-        run_name: the name of the MLflow run; ``None``: the eval set and the agent version.
-        resume: the run of an earlier evaluation of the same agent version on the same eval set, or ``latest``: the conversations
-            that it had are not had again, and what its judges answered is not paid for again. If it holds no result yet, it is
-            gone on with; else there is a new run.
-        budget: how much may be spent on judges: a `Budget`, or a dict with ``max_calls`` and ``max_tokens``. What it is not
-            enough for stays undecided.
-        judge_options: how judges are asked.
-        ledger: the file that keeps what was paid for; ``None``: as ``ADK_EVAL_LEDGER`` says, else ``.adk_eval/ledger.sqlite``;
-            ``False``: none.
-        rejudge_failed: whether to ask again where a judge's kept answer cannot be read.
-        agent_name: the sub-agent to evaluate instead of the root agent.
-        concurrency: how many conversations are had at the same time.
-        case_timeout_s: how long one case may take, in seconds; ``None``: as long as it takes.
-        turn_timeout_s: how long the agent may take to answer one message, in seconds; ``None``: as long as it takes.
-        user_simulator: who plays the user of conversation scenarios: a model's name, a judge object, or a function of the scenario and
-            the turns so far that returns the next message, or ``None`` to end the conversation; ``None``: the model that the config names.
-        traces: above how many turns only those that did not pass get a trace; ``True``: never; ``False``: none gets one.
-        tracking_uri: the MLflow server or store; ``None``: as MLflow is configured.
-        progress: called with the number of finished case runs and of all.
-        pending_folder: where the evaluation is kept if MLflow cannot take it; ``None``: ``adk_eval_pending``.
-        register_prompts: whether to keep the judges' prompts in MLflow's prompt registry; the run then names their versions.
-
-        baseline: what pairwise criteria compare with: a recording of another agent, its file, or ``runs:/<id>`` for what an agent did
-            in an earlier run.
 
     Returns:
         The report, with the id of its run.
@@ -112,78 +78,50 @@ def evaluate(  # noqa: PLR0913, PLR0917 - one function is the whole of it
         TrackingError: if MLflow cannot be reached. If the agent has been called by then, the message names the folder that
             holds everything, and the command that finishes the job.
     """
-    options = Options(
-        num_runs=num_runs,
-        concurrency=concurrency,
-        progress=progress,
-        judges=judge_setup(judge, judge_options, budget, rejudge_failed=rejudge_failed),
-        user_simulator=user_simulator,
-    )
-    where = RunTarget(
-        experiment=experiment,
-        run_name=run_name,
-        agent_version=agent_version,
-        tracking_uri=tracking_uri,
-        pending=Path(pending_folder or PENDING),
-        traces=traces,
-        parent=users_run(tracking_uri),
-        register_prompts=register_prompts,
-    )
-    options = replace(options, baseline=_baseline(baseline, tracking_uri))
-    job = _job(eval_set, agent, config, options, where, agent_name=agent_name, limits=Limits(case_s=case_timeout_s, turn_s=turn_timeout_s))
-    with opened(ledger) as kept:
-        return execute(job, kept, resume).report
+    with _prepared(eval_set, agent, config, agent_version, options) as evaluation:
+        return evaluation.execute()[0]
 
 
-async def aevaluate(  # noqa: PLR0913, PLR0917 - as evaluate
+@keywords(EvaluateArgs, JudgeArgs, AgentArgs, ConversationArgs, LogArgs, defaults=(Options, RunTarget, judge_setup))
+async def aevaluate(
     eval_set: EvalSetSource | DatasetSource,
     agent: Any = None,
     config: ConfigSource = None,
     agent_version: str | None = None,
-    judge: JudgeSource = None,
-    num_runs: int = 1,
-    experiment: str | None = None,
-    run_name: str | None = None,
-    resume: str | None = None,
-    budget: BudgetSource = None,
-    *,
-    judge_options: JudgeOptions | None = None,
-    ledger: LedgerSource = None,
-    rejudge_failed: bool = False,
-    agent_name: str | None = None,
-    concurrency: int = 4,
-    case_timeout_s: float | None = None,
-    turn_timeout_s: float | None = None,
-    user_simulator: UserSource = None,
-    traces: int | bool = 2000,
-    tracking_uri: str | None = None,
-    progress: Progress | None = None,
-    pending_folder: str | Path | None = None,
-    register_prompts: bool = False,
-    baseline: Recorded | None = None,
+    **options: Unpack[EvaluateArgs],
 ) -> Report:
-    """Do what `evaluate` does, from asynchronous code. MLflow is written to outside the event loop."""
-    options = Options(
-        num_runs=num_runs,
-        concurrency=concurrency,
-        progress=progress,
-        judges=judge_setup(judge, judge_options, budget, rejudge_failed=rejudge_failed),
-        user_simulator=user_simulator,
-    )
-    where = RunTarget(
-        experiment=experiment,
-        run_name=run_name,
-        agent_version=agent_version,
-        tracking_uri=tracking_uri,
-        pending=Path(pending_folder or PENDING),
-        traces=traces,
-        parent=users_run(tracking_uri),
-        register_prompts=register_prompts,
-    )
-    options = replace(options, baseline=_baseline(baseline, tracking_uri))
-    job = _job(eval_set, agent, config, options, where, agent_name=agent_name, limits=Limits(case_s=case_timeout_s, turn_s=turn_timeout_s))
-    with opened(ledger) as kept:
-        return (await aexecute(job, kept, resume)).report
+    """Do what `evaluate` does, from asynchronous code. MLflow is written to outside the event loop.
+
+    Args:
+        eval_set: as of `evaluate`.
+        agent: as of `evaluate`.
+        config: as of `evaluate`.
+        agent_version: as of `evaluate`.
+    """
+    with _prepared(eval_set, agent, config, agent_version, options) as evaluation:
+        return (await evaluation.aexecute())[0]
+
+
+@contextmanager
+def _prepared(
+    eval_set: EvalSetSource | DatasetSource, agent: Any, config: ConfigSource, agent_version: str | None, options: EvaluateArgs
+) -> Generator[LoggedEvaluation]:
+    """Provide the evaluation that arguments ask for, with its ledger open."""
+    judges, uri = judge_setup(**selected(options, JudgeArgs)), options.get("tracking_uri")
+    how = Options(**selected(options, Options) | {"judges": judges, "baseline": _baseline(options.get("baseline"), uri)})
+    target = RunTarget(**selected(options, RunTarget), agent_version=agent_version, parent=users_run(uri))
+    if agent is None:
+        raise UsageError(
+            "agent: wanted a module with a root_agent, an ADK agent, a callable, the address of an agent, a recording or traces of MLflow"
+        )
+    if (earlier := run_named(agent)) is not None:
+        agent = recording_of_run(earlier, uri)
+        target = replace(target, agent_version=agent_version or agent.origin.agent_version)
+    loaded, chosen, dataset = inputs_of(eval_set, config, tracking_uri=uri)
+    limits = Limits(case_s=options.get("case_timeout_s"), turn_s=options.get("turn_timeout_s"))
+    resolved = resolve_agent(agent, agent_name=options.get("agent_name"), limits=limits, eval_set=loaded)
+    with opened(judges.ledger) as ledger:
+        yield LoggedEvaluation(loaded, resolved, chosen, how, replace(target, dataset=dataset), ledger, options.get("resume"))
 
 
 def _baseline(source: Recorded | None, tracking_uri: str | None) -> Recording | None:
@@ -197,35 +135,13 @@ def _baseline(source: Recorded | None, tracking_uri: str | None) -> Recording | 
     return replace(found, name=str(source)) if isinstance(source, str | Path) else found
 
 
-def _job(
-    eval_set: EvalSetSource | DatasetSource,
-    agent: Any,
-    config: ConfigSource,
-    options: Options,
-    where: RunTarget,
-    *,
-    agent_name: str | None,
-    limits: Limits,
-) -> Job:
-    if agent is None:
-        raise UsageError(
-            "agent: wanted a module with a root_agent, an ADK agent, a callable, the address of an agent, a recording or traces of MLflow"
-        )
-    if (earlier := run_named(agent)) is not None:
-        agent = recording_of_run(earlier, where.tracking_uri)
-        where = replace(where, agent_version=where.agent_version or agent.origin.agent_version)
-    loaded, chosen, dataset = inputs_of(eval_set, config, tracking_uri=where.tracking_uri)
-    resolved = resolve_agent(agent, agent_name=agent_name, limits=limits, eval_set=loaded)
-    return job_of(loaded, resolved, chosen, options, replace(where, dataset=dataset))
-
-
 def inputs_of(
     eval_set: EvalSetSource | DatasetSource, config: ConfigSource, *, tracking_uri: str | None = None
 ) -> tuple[EvalSet, EvalConfig, Dataset | None]:
     """Return the eval set, the config to evaluate it with, and what MLflow knows the set as, if it is a dataset of MLflow."""
     if isinstance(eval_set, str | Path | EvalSet | Sequence):
         return *load_inputs(eval_set, config), None
-    from mlflow_adk_eval.tracking.datasets.eval_sets import eval_set_of, origin_of  # noqa: PLC0415 - loads what most evaluations do not need
+    from mlflow_adk_eval.tracking.eval_set_datasets import eval_set_of, origin_of  # noqa: PLC0415 - loads what most evaluations do not need
 
     origin = origin_of(eval_set)
     named = getattr(eval_set, "named", None) if config is None else None  # the file of a dataset may have a config beside it
@@ -233,47 +149,134 @@ def inputs_of(
     return loaded, chosen, dataset_of(loaded, origin=origin) if origin else None
 
 
-def log_report(  # noqa: PLR0913 - as evaluate
-    report: Report,
-    *,
-    agent_name: str,
-    experiment: str | None = None,
-    run_name: str | None = None,
-    agent_version: str | None = None,
-    tracking_uri: str | None = None,
-    traces: int | bool = 2000,
-    pending_folder: str | Path | None = None,
-    run_id: str | None = None,
-    register_prompts: bool = False,
-) -> Report:
+class LoggedEvaluation:
+    """An `Evaluation` with the digest of its eval set, the ledger of what was paid for and the run that its report is logged as.
+
+    Constructing it checks everything and starts nothing. It is executed once, by `execute` or by `aexecute`: the run is opened, the agent has
+    its conversations, the judges judge, and MLflow gets the report. Whatever interrupts that marks the run, and leaves in the ledger what
+    was paid for.
+    """
+
+    def __init__(
+        self,
+        eval_set: EvalSet,
+        agent: Agent,
+        config: EvalConfig,
+        options: Options,
+        target: RunTarget,
+        ledger: CallCache | None = None,
+        resume: str | None = None,
+    ) -> None:
+        """Plan the evaluation. If it is to resume a run, that is looked up in MLflow first, since it says which answers count.
+
+        Raises:
+            UsageError: if there is no such run to resume, or it is about something else.
+            ConfigError: if a criterion cannot be applied.
+            JudgeError: if a judge, or the model that is to play the user, cannot be had.
+            TrackingError: if a run is to be resumed, and MLflow cannot be reached.
+        """
+        self._digest = eval_set_digest(eval_set)
+        self._logged = LoggedRun(target, eval_set, config, agent_name=agent.name, digest=self._digest) if resume else None
+        self._earlier: EarlierRun | None = earlier_run(resume, self._logged, ledger) if resume and self._logged else None
+        self._scope = ledger.scope(self._earlier.run_id) if ledger and self._earlier else uuid4().hex
+        judges = replace(options.judges, answers=ledger, scope=self._scope if ledger else None)
+        self._evaluation = Evaluation(eval_set, config, CaseExecutor(agent, replace(options, judges=judges)))
+        self._target = target
+        is_paid_for = self._evaluation.plan.judged or self._earlier or not self._evaluation.recording
+        self._ledger = ledger if is_paid_for else None
+
+    def execute(self) -> tuple[Report, Bundle]:
+        """Evaluate and log; return the report, with the id of its run, and what was logged."""
+        logged = self._start()
+        try:
+            report = wait(lambda: self._evaluation.execute(self._conversations(logged)))
+        except BaseException as error:
+            self._abandon(logged, error)
+            raise
+        return self._finish(logged, report)
+
+    async def aexecute(self) -> tuple[Report, Bundle]:
+        """Do what `execute` does; MLflow is written to outside the event loop."""
+        logged = await anyio.to_thread.run_sync(self._start)
+        try:
+            report = await self._evaluation.execute(self._conversations(logged))
+        except BaseException as error:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(self._abandon, logged, error)
+            raise
+        return await anyio.to_thread.run_sync(self._finish, logged, report)
+
+    def _start(self) -> LoggedRun:
+        """Open the run, or go on with the earlier one, and let the ledger know."""
+        planned, earlier = self._evaluation, self._earlier
+        logged = self._logged or LoggedRun(
+            self._target, planned.eval_set, planned.config, agent_name=planned.agent.name, digest=self._digest
+        )
+        logged.start(reopen=earlier.run_id if earlier and earlier.open else None)
+        if self._ledger:
+            run_id = logged.run.run_id
+            self._ledger.begin(
+                StartedRun(
+                    run_id=run_id,
+                    eval_set_digest=self._digest,
+                    config_digest=planned.config.digest(),
+                    agent_name=planned.agent.name,
+                    agent_version=logged.run.model_id,
+                    started_at=datetime.now(UTC),
+                    lineage=self._scope,
+                )
+            )
+            if earlier and earlier.run_id != run_id:
+                self._ledger.adopt(earlier.run_id, run_id)
+                with reaching_mlflow("the run could not be started", HASTY):
+                    logged.client.set_tag(run_id, "adk_eval.resumed_from", earlier.run_id)
+        return logged
+
+    def _conversations(self, logged: LoggedRun) -> ConversationCache | None:
+        """Return where the conversations of a live agent are kept, with those that an earlier run had."""
+        if not self._ledger or self._evaluation.recording:
+            return None
+        return ConversationCache(self._ledger, logged.run.run_id, self._evaluation.agent.name, self._evaluation.config)
+
+    def _abandon(self, logged: LoggedRun, error: BaseException) -> None:
+        logged.abandon(error)
+        if self._ledger:
+            _logger.warning("what was paid for is kept: go on with resume=%r", logged.run.run_id)
+
+    def _finish(self, logged: LoggedRun, report: Report) -> tuple[Report, Bundle]:
+        if report.origin and not self._evaluation.recording:
+            report = replace(report, origin=replace(report.origin, agent_version=logged.run.model_id))
+        if self._ledger and self._ledger.trouble:
+            report = replace(report, notes=(*report.notes, self._ledger.trouble))
+        finished = logged.finish(report)
+        if self._ledger:
+            self._ledger.finish(logged.run.run_id)
+        return finished
+
+
+class LogReportArgs(LogArgs, total=False):
+    """The keywords of `log_report`."""
+
+    agent_version: str | None
+    """As of `evaluate`."""
+    run_id: str | None
+    """An open run to log into, which keeps its name and stays open; ``None``: a run of its own."""
+
+
+@keywords(LogReportArgs, LogArgs, defaults=(RunTarget,))
+def log_report(report: Report, *, agent_name: str, **options: Unpack[LogReportArgs]) -> Report:
     """Log a report that was computed without MLflow, as `evaluate` logs its own, and return it with the id of its run.
 
     Args:
         report: what was found.
         agent_name: what the agent is called, and a version of it that is taken from git.
-        experiment: the MLflow experiment, by name or id; ``None``: the current one.
-        run_name: the name of the MLflow run; ``None``: the eval set and the agent version.
-        agent_version: as of `evaluate`.
-        tracking_uri: the MLflow server or store; ``None``: as MLflow is configured.
-        traces: above how many turns only those that did not pass get a trace; ``True``: never; ``False``: none gets one.
-        pending_folder: where the report is kept if MLflow cannot take it; ``None``: ``adk_eval_pending``.
-        run_id: an open run to log into, which keeps its name and stays open; ``None``: a run of its own.
-        register_prompts: whether to keep the judges' prompts in MLflow's prompt registry.
 
     Raises:
         UsageError: if the agent version does not exist, or the run is not open or holds an evaluation already.
         TrackingError: if MLflow cannot be reached, or loses something.
     """
-    where = RunTarget(
-        experiment=experiment,
-        run_name=run_name,
-        agent_version=agent_version,
-        tracking_uri=tracking_uri,
-        pending=Path(pending_folder or PENDING),
-        traces=traces,
-        run_id=run_id,
-        parent=None if run_id else users_run(tracking_uri),
-        register_prompts=register_prompts,
-    )
-    target = Target(eval_set=report.eval_set, config=report.config, agent_name=agent_name, where=where)
-    return target.open().finish(report).report
+    parent = None if options.get("run_id") else users_run(options.get("tracking_uri"))
+    target = RunTarget(**options, parent=parent)
+    logged = LoggedRun(target, report.eval_set, report.config, agent_name=agent_name, digest=eval_set_digest(report.eval_set))
+    logged.start()
+    return logged.finish(report)[0]

@@ -1,4 +1,8 @@
-"""What the judges of a run decided, cell by cell and rubric by rubric, from evidence that can be believed."""
+"""What the judges of a run decided, cell by cell and rubric by rubric, from evidence that can be believed.
+
+The gate's `examine` reads the run. Each cell, and each rubric of a cell, becomes a `Unit` that people may have labelled, with what the judges
+said of it: the verdict, the reason and how unanimous they were. `calibrate` holds labels against these.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,13 @@ from dataclasses import dataclass, replace
 
 from mlflow_adk_eval.analysis.calibration.calibration import outcomes_of
 from mlflow_adk_eval.analysis.calibration.labels import Judged, Unit, Units
-from mlflow_adk_eval.config.eval_config import CriterionSettings, EvalConfig, RubricSettings
+from mlflow_adk_eval.config.criteria import CriterionSettings, RubricSettings
+from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.criteria.rubrics import TRAJECTORY, rubrics_of_conversation, rubrics_of_turn, turns_of
 from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.evalset import EvalCase
-from mlflow_adk_eval.gating.evidence.artifacts import Documents, read_documents
-from mlflow_adk_eval.gating.evidence.integrity import Evidence, integrity_problems, state_problems
-from mlflow_adk_eval.gating.evidence.table_cells import read_cases, read_votes, voteless, with_votes
+from mlflow_adk_eval.gating.evidence.examine import ReadableRun, examine
+from mlflow_adk_eval.gating.evidence.integrity import Documents, Evidence, state_problems
 from mlflow_adk_eval.judge.voting import early_verdict
 from mlflow_adk_eval.redact import cut
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, Vote, mean, reason_of
@@ -42,20 +46,17 @@ def judged_run(evidence: Evidence) -> JudgedRun:
     """
     if state := state_problems(evidence):
         raise UsageError(f"run {evidence.run_id} cannot be calibrated: {state[0]}")
-    if problems := integrity_problems(evidence):
-        raise _unbelievable(evidence, problems)
-    documents, problems = read_documents(evidence)
-    if documents is None or problems:
-        raise _unbelievable(evidence, problems)
-    reading, (votes, unread) = read_cases(documents), read_votes(evidence, documents)
-    if problems := [*reading.problems, *unread] or voteless(documents, reading.cases, votes):
-        raise _unbelievable(evidence, problems)
-    cases = with_votes(reading.cases, sorted(votes, key=lambda vote: vote.vote_index))
-    return JudgedRun(evidence=evidence, documents=documents, cases=cases, units=_units(evidence.run_id, documents, cases))
+    run = examine(evidence)
+    if run.problems or not isinstance(run, ReadableRun):
+        raise TrackingError(f"run {evidence.run_id} cannot be believed: {run.problems[0]}")
+    cases = tuple(map(_in_order, run.report.cases))
+    return JudgedRun(evidence=evidence, documents=run.documents, cases=cases, units=_units(evidence.run_id, run.documents, cases))
 
 
-def _unbelievable(evidence: Evidence, problems: Sequence[str]) -> TrackingError:
-    return TrackingError(f"run {evidence.run_id} cannot be believed: {problems[0]}")
+def _in_order(case: CaseResult) -> CaseResult:
+    """Return a case with its votes in the order in which they were cast."""
+    ordered = (replace(one, votes=tuple(sorted(one.votes, key=lambda vote: vote.vote_index))) for one in case.results)
+    return replace(case, results=tuple(ordered))
 
 
 def _units(run_id: str, documents: Documents, cases: Iterable[CaseResult]) -> Units:

@@ -16,16 +16,15 @@ from mlflow_adk_eval.analysis.stats import (
     rate_cases_needed,
 )
 from mlflow_adk_eval.analysis.stats.spread import Source, Spread, spread_of
-from mlflow_adk_eval.config.eval_config import EFFICIENCY
+from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import TrackingError, UsageError, did_you_mean
-from mlflow_adk_eval.gating.evidence.artifacts import read_documents
-from mlflow_adk_eval.gating.evidence.integrity import integrity_problems, state_problems
-from mlflow_adk_eval.gating.evidence.table_cells import read_cases
+from mlflow_adk_eval.gating.evidence.integrity import integrity_problems, read_documents, state_problems
+from mlflow_adk_eval.gating.evidence.table import read_cases
 from mlflow_adk_eval.results.outcomes import mean
 from mlflow_adk_eval.results.report import Report
 
 if TYPE_CHECKING:
-    from mlflow_adk_eval.gating.store import Store
+    from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 
 CASE_PASS_RATE = "case_pass_rate"  # noqa: S105 - not that kind of pass
 """The measure that is planned for besides the criteria: the share of its runs that a case passed, over the cases."""
@@ -151,18 +150,17 @@ def _reports(run: str | Report, baseline: str | Report | None, tracking_uri: str
     """Return the reports, reading from MLflow what is not there yet."""
     if isinstance(run, Report) and (baseline is None or isinstance(baseline, Report)):
         return run, baseline
-    from mlflow_adk_eval.gating.api import MlflowStore, reaching_mlflow  # noqa: PLC0415 - seconds, for those who use MLflow
+    from mlflow_adk_eval.gating.mlflow_store import store_at  # noqa: PLC0415 - seconds, for those who use MLflow
 
-    with reaching_mlflow():
-        store = MlflowStore(tracking_uri)
+    with store_at(tracking_uri) as store:
         return _report(store, run), None if baseline is None else _report(store, baseline)
 
 
-def _report(store: Store, run: str | Report) -> Report:
+def _report(store: MlflowStore, run: str | Report) -> Report:
     return run if isinstance(run, Report) else _read(store, run)
 
 
-def _read(store: Store, run_id: str) -> Report:
+def _read(store: MlflowStore, run_id: str) -> Report:
     """Return what the table of a run says, if it can be believed."""
     evidence = store.evidence(run_id)
     problems = [*state_problems(evidence), *integrity_problems(evidence)]
@@ -199,13 +197,13 @@ def _chosen(report: Report, found: Mapping[str, Values], criteria: Sequence[str]
 def _need(name: str, values: Values, before: Values | None, terms: _Terms) -> Need:
     middle = mean(value for runs in values.values() for value in runs)
     spread = spread_of(values, before, terms.num_runs, confidence=terms.confidence)
-    drop = terms.detect * abs(middle) if name in EFFICIENCY else terms.detect
+    drop = terms.detect * abs(middle) if CRITERIA.is_quantity(name) else terms.detect
     detectable, needed = _sizes(spread, drop, len(values), terms)
     return Need(
         measure=name,
         cases=len(values),
         mean=middle,
-        interval=mean_interval(values, terms.confidence, proportion=name not in EFFICIENCY),
+        interval=mean_interval(values, terms.confidence, proportion=not CRITERIA.is_quantity(name)),
         test="mcnemar" if spread.passes else "permutation",
         spread=spread.value,
         source=spread.source,

@@ -61,10 +61,10 @@ def _registered(client: MlflowClient, named: str, sha256: str, experiment_id: st
         raise TrackingError(f"prompt {named} ({sha256}) is not in MLflow's registry, and not what this version of the package has")
     _list_in(client, name, experiment_id, known.tags if known else None)
     tags = {HASH: sha256, "adk_eval.version": ours.version, "adk_eval.package_version": version("mlflow-adk-eval")}
-    made = client.create_prompt_version(name, ours.text, description=f"{ours.name}, version {ours.version}", tags=tags)
-    if made.template != ours.text:
-        raise TrackingError(f"MLflow has stored prompt {name!r}, version {made.version}, with another text than it was given")
-    return made
+    created = client.create_prompt_version(name, ours.text, description=f"{ours.name}, version {ours.version}", tags=tags)
+    if created.template != ours.text:
+        raise TrackingError(f"MLflow has stored prompt {name!r}, version {created.version}, with another text than it was given")
+    return created
 
 
 def _ours(name: str, sha256: str) -> Prompt | None:
@@ -87,7 +87,7 @@ def _versions(client: MlflowClient, name: str) -> Iterator[PromptVersion]:
 
 
 def _list_in(client: MlflowClient, name: str, experiment_id: str, tags: Mapping[str, str] | None) -> None:
-    """Have an experiment's page list a prompt, which is made if there is none."""
+    """Have an experiment's page list a prompt, which is created if there is none."""
     listed = [one for one in (tags or {}).get(_EXPERIMENTS, "").split(",") if one]
     value = f",{','.join((*listed, experiment_id))},"
     if tags is None:

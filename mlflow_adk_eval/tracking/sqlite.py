@@ -124,8 +124,8 @@ def _trace_row(experiment_id: int, info: TraceInfo) -> Row:
 
 
 def _metadata_rows(info: TraceInfo) -> Iterator[Row]:
-    told = {key: value for key, value in info.trace_metadata.items() if key != _USAGE}  # which has columns of its own
-    for key, value in {**told, "mlflow.trace.infoFinalized": "true"}.items():
+    metadata = {key: value for key, value in info.trace_metadata.items() if key != _USAGE}  # which has columns of its own
+    for key, value in {**metadata, "mlflow.trace.infoFinalized": "true"}.items():
         yield {"request_id": info.trace_id, "key": key, "value": value}
 
 

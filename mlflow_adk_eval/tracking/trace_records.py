@@ -1,4 +1,9 @@
-"""From a report to what its traces will hold, one record per invocation, as plain data."""
+"""From a report to what its traces will hold, one record per invocation, as plain data.
+
+A record has the turn itself (texts, tool calls, calls of models) and one assessment for each deciding cell, with the reasons of its judges.
+`traces` writes records as MLflow's entities. Scorers make their assessments by `assessment_of`, too, so that a reason, an error and the votes
+look the same in MLflow wherever a criterion was asked.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +15,11 @@ from typing import Any
 from mlflow_adk_eval.criteria.efficiency import tokens_of
 from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.evalset.conversation import by_call
-from mlflow_adk_eval.results.findings import findings_of, votes_by_turn
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Vote
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.table import Table, cell_at, columns_of
-from mlflow_adk_eval.tracking.judge_facts import judge_of, voting_metadata
-from mlflow_adk_eval.tracking.storable import Secrets, assessment_name, storable, storable_text
+from mlflow_adk_eval.results.votes import ItemResult, item_results, votes_by_turn
+from mlflow_adk_eval.tracking.storable import Secrets, assessment_name, fitted, storable, storable_text
 
 PASSED = "adk_passed"
 """The assessment that sums up a row. MLflow shows the first three by the alphabet, so this one comes first."""
@@ -25,6 +29,9 @@ _CODES = {"skipped": _NOT_EVALUATED, "errored": _ERROR}
 _PREVIEW = 1000
 """As many characters as MLflow keeps of a preview."""
 _LONGEST_KEY = 200
+_LONGEST_SOURCE = 250
+"""As long as MLflow keeps the source of an assessment."""
+_LONGEST_SAYING, _LONGEST_METADATA = 300, 2000
 TOKENS = ("input_tokens", "output_tokens", "total_tokens")
 
 Cast = Mapping[str, Mapping[int, Sequence[Vote]]]
@@ -174,13 +181,13 @@ def _calls(
 
 
 def _models(actual: Invocation) -> Iterator[ModelCall]:
-    made = 0
+    tool_calls = 0
     for event in actual.events:
         if event.usage_metadata is not None or event.model_version is not None:
             counted = tokens_of([event.usage_metadata]) if event.usage_metadata else {}
             tokens = {name: int(counted.get(name, 0)) for name in TOKENS} if counted else None
-            yield ModelCall(model=event.model_version or "model", after=made, tokens=tokens)
-        made += sum(part.function_call is not None for part in (event.content.parts if event.content else None) or ())
+            yield ModelCall(model=event.model_version or "model", after=tool_calls, tokens=tokens)
+        tool_calls += sum(part.function_call is not None for part in (event.content.parts if event.content else None) or ())
 
 
 def _feedback(case: CaseResult, cast: Cast, row: Mapping[str, Any], verdict: str | None, secrets: Secrets) -> Iterator[Assessed]:
@@ -197,15 +204,35 @@ def _feedback(case: CaseResult, cast: Cast, row: Mapping[str, Any], verdict: str
 
 def _assessed(result: CriterionResult, row: Mapping[str, Any], votes: Sequence[Vote], secrets: Secrets) -> Assessed:
     """Return a cell's score, or why there is none, with what its judges said."""
-    score, status, reason = (row[column] for column in columns_of(result.criterion))
     cell = cell_at(result, row["invocation_index"])
-    judged = voting_metadata(findings_of(cell, votes), secrets) if cell and votes else {}
+    score, status, reason = (row[column] for column in columns_of(result.criterion))
+    return assessment_of(result, (score, status, reason), votes, item_results(cell, votes) if cell else (), secrets)
+
+
+def assessment_of(
+    result: CriterionResult,
+    outcome: tuple[float | None, str, str | None],
+    votes: Sequence[Vote],
+    findings: Sequence[ItemResult],
+    secrets: Secrets,
+) -> Assessed:
+    """Return what a criterion made of a turn or a case, as MLflow is to keep it.
+
+    Args:
+        result: the criterion's.
+        outcome: the score, the status and the reason.
+        votes: those of judges on it.
+        findings: what the votes came to.
+        secrets: what must not be written down.
+    """
+    score, status, reason = outcome
+    judged = voting_metadata(findings, secrets) if votes else {}
     found = Assessed(
         name=assessment_name(result.criterion),
         metadata={"status": status, "threshold": repr(result.threshold), **judged},
         judge=judge_of(votes, secrets),
     )
-    if status == "scored":
+    if status == "scored" and score is not None:
         return replace(found, value=float(score), rationale=reason or "")
     return replace(found, code=_JUDGE_ERROR if votes else _CODES[status], error=reason or "")
 
@@ -215,3 +242,34 @@ def _expectations(expected: Invocation | None, row: Mapping[str, Any]) -> dict[s
         return {}
     response = {"expected_response": row["expected_response"]} if expected.final_response else {}
     return response | {"expected_tool_calls": row["expected_tool_calls"]}
+
+
+def judge_of(votes: Sequence[Vote], secrets: Secrets) -> str:
+    """Return the model that gave votes, or, where none could be had, was asked for them; empty without votes."""
+    models = {vote.model for vote in votes if vote.verdict is not None} or {vote.model for vote in votes}
+    return fitted(storable_text(", ".join(sorted(models)), secrets), _LONGEST_SOURCE)
+
+
+def voting_metadata(findings: Sequence[ItemResult], secrets: Secrets) -> dict[str, str]:
+    """Return what an assessment says of the votes behind it: how many there were, for what, and what the losing side said."""
+    several = len(findings) > 1
+    dissent = [_labelled(finding, _cut(said, secrets), several=several) for finding in findings for said in finding.dissent]
+    errors = dict.fromkeys(error for finding in findings for error in finding.errors)
+    found = {
+        "votes": str(sum(sum(finding.tally.values()) for finding in findings)),
+        "tally": "; ".join(_labelled(finding, finding.counts or "none", several=several) for finding in findings),
+        "split": str(any(finding.split for finding in findings)).lower(),
+        "dissent": "\n".join(dissent),
+        "vote_errors": "\n".join(_cut(error, secrets) for error in errors),
+    }
+    return {name: fitted(storable_text(text, secrets), _LONGEST_METADATA) for name, text in found.items() if text}
+
+
+def _labelled(finding: ItemResult, text: str, *, several: bool) -> str:
+    return f"{finding.id}: {text}" if several and finding.id else text
+
+
+def _cut(text: str, secrets: Secrets) -> str:
+    """Return the beginning of a text; half a secret would not be recognised, so it is cut last."""
+    clean = storable_text(text, secrets)
+    return clean if len(clean) <= _LONGEST_SAYING else f"{clean[: _LONGEST_SAYING - 1]}…"

@@ -135,12 +135,12 @@ def _stored(client: MlflowClient, run: Run) -> dict[str, _Stored]:
 def _trace(run: Run, record: TraceRecord, after_ms: int) -> Trace:
     """Return a record as MLflow's entities. The first one is the latest, since MLflow lists the latest first."""
     trace_id = trace_id_of(run, record)
-    began_ms = run.started_ms + after_ms
-    spans = list(_spans(record, int(trace_id.removeprefix("tr-"), 16), began_ms * 1_000_000))
+    started_ms = run.started_ms + after_ms
+    spans = list(_spans(record, int(trace_id.removeprefix("tr-"), 16), started_ms * 1_000_000))
     info = TraceInfo(
         trace_id=trace_id,
         trace_location=TraceLocation.from_experiment_id(run.experiment_id),
-        request_time=began_ms,
+        request_time=started_ms,
         execution_duration=record.duration_ms,
         state=TraceState.ERROR if record.error else TraceState.OK,
         request_preview=record.request_preview,
@@ -159,57 +159,64 @@ def _trace(run: Run, record: TraceRecord, after_ms: int) -> Trace:
             "adk.invocation_index": str(record.invocation_index),
             **_ending(record),
         },
-        assessments=list(_assessments(run, record, trace_id, spans[0].span_id, began_ms)),
+        assessments=list(_assessments(run, record, trace_id, spans[0].span_id, started_ms)),
     )
     return info, spans
 
 
 def _ending(record: TraceRecord) -> dict[str, str]:
     """Return the tags by which the last turns of simulated conversations can be found."""
-    told = {"adk_eval.ending": record.ending, "adk_eval.ending_detail": fitted(record.ending_detail, _LONGEST_NAME)}
-    return {name: text for name, text in told.items() if text}
+    tags = {"adk_eval.ending": record.ending, "adk_eval.ending_detail": fitted(record.ending_detail, _LONGEST_NAME)}
+    return {name: text for name, text in tags.items() if text}
 
 
 def _assessments(run: Run, record: TraceRecord, trace_id: str, span_id: str, when_ms: int) -> Iterator[Assessment]:
     origin = {"mlflow.assessment.sourceRunId": run.run_id}
     place: dict[str, Any] = {"trace_id": trace_id, "span_id": span_id, "create_time_ms": when_ms, "last_update_time_ms": when_ms}
     for assessed in record.feedback:
-        yield Feedback(
-            name=assessed.name,
-            value=assessed.value,
-            error=_error(assessed),
-            rationale=assessed.rationale or None,
-            source=AssessmentSource(source_type="LLM_JUDGE", source_id=assessed.judge) if assessed.judge else _SCORED_BY,
-            metadata={**assessed.metadata, **origin},
-            **place,
-        )
+        yield feedback_of(assessed, origin, **place)
     for name, value in record.expectations.items():
         yield Expectation(name=name, value=value, source=_EXPECTED_BY, metadata=dict(origin), **place)
 
 
-def _error(assessed: Assessed) -> AssessmentError | None:
-    return AssessmentError(error_code=assessed.code, error_message=assessed.error) if assessed.code else None
+def feedback_of(assessed: Assessed, origin: Mapping[str, str] | None = None, **place: Any) -> Feedback:
+    """Return an assessment as MLflow's entity.
+
+    Args:
+        assessed: what it says.
+        origin: metadata that say where it came from.
+        **place: the trace, the span and the time that it belongs to, if they are known.
+    """
+    return Feedback(
+        name=assessed.name,
+        value=assessed.value,
+        error=AssessmentError(error_code=assessed.code, error_message=assessed.error) if assessed.code else None,
+        rationale=assessed.rationale or None,
+        source=AssessmentSource(source_type="LLM_JUDGE", source_id=assessed.judge) if assessed.judge else _SCORED_BY,
+        metadata={**assessed.metadata, **(origin or {})},
+        **place,
+    )
 
 
-def _spans(record: TraceRecord, trace_number: int, began_ns: int) -> Iterator[Span]:
-    """Yield the turn and, inside it, each call of a model or tool. When they were made is not known, only in which order."""
+def _spans(record: TraceRecord, trace_number: int, started_ns: int) -> Iterator[Span]:
+    """Yield the turn and, inside it, each call of a model or tool. When they took place is not known, only in which order."""
     root = _context(trace_number, 0)
     status = Status(StatusCode.ERROR, record.error) if record.error else _OK
-    ended_ns = began_ns + record.duration_ms * 1_000_000
-    told = _told(SpanType.AGENT, {"user_content": record.user}, {"final_response": record.response or None})
-    told |= {"adk_eval.injected": list(record.injected)} if record.injected else {}
-    yield _span("invocation", root, None, (began_ns, ended_ns), status, told)
+    ended_ns = started_ns + record.duration_ms * 1_000_000
+    attributes = _attributes(SpanType.AGENT, {"user_content": record.user}, {"final_response": record.response or None})
+    attributes |= {"adk_eval.injected": list(record.injected)} if record.injected else {}
+    yield _span("invocation", root, None, (started_ns, ended_ns), status, attributes)
     for number, step in enumerate(_steps(record), start=1):
-        when_ns = began_ns + number
+        when_ns = started_ns + number
         here = (_context(trace_number, number), root, (when_ns, when_ns), _OK)
         if isinstance(step, ToolCall):
             injected = {"adk_eval.injected": step.injected} if step.injected else {}
-            yield _span(step.name, *here, _told(SpanType.TOOL, step.args, step.response) | injected)
+            yield _span(step.name, *here, _attributes(SpanType.TOOL, step.args, step.response) | injected)
         else:
-            yield _span(step.model, *here, _told(SpanType.LLM, None, None) | _of_model(step))
+            yield _span(step.model, *here, _attributes(SpanType.LLM, None, None) | _of_model(step))
 
 
-def _told(span_type: str, inputs: Any, outputs: Any) -> dict[str, Any]:
+def _attributes(span_type: str, inputs: Any, outputs: Any) -> dict[str, Any]:
     return {"mlflow.spanType": span_type, "mlflow.spanInputs": inputs, "mlflow.spanOutputs": outputs}
 
 
@@ -241,16 +248,16 @@ def _span(
     parent: SpanContext | None,
     times_ns: tuple[int, int],
     status: Status,
-    told: Mapping[str, Any],
+    attributes: Mapping[str, Any],
 ) -> Span:
-    attributes = {"mlflow.traceRequestId": f"tr-{context.trace_id:032x}", **told}
+    found = {"mlflow.traceRequestId": f"tr-{context.trace_id:032x}", **attributes}
     return Span(
         ReadableSpan(
             name=name,
             context=context,
             parent=parent,
             resource=_NO_RESOURCE,
-            attributes={key: json.dumps(value, ensure_ascii=False) for key, value in attributes.items()},
+            attributes={key: json.dumps(value, ensure_ascii=False) for key, value in found.items()},
             start_time=times_ns[0],
             end_time=times_ns[1],
             status=status,

@@ -70,7 +70,7 @@ def case_of(*texts: str, **session: Any) -> EvalCase:
 
 def play(source: Any, case: EvalCase, *, run_index: int = 0, **options: Any) -> Conversation:
     agent = source if isinstance(source, AdkAgent) else load_adk_agent(source, **options)
-    return anyio.run(agent.play, case, run_index)
+    return anyio.run(agent.converse, case, run_index)
 
 
 def finals(played: Conversation) -> list[str]:

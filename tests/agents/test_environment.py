@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.agents.functions.agent import CallableAgent, Session
+from mlflow_adk_eval.agents.functions import CallableAgent, Session
 from mlflow_adk_eval.agents.protocol import Conversation, Tools
 from mlflow_adk_eval.agents.tool_environment import CaseTools, ToolEnvironment, draw, tool_environment
 from mlflow_adk_eval.errors import ConfigError, UsageError
@@ -266,7 +266,7 @@ class Whole:
 
     name = "whole"
 
-    async def play(self, case: EvalCase, run_index: int) -> Conversation:
+    async def converse(self, case: EvalCase, run_index: int) -> Conversation:
         return Conversation(actual=case.conversation or ())
 
 

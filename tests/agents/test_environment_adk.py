@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 
 from mlflow_adk_eval.agents import Limits
 from mlflow_adk_eval.agents.adk.agent import load_adk_agent
-from mlflow_adk_eval.agents.conversation import WrittenUser, converse
+from mlflow_adk_eval.agents.conversation import converse
 from mlflow_adk_eval.agents.protocol import Conversation, ConversationSetup
 from mlflow_adk_eval.agents.tool_environment import ToolEnvironment
+from mlflow_adk_eval.agents.users import StaticUser
 from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation
 from mlflow_adk_eval.evalset.conversation import Injection
 from mlflow_adk_eval.results.report import Report
@@ -57,7 +58,7 @@ def had(agent: Any, environment: Any, case: EvalCase | None = None, *, run_index
     chosen = case or case_of("Bern")
     tools = ToolEnvironment(config_of(environment)).open(chosen.eval_id, run_index)
     loaded = load_adk_agent(agent, limits=Limits(turn_s=turn_s))
-    return anyio.run(converse, loaded, chosen, run_index, ConversationSetup(user=WrittenUser(chosen.conversation or ()), tools=tools))
+    return anyio.run(converse, loaded, chosen, run_index, ConversationSetup(user=StaticUser(chosen.conversation or ()), tools=tools))
 
 
 def answered(turn: Invocation) -> list[Any]:

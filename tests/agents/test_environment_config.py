@@ -12,13 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.config.environment import InjectionConfig
-from mlflow_adk_eval.config.eval_config import (
-    DEFAULT_CONFIG,
-    EvalConfig,
-    dumps_config,
-    load_config,
-    parse_config,
-)
+from mlflow_adk_eval.config.eval_config import EvalConfig, default_config, dumps_config, load_config, parse_config
 from mlflow_adk_eval.errors import ConfigError
 from tests.agents.environments import ERROR, config_of, injecting
 from tests.strategies import QUICK, objects, respelt
@@ -74,8 +68,8 @@ def test_arguments_and_answers_stay_what_they_are(args: dict[str, Any], answer: 
 
 
 def test_a_config_without_tools_has_the_json_and_the_digest_that_it_had_before() -> None:
-    assert set(DEFAULT_CONFIG.to_json()) == {"criteria"}
-    assert DEFAULT_CONFIG.digest() == "sha256:2839b7cb07366be67ea196ec2238a5bb6b8009ced3b4e9f70db7a933fdb8df71"
+    assert set(default_config().to_json()) == {"criteria"}
+    assert default_config().digest() == "sha256:2839b7cb07366be67ea196ec2238a5bb6b8009ced3b4e9f70db7a933fdb8df71"
     assert config_of(case_environments={}).digest() == config_of().digest()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mlflow_adk_eval.agents.protocol import Conversation
-from mlflow_adk_eval.agents.recordings.serialize import ConversationCache
+from mlflow_adk_eval.agents.recordings import ConversationCache
 from mlflow_adk_eval.ledger import CallCache, StartedRun
 from tests.agents.environments import ERROR, config_of, injecting
 from tests.criteria.builders import case, turn

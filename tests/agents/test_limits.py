@@ -68,6 +68,11 @@ def naps(nap: Callable[[], Awaitable[str]], **settings: Any) -> LlmAgent:
     return llm(lambda request: text("rested") if results(request) else [call("nap")], tools=[nap], **settings)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _what_is_slow_the_first_time_is_behind_us() -> None:
+    assert finals(play(llm(echo), case_of("hi"))) == ["echo hi"]
+
+
 def test_a_model_that_hangs_is_cut_off_and_its_time_is_counted() -> None:
     played = play(hanging(), case_of("hi"), limits=TURN)
     assert played.error == "turn 1 took longer than its limit of 1.5 s"
@@ -93,6 +98,7 @@ def test_a_tool_that_hangs_is_stopped_and_its_call_is_kept() -> None:
     assert tool.began == tool.stopped == 1
 
 
+@pytest.mark.slow
 def test_turns_before_the_one_that_hangs_are_kept() -> None:
     played = play(hanging(), case_of("quick", "hi", "quick again"), limits=PATIENT)
     assert finals(played) == ["echo quick", ""]
@@ -114,6 +120,7 @@ async def rest() -> str:
     return "rested"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", ["parallel", "tool"])
 def test_whatever_hangs_inside_is_stopped(shape: str) -> None:
     tool = Nap()
@@ -123,7 +130,7 @@ def test_whatever_hangs_inside_is_stopped(shape: str) -> None:
         agent = llm(lambda request: [call("slow", request="go")], tools=[AgentTool(agent=naps(tool.nap, name="slow"))])
 
     async def play_and_look() -> tuple[Conversation, int]:
-        played = await load_adk_agent(agent, limits=TURN).play(case_of("hi"), 0)
+        played = await load_adk_agent(agent, limits=TURN).converse(case_of("hi"), 0)
         await asyncio.sleep(0)
         return played, len(asyncio.all_tasks())
 
@@ -149,6 +156,7 @@ def said(eval_id: str, *texts: str) -> Any:
     return case(eval_id, *(turn(f"echo {words}", user=words) for words in texts))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("concurrency", [1, 3])
 def test_other_cases_go_on_beside_and_after_one_that_hangs(concurrency: int) -> None:
     listed = [said("before", "quick"), said("hangs", "quick", "slow", "never"), said("after", "quick", "quick 2")]
@@ -178,7 +186,7 @@ def test_an_agent_that_does_not_close_costs_seconds_and_no_turn(monkeypatch: pyt
     began = time.monotonic()
     played = play(AdkAgent(name="made", root=make, app_name="made"), case_of("hi"))
     assert (finals(played), played.error) == (["echo hi"], "")
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 100
 
 
 class Block:
@@ -191,10 +199,11 @@ class Block:
     def block(self) -> str:
         """Wait."""
         self.threads.append(threading.current_thread().name)
-        self.free.wait(60)
+        self.free.wait(300)
         return "free"
 
 
+@pytest.mark.slow
 @pytest.mark.needs("google-adk", "2.13")
 def test_a_function_that_blocks_holds_up_nobody_where_there_is_a_limit() -> None:
     tool = Block()
@@ -244,12 +253,13 @@ def test_a_run_that_is_cancelled_ends() -> None:
 
     async def cancelled() -> bool:
         with anyio.move_on_after(0.3) as scope:
-            await agent.play(case_of("hi"), 0)
+            await agent.converse(case_of("hi"), 0)
         return scope.cancelled_caught
 
     assert anyio.run(cancelled)
 
 
+@pytest.mark.slow
 def test_nothing_is_left_to_be_collected_noisily() -> None:
     tool = Nap()
     play(naps(tool.nap), case_of("hi"), limits=TURN)

@@ -33,15 +33,15 @@ from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.report.calibration import calibration_json, remarks
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.tracking.calibrate import ARTIFACT, calibrate
-from mlflow_adk_eval.tracking.client import open_store
 from tests.analysis.calibrated import CONFIG, EXPERIMENT, MATCH, RUBRICS, answers, deserves, evaluated
+from tests.mlflow_kit import opened
 
 Rows = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return open_store(tmp_path_factory.mktemp("calibrated"), experiment=EXPERIMENT)
+def store(template: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return opened(template, tmp_path_factory.mktemp("calibrated"), EXPERIMENT)
 
 
 @pytest.fixture(scope="module")
@@ -344,7 +344,7 @@ def test_json_has_what_follows_from_the_counts(run: Report, store: str, table: P
 def test_it_is_kept_with_the_run_on_demand_and_the_evidence_still_holds(run: Report, store: str, table: Path) -> None:
     from mlflow import MlflowClient
 
-    from mlflow_adk_eval.gating.api import MlflowStore
+    from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 
     before = params_of(run, store), MlflowClient(store).get_run(run.run_id or "").data.metrics
     assert invoke(run.run_id, "--labels", table, "--tracking-uri", store, "--log").exit_code == 0

@@ -226,6 +226,7 @@ def test_what_is_not_known_of_the_judge_and_of_the_agent_both_widen_the_interval
 # Coverage, of which benchmarks/calibration.py has the whole table
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("turns", "alike"), [(1, 0.0), (3, 0.3)])
 def test_the_interval_covers_the_truth_as_often_as_it_says(module: Callable[[str], ModuleType], turns: int, alike: float) -> None:
     simulation = module("calibration")
@@ -237,6 +238,7 @@ def test_the_interval_covers_the_truth_as_often_as_it_says(module: Callable[[str
     assert found["not corrected"] < 0.85  # the judge passes too little: its own interval is about something else
 
 
+@pytest.mark.slow
 def test_the_benchmarks_table_has_a_row_for_each_size(module: Callable[[str], ModuleType]) -> None:
     simulation = module("calibration")
     found = {truth: simulation.hits(truth, 3) for truth in simulation.grid()}

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.analysis.stats import mean_interval, proportion_interval, wilson_interval
+from tests.profiles import examples
 
 
 def cases(*values: float) -> dict[str, list[float]]:
@@ -21,7 +22,6 @@ def test_equal_scores_that_are_no_proportion_give_no_interval() -> None:
 
 
 @given(trials=st.integers(1, 200), data=st.data(), confidence=st.sampled_from([0.8, 0.9, 0.95, 0.99]))
-@settings(deadline=None)
 def test_wilson_is_scipys(trials: int, data: st.DataObject, confidence: float) -> None:
     from scipy.stats import binomtest
 
@@ -42,7 +42,6 @@ def test_repeated_runs_of_agreeing_cases_count_as_one_observation_each() -> None
 
 
 @given(successes=st.integers(0, 60), failures=st.integers(0, 60), confidence=st.sampled_from([0.8, 0.95, 0.99]))
-@settings(deadline=None)
 def test_intervals_of_proportions_are_statsmodels(successes: int, failures: int, confidence: float) -> None:
     from statsmodels.stats.proportion import proportion_confint
 
@@ -98,7 +97,7 @@ def test_the_case_is_the_unit() -> None:
 @example([[0.0], [2.2250738585e-313]])
 @example([[1.0], [1.0 - 2e-12], *([[1.0]] * 30_000)])
 @given(st.lists(st.lists(st.floats(0, 1), min_size=1, max_size=4), min_size=2, max_size=20))
-@settings(deadline=None, max_examples=60)
+@examples(60)
 def test_the_interval_holds_its_mean_and_stays_in_range(runs: list[list[float]]) -> None:
     values = {str(index): found for index, found in enumerate(runs)}
     flat = [value for found in runs for value in found]
@@ -112,7 +111,7 @@ def test_the_interval_holds_its_mean_and_stays_in_range(runs: list[list[float]])
 
 
 @given(st.lists(st.floats(-1e200, 1e200), min_size=2, max_size=8), st.floats(0.5, 0.999))
-@settings(deadline=None, max_examples=60)
+@examples(60)
 def test_the_interval_of_anything_is_finite_or_none(values: list[float], confidence: float) -> None:
     for proportion in (True, False):
         interval = mean_interval(cases(*values), confidence, proportion=proportion)
@@ -120,7 +119,7 @@ def test_the_interval_of_anything_is_finite_or_none(values: list[float], confide
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=12), st.floats(0.55, 0.9))
-@settings(deadline=None, max_examples=40)
+@examples(40)
 def test_more_confidence_takes_a_wider_interval(values: list[float], confidence: float) -> None:
     narrow, wide = mean_interval(cases(*values), confidence), mean_interval(cases(*values), confidence + 0.09)
     assert (narrow is None) == (wide is None)

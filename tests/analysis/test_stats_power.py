@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.analysis.stats import (
@@ -16,6 +16,7 @@ from mlflow_adk_eval.analysis.stats import (
     fewest_cases,
     rate_cases_needed,
 )
+from tests.profiles import examples
 
 TERMS = {"confidence": 0.95, "power": 0.8}
 CONFIDENCES = st.sampled_from([0.8, 0.9, 0.95, 0.99])
@@ -35,7 +36,7 @@ def test_the_fewest_cases_are_those_with_which_all_that_got_worse_are_significan
 
 
 @given(effect=st.floats(0.05, 0.7), confidence=CONFIDENCES, power=POWERS)
-@settings(deadline=None, max_examples=30)
+@examples(30)
 def test_with_many_cases_they_are_those_of_the_paired_t_test(effect: float, confidence: float, power: float) -> None:
     from statsmodels.stats.power import TTestPower
 
@@ -48,7 +49,7 @@ def test_with_many_cases_they_are_those_of_the_paired_t_test(effect: float, conf
 
 
 @given(spread=st.floats(0.01, 1), drop=st.floats(0.01, 0.5), more=st.floats(1, 3), confidence=CONFIDENCES, power=POWERS)
-@settings(deadline=None, max_examples=60)
+@examples(60)
 def test_a_larger_drop_and_a_smaller_spread_take_no_more_cases(
     spread: float, drop: float, more: float, confidence: float, power: float
 ) -> None:
@@ -60,7 +61,7 @@ def test_a_larger_drop_and_a_smaller_spread_take_no_more_cases(
 
 
 @given(spread=st.floats(0.01, 1), drop=st.floats(0.01, 0.5), confidence=CONFIDENCES, power=POWERS)
-@settings(deadline=None, max_examples=60)
+@examples(60)
 def test_what_is_detectable_with_the_cases_needed_is_the_drop_or_less(spread: float, drop: float, confidence: float, power: float) -> None:
     needed = cases_needed(spread, drop, confidence=confidence, power=power)
     assert detectable_drop(spread, needed, confidence=confidence, power=power) <= drop * (1 + 1e-6)
@@ -68,7 +69,7 @@ def test_what_is_detectable_with_the_cases_needed_is_the_drop_or_less(spread: fl
 
 
 @given(discordant=st.floats(0.02, 0.6), drop=st.floats(0.03, 0.5), confidence=CONFIDENCES, power=POWERS)
-@settings(deadline=None, max_examples=30)
+@examples(30)
 def test_the_same_of_pass_rates(discordant: float, drop: float, confidence: float, power: float) -> None:
     needed = rate_cases_needed(discordant, drop, confidence=confidence, power=power)
     assert needed >= fewest_cases(confidence)

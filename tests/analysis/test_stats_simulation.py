@@ -109,7 +109,7 @@ def test_the_page_holds_what_the_results_hold(bench: Bench) -> None:
 def test_the_command_makes_a_section_of_the_results(tmp_path: Path) -> None:
     out = tmp_path / "results.md"
     command = [sys.executable, BENCHMARKS / "run.py", "statistics", "--repetitions", "16", "--out", out]
-    done = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     text = out.read_text("utf-8")
     assert text.count("\n| :-- |") == 7

@@ -48,7 +48,7 @@ def measure(folder: Path, *args: str, cases: int = CASES) -> tuple[subprocess.Co
     """Run the benchmarks on the data set in `folder`; return how that ended and the file of results."""
     command = [sys.executable, BENCHMARKS / "run.py", *args, "--rounds", "1", "--cases", str(cases), "--out", folder.parent / "results.md"]
     environment = {**os.environ, "BENCH_DATA": str(folder.parent)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
     return done, (folder.parent / "results.md").read_text("utf-8")
 
 
@@ -57,6 +57,7 @@ def row(markdown: str, start: str) -> list[str]:
     return next(line for line in reversed(markdown.splitlines()) if line.startswith(f"| {start}")).strip("| ").split(" | ")
 
 
+@pytest.mark.slow
 def test_our_scores_are_the_floors_and_the_truth(folder: Path) -> None:
     pytest.importorskip("msgspec", reason="the floor needs msgspec: uv sync --group bench")
     done, results = measure(folder, "w1", "--contenders", "ours,floor")
@@ -65,6 +66,7 @@ def test_our_scores_are_the_floors_and_the_truth(folder: Path) -> None:
     assert row(results, "floor")[-2:] == ["reference", "all 300"]
 
 
+@pytest.mark.slow
 def test_a_score_that_is_not_the_truth_fails_the_command(folder: Path) -> None:
     truth = json.loads((folder / "truth.json").read_text())
     truth["case_00007"][3]["EXACT"] = 1 - truth["case_00007"][3]["EXACT"]
@@ -75,6 +77,7 @@ def test_a_score_that_is_not_the_truth_fails_the_command(folder: Path) -> None:
     assert row(results, "**mlflow_adk_eval**")[-1] == "1 differ of 300"
 
 
+@pytest.mark.slow
 def test_sections_that_were_not_measured_anew_are_kept(folder: Path) -> None:
     _, results = measure(folder, "import", "--contenders", "ours")
     again, both = measure(folder, "w1", "--contenders", "ours")
@@ -114,6 +117,7 @@ def test_what_mlflow_lost_is_counted(module: Import, logs: str, stored: dict[str
     assert module("workloads").Job("", "ours", cases=2, logs=logs).lost(stored) == lost
 
 
+@pytest.mark.slow
 def test_votes_are_neither_lost_nor_wrong_whatever_the_judge_does(folder: Path) -> None:
     pytest.importorskip("msgspec", reason="the floor needs msgspec: uv sync --group bench")
     pytest.importorskip("aiohttp", reason="the floor needs aiohttp: uv sync --group bench")
@@ -123,6 +127,7 @@ def test_votes_are_neither_lost_nor_wrong_whatever_the_judge_does(folder: Path) 
     assert [cells[-2:] for cells in rows] == [["0 of 4", "0 of 4"]] * 6 + [["0 of 8", "0 of 8"]] * 2
 
 
+@pytest.mark.slow
 def test_live_conversations_are_all_had_and_scored(folder: Path) -> None:
     pytest.importorskip("google.adk.workflow", reason="the agent runs on google-adk 2")
     pytest.importorskip("msgspec", reason="the floor needs msgspec: uv sync --group bench")
@@ -160,6 +165,7 @@ def test_the_sentences_of_generated_answers_are_those_that_we_find(module: Impor
         assert sentences(answer) == module("truth").sentences(answer)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # the imports of ADK's evaluation warn of many things that are not ours
 @pytest.mark.parametrize("criterion", ["final_response_match_v2", "rubric_based_final_response_quality_v1", "hallucinations_v1"])
 @pytest.mark.parametrize("side", [pytest.param("adk", marks=pytest.mark.slow), "ours"])

@@ -12,17 +12,18 @@ import pytest
 from mlflow_adk_eval.evalset import load_eval_set
 from tests.cli.test_cli import invoke
 from tests.integrations.genai import QUIET, tracking
+from tests.mlflow_kit import copied
 
 pytestmark = QUIET
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def store(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A store with two sessions of three turns together."""
     import mlflow
 
     folder = tmp_path_factory.mktemp("cli")
-    uri = f"sqlite:///{folder / 'mlflow.db'}"
+    uri = copied(template, folder)
     with chdir(folder), tracking(uri):
         mlflow.set_experiment("bot")
         for session, text in (("s1", "I am ann@example.com"), ("s1", "bye"), ("s2", "hello")):

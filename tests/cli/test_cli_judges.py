@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from mlflow_adk_eval.cli.main import cli
 from tests.judge.servers import Server, judging, serving
+from tests.mlflow_kit import copied
 
 CONFIG = {"criteria": {"final_response_match_v2": {"threshold": 1.0, "judge_model_options": {"num_samples": 3}}}}
 
@@ -56,8 +57,9 @@ def test_the_model_of_the_config_can_be_replaced(server: Server, recorded: Path)
     assert {call.model for call in server.calls} == {"gemini-2.5-pro"}
 
 
-def test_a_spent_budget_is_2_and_the_run_can_be_gone_on_with(server: Server, recorded: Path, tmp_path: Path) -> None:
-    options = ["--tracking_uri", f"sqlite:///{tmp_path}/mlflow.db", "--ledger", tmp_path / "ledger.sqlite"]
+@pytest.mark.slow
+def test_a_spent_budget_is_2_and_the_run_can_be_gone_on_with(template: Path, server: Server, recorded: Path, tmp_path: Path) -> None:
+    options = ["--tracking_uri", copied(template, tmp_path), "--ledger", tmp_path / "ledger.sqlite"]
     stopped = invoke("run", recorded, recorded, *options, "--max_calls", "4")
     assert stopped.exit_code == 2
     assert "4 calls" in " ".join(stopped.output.split())
@@ -78,9 +80,9 @@ def test_a_spent_budget_is_2_and_the_run_can_be_gone_on_with(server: Server, rec
     [("0123456789", "does not know this run"), ("latest", "knows no run of this eval set")],
 )
 def test_a_run_that_the_ledger_does_not_know_cannot_be_gone_on_with(
-    resume: str, message: str, server: Server, recorded: Path, tmp_path: Path
+    resume: str, message: str, template: Path, server: Server, recorded: Path, tmp_path: Path
 ) -> None:
-    store = f"sqlite:///{tmp_path}/mlflow.db"
+    store = copied(template, tmp_path)
     found = invoke("run", recorded, recorded, "--tracking_uri", store, "--ledger", tmp_path / "ledger.sqlite", "--resume", resume)
     assert message in str(found.exception)
     assert server.calls == []
@@ -95,12 +97,12 @@ def test_without_a_key_nothing_is_begun(recorded: Path, monkeypatch: pytest.Monk
 
 
 def test_prompts_are_registered_where_that_is_asked_for(
-    server: Server, recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    template: Path, server: Server, recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mlflow import MlflowClient
 
     monkeypatch.chdir(tmp_path)
-    store = f"sqlite:///{tmp_path}/mlflow.db"
+    store = copied(template, tmp_path)
     done = invoke("run", recorded, recorded, "--tracking_uri", store, "--register-prompts", "--json")
     assert done.exit_code == 0, done.output
     params = MlflowClient(store).get_run(json.loads(done.stdout)["run_id"]).data.params

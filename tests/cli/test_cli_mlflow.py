@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from mlflow_adk_eval.tracking.client import open_store
 from tests.cli.test_cli import EXPECTED, invoke, written
+from tests.mlflow_kit import opened
 
 EXPERIMENT = "lights"
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> str:
-    return open_store(tmp_path / "store", experiment=EXPERIMENT)
+def store(template: Path, tmp_path: Path) -> str:
+    return opened(template, tmp_path / "store", EXPERIMENT)
 
 
 @pytest.fixture

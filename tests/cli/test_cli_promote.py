@@ -16,6 +16,7 @@ from mlflow_adk_eval.tracking import register
 from tests.cli.test_cli import invoke, written
 from tests.gating.baseline.test_champion import ALL_BUT_ONE, NINE, POLICY, Scene
 from tests.gating.gate_kit import TRAJECTORY, Lab, eval_set_of
+from tests.mlflow_kit import copied
 from tests.tracking.small import answering, many
 
 HOSTILE = "##[error]x\n::add-mask::y"
@@ -146,9 +147,10 @@ def crowned(store: str) -> adk_eval.Report:
     return report
 
 
-def test_a_champion_is_judged_again_or_run_anew_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lab: Lab) -> None:
+@pytest.mark.slow
+def test_a_champion_is_judged_again_or_run_anew_if_asked(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lab: Lab) -> None:
     monkeypatch.chdir(tmp_path)
-    store = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    store = copied(template, tmp_path)
     crowned(store)
     cases = many(8)
     config = {"criteria": {"tool_trajectory_avg_score": {"threshold": 1.0, "match_type": "IN_ORDER"}}}

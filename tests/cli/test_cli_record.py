@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.agents import load_recording
-from mlflow_adk_eval.tracking.client import open_store
 from tests.cli.test_cli import invoke, written
+from tests.mlflow_kit import opened
 
 EXAMPLE = Path(__file__).parents[2] / "example_projects" / "home_automation"
 HOME = ("home_automation_agent", "home_automation.evalset.json")
@@ -100,8 +100,8 @@ def test_what_was_recorded_scores_like_the_agent(home: Path) -> None:
     assert (file["agent"], file["num_runs"], file["eval_set_id"]) == ("home_automation_agent", 1, "home_automation")
 
 
-def test_a_run_saves_what_its_agent_did(home: Path, tmp_path: Path) -> None:
-    store = open_store(tmp_path / "store", experiment="home")
+def test_a_run_saves_what_its_agent_did(template: Path, home: Path, tmp_path: Path) -> None:
+    store = opened(template, tmp_path / "store", "home")
     at = ("--tracking_uri", store)
     options = ("--experiment", "home", "--save_recording", "run.json", "--turn_timeout", "60", "--num_runs", "2")
     result = invoke("run", *HOME, *at, *options)
@@ -136,7 +136,7 @@ def test_failed_conversations_are_recorded_and_named_with_3(talker: str, tmp_pat
     assert valid == "talks.json: recording, 4 conversations on 2 cases of talks, 2 of them failed\n"
 
 
-def test_a_function_plays_the_user_and_the_endings_are_told(talker: str, tmp_path: Path) -> None:
+def test_a_function_plays_the_user_and_the_endings_are_told(template: Path, talker: str, tmp_path: Path) -> None:
     talks(tmp_path, follows("ends", "bye"), follows("breaks", "boom"))
     given = ("talks.evalset.json", "--user_simulator", f"{talker}:user")
     result = invoke("record", talker, *given, "-o", "talks.json", "--json")
@@ -145,7 +145,7 @@ def test_a_function_plays_the_user_and_the_endings_are_told(talker: str, tmp_pat
     assert (said["conversations"], said["turns"]) == (2, 4)
     assert said["Endings"] == "2 simulated conversations: 1 ended at the goal, 1 broke off"
     assert [(one["eval_id"], one["error"]) for one in said["errors"]] == [("breaks", "turn 2: RuntimeError: no model")]
-    store = open_store(tmp_path / "store", experiment="talks")
+    store = opened(template, tmp_path / "store", "talks")
     evaluated = invoke("run", talker, *given, "--tracking_uri", store, "--experiment", "talks", "--json")
     scored = invoke("score", "talks.evalset.json", "--actual", "talks.json", "--json")
     live, again = json.loads(evaluated.stdout), json.loads(scored.stdout)
@@ -197,6 +197,7 @@ ATTENDED = "import os, signal, sys; signal.signal(signal.SIGINT, signal.default_
 """Does a command as one that somebody watches: in the background of a shell ctrl-C is ignored, and so it is by what starts there."""
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_was_recorded(talker: str, tmp_path: Path) -> None:
     talks(tmp_path, asks("fine", "hello"), asks("waits", "wait"))
     record = ["-m", "mlflow_adk_eval", "record", talker, "talks.evalset.json", "-o", "talks.json", "--concurrency", "1"]
@@ -215,6 +216,7 @@ def test_ctrl_c_keeps_what_was_recorded(talker: str, tmp_path: Path) -> None:
     assert found["waits"][0].error == "the recording was broken off before this conversation ended"
 
 
+@pytest.mark.slow
 def test_recording_and_scoring_need_no_mlflow(talker: str, tmp_path: Path) -> None:
     talks(tmp_path, asks("fine", "hello"))
     code = (

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mlflow_adk_eval.tracking.client import experiment_id, open_store
+from mlflow_adk_eval.tracking.client import experiment_id
 from tests.cli.test_cli import invoke
+from tests.mlflow_kit import opened
 
 HTML = "<!DOCTYPE html><title>passed: a report</title>ü"
 NO_RUN = "0" * 32
@@ -20,8 +21,8 @@ def sha256(text: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return open_store(tmp_path_factory.mktemp("store"), experiment="reports")
+def store(template: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return opened(template, tmp_path_factory.mktemp("store"), "reports")
 
 
 def logged(store: str, *, report: str | None = HTML, named: str | None = HTML, manifest: bool = True, vouched: str | None = None) -> str:
@@ -112,6 +113,7 @@ def test_a_folder_that_does_not_exist_is_named(store: str, tmp_path: Path) -> No
     assert "nowhere/report.html cannot be written: there is no folder" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_answer_is_a_failed_run(tmp_path: Path) -> None:
     result = invoke("report", NO_RUN, "-o", tmp_path / "report.html", "--tracking_uri", "http://127.0.0.1:1")
     assert result.exit_code == 3

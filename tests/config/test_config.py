@@ -9,21 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.config.eval_config import (
-    DEFAULT_CONFIG,
-    EFFICIENCY,
-    SETTINGS,
-    CriterionSettings,
-    CustomSettings,
-    EvalConfig,
-    JudgedSettings,
-    JudgeModelOptions,
-    RubricSettings,
-    ToolTrajectorySettings,
-    dumps_config,
-    load_config,
-    parse_config,
-)
+from mlflow_adk_eval.config.criteria import CriterionSettings, CustomSettings, JudgedSettings, JudgeModelOptions, RubricSettings
+from mlflow_adk_eval.config.eval_config import EvalConfig, default_config, dumps_config, load_config, parse_config
+from mlflow_adk_eval.config.spec import CRITERIA
+from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings
 from mlflow_adk_eval.errors import ConfigError
 from tests.strategies import QUICK, respelt
 
@@ -61,9 +50,9 @@ def problems_of(value: Any) -> dict[str, tuple[str, str]]:
 
 
 def test_adks_defaults_where_there_is_no_config(tmp_path: Path) -> None:
-    assert load_config(None) is load_config(None, beside=tmp_path) is DEFAULT_CONFIG
-    assert DEFAULT_CONFIG.thresholds() == {"tool_trajectory_avg_score": "1.0", "response_match_score": "0.8"}
-    assert DEFAULT_CONFIG.criteria["tool_trajectory_avg_score"] == ToolTrajectorySettings(
+    assert load_config(None) is load_config(None, beside=tmp_path) is default_config()
+    assert default_config().thresholds() == {"tool_trajectory_avg_score": "1.0", "response_match_score": "0.8"}
+    assert default_config().criteria["tool_trajectory_avg_score"] == ToolTrajectorySettings(
         threshold=1.0, match_type="EXACT", ignore_args=False
     )
 
@@ -223,7 +212,7 @@ def test_unknown_keys_are_errors_even_where_nothing_is_similar() -> None:
         "$.criteria.rubric_based_tool_use_quality_v1.zzz",
         "$.criteria.rubric_based_tool_use_quality_v1.rubrics[0].weight",
     }
-    assert found["$.criteria.banana"][1].startswith("Known are tool_trajectory_avg_score, ")
+    assert found["$.criteria.banana"][1] == f"Known are {', '.join(CRITERIA)}"
 
 
 @pytest.mark.parametrize("criteria", [{}, None, [], "all", 0])
@@ -253,9 +242,9 @@ def test_a_threshold_must_be_reachable(name: str, threshold: Any, wanted: str) -
     assert problems_of({"criteria": {name: {"threshold": threshold}}}) == {f"$.criteria.{name}.threshold": (wanted, "")}
 
 
-@pytest.mark.parametrize("criterion", SETTINGS)
+@pytest.mark.parametrize("criterion", CRITERIA)
 def test_both_ends_of_the_range_can_be_asked_for(criterion: str) -> None:
-    low, high = SETTINGS[criterion].bounds
+    low, high = CRITERIA[criterion].bounds
     assert only(low, criterion).threshold == low
     if math.isfinite(high):
         assert only(high, criterion).threshold == high
@@ -301,7 +290,7 @@ def test_a_custom_metric_takes_settings_of_its_own() -> None:
 def test_a_custom_metric_says_which_way_is_better() -> None:
     config = parse_config({"criteria": {"m": 5}, "custom_metrics": {"m": custom(greater_is_better=False)}}, "config")
     assert not config.greater_is_better("m")
-    assert not any(config.greater_is_better(name) for name in EFFICIENCY)
+    assert not any(config.greater_is_better(name) for name in CRITERIA.informative)
 
 
 @pytest.mark.parametrize(
@@ -356,7 +345,7 @@ def test_the_digest_is_that_of_the_meaning() -> None:
 
 
 def test_the_digest_is_stable_across_versions() -> None:
-    assert DEFAULT_CONFIG.digest() == "sha256:2839b7cb07366be67ea196ec2238a5bb6b8009ced3b4e9f70db7a933fdb8df71"
+    assert default_config().digest() == "sha256:2839b7cb07366be67ea196ec2238a5bb6b8009ced3b4e9f70db7a933fdb8df71"
 
 
 @pytest.mark.needs("google-adk", "2.10")
@@ -392,11 +381,11 @@ def test_our_defaults_are_adks() -> None:
     eval_config = pytest.importorskip("google.adk.evaluation.eval_config", reason="the extra [adk] is not installed")
     from google.adk.evaluation import eval_metrics
 
-    assert DEFAULT_CONFIG.thresholds() == {
+    assert default_config().thresholds() == {
         name: repr(threshold) for name, threshold in eval_config.get_evaluation_criteria_or_default(None).criteria.items()
     }
     assert {metric.value for metric in eval_metrics.PrebuiltMetrics} == {
-        name for name in SETTINGS if not name.startswith("rapid_eval_")
+        name for name in CRITERIA if not name.startswith("rapid_eval_")
     } - {"final_session_state"}
     assert JudgeModelOptions().model_dump() == eval_metrics.JudgeModelOptions().model_dump()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.config.eval_config import DEFAULT_CONFIG, load_config
+from mlflow_adk_eval.config.eval_config import default_config, load_config
 from mlflow_adk_eval.config.inputs import load_inputs
 from mlflow_adk_eval.errors import ConfigError, EvalSetError, UsageError
 from mlflow_adk_eval.evalset import write_eval_set
@@ -40,7 +40,7 @@ def ids(*sources: str | Path) -> list[str]:
 
 def test_a_file_is_judged_by_the_config_beside_it(tmp_path: Path) -> None:
     file = write_set(tmp_path / "a.evalset.json", "a")
-    assert load_inputs(file)[1] == DEFAULT_CONFIG
+    assert load_inputs(file)[1] == default_config()
     write_config(tmp_path)
     for source in (file, str(file), f"{file}:a"):
         assert load_inputs(source)[1].criteria_of("a")[RESPONSE].threshold == 0.5
@@ -74,7 +74,7 @@ def test_a_selection_keeps_its_cases(tmp_path: Path) -> None:
 
 def test_an_eval_set_object_is_judged_by_adks_defaults() -> None:
     eval_set = cases(case("a", turn()))
-    assert load_inputs(eval_set) == (eval_set, DEFAULT_CONFIG)
+    assert load_inputs(eval_set) == (eval_set, default_config())
 
 
 @pytest.mark.parametrize("source", [3, None, [], [3], {"a": 1}])
@@ -179,7 +179,7 @@ def test_criteria_of_single_cases_follow_the_cases_new_names(tmp_path: Path) -> 
     write_set(tmp_path / "b" / "x.test.json", "same")
     write_config(tmp_path / "b", {RESPONSE: 0.5}, case_criteria={"same": {TRAJECTORY: 0.25}})
     config = load_inputs(tmp_path)[1]
-    assert config.criteria_of("a/x.test.json:same") == DEFAULT_CONFIG.criteria
+    assert config.criteria_of("a/x.test.json:same") == default_config().criteria
     assert list(config.criteria_of("b/x.test.json:same")) == [TRAJECTORY]
 
 

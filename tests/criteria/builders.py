@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mlflow_adk_eval.config.eval_config import EvalConfig, parse_config
-from mlflow_adk_eval.criteria import CaseRun
+from mlflow_adk_eval.criteria.criterion import CaseRun
 from mlflow_adk_eval.evalset import (
     Content,
     ConversationScenario,

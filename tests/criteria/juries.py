@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 from anyio.lowlevel import checkpoint
 
-from mlflow_adk_eval.config.criteria import SETTINGS
+from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.criteria.criterion import CaseRun, Planned, result_of
 from mlflow_adk_eval.judge import JudgeResponse, Jury, Question
 from mlflow_adk_eval.judge.question import ItemVerdict
@@ -56,6 +56,6 @@ def _reading(label: str | None) -> ItemVerdict:
 
 def judged(factory: Callable[[Any, Jury], Any], name: str, bench: Bench, run: CaseRun, **settings: Any) -> CriterionResult:
     """Return the result of a judged criterion on a case."""
-    criterion = factory(SETTINGS[name].model_validate({"threshold": 0.5} | settings), bench.jury)
+    criterion = factory(CRITERIA[name].settings.model_validate({"threshold": 0.5} | settings), bench.jury)
     found = anyio.run(criterion, run)
     return result_of(Planned(name=name, criterion=criterion, threshold=0.5), run, found)

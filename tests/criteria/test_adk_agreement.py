@@ -8,26 +8,25 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from mlflow_adk_eval.config.criteria import SETTINGS
-from mlflow_adk_eval.criteria import REGISTRY, CaseRun
-from mlflow_adk_eval.criteria.criterion import Planned, result_of
+from mlflow_adk_eval.config.spec import CRITERIA
+from mlflow_adk_eval.criteria.criterion import CaseRun, Planned, result_of
 from mlflow_adk_eval.criteria.text.words import tokens
 from mlflow_adk_eval.evalset import Invocation, dump
 from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored, Skipped
 from tests.criteria.builders import RESPONSE, TRAJECTORY, call, case, event, recorded, turn
 from tests.criteria.strategies import texts, turns
-from tests.strategies import QUICK
+from tests.profiles import examples
 
 eval_case = pytest.importorskip("google.adk.evaluation.eval_case", reason="the extra [adk] is not installed")
 final_response_match = pytest.importorskip("google.adk.evaluation.final_response_match_v1", reason="google-adk[eval] is not installed")
 trajectory = pytest.importorskip("google.adk.evaluation.trajectory_evaluator", reason="the extra [adk] is not installed")
 
 TURNS: TypeAdapter[tuple[Invocation, ...]] = TypeAdapter(tuple[Invocation, ...])
-MANY = settings(QUICK, max_examples=200)
+MANY = examples(200, HealthCheck.data_too_large)
 EFFICIENT = {
     "tool_call_count_v1": "_ToolCallCountV1Evaluator",
     "inference_call_count_v1": "_InferenceCallCountV1Evaluator",
@@ -53,7 +52,7 @@ def pairs(draw: st.DrawFn) -> tuple[tuple[Invocation, ...], tuple[Invocation, ..
 
 
 def by_us(name: str, actual: tuple[Invocation, ...], expected: tuple[Invocation, ...] | None = None, **chosen: Any) -> CriterionResult:
-    criterion = REGISTRY[name](SETTINGS[name].model_validate({"threshold": 0.5} | chosen))
+    criterion = CRITERIA[name].make(CRITERIA[name].settings.model_validate({"threshold": 0.5} | chosen))
     run = CaseRun(case=case("c", *(actual if expected is None else expected)), actual=actual)
     judged: Any = criterion(run)
     return result_of(Planned(name=name, criterion=criterion, threshold=None), run, judged)
@@ -98,7 +97,7 @@ def test_responses_score_as_in_adk_bit_for_bit(sides: Any) -> None:
     assert ours.score == pytest.approx(theirs.overall_score, abs=1e-12)
 
 
-@settings(QUICK, max_examples=500)
+@examples(500, HealthCheck.data_too_large)
 @given(texts())
 def test_texts_have_adks_words(text: str) -> None:
     assert tokens(text) == final_response_match._UnicodeAwareTokenizer(use_stemmer=True).tokenize(text)

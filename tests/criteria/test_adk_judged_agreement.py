@@ -13,13 +13,12 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.config.criteria import SETTINGS
-from mlflow_adk_eval.criteria import CaseRun, Planned, apply
-from mlflow_adk_eval.criteria.registry import JUDGED
-from mlflow_adk_eval.criteria.rubrics import FINAL_RESPONSE, RUBRIC_TYPES, TOOL_USE, TRAJECTORY
+from mlflow_adk_eval.config.spec import CRITERIA
+from mlflow_adk_eval.criteria.criterion import CaseRun, Planned, apply
+from mlflow_adk_eval.criteria.rubrics import FINAL_RESPONSE, TOOL_USE, TRAJECTORY, rubric_types
 from mlflow_adk_eval.evalset import Content, ConversationScenario, EvalCase, Invocation, Part
 from mlflow_adk_eval.judge import JudgeResponse, Jury, Question
 from mlflow_adk_eval.judge.question import ItemVerdict
@@ -39,7 +38,7 @@ from tests.criteria.adk_judge import (
     verdicts,
 )
 from tests.criteria.builders import call, case, event, recorded, turn
-from tests.strategies import QUICK
+from tests.profiles import examples
 
 pytestmark = [
     pytest.mark.needs("google-adk", "2.10"),
@@ -52,11 +51,11 @@ Ballot = Sequence[Vote]
 """The votes on one turn."""
 Write = Callable[[Mapping[str, str]], str]
 
-BY_RUBRICS = pytest.mark.parametrize("name", RUBRIC_TYPES)
+BY_RUBRICS = pytest.mark.parametrize("name", rubric_types())
 GROUNDED = {"supported": 1, "unsupported": 0, "contradictory": 0, "disputed": 0, "not_applicable": 1}
 UNREADABLE = "I would rather not say."
 SCENARIO = ConversationScenario(starting_prompt="message 0", conversation_plan="Ask until it works.")
-MANY = settings(QUICK, max_examples=80)
+MANY = examples(80, HealthCheck.data_too_large)
 
 
 def in_our_json(question: Question, vote: Vote) -> JudgeResponse:
@@ -112,7 +111,7 @@ def by_us(
         return in_our_json(question, ballot[vote] if vote < len(ballot) else None)
 
     jury = Jury(ask=ask, num_samples=samples, early_stop=early_stop)
-    criterion = JUDGED[name](SETTINGS[name].model_validate({"threshold": 0.5} | chosen), jury)
+    criterion = CRITERIA[name].make(CRITERIA[name].settings.model_validate({"threshold": 0.5} | chosen), jury)
     return anyio.run(apply, Planned(name=name, criterion=criterion, threshold=chosen.get("threshold", 0.5)), run)
 
 
@@ -167,7 +166,7 @@ def write_message_validity(labels: Mapping[str, str]) -> str:
 
 
 def rubrics(*names: str, of: str | None = None) -> list[dict[str, Any]]:
-    return [{"rubric_id": name, "rubric_content": {"text_property": name}, "type": RUBRIC_TYPES.get(of or "")} for name in names]
+    return [{"rubric_id": name, "rubric_content": {"text_property": name}, "type": rubric_types().get(of or "")} for name in names]
 
 
 def only(label: str) -> Vote:

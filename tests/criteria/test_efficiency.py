@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.config.eval_config import EFFICIENCY
-from mlflow_adk_eval.criteria.efficiency import MEASURES, PerTurn, duration, inference_calls, token_usage, tool_calls
+from mlflow_adk_eval.config.spec import CRITERIA
+from mlflow_adk_eval.criteria.efficiency import SPECS, PerTurn, duration, inference_calls, token_usage, tool_calls
 from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.results.outcomes import Errored, Scored, Skipped
 from tests.criteria.builders import call, event, recorded, run_of, turn
@@ -16,7 +16,7 @@ def used(*usages: dict[str, Any] | None) -> Invocation:
 
 
 def test_each_metric_of_the_config_has_a_measure() -> None:
-    assert tuple(MEASURES) == EFFICIENCY
+    assert tuple(spec.name for spec in SPECS) == CRITERIA.informative
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.config.criteria import FinalStateSettings
-from mlflow_adk_eval.criteria import CaseRun
-from mlflow_adk_eval.criteria.final_state import FinalSessionState
+from mlflow_adk_eval.criteria.criterion import CaseRun
+from mlflow_adk_eval.criteria.final_state import FinalSessionState, FinalStateSettings
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.results.outcomes import Errored, Outcome, Scored, Skipped
 from tests.criteria.builders import case, turn

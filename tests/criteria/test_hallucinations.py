@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.config.criteria import HallucinationsSettings
-from mlflow_adk_eval.criteria import CaseRun
-from mlflow_adk_eval.criteria.hallucinations import Hallucinations
+from mlflow_adk_eval.criteria.criterion import CaseRun
+from mlflow_adk_eval.criteria.hallucinations import Hallucinations, HallucinationsSettings
 from mlflow_adk_eval.evalset import (
     AgentDetails,
     AppDetails,

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.config.criteria import CoherenceSettings, VertexSettings
-from mlflow_adk_eval.criteria import CaseRun, Criterion
-from mlflow_adk_eval.criteria.judge_backed import coherence, safety, task_success, tool_use_quality, trajectory_quality
+from mlflow_adk_eval.config.criteria import VertexSettings
+from mlflow_adk_eval.config.spec import CRITERIA
+from mlflow_adk_eval.criteria.criterion import CaseRun, Criterion
 from mlflow_adk_eval.evalset import AgentDetails, AppDetails, Invocation
 from mlflow_adk_eval.judge.prompt import load_prompt
 from mlflow_adk_eval.judge.question import Question
@@ -24,9 +24,9 @@ from tests.strategies import QUICK
 
 Factory = Callable[[Any, Jury], Any]
 
-PER_TURN = {"safety_v1": safety, "response_evaluation_score": coherence}
-SINGLE = {"multi_turn_task_success_v1": task_success}
-SHARES = {"multi_turn_trajectory_quality_v1": trajectory_quality, "multi_turn_tool_use_quality_v1": tool_use_quality}
+PER_TURN = {name: CRITERIA[name].make for name in ("safety_v1", "response_evaluation_score")}
+SINGLE = {"multi_turn_task_success_v1": CRITERIA["multi_turn_task_success_v1"].make}
+SHARES = {name: CRITERIA[name].make for name in ("multi_turn_trajectory_quality_v1", "multi_turn_tool_use_quality_v1")}
 WHOLE_CASE = SINGLE | SHARES
 BEST = {"safety_v1": "safe", "response_evaluation_score": "5"}
 WORST = {"safety_v1": 0.0, "response_evaluation_score": 1.0}
@@ -50,13 +50,12 @@ class Judge:
         return {block.name: block.text for block in self.asked[at].blocks}
 
 
-def settings(name: str) -> VertexSettings:
-    return (CoherenceSettings if name == "response_evaluation_score" else VertexSettings)(threshold=1.0, backend="judge")
+SETTINGS = VertexSettings(threshold=1.0, backend="judge")
 
 
 def judge(name: str, actual: Sequence[Invocation] | CaseRun, asked: Any, *, samples: int = 1) -> Judged:
     run = actual if isinstance(actual, CaseRun) else run_of(actual, None)
-    criterion: Criterion = (PER_TURN | WHOLE_CASE)[name](settings(name), Jury(ask=asked, num_samples=samples))
+    criterion: Criterion = (PER_TURN | WHOLE_CASE)[name](SETTINGS, Jury(ask=asked, num_samples=samples))
 
     async def judged() -> Judged:
         found = criterion(run)

@@ -9,16 +9,15 @@ from typing import Any
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from mlflow_adk_eval.config.criteria import RubricSettings, VertexSettings
-from mlflow_adk_eval.config.eval_config import SETTINGS, parse_config
+from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS
-from mlflow_adk_eval.criteria import REGISTRY, CaseRun, Planned, apply
-from mlflow_adk_eval.criteria.criterion import result_of
-from mlflow_adk_eval.criteria.registry import JUDGED
+from mlflow_adk_eval.config.spec import CRITERIA
+from mlflow_adk_eval.criteria.criterion import CaseRun, Planned, apply, result_of
 from mlflow_adk_eval.evalset import EvalCase, Invocation
 from mlflow_adk_eval.judge import JudgeResponse, Jury, Question, Request
 from mlflow_adk_eval.judge.question import ItemVerdict
@@ -28,28 +27,30 @@ from mlflow_adk_eval.runner import score
 from mlflow_adk_eval.testing import ScriptedJudge
 from tests.criteria.builders import case, cases, scenario, turn
 from tests.criteria.strategies import turns
-from tests.strategies import QUICK, objects
+from tests.profiles import examples
+from tests.strategies import objects
 
 TURNS: TypeAdapter[tuple[Invocation, ...]] = TypeAdapter(tuple[Invocation, ...])
-FEW = settings(QUICK, max_examples=25)
+FEW = examples(25, HealthCheck.data_too_large)
 RUBRICS = [{"rubric_id": name, "rubric_content": {"text_property": f"The agent is {name}."}} for name in ("kind", "brief")]
 OF_PAIRS = {metric.criterion for metric in RAPID_METRICS.values() if metric.kind == "pairwise"}
 OF_SCENARIOS = {"per_turn_user_simulator_quality_v1"}
+JUDGED = [name for name, spec in CRITERIA.items() if spec.judged]
 OF_CASES = {name for name in JUDGED if "multi_turn" in name}
-every_criterion = pytest.mark.parametrize("name", [*REGISTRY, *JUDGED])
+every_criterion = pytest.mark.parametrize("name", list(CRITERIA))
 every_judged_criterion = pytest.mark.parametrize("name", JUDGED)
 
 
 def threshold_of(name: str) -> float:
     """The easiest threshold."""
-    low, high = SETTINGS[name].bounds
-    return low if SETTINGS[name].greater_is_better else min(high, 1e9)
+    low, high = CRITERIA[name].bounds
+    return low if CRITERIA[name].greater_is_better else min(high, 1e9)
 
 
 def settings_of(name: str) -> dict[str, Any]:
     """Settings with which a criterion applies to any case and needs no service."""
-    rubrics = {"rubrics": RUBRICS} if issubclass(SETTINGS[name], RubricSettings) else {}
-    backend = {"backend": "judge"} if issubclass(SETTINGS[name], VertexSettings) else {}
+    rubrics = {"rubrics": RUBRICS} if issubclass(CRITERIA[name].settings, RubricSettings) else {}
+    backend = {"backend": "judge"} if issubclass(CRITERIA[name].settings, VertexSettings) else {}
     return {"threshold": threshold_of(name)} | rubrics | backend
 
 
@@ -74,9 +75,11 @@ def _omen(*asked: Any) -> int:
 
 
 def planned(name: str, ask: Ask | None = None, *, early_stop: bool = True) -> Planned:
-    chosen: Any = SETTINGS[name].model_validate(settings_of(name))
-    criterion = REGISTRY[name](chosen) if name in REGISTRY else JUDGED[name](chosen, Jury(ask=ask or oracle(), early_stop=early_stop))
-    return Planned(name=name, criterion=criterion, threshold=chosen.threshold, greater_is_better=chosen.greater_is_better)
+    chosen: Any = CRITERIA[name].settings.model_validate(settings_of(name))
+    criterion = (
+        CRITERIA[name].make(chosen, Jury(ask=ask or oracle(), early_stop=early_stop)) if name in JUDGED else CRITERIA[name].make(chosen)
+    )
+    return Planned(name=name, criterion=criterion, threshold=chosen.threshold, greater_is_better=CRITERIA[name].greater_is_better)
 
 
 def case_for(name: str, *expected: Invocation, **more: Any) -> EvalCase:
@@ -107,7 +110,7 @@ def conversations(*, min_size: int = 0) -> st.SearchStrategy[list[Any]]:
 @FEW
 @given(actual=conversations(), expected=conversations(), states=st.tuples(objects(), objects()))
 def test_scores_lie_within_the_declared_bounds(name: str, actual: Any, expected: Any, states: Any) -> None:
-    low, high = SETTINGS[name].bounds
+    low, high = CRITERIA[name].bounds
     for cell in (result := judge(name, actual, expected, *states)).per_invocation:
         assert not isinstance(cell, Scored) or low <= cell.score <= high
     assert result.score is None or low <= result.score <= high
@@ -191,11 +194,11 @@ def test_a_conversation_that_ended_early_never_passes(name: str, expected: Any, 
 @every_criterion
 @given(st.floats(0, 1))
 def test_a_score_within_the_tolerance_reaches_its_threshold(name: str, value: float) -> None:
-    sign = -1 if SETTINGS[name].greater_is_better else 1
+    sign = -1 if CRITERIA[name].greater_is_better else 1
     found = CriterionResult(
         criterion=name,
         threshold=value,
-        greater_is_better=SETTINGS[name].greater_is_better,
+        greater_is_better=CRITERIA[name].greater_is_better,
         overall=Scored(value + sign * TOLERANCE / 2),
         per_invocation=(),
     )
@@ -280,7 +283,7 @@ def test_a_judge_that_only_fails_leaves_nothing_but_errors(name: str, actual: An
     assert not asked or result.passed is None
 
 
-@settings(QUICK, max_examples=20)
+@examples(20, HealthCheck.data_too_large)
 @given(listed=st.lists(conversations(min_size=1), min_size=2, max_size=3))
 def test_no_score_depends_on_the_order_of_the_cases(listed: list[Any]) -> None:
     def said(request: Request) -> dict[str, str]:
@@ -306,6 +309,6 @@ def test_an_answer_that_says_nothing_gets_the_worst_score_without_a_call(name: s
     eval_set, silent = cases(case("c", turn("42"), turn("43"))), {"c": [turn(answer), turn(answer)]}
     asked = ScriptedJudge({})
     report = score(eval_set, silent, {"criteria": {name: settings_of(name)}}, asked, baseline=eval_set)
-    low, high = SETTINGS[name].bounds
-    assert report.scores == {name: low if SETTINGS[name].greater_is_better else high}
+    low, high = CRITERIA[name].bounds
+    assert report.scores == {name: low if CRITERIA[name].greater_is_better else high}
     assert asked.requests == []

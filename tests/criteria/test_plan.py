@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.config.eval_config import DEFAULT_CONFIG, EFFICIENCY, parse_config
-from mlflow_adk_eval.criteria import plan
+from mlflow_adk_eval.config.eval_config import default_config, parse_config
+from mlflow_adk_eval.config.spec import CRITERIA
+from mlflow_adk_eval.criteria.plan import plan
 from mlflow_adk_eval.errors import ConfigError, JudgeError
-from mlflow_adk_eval.judge.session import JudgeSession, JudgeSetup
+from mlflow_adk_eval.judge.session import JudgeSession
+from mlflow_adk_eval.judge.setup import JudgeSetup
 from tests.criteria.builders import RESPONSE, TRAJECTORY, case, cases, config, scenario, turn
 
 STATE = "final_session_state"
@@ -25,14 +27,14 @@ def problems(value: dict[str, Any], *eval_cases: Any) -> list[str]:
 
 def test_criteria_follow_the_config_and_efficiency_is_measured_besides() -> None:
     planned = plan(config(**{RESPONSE: 0.5, TRAJECTORY: 1.0}), cases(case("a", turn()))).of("a")
-    assert names(planned) == [RESPONSE, TRAJECTORY, *EFFICIENCY]
+    assert names(planned) == [RESPONSE, TRAJECTORY, *CRITERIA.informative]
     assert [found.threshold for found in planned] == [0.5, 1.0, None, None, None, None]
     assert [found.greater_is_better for found in planned] == [True, True, False, False, False, False]
 
 
 def test_an_efficiency_metric_with_a_threshold_decides_where_the_config_names_it() -> None:
     planned = plan(config(token_usage_v1=4000, **{TRAJECTORY: 1.0}), cases(case("a", turn()))).of("a")
-    assert names(planned) == ["token_usage_v1", TRAJECTORY, *(name for name in EFFICIENCY if name != "token_usage_v1")]
+    assert names(planned) == ["token_usage_v1", TRAJECTORY, *(name for name in CRITERIA.informative if name != "token_usage_v1")]
     assert (planned[0].threshold, planned[0].greater_is_better) == (4000, False)
 
 
@@ -57,7 +59,7 @@ def test_a_case_that_expects_no_state_may_be_left_out_of_the_plan() -> None:
 
 
 def test_the_plan_is_the_same_for_all_cases_that_share_criteria() -> None:
-    found = plan(DEFAULT_CONFIG, cases(case("a", turn()), case("b", turn())))
+    found = plan(default_config(), cases(case("a", turn()), case("b", turn())))
     assert found.of("a") is found.of("b") is found.default
 
 

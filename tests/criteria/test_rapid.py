@@ -13,8 +13,9 @@ from click.testing import CliRunner
 
 from mlflow_adk_eval import evaluate, metrics, scorers
 from mlflow_adk_eval.cli.main import cli
-from mlflow_adk_eval.config.eval_config import SETTINGS, parse_config
+from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS
+from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.criteria.rapid.computed import computed_score
 from mlflow_adk_eval.errors import ConfigError, UsageError
 from mlflow_adk_eval.evalset import AgentDetails, AppDetails, Invocation, write_eval_set
@@ -23,6 +24,7 @@ from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import score
 from mlflow_adk_eval.testing import ScriptedJudge
 from tests.criteria.builders import call, case, cases, scenario, turn
+from tests.mlflow_kit import copied
 
 COMPUTED = [metric.criterion for metric in RAPID_METRICS.values() if metric.kind == "computed"]
 JUDGED = [metric for metric in RAPID_METRICS.values() if metric.kind == "judged"]
@@ -30,20 +32,20 @@ PAIRWISE = [metric.criterion for metric in RAPID_METRICS.values() if metric.kind
 
 
 def judged(criterion: str, actual: Any, expected: Any, judge: Any, baseline: Any = None, **given: Any) -> Any:
-    config = {"criteria": {criterion: {"threshold": SETTINGS[criterion].bounds[1], **given}}}
+    config = {"criteria": {criterion: {"threshold": CRITERIA[criterion].bounds[1], **given}}}
     report = score(cases(case("c", *expected)), {"c": list(actual)}, config, judge, baseline=baseline)
     return report.cases[0].results[0]
 
 
 def test_every_metric_is_a_criterion_with_its_range_and_direction() -> None:
-    assert [name for name in SETTINGS if name.startswith("rapid_eval_")] == [metric.criterion for metric in RAPID_METRICS.values()]
+    assert [name for name in CRITERIA if name.startswith("rapid_eval_")] == [metric.criterion for metric in RAPID_METRICS.values()]
     for metric in RAPID_METRICS.values():
-        cls = SETTINGS[metric.criterion]
+        spec = CRITERIA[metric.criterion]
         verbosity = metric.name == "summarization_verbosity"
-        assert cls.bounds == ((0.0, 2.0) if verbosity else metric.bounds)
-        assert cls.greater_is_better is not verbosity
+        assert spec.bounds == ((0.0, 2.0) if verbosity else metric.bounds)
+        assert spec.greater_is_better is not verbosity
         with pytest.raises(ConfigError, match="a number from"):
-            parse_config({"criteria": {metric.criterion: cls.bounds[1] + 1}}, "config")
+            parse_config({"criteria": {metric.criterion: spec.bounds[1] + 1}}, "config")
 
 
 @pytest.mark.parametrize("name", COMPUTED)
@@ -77,7 +79,7 @@ def test_a_turn_without_calls_on_either_side_has_no_wrong_call() -> None:
 @pytest.mark.parametrize("name", [*COMPUTED, *PAIRWISE])
 def test_scenarios_are_refused_where_a_reference_is_needed(name: str) -> None:
     asked = ScriptedJudge({})
-    config = {"criteria": {name: SETTINGS[name].bounds[0]}}
+    config = {"criteria": {name: CRITERIA[name].bounds[0]}}
     with pytest.raises(UsageError, match=r"reference|baseline"):
         score(cases(scenario("s")), {"s": [turn("a")]}, config, asked)
     assert asked.requests == []
@@ -151,8 +153,8 @@ def test_what_the_baseline_lacks_is_an_error_and_no_win() -> None:
         judged(PAIRWISE[0], [turn("a")], [turn("x")], ScriptedJudge(better))
 
 
-def test_a_run_is_compared_with_an_earlier_one(tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path}/mlflow.db"
+def test_a_run_is_compared_with_an_earlier_one(template: Path, tmp_path: Path) -> None:
+    store = copied(template, tmp_path)
     eval_set = cases(case("c", turn("x", user="hi")))
     config = {"criteria": {"rapid_eval_exact_match": 0.0}}
 
@@ -179,11 +181,11 @@ def test_a_run_is_compared_with_an_earlier_one(tmp_path: Path) -> None:
 def test_each_is_a_metric_and_a_scorer_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_GENAI_EVAL_MAX_WORKERS", "4")
     for metric in RAPID_METRICS.values():
-        threshold = SETTINGS[metric.criterion].bounds[1]
+        threshold = CRITERIA[metric.criterion].bounds[1]
         made = getattr(metrics, metric.criterion)(
             threshold=threshold, **({"judge": ScriptedJudge({})} if metric.kind != "computed" else {})
         )
-        assert (made.name, made.greater_is_better) == (metric.criterion, SETTINGS[metric.criterion].greater_is_better)
+        assert (made.name, made.greater_is_better) == (metric.criterion, CRITERIA[metric.criterion].greater_is_better)
         assert metric.about in str(made.metric_details)
     assert scorers.rapid_eval_rouge(threshold=0.5, rouge_type="rougeL").name == "rapid_eval_rouge"
 

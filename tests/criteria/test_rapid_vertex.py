@@ -10,15 +10,16 @@ import pandas as pd
 import pytest
 
 from mlflow_adk_eval import metrics, scorers
-from mlflow_adk_eval.config.eval_config import SETTINGS, parse_config
+from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS, RapidMetric
+from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import ConfigError, JudgeError
 from mlflow_adk_eval.evalset import AgentDetails, AppDetails, Invocation
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.results.outcomes import Errored, Scored
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import score
-from mlflow_adk_eval.tracking.judge_facts import settings_params
+from mlflow_adk_eval.tracking.run_facts import settings_params
 from tests.criteria.builders import call, case, cases, turn
 from tests.criteria.rapid.vertex_kit import asked_in, camel, rapid, usual
 from tests.judge.providers.vertex_server import LOCATION, PROJECT, error
@@ -50,7 +51,7 @@ def told(answer: str | None, *calls: Any, user: str = "Capital of Switzerland?")
 
 
 def config_of(metric: RapidMetric, **given: Any) -> Any:
-    return {"criteria": {metric.criterion: {"threshold": SETTINGS[metric.criterion].bounds[1], "backend": "vertex", **given}}}
+    return {"criteria": {metric.criterion: {"threshold": CRITERIA[metric.criterion].bounds[1], "backend": "vertex", **given}}}
 
 
 def reported(metric: RapidMetric, *actual: Invocation, ledger: Any = False, expected: str = "Bern", **given: Any) -> Report:

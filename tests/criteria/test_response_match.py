@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.config.criteria import CriterionSettings
@@ -16,6 +16,7 @@ from mlflow_adk_eval.criteria.text.words import rouge_1, tokens
 from mlflow_adk_eval.evalset import Content, Invocation, Part
 from mlflow_adk_eval.results.outcomes import Scored
 from tests.criteria.builders import message, run_of, turn
+from tests.profiles import examples
 
 SUFFIXES = (
     "", "s", "ss", "sses", "ies", "ied", "eed", "ed", "ing", "y", "e", "ll", "at", "bl", "iz", "ational", "tional", "enci", "anci", "izer", "bli",
@@ -107,7 +108,7 @@ def test_an_overlap_is_symmetric_within_bounds_and_blind_to_order(response: list
     assert there == rouge_1(response[::-1], sorted(reference))
 
 
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(st.builds("{}{}{}{}".format, st.text("abceiklnostuwyz1", max_size=6), *[st.sampled_from(SUFFIXES)] * 3).filter(bool))
 def test_stems_are_nltks(word: str) -> None:
     assert stem(word) == _nltk().stem(word)

@@ -10,14 +10,16 @@ from pydantic import TypeAdapter
 
 from mlflow_adk_eval.config.criteria import RubricSettings
 from mlflow_adk_eval.criteria.criterion import CaseRun
-from mlflow_adk_eval.criteria.rubric_quality import FinalResponseQuality, ToolUseQuality, TrajectoryQuality
 from mlflow_adk_eval.criteria.rubrics import (
     FINAL_RESPONSE,
-    RUBRIC_TYPES,
     TOOL_USE,
     TRAJECTORY,
+    FinalResponseQuality,
+    ToolUseQuality,
+    TrajectoryQuality,
     has_rubrics,
     rubric_problem,
+    rubric_types,
     rubrics_of_turn,
     unused_rubrics,
 )
@@ -39,7 +41,7 @@ def rubric(key: str, text: str | None = None, *, of: str | None = None) -> Rubri
         {
             "rubric_id": key,
             "rubric_content": {"text_property": f"The agent is {key}." if text is None else text},
-            "type": RUBRIC_TYPES.get(of or "", of),
+            "type": rubric_types().get(of or "", of),
         }
     )
 
@@ -184,7 +186,7 @@ def test_a_turn_without_rubrics_has_no_cell(name: str) -> None:
 def test_a_case_without_any_rubric_is_found_beforehand(name: str, found: EvalCase) -> None:
     """Quirk Q46: in ADK a bare threshold is accepted and never evaluated."""
     problem = rubric_problem(name, settings(), found.model_copy(update={"rubrics": (rubric("untyped"), rubric("other", of="X"))}))
-    assert problem == f"no rubric (none in the config, and none of the type {RUBRIC_TYPES[name]} in the eval set)"
+    assert problem == f"no rubric (none in the config, and none of the type {rubric_types()[name]} in the eval set)"
     assert rubric_problem(name, settings(rubric("own")), found) == ""
     assert rubric_problem(name, settings(), found.model_copy(update={"rubrics": (rubric("typed", of=name),)})) == ""
 

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.config.criteria import ToolTrajectorySettings
-from mlflow_adk_eval.criteria.trajectory import ToolTrajectory
+from mlflow_adk_eval.criteria.trajectory import ToolTrajectory, ToolTrajectorySettings
 from mlflow_adk_eval.evalset import FunctionCall
 from mlflow_adk_eval.results.outcomes import Errored, Scored, Skipped
 from tests.criteria.builders import call, event, recorded, run_of, turn

@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given
 from pydantic import TypeAdapter
 
-from mlflow_adk_eval.criteria.steps import Step, steps
 from mlflow_adk_eval.criteria.transcript import (
+    Step,
     content_text,
     conversation_text,
     final_text,
     grounding_text,
     instructions_text,
     json_text,
+    steps,
     tool_steps_text,
     tools_text,
 )

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.config.criteria import UserSimulatorSettings
-from mlflow_adk_eval.criteria import CaseRun
+from mlflow_adk_eval.criteria.criterion import CaseRun
 from mlflow_adk_eval.criteria.personas import persona_text, prebuilt_personas
-from mlflow_adk_eval.criteria.user_simulator import UserSimulatorQuality
+from mlflow_adk_eval.criteria.user_simulator import UserSimulatorQuality, UserSimulatorSettings
 from mlflow_adk_eval.evalset import ConversationScenario, EvalCase, Invocation, InvocationEvent
 from mlflow_adk_eval.evalset.models import PERSONAS, UserPersona
 from mlflow_adk_eval.judge.question import Question

@@ -15,10 +15,7 @@ from mlflow_adk_eval.results.outcomes import Errored, Scored
 from tests.criteria.builders import call, event, recorded, run_of, turn
 from tests.criteria.vertex_kit import by_us, said, scores
 from tests.judge.providers.vertex_server import LOCATION, PROJECT, error, evaluating, metric_of, row, said_in, verdict
-from tests.judge.servers import Server, serving
-
-facade = pytest.importorskip("google.adk.evaluation.vertex_ai_eval_facade", reason="google-adk[eval] is not installed")
-agentplatform = pytest.importorskip("agentplatform", reason="google-cloud-aiplatform[evaluation] is not installed")
+from tests.judge.servers import Server, serving, together
 
 SAFETY, COHERENCE, SUCCESS = "safety_v1", "response_evaluation_score", "multi_turn_task_success_v1"
 EVALUATORS = {
@@ -30,6 +27,7 @@ EVALUATORS = {
 }
 WHOLE = tuple(name for name in EVALUATORS if name.startswith("multi_turn"))
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.needs("google-adk", "2.13"),
     pytest.mark.filterwarnings("ignore"),  # the SDK that ADK uses is experimental in many places
 ]
@@ -38,8 +36,15 @@ ByAdk = Callable[..., Any]
 
 
 @pytest.fixture
-def by_adk(monkeypatch: pytest.MonkeyPatch) -> ByAdk:
+def agentplatform() -> Any:
+    """Google's SDK, whose import takes seconds."""
+    return pytest.importorskip("agentplatform", reason="google-cloud-aiplatform[evaluation] is not installed")
+
+
+@pytest.fixture
+def by_adk(agentplatform: Any, monkeypatch: pytest.MonkeyPatch) -> ByAdk:
     """ADK's evaluators, asking a loopback server."""
+    facade = pytest.importorskip("google.adk.evaluation.vertex_ai_eval_facade", reason="google-adk[eval] is not installed")
     monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
     monkeypatch.setenv("GOOGLE_CLOUD_LOCATION", LOCATION)
@@ -198,14 +203,15 @@ def test_coherence_needs_no_download(by_adk: ByAdk) -> None:
 
 def test_turns_are_judged_at_the_same_time_and_not_one_after_the_other(by_adk: ByAdk) -> None:
     turns = [turn(str(number)) for number in range(6)]
-    with serving(evaluating(lambda *_: row(1), after_s=0.1)) as server:
+    with serving(evaluating(lambda *_: row(1), after_s=0.05)) as server:
         by_adk(server, SAFETY, turns)
         assert server.most_in_flight == 1
+    with serving(together(4, evaluating(lambda *_: row(1)))) as server:
         by_us(server, SAFETY, run_of(turns, None))
         assert server.most_in_flight > 3
 
 
-def test_the_base_url_of_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_base_url_of_the_environment_counts(agentplatform: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from google.auth.credentials import AnonymousCredentials
 
     from mlflow_adk_eval.judge.providers.vertex import vertex_client

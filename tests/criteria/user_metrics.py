@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from typing import Any
 
 import anyio
@@ -43,8 +43,12 @@ def vandal(eval_metric: Any, actual: Any, expected: Any, scenario: Any) -> float
     return 1.0
 
 
-def slow(eval_metric: Any, actual: Any, expected: Any, scenario: Any) -> float:
-    time.sleep(0.1)
+_MEETING = threading.Barrier(4)
+
+
+def sociable(eval_metric: Any, actual: Any, expected: Any, scenario: Any) -> float:
+    """Wait for three others."""
+    _MEETING.wait(60)
     return 1.0
 
 

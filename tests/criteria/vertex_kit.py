@@ -6,9 +6,8 @@ from typing import Any
 
 import anyio
 
-from mlflow_adk_eval.config.criteria import SETTINGS
+from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.criteria.criterion import CaseRun, Planned, apply
-from mlflow_adk_eval.criteria.vertex import VERTEX
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.judge.client.client import JudgeClient, UsageTracker
 from mlflow_adk_eval.judge.providers.vertex import VertexService
@@ -24,7 +23,7 @@ def by_us(server: Server, name: str, run: CaseRun, **settings: Any) -> Criterion
     async def judged() -> CriterionResult:
         client = client_of(server)
         service = VertexService(client, JudgeClient(JudgeOptions(attempts=2), UsageTracker()))
-        criterion = VERTEX[name](SETTINGS[name].model_validate({"threshold": 1.0} | settings), service)
+        criterion = CRITERIA[name].by_service(CRITERIA[name].settings.model_validate({"threshold": 1.0} | settings), service)
         try:
             return await apply(Planned(name=name, criterion=criterion, threshold=1.0), run)
         finally:

@@ -16,6 +16,7 @@ from mlflow import MlflowClient
 from ruamel.yaml import YAML
 
 from mlflow_adk_eval.gating.policy.load import load_policy
+from tests.mlflow_kit import copied
 
 PROJECT = Path(__file__).parents[2]
 EXAMPLE, AGENT = (PROJECT / "example_projects" / name for name in ("ci_gate", "home_automation"))
@@ -87,7 +88,7 @@ class Actions:
 
 
 @pytest.fixture
-def actions(tmp_path: Path) -> Actions:
+def actions(template: Path, tmp_path: Path) -> Actions:
     if not all(map(shutil.which, ("git", "jq", "bash"))):
         pytest.skip("the steps need git, jq and bash, which runners of GitHub have")
     pytest.importorskip("google.adk", reason="the example's agent is one of ADK")
@@ -95,6 +96,7 @@ def actions(tmp_path: Path) -> Actions:
     shutil.copytree(AGENT, folder, ignore=shutil.ignore_patterns("__pycache__", "mlflow.db", "mlruns", "README.md"))
     shutil.copytree(EXAMPLE, folder, dirs_exist_ok=True)
     (folder / ".gitignore").write_text("__pycache__\nmlruns\n.adk_eval\nrun.json\ngate.xml\n")
+    copied(template, tmp_path)
     found = Actions(folder)
     found.git("init", "--initial-branch", "main")
     found.commit("The agent")

@@ -59,7 +59,7 @@ def missed(case: CaseResult) -> set[str]:
 @pytest.mark.parametrize("eval_id", CASES)
 def test_the_good_version_does_and_says_what_is_expected(eval_id: str) -> None:
     case: EvalCase = CASES[eval_id]
-    played = anyio.run(load_adk_agent(GOOD).play, case, 0)
+    played = anyio.run(load_adk_agent(GOOD).converse, case, 0)
     expected = case.conversation or ()
     assert played.error == ""
     assert [calls(turn) for turn in played.actual] == [calls(turn) for turn in expected]
@@ -89,8 +89,8 @@ def test_the_regressed_version_fails_in_the_three_ways_that_the_readme_tells() -
 
 def test_the_house_of_one_case_is_not_the_house_of_the_next() -> None:
     agent = load_adk_agent(GOOD)
-    first = anyio.run(agent.play, CASES["turn_off_light"], 0)
-    second = anyio.run(agent.play, CASES["turn_off_light"], 1)
+    first = anyio.run(agent.converse, CASES["turn_off_light"], 0)
+    second = anyio.run(agent.converse, CASES["turn_off_light"], 1)
     assert first.session_state is not None
     assert first.session_state["devices"]["device_2"]["status"] == "off"
     assert [calls(turn) for turn in first.actual] == [calls(turn) for turn in second.actual]
@@ -100,7 +100,7 @@ def test_a_request_that_the_script_does_not_know_is_answered_with_what_it_does()
     turn = CASES["greeting"].conversation
     assert turn is not None
     odd = Invocation.model_validate({"user_content": {"parts": [{"text": "Sing me a song."}]}})
-    played = anyio.run(load_adk_agent(GOOD).play, CASES["greeting"].model_copy(update={"conversation": (odd,)}), 0)
+    played = anyio.run(load_adk_agent(GOOD).converse, CASES["greeting"].model_copy(update={"conversation": (odd,)}), 0)
     assert played.actual[0].final_text == turn[0].final_text
 
 

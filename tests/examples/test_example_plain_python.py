@@ -97,7 +97,7 @@ def test_with_a_key_gemini_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     case = next(case for case in EVAL_SET.eval_cases if case.eval_id == "where_is_it")
     with serving(reply) as server:
         with_key(monkeypatch, server.url)
-        played = asyncio.run(resolve_agent(agent("support_bot")).play(case, 0))
+        played = asyncio.run(resolve_agent(agent("support_bot")).converse(case, 0))
     assert played.error == ""
     assert played.actual[0].final_text == "It is on its way."
     assert [(call.name, call.args) for call in played.actual[0].tool_calls] == [("find_order", {"order_id": "A-100"})]

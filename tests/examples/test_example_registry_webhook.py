@@ -18,14 +18,14 @@ import pytest
 
 from tests.gating.entrant import Entrant, promoted
 from tests.gating.gate_kit import Lab
-from tests.tracking.conftest import Server, free_port
+from tests.mlflow_kit import Server, copied, free_port
 
 PROJECT = Path(__file__).parents[2] / "example_projects" / "registry_webhook"
 SECRET = "0123456789abcdef"  # noqa: S105 - of no account
 pytestmark = pytest.mark.slow
 
 
-def until(claim: Callable[[], bool], what: str, seconds: float = 60) -> None:
+def until(claim: Callable[[], bool], what: str, seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while not claim():
         assert time.monotonic() < end, f"{what}: not within {seconds:g} s"
@@ -33,12 +33,13 @@ def until(claim: Callable[[], bool], what: str, seconds: float = 60) -> None:
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, str, Path]]:
+def guarded(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, str, Path]]:
     """A server with the guard beside it: the store, the guard's address and its log."""
     from cryptography.fernet import Fernet
     from mlflow import MlflowClient
 
     folder, port = tmp_path_factory.mktemp("guarded"), free_port()
+    copied(template, folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_WEBHOOK_ALLOWED_SCHEMES", "http,https")
         patch.setenv("MLFLOW_WEBHOOK_ALLOW_PRIVATE_IPS", "true")

@@ -12,11 +12,11 @@ import pytest
 
 from mlflow_adk_eval import EvalCase, Report
 from mlflow_adk_eval.agents.adk.agent import load_adk_agent
-from mlflow_adk_eval.agents.users.simulated import UserFunction
+from mlflow_adk_eval.agents.users import UserFunction
 from mlflow_adk_eval.config.inputs import load_inputs
 from mlflow_adk_eval.errors import ConfigError
 from mlflow_adk_eval.evalset.conversation import Ending
-from mlflow_adk_eval.judge.session import judge_setup
+from mlflow_adk_eval.judge.setup import judge_setup
 from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.runner import Options, run
 
@@ -68,7 +68,7 @@ def evaluated(traveller: UserFunction, judge: Callable[..., Any]) -> Callable[[s
     reports: dict[str, Report] = {}
 
     def report(agent: str) -> Report:
-        options = Options(num_runs=3, judges=judge_setup(judge, None, None), user_simulator=traveller)
+        options = Options(num_runs=3, judges=judge_setup(judge=judge), user_simulator=traveller)
         if agent not in reports:
             reports[agent] = run(EVAL_SET, load_adk_agent(PROJECT / agent), CONFIG, options)
         return reports[agent]
@@ -188,7 +188,7 @@ def test_a_limit_on_the_user_is_another_ending_than_the_goal(traveller: UserFunc
     eval_set, config = load_inputs(SIMULATED)
     expert = eval_set.model_copy(update={"eval_cases": eval_set.eval_cases[:1]})
     short = config.to_json() | {"user_simulator_config": {"max_allowed_invocations": 2}, "case_criteria": {}, "case_environments": {}}
-    options = Options(judges=judge_setup(judge, None, None), user_simulator=traveller)
+    options = Options(judges=judge_setup(judge=judge), user_simulator=traveller)
     report = run(expert, load_adk_agent(PROJECT / GOOD), load_inputs(expert, short)[1], options)
     assert str(report.cases[0].ending) == "limit: max_allowed_invocations of 2"
     assert len(report.cases[0].actual) == 2
@@ -222,7 +222,7 @@ def test_with_a_key_gemini_takes_the_place_of_every_script(agent: str, key: str,
 
 def test_an_unknown_request_is_answered_with_what_can_be_done() -> None:
     case = EvalCase.model_validate({"eval_id": "odd", "conversation": [{"user_content": {"parts": [{"text": "Sing me a song."}]}}]})
-    played = anyio.run(load_adk_agent(PROJECT / GOOD).play, case, 0)
+    played = anyio.run(load_adk_agent(PROJECT / GOOD).converse, case, 0)
     greeting = next(case for case in EVAL_SET.eval_cases if case.eval_id == "greeting").conversation or ()
     assert played.actual[0].final_text == greeting[0].final_text
 

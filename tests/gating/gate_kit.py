@@ -14,10 +14,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from mlflow_adk_eval.agents.protocol import Conversation
-from mlflow_adk_eval.agents.recordings.recording import Recording
+from mlflow_adk_eval.agents.recordings import Recording
 from mlflow_adk_eval.config.eval_config import EvalConfig, dumps_config, load_config
 from mlflow_adk_eval.evalset import EvalSet, Invocation, dumps, eval_set_digest
+from mlflow_adk_eval.gating.evidence.examine import examine
 from mlflow_adk_eval.gating.evidence.integrity import Evidence, key_of_criterion
+from mlflow_adk_eval.gating.rules.decide import decide
+from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.table import table_of
 from mlflow_adk_eval.results.votes import dump_votes, judged_criteria
@@ -84,7 +87,7 @@ def evidence_of(report: Report, *, model_id: str = "m-1", run_id: str = "r-1") -
     artifacts = {
         "eval_set.json": dumps(report.eval_set).encode(),
         "config.json": dumps_config(report.config).encode(),
-        "invocations.json": table_of(report).dumps().encode(),
+        "invocations.json": table_of(report.cases, report.criteria).dumps().encode(),
         "result.evalset_result.json": b"{}",
     }
     if judged_criteria(report.config):
@@ -108,6 +111,11 @@ def evidence_of(report: Report, *, model_id: str = "m-1", run_id: str = "r-1") -
             artifacts=artifacts,
         )
     )
+
+
+def decide_on(evidence: Evidence, *demands: Any, **more: Any) -> Decision:
+    """Decide on a run by its evidence."""
+    return decide(examine(evidence), *demands, **more)
 
 
 def sealed(evidence: Evidence) -> Evidence:

@@ -9,15 +9,15 @@ from typing import Any
 from mlflow_adk_eval.analysis.calibration.calibration import settings_sha256
 from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.evalset import EvalSet
-from mlflow_adk_eval.gating.baseline.baseline import Baseline
+from mlflow_adk_eval.gating.baseline.comparable import Baseline
+from mlflow_adk_eval.gating.evidence.examine import examine
 from mlflow_adk_eval.gating.evidence.integrity import Evidence
 from mlflow_adk_eval.gating.policy.load import parse_policy
 from mlflow_adk_eval.gating.policy.model import Policy
-from mlflow_adk_eval.gating.rules.decide import decide
 from mlflow_adk_eval.results.decision import Check
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Outcome, Scored, Vote, case_outcome
 from mlflow_adk_eval.results.report import Report
-from tests.gating.gate_kit import RESPONSE, evidence_of, turn
+from tests.gating.gate_kit import RESPONSE, decide_on, evidence_of, turn
 
 Scores = Mapping[str, Sequence[float | None]]
 """By case, one per run; ``None``: the criterion has failed there."""
@@ -91,12 +91,12 @@ def policy(**demands: Any) -> Policy:
 
 
 def champion(evidence: Evidence) -> Baseline:
-    return Baseline(name=CHAMPION, version="3", evidence=evidence)
+    return Baseline(name=CHAMPION, version="3", run=examine(evidence))
 
 
 def only_check(evidence: Evidence, demanded: Policy, **more: Any) -> Check:
     """Return the one check of a policy with one demand."""
-    (found,) = decide(evidence, demanded, **more).checks
+    (found,) = decide_on(evidence, demanded, **more).checks
     return found
 
 

@@ -21,17 +21,18 @@ import pytest
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.errors import TrackingError, UsageError
-from mlflow_adk_eval.gating.api import MlflowStore, gate, promote, verify
-from mlflow_adk_eval.gating.baseline.baseline import Baseline
+from mlflow_adk_eval.gating.api import gate, promote, verify
+from mlflow_adk_eval.gating.baseline.comparable import Baseline
 from mlflow_adk_eval.gating.evidence.integrity import Evidence
+from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, BaselineSource
-from mlflow_adk_eval.gating.promotion.claim import Patience
-from mlflow_adk_eval.gating.promotion.claims import Confirmation, text_of
+from mlflow_adk_eval.gating.promotion.alias_lock import ClaimTimeouts
+from mlflow_adk_eval.gating.promotion.claim_log import Confirmation, text_of
 from mlflow_adk_eval.gating.promotion.promote import promote_in
 from mlflow_adk_eval.gating.promotion.record import Record, Target
 from mlflow_adk_eval.results.decision import Decision, GateFailed
 from tests.gating.gate_kit import TRAJECTORY, Lab, evidence_of, report_of
-from tests.gating.promotion.claim_kit import ledger_of
+from tests.gating.promotion.claim_kit import claim_log_of
 
 GOOD, BAD = report_of(), report_of(wrong=["heating"])
 
@@ -267,11 +268,11 @@ def test_the_record_of_another_version_does_not_verify(good: Entrant) -> None:
 
 def test_a_record_that_the_ledger_does_not_name_does_not_verify(good: Entrant) -> None:
     reason = forged(good, reached="exceeded")
-    assert reason.startswith("the claim champion.0001 of its record went to another record in the ledger: a promotion to version 1, by ")
+    assert reason.startswith("the claim champion.0001 of its record went to another record: a promotion to version 1, by ")
 
 
 def test_a_record_of_a_claim_that_was_never_made_does_not_verify(good: Entrant) -> None:
-    assert forged(good, **{'"claim": 1': '"claim": 2'}) == "the claim champion.0002 of its record is not in the ledger"
+    assert forged(good, **{'"claim": 1': '"claim": 2'}) == "the claim champion.0002 of its record is not in the claim log"
 
 
 def test_a_record_that_is_none_does_not_verify(good: Entrant) -> None:
@@ -394,22 +395,23 @@ def test_a_version_that_is_deleted_after_the_decision_is_refused(step: str, lab:
     assert reason.startswith("version 1 of ")
     assert reason.endswith("does not exist in this MLflow store; it did when the decision was made")
     assert lab.alias(good.name) is None
-    assert ledger_of(store, good.name).entries[-1].state == "refused"
+    assert claim_log_of(store, good.name).entries[-1].state == "refused"
 
 
+@pytest.mark.slow
 def test_two_decisions_against_one_champion_are_not_both_carried_out(lab: Lab, model: str) -> None:
     first, second, third = (Entrant(lab, model) for _ in range(3))
     first.promote()
     store = Before(lab, "evidence", second.promote)
     decision = promote_in(store, Target(name=model, version="3", alias="champion"), third.run_id, DEFAULT_POLICY)
     (reason,) = decision.reasons
-    assert reason.startswith("the alias champion was claimed meanwhile, with the same version as champion: a promotion to version 2, by ")
+    assert reason.startswith("the alias champion was claimed in the meantime: a promotion to version 2, by ")
     assert lab.alias(model) == "2"
     assert third.tags["adk_eval.gate.last_refusal"] == "undecided"
     assert first.verify(version=1).passed
     assert second.verify().passed
     assert third.promote().passed
-    assert [entry.claim.previous for entry in ledger_of(store, model).entries] == [None, "1", "2"]
+    assert [entry.claim.previous for entry in claim_log_of(store, model).entries] == [None, "1", "2"]
 
 
 class Before(MlflowStore):
@@ -442,12 +444,12 @@ def test_a_claim_that_was_called_off_is_not_carried_out(lab: Lab, model: str) ->
 
     def overtake() -> None:
         target = Target(name=model, version="2", alias="champion")
-        assert promote_in(MlflowStore(lab.uri), target, second.run_id, DEFAULT_POLICY, patience=Patience(grace_s=0)).passed
+        assert promote_in(MlflowStore(lab.uri), target, second.run_id, DEFAULT_POLICY, timeouts=ClaimTimeouts(grace_s=0)).passed
 
     store = Spoiler(lab, "write", overtake)
     decision = promote_in(store, Target(name=model, version="1", alias="champion"), first.run_id, DEFAULT_POLICY)
     assert decision.reasons == ("the alias champion moved from no version to version 2 while the evidence was read, so it was not set",)
-    assert [entry.state for entry in ledger_of(store, model).entries] == ["called off", "done"]
+    assert [entry.state for entry in claim_log_of(store, model).entries] == ["cancelled", "done"]
     assert second.verify().passed
 
 
@@ -456,7 +458,7 @@ def test_an_owner_finds_out_that_its_claim_was_called_off(lab: Lab, good: Entran
     other = Confirmation(id="somebody else", at=datetime.now(UTC))
     spoiler = Spoiler(lab, "write", lambda: store.claim(good.name, "champion.0001.go", text_of(other)))
     decision = promote_in(spoiler, Target(name=good.name, version="1", alias="champion"), good.run_id, DEFAULT_POLICY)
-    assert decision.reasons == ("the claim to the alias champion took so long that it was called off by somebody else",)
+    assert decision.reasons == ("the claim to the alias champion took so long that somebody else cancelled it",)
     assert lab.alias(good.name) is None
 
 
@@ -468,12 +470,12 @@ def test_a_failure_before_the_alias_is_set_leaves_nobody_waiting(lab: Lab, good:
         promote_in(Spoiler(lab, "write", fail), Target(name=good.name, version="1", alias="champion"), good.run_id, DEFAULT_POLICY)
     assert lab.alias(good.name) is None
     assert good.promote().passed
-    assert [entry.state for entry in ledger_of(MlflowStore(lab.uri), good.name).entries] == ["called off", "done"]
+    assert [entry.state for entry in claim_log_of(MlflowStore(lab.uri), good.name).entries] == ["cancelled", "done"]
 
 
 def test_who_is_slow_to_confirm_a_claim_does_not_set_the_alias(lab: Lab, good: Entrant) -> None:
-    target, patience = Target(name=good.name, version="1", alias="champion"), Patience(lease_s=0)
-    decision = promote_in(MlflowStore(lab.uri), target, good.run_id, DEFAULT_POLICY, patience=patience)
+    target, timeouts = Target(name=good.name, version="1", alias="champion"), ClaimTimeouts(lease_s=0)
+    decision = promote_in(MlflowStore(lab.uri), target, good.run_id, DEFAULT_POLICY, timeouts=timeouts)
     (reason,) = decision.reasons
     assert reason.startswith("MLflow took 0 s to confirm the claim, so the alias champion was not set")
     assert lab.alias(good.name) is None
@@ -486,7 +488,7 @@ def test_a_ledger_that_was_deleted_is_a_usage_error_that_says_how_to_restore_it(
     lab.client.delete_run(run.info.run_id)
     with pytest.raises(UsageError, match=f"was deleted; restore it: mlflow runs restore --run-id {run.info.run_id}"):
         good.promote()
-    assert good.verify().reasons[0].startswith(f"the evidence for version 1 of {good.name!r} is gone: the ledger of {good.name!r}")
+    assert good.verify().reasons[0].startswith(f"the evidence for version 1 of {good.name!r} is gone: the claim log of {good.name!r}")
     lab.client.restore_run(run.info.run_id)
     lab.client.delete_experiment(experiment.experiment_id)
     with pytest.raises(UsageError, match=f"mlflow experiments restore --experiment-id {experiment.experiment_id}"):
@@ -587,11 +589,12 @@ def nowhere() -> Iterator[str]:
         yield f"http://me:s3cret@127.0.0.1:{taken.getsockname()[1]}"
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_answer_is_a_tracking_error_within_seconds(nowhere: str) -> None:
     started = time.monotonic()
     with pytest.raises(TrackingError, match="MLflow could not be asked") as caught:
         gate("a" * 32, tracking_uri=nowhere)
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 100
     assert "s3cret" not in str(caught.value)
     assert caught.value.exit_code == 3
 
@@ -604,6 +607,7 @@ def test_what_mlflow_is_told_about_patience_is_taken_back(nowhere: str, monkeypa
     assert dict(os.environ) == before
 
 
+@pytest.mark.slow
 def test_deciding_does_not_need_mlflow() -> None:
     code = "import sys, mlflow_adk_eval.gating, mlflow_adk_eval.gating.rules.decide, mlflow_adk_eval.gating.policy.model; assert 'mlflow' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -16,7 +16,7 @@ import pytest
 
 from mlflow_adk_eval.results.report import Report
 from tests.integrations.genai import tracking
-from tests.tracking.conftest import copied
+from tests.mlflow_kit import copied
 
 
 @pytest.fixture(scope="module")

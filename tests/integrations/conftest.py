@@ -1,12 +1,12 @@
-"""The doors are tested on the stores and servers of the tracking tests."""
+"""The integrations are tested on the stores and servers of the tracking tests."""
 
 from contextlib import suppress
 
 import mlflow
 
-from tests.tracking.conftest import _no_surroundings, new_server, server, store, template
+from tests.tracking.conftest import _no_surroundings
 
-__all__ = ["_no_surroundings", "new_server", "server", "store", "template"]
+__all__ = ["_no_surroundings"]
 
 # mlflow.genai.evaluate imports parts of openai under the lock of MLflow's import hooks. A thread that writes a trace meanwhile and imports
 # something, holds the lock of an import and waits for that of the hooks: a deadlock. It looks for IPython with each trace.

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from mlflow.entities import Assessment, Trace
 
-from tests.tracking.conftest import copied
+from tests.mlflow_kit import copied
 
 QUIET = [
     pytest.mark.filterwarnings("ignore:.*Any type hint is inferred as AnyType:UserWarning"),  # what MLflow says of itself

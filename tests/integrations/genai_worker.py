@@ -40,7 +40,7 @@ def agent(whose: str) -> None:
 
     made = llm(script, tools=[ping])
     from mlflow_adk_eval import scorers
-    from mlflow_adk_eval.integrations.predict_fn import predict_fn
+    from mlflow_adk_eval.integrations.agent_functions import predict_fn
 
     data = [{"inputs": {"query": f"question {number}"}, "expectations": {"expected_response": "pong came"}} for number in range(4)]
     predict = predict_fn(made) if whose == "ours" else _naive(made)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.tracking.conftest import copied
+from tests.mlflow_kit import copied
 from tests.tracking.small import expected_of, rooms, turn
 
 

@@ -37,6 +37,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, check=True, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_importing_mlflow_loads_next_to_nothing_of_ours_and_says_nothing() -> None:
     done = python("import sys, mlflow, mlflow.models\nprint('\\n'.join(sys.modules))")
     loaded = set(done.stdout.split())
@@ -46,6 +47,7 @@ def test_importing_mlflow_loads_next_to_nothing_of_ours_and_says_nothing() -> No
     assert "adk_evalset" not in done.stderr
 
 
+@pytest.mark.slow
 def test_mlflow_lists_the_evaluator_and_loads_nothing_for_it_but_its_class() -> None:
     done = python(
         "import sys, mlflow\nprint(mlflow.models.list_evaluators())\nprint([n for n in sys.modules if n.startswith('mlflow_adk_eval')])"
@@ -178,7 +180,7 @@ def test_evaluate_takes_a_managed_dataset_and_its_run_links_to_it(uri: str) -> N
     import mlflow
 
     from mlflow_adk_eval import evaluate
-    from mlflow_adk_eval.tracking.datasets.eval_sets import push_eval_set
+    from mlflow_adk_eval.tracking.eval_set_datasets import push_eval_set
 
     dataset = push_eval_set(rooms(), "managed rooms")
     report = evaluate(dataset, expected_of(rooms()), CONFIG, experiment="managed")

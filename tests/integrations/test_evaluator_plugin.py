@@ -16,8 +16,8 @@ from mlflow_adk_eval.errors import EvalSetError, UsageError
 from mlflow_adk_eval.evalset import dump, dumps, eval_set_digest
 from mlflow_adk_eval.testing import ScriptedJudge, Unavailable
 from tests.integrations.plugin_kit import cold, configured_store
+from tests.mlflow_kit import Server
 from tests.tracking import small
-from tests.tracking.conftest import Server
 from tests.tracking.small import CONFIG, answering, expected_of, rooms
 
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword:DeprecationWarning")  # how MLflow takes a table apart
@@ -252,6 +252,7 @@ def test_the_model_that_mlflow_evaluates_is_the_agent_version() -> None:
         )
 
 
+@pytest.mark.slow
 def test_it_is_the_same_over_http(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
     result = evaluated(actual=expected_of(rooms()))
@@ -268,7 +269,7 @@ def test_it_is_the_same_over_http(server: Server, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.filterwarnings("ignore:.*(Add type hints to the|Any type hint is inferred):UserWarning")  # MLflow's advice on any function
 class TestModels:
     def test_an_agent_as_a_model_gives_the_same_scores(self) -> None:
-        from mlflow_adk_eval.integrations.model_fn import model_fn
+        from mlflow_adk_eval.integrations.agent_functions import model_fn
 
         agent = answering(rooms(), heat="no")
         by_model = evaluated(model=model_fn(agent)).metrics

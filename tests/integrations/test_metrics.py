@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from mlflow_adk_eval import metrics, score
-from mlflow_adk_eval.config.eval_config import VertexSettings
+from mlflow_adk_eval.config.criteria import VertexSettings
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import Invocation, dump
 from mlflow_adk_eval.integrations.scoring import scoring

@@ -14,18 +14,14 @@ import pytest
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval import metrics
-from mlflow_adk_eval.config.eval_config import (
-    DEFAULT_CONFIG,
-    EFFICIENCY,
-    SETTINGS,
-    JudgeModelOptions,
-    VertexSettings,
-)
+from mlflow_adk_eval.config.criteria import JudgeModelOptions, VertexSettings
+from mlflow_adk_eval.config.eval_config import default_config
+from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import ConfigError, JudgeError, UsageError
-from mlflow_adk_eval.integrations.functions import ABOUT, JudgeArgs
+from mlflow_adk_eval.judge.setup import JudgeArgs
 from mlflow_adk_eval.testing import ScriptedJudge
 
-NAMES = list(SETTINGS)
+NAMES = list(CRITERIA)
 JUDGE_KEYWORDS = ["judge", "judge_options", "budget", "ledger", "rejudge_failed"]
 
 
@@ -35,7 +31,7 @@ def function(name: str) -> Any:
 
 def needed(name: str) -> dict[str, Any]:
     """What a criterion's function cannot do without here, where there is no Vertex."""
-    return {"threshold": 1.0, **({"backend": "judge"} if issubclass(SETTINGS[name], VertexSettings) else {})}
+    return {"threshold": 1.0, **({"backend": "judge"} if issubclass(CRITERIA[name].settings, VertexSettings) else {})}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -45,7 +41,7 @@ class TestEveryCriterion:
 
         metric = function(name)(**needed(name), judge=ScriptedJudge("valid"))
         assert isinstance(metric, EvaluationMetric)
-        assert (metric.name, metric.version, metric.greater_is_better) == (name, None, name not in {*EFFICIENCY, VERBOSITY})
+        assert (metric.name, metric.version, metric.greater_is_better) == (name, None, name not in {*CRITERIA.informative, VERBOSITY})
 
     def test_refuses_an_unknown_keyword_and_says_what_was_meant(self, name: str) -> None:
         with pytest.raises(
@@ -54,8 +50,8 @@ class TestEveryCriterion:
             function(name)(treshold=1.0, judg="gemini-2.5-pro")
 
     def test_says_if_it_lacks_a_threshold(self, name: str) -> None:
-        if name in DEFAULT_CONFIG.criteria:
-            assert function(name)().genai_metric_args["threshold"] == DEFAULT_CONFIG.criteria[name].threshold
+        if name in default_config().criteria:
+            assert function(name)().genai_metric_args["threshold"] == default_config().criteria[name].threshold
             return
         with pytest.raises(ConfigError, match=rf"1 problem.*\n  \$\.criteria\.{name}\.threshold: found nothing; wanted this field"):
             function(name)()
@@ -66,16 +62,21 @@ class TestEveryCriterion:
 
     def test_tells_its_settings(self, name: str) -> None:
         signature = inspect.signature(function(name))
-        assert list(signature.parameters) == [*SETTINGS[name].model_fields, *JUDGE_KEYWORDS]
+        assert list(signature.parameters) == [*CRITERIA[name].settings.model_fields, *JUDGE_KEYWORDS]
         assert {parameter.kind for parameter in signature.parameters.values()} == {inspect.Parameter.KEYWORD_ONLY}
-        assert (signature.parameters["threshold"].default is inspect.Parameter.empty) == (name not in DEFAULT_CONFIG.criteria)
+        assert (signature.parameters["threshold"].default is inspect.Parameter.empty) == (name not in default_config().criteria)
 
     def test_is_documented(self, name: str) -> None:
         doc = function(name).__doc__
-        assert doc.startswith(f"Return ``{name}``: {ABOUT[name]}.\n")
+        assert doc.startswith(f"Return ``{name}``: {CRITERIA[name].about}.\n")
         assert [line.split(":")[0].strip() for line in doc.splitlines() if line.startswith("    ")][:-2] == list(
             inspect.signature(function(name)).parameters
         )
+
+    def test_says_what_each_keyword_is(self, name: str) -> None:
+        described = [line.partition(": ")[2] for line in function(name).__doc__.splitlines() if line.startswith("    ")][:-2]
+        assert all(text[:1].strip("`").islower() or text.startswith("``") for text in described)
+        assert not any("see the settings" in text for text in described)
 
     def test_is_a_function_of_its_module(self, name: str) -> None:
         found = function(name)
@@ -149,7 +150,7 @@ class TestFromConfig:
 
     def test_takes_the_keywords_of_judges(self) -> None:
         assert list(inspect.signature(metrics.from_config).parameters) == ["config", *JUDGE_KEYWORDS]
-        assert list(inspect.signature(JudgeArgs).parameters) == JUDGE_KEYWORDS
+        assert list(JudgeArgs.__annotations__) == JUDGE_KEYWORDS
 
 
 class TestModule:
@@ -174,4 +175,4 @@ class TestModule:
         assert adk_eval.metrics is importlib.import_module("mlflow_adk_eval.metrics")
 
     def test_every_criterion_is_described(self) -> None:
-        assert list(ABOUT) == NAMES
+        assert all(CRITERIA[name].about and CRITERIA[name].kept for name in NAMES)

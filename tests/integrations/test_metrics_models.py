@@ -14,7 +14,7 @@ from mlflow_adk_eval import evaluate, metrics
 from mlflow_adk_eval.agents import Conversation, Session
 from mlflow_adk_eval.errors import AgentError, UsageError
 from mlflow_adk_eval.evalset import EvalCase, dump
-from mlflow_adk_eval.integrations.model_fn import model_fn
+from mlflow_adk_eval.integrations.agent_functions import model_fn
 from tests.criteria.builders import RESPONSE, TRAJECTORY, call, case, cases, turn
 from tests.integrations.classic import Evaluated, case_scores, evaluated, frame, tracked
 
@@ -141,7 +141,7 @@ class TestRows:
         assert list(found.index) == [9, 4]
 
     def test_are_played_several_at_once(self) -> None:
-        together = threading.Barrier(3, timeout=20)
+        together = threading.Barrier(3, timeout=120)
 
         def agent(text: str, session: Session) -> str:
             together.wait()
@@ -212,7 +212,7 @@ class TestRows:
         class Curt:
             name = "curt"
 
-            async def play(self, asked: EvalCase, run_index: int) -> Conversation:
+            async def converse(self, asked: EvalCase, run_index: int) -> Conversation:
                 return Conversation(actual=(turn("bye"),))
 
         (found,) = outputs(Curt(), frame(inputs=[["a", "b"]]))
@@ -222,7 +222,7 @@ class TestRows:
         class Broken:
             name = "broken"
 
-            async def play(self, asked: EvalCase, run_index: int) -> Conversation:
+            async def converse(self, asked: EvalCase, run_index: int) -> Conversation:
                 if asked.eval_id == "row 1":
                     raise OSError("no network")
                 return Conversation(actual=(turn("fine"),))

@@ -13,7 +13,7 @@ from mlflow_adk_eval import scorers
 from mlflow_adk_eval.agents import Session
 from mlflow_adk_eval.errors import AgentError, UsageError
 from mlflow_adk_eval.evalset import write_eval_set
-from mlflow_adk_eval.integrations.predict_fn import predict_fn, records
+from mlflow_adk_eval.integrations.agent_functions import predict_fn, records
 from tests.agents.scripted import call, llm, results, text, user_text
 from tests.integrations.genai import QUIET, errors_of, genai_store, traces_of, values_of
 from tests.integrations.test_scorers_sqlite import worker
@@ -172,7 +172,7 @@ def test_an_agent_of_anybodys_may_raise_and_inputs_may_be_wrong() -> None:
     class Broken:
         name = "broken"
 
-        async def play(self, case: Any, run_index: int) -> Any:
+        async def converse(self, case: Any, run_index: int) -> Any:
             raise OSError("no disk")
 
     assert predict_fn(Broken())(query="hi") == {"response": "", "conversation": [], "error": "OSError: no disk", "unfinished": False}

@@ -12,7 +12,7 @@ from mlflow_adk_eval.judge.prompt import load_prompt
 from mlflow_adk_eval.testing import ScriptedJudge
 from mlflow_adk_eval.tracking import evaluate
 from mlflow_adk_eval.tracking.prompts import register_used_prompts
-from tests.tracking.conftest import copied, free_port
+from tests.mlflow_kit import copied, free_port
 from tests.tracking.small import expected_of, rooms
 
 NAMES = ("safety_v1", "hallucinations_v1", "final_response_match_v2")
@@ -24,7 +24,7 @@ def shared(template: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     return copied(template, tmp_path_factory.mktemp("prompts"))
 
 
-@pytest.fixture(params=["sqlite", "http"])
+@pytest.fixture(params=["sqlite", pytest.param("http", marks=pytest.mark.slow)])
 def client(request: pytest.FixtureRequest) -> MlflowClient:
     """A client of a store of either kind."""
     uri = request.getfixturevalue("shared") if request.param == "sqlite" else request.getfixturevalue("server").uri
@@ -106,6 +106,7 @@ def test_a_model_of_that_name_is_in_the_way(shared: str) -> None:
         register_used_prompts(client, new_run(client), used("multi_turn_trajectory_quality_v1"))
 
 
+@pytest.mark.slow
 def test_a_registry_that_does_not_answer_is_said() -> None:
     client = MlflowClient(tracking_uri=f"http://127.0.0.1:{free_port()}")
 

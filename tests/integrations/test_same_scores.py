@@ -1,4 +1,4 @@
-"""Thirty cases through every door of MLflow: each gives the scores of `adk_eval.evaluate`."""
+"""Thirty cases through everything that evaluates in MLflow: each gives the scores of `adk_eval.evaluate`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.integrations.genai import tracking
 
 Scores = Mapping[str, float | None]
 """By eval id, of one criterion."""
-Door = Callable[[], Mapping[str, Scores]]
+Way = Callable[[], Mapping[str, Scores]]
 """By criterion."""
 
 pytestmark = [
@@ -42,7 +42,7 @@ def of_report(report: adk_eval.Report) -> dict[str, Scores]:
 
 
 class House:
-    """The store, what the agent did in it once, and each door's scores, found when they are first asked for."""
+    """The store, what the agent did in it once, and each way's scores, found when they are first asked for."""
 
     def __init__(self, folder: Path, store: str) -> None:
         self.folder = folder
@@ -62,10 +62,10 @@ class House:
     def wanted(self) -> dict[str, Scores]:
         return of_report(self.report)
 
-    def scores(self, door: str) -> Mapping[str, Scores]:
-        if door not in self._found:
-            self._found[door] = DOORS[door](self)
-        return self._found[door]
+    def scores(self, way: str) -> Mapping[str, Scores]:
+        if way not in self._found:
+            self._found[way] = WAYS[way](self)
+        return self._found[way]
 
     def recording(self) -> dict[str, list[Any]]:
         return {eval_id: list(case.actual) for eval_id, case in self.cases.items()}
@@ -83,7 +83,7 @@ class House:
 
 
 def recorded(house: House) -> Mapping[str, Scores]:
-    return of_report(adk_eval.score(house.eval_set, adk_eval.recording_of_report(house), thirty.CONFIG, thirty.judge()))
+    return of_report(adk_eval.score(house.eval_set, house.recording(), thirty.CONFIG, thirty.judge()))
 
 
 def table(house: House) -> Mapping[str, Scores]:
@@ -212,7 +212,7 @@ def under_pytest(house: House) -> Mapping[str, Scores]:
     command += ["--adk-judge", "thirty_judge:ask", "--junitxml", "junit.xml", "-p", "no:cacheprovider"]
     project = Path(__file__).parents[2]
     environment = {"PYTHONPATH": f"{project}:{house.folder}", "PATH": "/usr/bin:/bin", "ADK_EVAL_LEDGER": "off"}
-    done = subprocess.run(command, cwd=house.folder, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=house.folder, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
     found: dict[str, dict[str, float | None]] = {criterion: {} for criterion in thirty.CRITERIA}
     for test in ET.parse(house.folder / "junit.xml").getroot().iter("testcase"):  # noqa: S314 - our own file
@@ -223,7 +223,7 @@ def under_pytest(house: House) -> Mapping[str, Scores]:
     return found
 
 
-DOORS: Mapping[str, Callable[[House], Mapping[str, Scores]]] = {
+WAYS: Mapping[str, Callable[[House], Mapping[str, Scores]]] = {
     "score": recorded,
     "mlflow.models.evaluate of a table": table,
     "mlflow.models.evaluate of a model": model,
@@ -241,7 +241,7 @@ DOORS: Mapping[str, Callable[[House], Mapping[str, Scores]]] = {
 def house(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     import mlflow
 
-    from tests.tracking.conftest import copied
+    from tests.mlflow_kit import copied
 
     folder = tmp_path_factory.mktemp("house")
     store = copied(template, folder)
@@ -254,9 +254,9 @@ def house(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize("criterion", thirty.CRITERIA)
-@pytest.mark.parametrize("door", DOORS)
-def test_every_door_gives_the_scores_of_evaluate(house: House, door: str, criterion: str) -> None:
-    found = house.scores(door)[criterion]
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_gives_the_scores_of_evaluate(house: House, way: str, criterion: str) -> None:
+    found = house.scores(way)[criterion]
     assert len(found) == len(house.eval_set.eval_cases)
     assert dict(found) == pytest.approx(dict(house.wanted[criterion]))
 

@@ -13,7 +13,7 @@ import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval import scorers
 from mlflow_adk_eval.agents import Conversation
 from mlflow_adk_eval.evalset import EvalSet, Invocation
-from mlflow_adk_eval.integrations.predict_fn import records
+from mlflow_adk_eval.integrations.agent_functions import records
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.judge.protocol import Refused, Request
 from mlflow_adk_eval.results.report import Report

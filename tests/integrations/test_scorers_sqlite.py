@@ -28,8 +28,8 @@ def worker(store: str, *arguments: str, **environment: str) -> dict[str, Any]:
     """Return what a process of its own found."""
     given = {**os.environ, "MLFLOW_TRACKING_URI": store, "PYTHONPATH": str(ROOT), "ADK_EVAL_LEDGER": "off", **environment}
     given.pop("MLFLOW_EXPERIMENT_ID", None)
-    command = [sys.executable, "-W", "ignore", str(ROOT / "tests" / "doors" / "genai_worker.py"), *arguments]
-    done = subprocess.run(command, env=given, capture_output=True, text=True, check=False, timeout=300)
+    command = [sys.executable, "-W", "ignore", str(ROOT / "tests" / "integrations" / "genai_worker.py"), *arguments]
+    done = subprocess.run(command, env=given, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

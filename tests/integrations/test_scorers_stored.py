@@ -18,7 +18,7 @@ from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.testing import ScriptedJudge
 from tests.integrations.genai import QUIET, genai_store, tracking
-from tests.tracking.conftest import Server
+from tests.mlflow_kit import Server
 
 pytestmark = QUIET
 
@@ -113,6 +113,7 @@ def test_elsewhere_mlflow_refuses_to_register_it(store: str) -> None:
         trajectory().register(name="refused")
 
 
+@pytest.mark.slow
 def test_a_server_that_allows_it_registers_it(new_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ALLOWED, "true")
     with tracking(new_server().uri):

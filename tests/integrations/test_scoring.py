@@ -28,7 +28,7 @@ JUDGED = {"criteria": {MATCH: 0.5}}
 
 
 def row(expected: EvalCase, *actual: Any, **played: Any) -> Row:
-    return Row(case=expected, played=Conversation(actual=actual or expected.conversation or (), **played))
+    return Row(case=expected, conversation=Conversation(actual=actual or expected.conversation or (), **played))
 
 
 def quick(judge: Any, config: Any = JUDGED, **settings: Any) -> Scoring:
@@ -218,6 +218,7 @@ class TestBackground:
         with pytest.raises(LookupError, match="nothing"):
             BACKGROUND.call(fail)
 
+    @pytest.mark.slow
     def test_what_nobody_holds_is_closed(self) -> None:
         closed = threading.Event()
 
@@ -236,8 +237,9 @@ class TestBackground:
         assert not closed.wait(0.05)
         del owner
         gc.collect()
-        assert closed.wait(5)
+        assert closed.wait(60)
 
+    @pytest.mark.slow
     def test_judges_of_a_scoring_that_nobody_holds_are_closed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         made = ScriptedJudge("valid")
         monkeypatch.setattr("mlflow_adk_eval.judge.session.resolve_judge", lambda *_: made)
@@ -245,7 +247,7 @@ class TestBackground:
         ready.result(row(case("a", turn("yes"))), MATCH)
         del ready
         gc.collect()
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while not made.closed and time.monotonic() < deadline:
             time.sleep(0.01)
         assert made.closed

@@ -1,4 +1,4 @@
-"""Thirty cases, 60 turns, and a real ADK agent that gets some of them wrong: what every door must agree on."""
+"""Thirty cases, 60 turns, and a real ADK agent that gets some of them wrong: what every integration must agree on."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ A server runs in a thread of its own, so it serves sync and async tests alike. A
   many connections were opened.
 - A handler is any ``(Call) -> Reply``. `replies(...)` gives one after the other, the last one for ever; `judging(decide)` answers in the JSON
   that the request's schema asks for, with the label ``decide(call)``, or with one for each item where it returns a mapping; `every(n, reply, otherwise)` replies differently to each n-th call.
+- ``together(count, handler)`` holds answers back until so many requests were in flight at the same time, which needs no clock to be tested.
 - `Reply` has status, JSON body (or bytes), headers, ``after_s`` (latency) and ``fault``: ``"hang"`` (never an answer), ``"reset"`` (the connection
   is reset), ``"cut"`` (the connection ends within the body).
 - `gemini_answer` (thought parts, finish reasons, token counts), `gemini_blocked`, `gemini_error` (RetryInfo, Retry-After), `openai_answer` and
@@ -29,6 +30,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, repeat
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -96,6 +98,8 @@ class Reply:
     """JSON, or the very bytes."""
     headers: Mapping[str, str] = field(default_factory=dict)
     after_s: float = 0.0
+    company: int = 0
+    """How many requests must have been in flight at the same time before this one is answered; waited for at most a minute."""
     fault: Literal["", "hang", "reset", "cut"] = ""
 
     def after(self, seconds: float) -> Reply:
@@ -169,6 +173,11 @@ def every(count: int, reply: Reply, otherwise: Handler) -> Handler:
     return lambda call: reply if call.number % count == 0 else otherwise(call)
 
 
+def together(count: int, handler: Handler) -> Handler:
+    """Return a handler that answers as `handler` does, once so many requests are in flight at the same time: the proof that they can be."""
+    return lambda call: replace(handler(call), company=count)
+
+
 def judging(decide: Callable[[Call], str | Mapping[str, str]], *, after_s: float = 0.0) -> Handler:
     """Return a handler that answers by the schema of each call, with the label or the labels by item that `decide` returns.
 
@@ -200,6 +209,7 @@ class Server:
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self._loop = asyncio.new_event_loop()
         self._end = asyncio.Event()
+        self._arrived = asyncio.Condition()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -244,11 +254,19 @@ class Server:
         try:
             reply = self.handler(call)
             await asyncio.sleep(reply.after_s)
+            async with self._arrived:
+                self._arrived.notify_all()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(60):
+                        await self._arrived.wait_for(partial(self._has_had, reply.company))
             if reply.fault == "hang":
                 await reader.read()
         finally:
             self.in_flight -= 1
         return await _send(reply, writer)
+
+    def _has_had(self, company: int) -> bool:
+        return self.most_in_flight >= company
 
     async def _read(self, reader: asyncio.StreamReader) -> Call:
         at_most = 2**24

@@ -25,7 +25,7 @@ def majority(votes: Sequence[int]) -> float:
     return float(votes.count(1) > votes.count(0))
 
 
-@pytest.mark.parametrize("size", range(1, 12))
+@pytest.mark.parametrize("size", [*range(1, 9), *(pytest.param(size, marks=pytest.mark.slow) for size in range(9, 12))])
 def test_stopping_early_gives_the_verdict_of_the_full_ballot_for_every_sequence_of_votes(size: int) -> None:
     asked = question()
 

@@ -14,20 +14,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.config.criteria import SETTINGS
+from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.criteria.criterion import CaseRun
 from mlflow_adk_eval.criteria.final_response import NAME as FINAL_MATCH
 from mlflow_adk_eval.criteria.final_response import FinalResponseMatch
 from mlflow_adk_eval.criteria.judged_turns import trivial
-from mlflow_adk_eval.criteria.rubric_quality import FinalResponseQuality, ToolUseQuality, TrajectoryQuality
-from mlflow_adk_eval.criteria.rubrics import FINAL_RESPONSE, RUBRIC_TYPES, TOOL_USE, TRAJECTORY
+from mlflow_adk_eval.criteria.rubrics import (
+    FINAL_RESPONSE,
+    TOOL_USE,
+    TRAJECTORY,
+    FinalResponseQuality,
+    ToolUseQuality,
+    TrajectoryQuality,
+    rubric_types,
+)
 from mlflow_adk_eval.evalset import EvalCase, Invocation
 from mlflow_adk_eval.judge import Block, Item, JudgeResponse, Jury, Question, Request, load_prompt
 from mlflow_adk_eval.results.outcomes import Scored
 from tests.judge.injections import DELIMITERS, INJECTIONS
 from tests.strategies import QUICK
 
-CRITERIA: dict[str, Callable[[Any, Jury], Any]] = {
+FACTORIES: dict[str, Callable[[Any, Jury], Any]] = {
     FINAL_MATCH: FinalResponseMatch,
     FINAL_RESPONSE: FinalResponseQuality,
     TOOL_USE: ToolUseQuality,
@@ -68,7 +75,7 @@ def conversation(**attack: str) -> CaseRun:
         "conversation": [expected, expected],
         "rubrics": [
             {"rubric_id": f"{key} {kind}", "rubric_content": {"text_property": demand}, "type": kind}
-            for kind in RUBRIC_TYPES.values()
+            for kind in rubric_types().values()
             for key, demand in ((text["rubric id"], "It is kind."), ("attacked", text["rubric"]))
         ],
     })  # fmt: skip
@@ -119,7 +126,7 @@ class ObedientJudge:
 
 async def verdicts(name: str, run: CaseRun, judge: ObedientJudge) -> set[float]:
     """Return the scores of all cells; an error is none."""
-    criterion = CRITERIA[name](SETTINGS[name].model_validate({"threshold": 0.5}), Jury(ask=judge.ask, num_samples=1))
+    criterion = FACTORIES[name](CRITERIA[name].settings.model_validate({"threshold": 0.5}), Jury(ask=judge.ask, num_samples=1))
     found = await criterion(run)
     assert all(cell is None or isinstance(cell, Scored) for cell in found.per_invocation), found.per_invocation
     assert not any(vote.error for vote in found.votes)
@@ -132,7 +139,7 @@ def labels_of(name: str) -> tuple[str, str]:
 
 async def assert_right(run: CaseRun, *, fenced: bool = False) -> None:
     """Whatever the right verdict is, the judge must give it."""
-    for name in CRITERIA:
+    for name in FACTORIES:
         for score, truth in enumerate(labels_of(name)):
             judge = ObedientJudge(truth, fenced=fenced)
             assert await verdicts(name, run, judge) == {float(score)}, (name, truth)
@@ -168,7 +175,7 @@ def test_each_place_is_shown_to_some_judge(place: str) -> None:
         return any("needle" in text for request in judge.requests for _, text in inside(request))
 
     async def main() -> None:
-        assert any([await shown(name) for name in CRITERIA])
+        assert any([await shown(name) for name in FACTORIES])
 
     anyio.run(main)
 

@@ -22,7 +22,7 @@ from mlflow_adk_eval.report.markdown import exit_code, note_of, step_summary
 from mlflow_adk_eval.report.sentences import endings_told
 from mlflow_adk_eval.report.tally import CaseLine, case_line
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.results.table import table_of
+from mlflow_adk_eval.results.table import Table, table_of
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.runner import Options, run
 from mlflow_adk_eval.testing.failure import failure_of, text_of
@@ -61,7 +61,7 @@ class Had:
 
     name: str = "had"
 
-    async def play(self, case: EvalCase, run_index: int) -> Conversation:
+    async def converse(self, case: EvalCase, run_index: int) -> Conversation:
         return HAD[case.eval_id]
 
 
@@ -80,6 +80,10 @@ def terminal(report: Report, *, detailed: bool = False) -> list[str]:
     with console.capture() as captured:
         console.print(report_view(report, detailed=detailed))
     return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def table_for(report: Report) -> Table:
+    return table_of(report.cases, report.criteria)
 
 
 def test_the_terminal_says_it_after_the_verdict() -> None:
@@ -136,7 +140,7 @@ def test_the_page_has_a_badge_for_each_ending_and_marks_each_injection() -> None
 
 
 def test_the_table_has_columns_for_it_only_where_there_is_something() -> None:
-    rows = table_of(whole()).records()
+    rows = table_for(whole()).records()
     told = [(row["key"], row["injected"], row["ending"]) for row in rows]
     assert told == [
         ("written #1", "book: injected error after 1.5 s", None),
@@ -146,8 +150,8 @@ def test_the_table_has_columns_for_it_only_where_there_is_something() -> None:
         ("limit #2", None, "limit: max_allowed_invocations of 2"),
         ("error #1", None, "error: turn 1: no"),
     ]
-    assert table_of(report_of("written")).columns[-2:] == ("invocation_index", "injected")
-    assert table_of(report_of("goal")).columns[-2:] == ("invocation_index", "ending")
+    assert table_for(report_of("written")).columns[-2:] == ("invocation_index", "injected")
+    assert table_for(report_of("goal")).columns[-2:] == ("invocation_index", "ending")
 
 
 def test_a_failing_test_shows_it() -> None:

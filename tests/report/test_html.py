@@ -145,6 +145,7 @@ def test_of_a_large_run_only_cases_that_did_not_pass_are_shown_and_it_says_so() 
     assert "and of these the first 3 of 5. " in huge.notice
 
 
+@pytest.mark.slow
 def test_a_run_of_thousands_of_turns_gives_a_page_of_its_failures() -> None:
     cases = many(2_001)
     found = score(cases, expected_of(cases) | {"case_0007": [turn("q", "no")]}, CONFIG)
@@ -212,6 +213,7 @@ def test_an_endless_text_is_cut_and_says_so() -> None:
     assert shown.endswith("x[KE… (1,000,002 more characters are not shown)")
 
 
+@pytest.mark.slow
 def test_a_page_with_endless_texts_is_made_at_once() -> None:
     for text in ("x" * 1_000_000, "a b " * 250_000, "* `" * 300_000, "://" * 300_000, "\u202e" * 300_000):
         began = time.process_time()

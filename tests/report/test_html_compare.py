@@ -82,6 +82,7 @@ def test_cases_that_kept_their_scores_are_shown_on_demand() -> None:
     assert "Did, said and scored the same: 1 case, b" in every
 
 
+@pytest.mark.slow
 def test_a_comparison_too_large_for_a_page_shows_the_flips_and_says_so() -> None:
     names = [f"case_{number:04}" for number in range(2_100)]
     before, after = (with_set(repeated({name: [verdict] for name in names})) for verdict in (PASSED, FAILED))

@@ -122,6 +122,7 @@ def test_adk_shows_each_rubric_with_its_score_and_rationale() -> None:
 
 
 def test_the_table_holds_what_a_judge_said_whole() -> None:
-    first, _, lost = table_of(judged.report()).records()
+    report = judged.report()
+    first, _, lost = table_of(report.cases, report.criteria).records()
     assert first[f"{RUBRICS}/reason"] == judged.HALF.rationale
     assert (lost[f"{MATCH}/status"], lost[f"{MATCH}/reason"]) == ("errored", judged.LOST.error)

@@ -8,13 +8,14 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.analysis.stats import mean_interval
 from mlflow_adk_eval.results.repeats import Repeats, pass_hat, table_of_repeats, variance
 from mlflow_adk_eval.results.report import Report
 from tests.criteria.builders import RESPONSE, TRAJECTORY, cases, config
+from tests.profiles import examples
 from tests.results.repeated import FAILED, LOST, PASSED, Scores, case_run, repeated, result
 
 SCORES = st.floats(-1e6, 1e6)
@@ -70,7 +71,7 @@ def test_pass_hat_falls_from_the_share_of_passed_runs_to_that_of_cases_that_alwa
 
 
 @given(VERDICTS)
-@settings(deadline=None, max_examples=25)
+@examples(25)
 def test_the_interval_of_pass_hat_is_by_case(scores: Scores) -> None:
     found = of(scores)
     by_case = found.pass_hats(found.num_runs)
@@ -102,7 +103,6 @@ def test_the_deviation_between_runs_is_that_of_the_runs_means(scores: Scores) ->
 
 
 @given(balanced(st.integers(0, 100).map(float), least_runs=2, least_cases=2))
-@settings(deadline=None)
 def test_the_variances_are_those_of_a_one_way_analysis_of_variance(scores: Scores) -> None:
     from scipy.stats import f_oneway
 

@@ -33,7 +33,7 @@ ASKED = {"custom_metrics": {"mine": {"code_config": {"name": "tests.criteria.use
 
 def records(report: Report) -> list[dict[str, Any]]:
     """The rows of a report's table after it was written and read."""
-    table = table_of(report)
+    table = table_of(report.cases, report.criteria)
     again = parse_table(table.dumps().encode(), "table")
     assert again.columns == table.columns
     return again.records()
@@ -79,7 +79,7 @@ def test_each_criterion_has_its_score_status_and_reason(report: Report) -> None:
 
 
 def test_columns_follow_the_config(report: Report) -> None:
-    columns = table_of(report).columns
+    columns = table_of(report.cases, report.criteria).columns
     assert columns[:4] == ("key", "verdict", "actual_response", "expected_response")
     assert columns[len(LEAD) + len(CONTENT) :][:6] == (*columns_of(TRAJECTORY), *columns_of(RESPONSE))
     assert columns[-len(TAIL) :] == TAIL
@@ -88,7 +88,7 @@ def test_columns_follow_the_config(report: Report) -> None:
 
 
 def test_the_text_is_mlflows_table_format(report: Report) -> None:
-    text = table_of(report).dumps()
+    text = table_of(report.cases, report.criteria).dumps()
     assert set(json.loads(text)) == {"columns", "data"}
 
 

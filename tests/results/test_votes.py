@@ -7,14 +7,15 @@ from io import BytesIO
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.errors import InputError
-from mlflow_adk_eval.results.frames import VOTE_COLUMNS
 from mlflow_adk_eval.results.outcomes import Vote
+from mlflow_adk_eval.results.table import VOTE_COLUMNS
 from mlflow_adk_eval.results.votes import dump_votes, judged_criteria, parse_votes
+from tests.profiles import examples
 
 VOTE = Vote(
     eval_id="a",
@@ -53,7 +54,7 @@ VOTES = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=50)  # the first call imports pyarrow
+@examples(50)  # the first call imports pyarrow
 @given(st.lists(VOTES, max_size=4))
 def test_votes_come_back_as_they_were(votes: list[Vote]) -> None:
     assert parse_votes(dump_votes(votes), "votes") == tuple(votes)

@@ -15,9 +15,9 @@ from mlflow_adk_eval.tables.records import (
     case_of,
     cells_of,
     has_answer,
+    has_tools,
     outputs_of,
     record_of,
-    tells_of_tools,
     with_turns,
 )
 from mlflow_adk_eval.tables.rows import row_of
@@ -48,7 +48,7 @@ def test_a_case_survives_being_a_record(case: EvalCase) -> None:
     played = Conversation(actual=case.conversation or (), session_state={"turns": 1}, error="it broke", unfinished=True)
     row = row_of(cells_of(record["inputs"], outputs_of(played), record["expectations"]))
     assert row.case == case
-    assert (row.played.actual, row.played.session_state, row.played.error) == (played.actual, {"turns": 1}, "it broke")
+    assert (row.conversation.actual, row.conversation.session_state, row.conversation.error) == (played.actual, {"turns": 1}, "it broke")
 
 
 @given(CASES)
@@ -85,7 +85,7 @@ def test_one_answer_is_to_the_last_message_of_a_chat() -> None:
     chat = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}, {"role": "user", "content": "light on"}]
     row = row_of(cells_of({"messages": chat}, "the light is on", {"expected_response": "the light is on"}))
     assert said(row.case) == ["light on"]
-    assert [one.user_text for one in row.played.actual] == ["light on"]
+    assert [one.user_text for one in row.conversation.actual] == ["light on"]
 
 
 def test_a_later_expectation_about_the_same_counts_and_a_case_says_it_all() -> None:
@@ -119,7 +119,7 @@ def test_outputs_that_nothing_did_are_refused() -> None:
     ],
 )
 def test_whether_outputs_tell_of_tools_and_hold_an_answer(outputs: Any, tells: bool, answers: bool) -> None:
-    assert (tells_of_tools(outputs), has_answer(outputs)) == (tells, answers)
+    assert (has_tools(outputs), has_answer(outputs)) == (tells, answers)
 
 
 def test_an_answer_takes_the_place_of_the_one_in_the_last_turn_only() -> None:

@@ -12,13 +12,13 @@ import pytest
 
 from mlflow_adk_eval.errors import EvalSetError
 from mlflow_adk_eval.evalset import Content, EvalCase, FunctionCall, Invocation, Part, SessionInput
-from mlflow_adk_eval.tables.cells import is_missing
 from mlflow_adk_eval.tables.rows import (
     CALLS,
     CELLS,
     MADE,
     RESPONSE,
     Row,
+    is_missing,
     row_of,
 )
 
@@ -38,7 +38,7 @@ def calls(turn: Invocation) -> list[tuple[str | None, Any]]:
 
 
 def said(row: Row) -> list[str]:
-    return [turn.final_text for turn in row.played.actual]
+    return [turn.final_text for turn in row.conversation.actual]
 
 
 def wanted(row: Row) -> list[str]:
@@ -74,10 +74,10 @@ class TestPredictions:
 
     def test_get_the_user_s_words_of_the_case(self) -> None:
         row = row_of({"predictions": ["a", "b"], "inputs": ["one", "two"]})
-        assert [turn.user_text for turn in row.played.actual] == ["one", "two"]
+        assert [turn.user_text for turn in row.conversation.actual] == ["one", "two"]
 
     def test_keep_the_user_s_words_of_their_own(self) -> None:
-        assert row_of({"predictions": TURN, "inputs": "something else"}).played.actual[0].user_text == "light on"
+        assert row_of({"predictions": TURN, "inputs": "something else"}).conversation.actual[0].user_text == "light on"
 
 
 class TestTargets:
@@ -112,7 +112,7 @@ class TestTargets:
 
     def test_of_another_length_are_kept_as_they_are(self) -> None:
         row = row_of({"predictions": ["a"], "targets": ["a", "b"]})
-        assert (len(row.played.actual), len(row.case.conversation or ())) == (1, 2)
+        assert (len(row.conversation.actual), len(row.case.conversation or ())) == (1, 2)
 
 
 class TestToolCalls:
@@ -132,22 +132,22 @@ class TestToolCalls:
     )
     def test_are_read_in_every_form(self, cell: str, value: Any) -> None:
         row = row_of({"predictions": "done", "targets": "done", cell: value})
-        turn = row.played.actual[0] if cell == "tool_calls" else (row.case.conversation or ())[0]
+        turn = row.conversation.actual[0] if cell == "tool_calls" else (row.case.conversation or ())[0]
         assert calls(turn) == [("switch", {"room": "hall"}), ("heat", {"to": 21})]
         assert type((turn.tool_calls[1].args or {})["to"]) is int
 
     @pytest.mark.parametrize("value", [[], "[]", np.array([])], ids=repr)
     def test_may_be_none_at_all(self, value: Any) -> None:
         row = row_of({"predictions": "done", "tool_calls": value})
-        assert calls(row.played.actual[0]) == []
+        assert calls(row.conversation.actual[0]) == []
         assert MADE not in row.lacks
 
     def test_without_arguments_have_none(self) -> None:
-        assert calls(row_of({"predictions": "x", "tool_calls": [{"name": "ping"}]}).played.actual[0]) == [("ping", {})]
+        assert calls(row_of({"predictions": "x", "tool_calls": [{"name": "ping"}]}).conversation.actual[0]) == [("ping", {})]
 
     def test_may_tell_what_the_tools_answered(self) -> None:
         told = [{**SWITCH, "response": {"ok": True}}, {**HEAT, "id": "7", "response": "21"}, {"name": "ping", "response": None}]
-        answers = row_of({"predictions": "x", "tool_calls": told}).played.actual[0].tool_responses
+        answers = row_of({"predictions": "x", "tool_calls": told}).conversation.actual[0].tool_responses
         assert [(answer.id, answer.name, answer.response) for answer in answers] == [
             ("call_1", "switch", {"ok": True}),
             ("7", "heat", {"result": "21"}),
@@ -156,7 +156,7 @@ class TestToolCalls:
     @pytest.mark.parametrize("cell", ["tool_calls", "expected_tool_calls"])
     def test_take_the_place_of_those_in_an_invocation(self, cell: str) -> None:
         row = row_of({"predictions": TURN, "targets": TURN, cell: [HEAT]})
-        actual, expected = row.played.actual[0], (row.case.conversation or ())[0]
+        actual, expected = row.conversation.actual[0], (row.case.conversation or ())[0]
         assert calls(actual if cell == "tool_calls" else expected) == [("heat", {"to": 21})]
         assert calls(expected if cell == "tool_calls" else actual) == [("switch", {"room": "hall"})]
 
@@ -251,7 +251,7 @@ class TestSession:
     @pytest.mark.parametrize("given", [{"n": 1}, '{"n": 1}', {"n": np.int64(1)}], ids=repr)
     def test_ends_in_a_state_that_may_be_expected(self, given: Any) -> None:
         row = row_of({"predictions": "x", "session_state": given, "expected_session_state": given})
-        assert row.played.session_state == row.case.final_session_state == {"n": 1}
+        assert row.conversation.session_state == row.case.final_session_state == {"n": 1}
 
     def test_the_expected_state_beside_a_case_is_what_counts(self) -> None:
         row = row_of({"predictions": "x", "targets": {**CASE, "final_session_state": {"n": 1}}, "expected_session_state": {"n": 2}})
@@ -262,7 +262,7 @@ class TestSession:
     )
     def test_may_say_nothing_of_its_state(self, cells: dict[str, Any]) -> None:
         row = row_of({"predictions": "x", **cells})
-        assert (row.played.session_state, row.case.final_session_state) == (None, None)
+        assert (row.conversation.session_state, row.case.final_session_state) == (None, None)
 
 
 class TestHowItWent:
@@ -278,15 +278,15 @@ class TestHowItWent:
         ("given", "found"), [(True, True), (np.array([True])[0], True), (1.0, True), (0.0, False), (None, False)], ids=repr
     )
     def test_unfinished_is_a_truth_value_whatever_a_table_makes_of_it(self, given: Any, found: bool) -> None:
-        played = row_of({"predictions": "x", "error": "boom", "unfinished": given}).played
+        played = row_of({"predictions": "x", "error": "boom", "unfinished": given}).conversation
         assert (played.unfinished, played.error) == (found, "boom")
 
     def test_a_turn_that_is_unfinished_is_an_error_even_if_nobody_says_why(self) -> None:
-        assert row_of({"predictions": "x", "unfinished": True}).played.error == "its last turn is unfinished"
+        assert row_of({"predictions": "x", "unfinished": True}).conversation.error == "its last turn is unfinished"
 
     @pytest.mark.parametrize("given", [None, float("nan"), pd.NA, ""], ids=repr)
     def test_no_error_is_none(self, given: Any) -> None:
-        assert row_of({"predictions": "x", "error": given}).played.error == ""
+        assert row_of({"predictions": "x", "error": given}).conversation.error == ""
 
 
 BAD: list[tuple[str, Any, str]] = [
@@ -362,7 +362,7 @@ def test_rows_of_a_parquet_file(tmp_path: Path) -> None:
     read = pd.read_parquet(tmp_path / "rows.parquet").to_dict("records")[0]
     assert isinstance(read["predictions"], np.ndarray)
     row = row_of(read)
-    assert [calls(turn) for turn in row.played.actual] == [[("switch", {"room": "hall"})], []]
+    assert [calls(turn) for turn in row.conversation.actual] == [[("switch", {"room": "hall"})], []]
     assert [turn.user_text for turn in row.case.conversation or ()] == ["one", "two"]
     assert wanted(row) == ["yes", "no"]
     assert row.lacks == {CALLS}
@@ -372,5 +372,5 @@ def test_what_is_read_is_not_what_the_table_holds() -> None:
     cell = {"predictions": [TURN], "session_state": {"n": 1}}
     before = json.dumps(cell)
     row = row_of(cell)
-    assert row.played.actual[0].user_content == Content(parts=(Part(text="light on"),))
+    assert row.conversation.actual[0].user_content == Content(parts=(Part(text="light on"),))
     assert json.dumps(cell) == before

@@ -1,16 +1,7 @@
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
@@ -22,99 +13,3 @@ def _no_surroundings() -> Iterator[None]:
     yield
     del os.environ["MLFLOW_DISABLE_TELEMETRY"]
     os.environ.update(kept)
-
-
-@pytest.fixture(scope="session")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty store, which takes MLflow seconds to make."""
-    from mlflow import MlflowClient
-
-    path = tmp_path_factory.mktemp("template") / "mlflow.db"
-    with contextlib.chdir(path.parent):  # where the artifacts of the default experiment will go
-        MlflowClient(f"sqlite:///{path}").search_experiments()
-    return path
-
-
-def copied(template: Path, folder: Path) -> str:
-    shutil.copy(template, folder / "mlflow.db")
-    return f"sqlite:///{folder / 'mlflow.db'}"
-
-
-@pytest.fixture
-def store(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The URI of an empty SQLite store; artifacts and whatever else is written go to the test's own folder."""
-    monkeypatch.chdir(tmp_path)
-    return copied(template, tmp_path)
-
-
-@dataclass
-class Server:
-    """A real MLflow server, on a copy of the empty store."""
-
-    folder: Path
-    port: int
-    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
-
-    @property
-    def uri(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def start(self) -> Server:
-        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port), "--workers", "1"]
-        command += [
-            "--backend-store-uri",
-            f"sqlite:///{self.folder / 'mlflow.db'}",
-            "--artifacts-destination",
-            str(self.folder / "artifacts"),
-        ]
-        with (self.folder / "server.log").open("ab") as log:
-            quiet = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, env=quiet, start_new_session=True)
-        for _ in range(1200):
-            try:
-                urllib.request.urlopen(f"{self.uri}/health", timeout=1).close()  # noqa: S310
-            except OSError:
-                assert self.process.poll() is None, (self.folder / "server.log").read_text()
-                time.sleep(0.1)
-            else:
-                return self
-        raise AssertionError((self.folder / "server.log").read_text())
-
-    def kill(self) -> None:
-        if self.process is not None:
-            os.killpg(self.process.pid, 9)
-            self.process.wait()
-            self.process = None
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-@pytest.fixture
-def new_server(template: Path, tmp_path: Path) -> Iterator[Callable[[], Server]]:
-    """Make servers that the test may kill."""
-    made: list[Server] = []
-
-    def make() -> Server:
-        folder = tmp_path / f"server{len(made)}"
-        folder.mkdir()
-        copied(template, folder)
-        made.append(Server(folder, free_port()).start())
-        return made[-1]
-
-    yield make
-    for server in made:
-        server.kill()
-
-
-@pytest.fixture(scope="session")
-def server(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One server for all tests that leave it alone."""
-    folder = tmp_path_factory.mktemp("server")
-    copied(template, folder)
-    running = Server(folder, free_port()).start()
-    yield running
-    running.kill()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from mlflow_adk_eval.config.eval_config import EvalConfig, parse_config
-from mlflow_adk_eval.evalset import EvalSet
+from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Outcome, Scored, Vote, case_outcome
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.usage import JudgeUsage
@@ -166,18 +166,11 @@ def report(*, lost: bool = True, usage: JudgeUsage | None = USAGE) -> Report:
 
 def logged(store: str, found: Report, experiment: str) -> Bundle:
     """Log a report in a store as `evaluate` does, and return what was logged."""
-    from mlflow import MlflowClient
+    from mlflow_adk_eval.tracking.logged_run import LoggedRun, RunTarget, finish_run
 
-    from mlflow_adk_eval.tracking.client import experiment_of
-    from mlflow_adk_eval.tracking.log import Start, finish_run, start_run
-    from mlflow_adk_eval.tracking.versions import find_version
-
-    client = MlflowClient(store)
-    experiment_id = experiment_of(client, experiment)
-    version = find_version(client, None, agent_name="agent", experiment_id=experiment_id)
-    start = Start(
-        eval_set=found.eval_set, config=found.config, agent_name="agent", version=version, experiment_id=experiment_id, run_name="judged"
-    )
-    bundle = bundle_of(found, start_run(client, start), traces=True, secrets={})
-    finish_run(client, bundle)
+    target = RunTarget(experiment=experiment, tracking_uri=store, run_name="judged")
+    logged_run = LoggedRun(target, found.eval_set, found.config, agent_name="agent", digest=eval_set_digest(found.eval_set))
+    logged_run.start()
+    bundle = bundle_of(found, logged_run.run, traces=True, secrets={})
+    finish_run(logged_run.client, bundle)
     return bundle

@@ -12,10 +12,10 @@ import pytest
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.errors import PolicyError, UsageError
-from mlflow_adk_eval.gating.api import MlflowStore
-from mlflow_adk_eval.gating.rules.decide import decide
+from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.testing import ScriptedJudge, assert_gate
-from mlflow_adk_eval.tracking.replay import evidence_of_report
+from mlflow_adk_eval.tracking.bundle import evidence_of_report
+from tests.gating.gate_kit import decide_on
 from tests.tracking.small import answering, expected_of, many
 
 TRAJECTORY, MATCH = "tool_trajectory_avg_score", "final_response_match_v2"
@@ -106,10 +106,11 @@ def test_the_evidence_of_a_report_is_that_of_the_run_it_would_be(store: str, jud
     assert set(same.artifacts) == set(run.artifacts)
     assert {name for name in same.artifacts if same.artifacts[name] != run.artifacts[name]} <= {"report.html", "result.evalset_result.json"}
     assert dict(same.metrics) == {name: run.metrics[name] for name in same.metrics}
-    ours, theirs = decide(same), decide(run)
+    ours, theirs = decide_on(same), decide_on(run)
     assert (ours.verdict, ours.reasons, ours.scores, ours.checks) == (theirs.verdict, theirs.reasons, theirs.scores, theirs.checks)
 
 
+@pytest.mark.slow
 def test_in_pytest_the_traceback_ends_at_the_assertion(tmp_path: Path) -> None:
     test = tmp_path / "test_agent.py"
     test.write_text(

@@ -16,7 +16,7 @@ from mlflow_adk_eval.evalset import EvalSet, load_eval_set, write_eval_set
 from mlflow_adk_eval.tracking.capture import capture
 from tests.agents.traces.traced import Traced, copy_of, traced
 from tests.integrations.genai import QUIET, tracking
-from tests.tracking.conftest import Server, copied
+from tests.mlflow_kit import Server, copied
 from tests.tracking.small import CONFIG, answering, rooms
 
 pytestmark = QUIET

@@ -14,10 +14,11 @@ from mlflow_adk_eval import Report, TrackingError, UsageError, evaluate, gate
 from mlflow_adk_eval.analysis.comparison.compare import Comparison
 from mlflow_adk_eval.gating.evidence.integrity import Evidence
 from mlflow_adk_eval.testing import Request, ScriptedJudge
-from mlflow_adk_eval.tracking.client import experiment_id, open_store
+from mlflow_adk_eval.tracking.client import experiment_id
 from mlflow_adk_eval.tracking.compare import compare, side_of_evidence
 from tests.cli.test_cli import invoke as run_cli
 from tests.gating.gate_kit import changed, evidence_of, report_of, with_artifact, with_table
+from tests.mlflow_kit import opened
 from tests.tracking.small import answering, rooms, turn
 
 QUALITY, GROUNDED = "rubric_based_final_response_quality_v1", "hallucinations_v1"
@@ -45,9 +46,9 @@ def verdicts(request: Request) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Report, Report]:
+def runs(template: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Report, Report]:
     """A store with a run of a good agent and one of a bad one."""
-    store = open_store(tmp_path_factory.mktemp("store"), experiment=EXPERIMENT)
+    store = opened(template, tmp_path_factory.mktemp("store"), EXPERIMENT)
 
     def run(name: str, **answers: Any) -> Report:
         agent = answering(rooms(), **answers)
@@ -171,6 +172,7 @@ def test_a_run_without_an_evaluation_is_bad_usage(runs: tuple[str, Report, Repor
     assert "holds no finished evaluation" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_server_that_is_away_is_no_verdict(runs: tuple[str, Report, Report]) -> None:
     _, good, bad = runs
     refused = invoke(good.run_id, bad.run_id, "--tracking_uri", "http://127.0.0.1:9")

@@ -12,26 +12,27 @@ from typing import Any
 
 import mlflow
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from mlflow import MlflowClient
 from mlflow.genai.datasets import EvaluationDataset, create_dataset, get_dataset
 
 from mlflow_adk_eval.errors import EvalSetError, TrackingError, UsageError
 from mlflow_adk_eval.evalset import EvalSet, dumps, eval_set_digest, load_eval_set, parse_eval_set, write_eval_set
 from mlflow_adk_eval.tracking import evaluate
-from mlflow_adk_eval.tracking.datasets.eval_sets import (
+from mlflow_adk_eval.tracking.eval_set_datasets import (
     Origin,
     eval_set_of,
     origin_of,
     pull_eval_set,
     push_eval_set,
 )
+from tests.mlflow_kit import Server, copied, free_port
+from tests.profiles import examples
 from tests.strategies import eval_sets
-from tests.tracking.conftest import Server, copied, free_port
 from tests.tracking.small import CONFIG, answering, many, rooms
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "adk"
-SMALL = settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+SMALL = examples(8, *HealthCheck)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def shared(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     os.chdir(before)
 
 
-@pytest.fixture(params=["sqlite", "http"])
+@pytest.fixture(params=["sqlite", pytest.param("http", marks=pytest.mark.slow)])
 def uri(request: pytest.FixtureRequest) -> str:
     """A store of either kind."""
     return request.getfixturevalue("shared") if request.param == "sqlite" else request.getfixturevalue("server").uri
@@ -370,6 +371,7 @@ def test_a_dataset_of_an_eval_set_file_is_its_eval_set(tmp_path: Path) -> None:
     assert str(file) in origin.source
 
 
+@pytest.mark.slow
 def test_more_cases_than_mlflow_gives_at_once_are_pushed_and_pulled(server: Server) -> None:
     dataset = push_eval_set(many(1001), tracking_uri=server.uri)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from mlflow_adk_eval.errors import EvalSetError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet, eval_set_digest, load_eval_set, parse_eval_set
-from mlflow_adk_eval.tracking.datasets.records import (
+from mlflow_adk_eval.tracking.dataset_records import (
     Changes,
     Stored,
     cases_of,

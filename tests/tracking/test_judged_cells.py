@@ -10,7 +10,7 @@ import pytest
 from mlflow_adk_eval.analysis.calibration.labels import Judged, Unit
 from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.errors import TrackingError, UsageError
-from mlflow_adk_eval.gating.api import MlflowStore
+from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.results.votes import dump_votes
 from mlflow_adk_eval.tracking.judged_cells import judged_run
 from tests.gating.gate_kit import evidence_of, report_of, with_artifact

@@ -17,7 +17,7 @@ from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.results.votes import parse_votes
 from mlflow_adk_eval.tracking.bundle import Bundle, Run, bundle_of, metrics_of
-from mlflow_adk_eval.tracking.judge_facts import settings_params
+from mlflow_adk_eval.tracking.run_facts import settings_params
 from mlflow_adk_eval.tracking.trace_records import Assessed
 from tests.tracking import judged, small
 from tests.tracking.judged import DOWN, MATCH, MODEL, RUBRICS, TRAJECTORY, USAGE
@@ -233,7 +233,7 @@ def kept(template: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     from mlflow import MlflowClient
 
-    from tests.tracking.conftest import copied
+    from tests.mlflow_kit import copied
 
     folder = tmp_path_factory.mktemp("judged")
     uri = copied(template, folder)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.errors import TrackingError, UsageError
+from tests.mlflow_kit import copied
 from tests.tracking import judged
-from tests.tracking.conftest import copied
 from tests.tracking.small import CONFIG, expected_of, many, rooms
 
 

@@ -6,14 +6,15 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.agents.protocol import Conversation
-from mlflow_adk_eval.agents.recordings.recording import Recording
+from mlflow_adk_eval.agents.recordings import Recording
 from mlflow_adk_eval.analysis.stats import cases_needed, detectable_drop, detectable_rate_drop, rate_cases_needed
 from mlflow_adk_eval.analysis.stats.spread import Source, spread_of
 from mlflow_adk_eval.cli.plan import plan_command
@@ -21,9 +22,10 @@ from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import run
-from mlflow_adk_eval.tracking.client import experiment_id, open_store
+from mlflow_adk_eval.tracking.client import experiment_id
 from mlflow_adk_eval.tracking.plan import CASE_PASS_RATE, Need, plan
 from tests.gating.gate_kit import RESPONSE, TRAJECTORY, Lab, changed, eval_set_of, evidence_of, turn, with_table
+from tests.mlflow_kit import opened
 
 TERMS = {"confidence": 0.95, "power": 0.8}
 WORDS = ["the", "light", "in", "the", "hall", "is", "on", "now", "and", "the", "door", "is", "shut"]
@@ -164,7 +166,6 @@ SOURCES: tuple[Source | None, ...] = ("baseline", "repeated runs", "unrelated sc
 
 
 @given(VALUES, st.none() | VALUES, st.integers(1, 5))
-@settings(deadline=None)
 def test_a_spread_is_a_number_above_0_or_none(values: dict[str, list[float]], before: dict[str, list[float]] | None, runs: int) -> None:
     found = spread_of(values, before, runs, confidence=0.95)
     assert found.source in SOURCES
@@ -175,11 +176,11 @@ def test_a_spread_is_a_number_above_0_or_none(values: dict[str, list[float]], be
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+def lab(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Lab:
     from mlflow import MlflowClient
 
     folder = tmp_path_factory.mktemp("plans")
-    uri = open_store(folder, experiment="plans")
+    uri = opened(template, folder, "plans")
     return Lab(MlflowClient(uri, uri), uri, experiment_id(uri, "plans"), folder)
 
 

@@ -13,7 +13,7 @@ from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.errors import AgentError, UsageError
 from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.gating.api import gate
-from mlflow_adk_eval.gating.baseline.baseline import ReevaluationRequest
+from mlflow_adk_eval.gating.baseline.comparable import ReevaluationRequest
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.testing import ScriptedJudge
 from mlflow_adk_eval.tracking import register
@@ -73,7 +73,7 @@ def told(decision: Decision) -> str:
 def test_what_the_champion_did_is_judged_again_by_the_candidates_config(bench: Bench) -> None:
     champion = bench.crown()
     candidate = bench.evaluate("candidate", config=LENIENT)
-    assert "has other settings of tool_trajectory_avg_score" in told(bench.gate(candidate, None))
+    assert "has different settings of tool_trajectory_avg_score" in told(bench.gate(candidate, None))
     decision = bench.gate(candidate, reevaluation(tracking_uri=bench.uri))
     assert decision.passed
     new, old, ours = (bench.run(run_id) for run_id in (decision.baseline_run_id, champion, candidate.run_id or ""))
@@ -142,9 +142,9 @@ def test_another_judge_judges_both(bench: Bench) -> None:
     policy = {"rules": {MATCH: {"max_drop": 0.1}}, "baseline": {"alias": "champion", "model": "helper"}}
     bench.crown(config=JUDGED, judge=first, ledger=False)
     candidate = bench.evaluate("candidate", config=JUDGED, judge=second, ledger=False)
-    assert "has another judge of final_response_match_v2" in told(bench.gate(candidate, None, policy))
+    assert "has a different judge of final_response_match_v2" in told(bench.gate(candidate, None, policy))
     wrong = bench.gate(candidate, reevaluation(judge=first, ledger=False, tracking_uri=bench.uri), policy)
-    assert "it was evaluated anew, but run" in told(wrong)
+    assert "it was evaluated again, but run" in told(wrong)
     assert bench.gate(candidate, reevaluation(judge=second, ledger=False, tracking_uri=bench.uri), policy).passed
 
 

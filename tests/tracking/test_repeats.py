@@ -15,8 +15,8 @@ import pytest
 from mlflow_adk_eval import GateFailed, evaluate, gate
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.tracking.bundle import bundle_of, load, metrics_of, series_of_repeats
+from tests.mlflow_kit import copied
 from tests.results.repeated import PASSED, repeated
-from tests.tracking.conftest import copied
 from tests.tracking.small import CONFIG, answering, rooms
 from tests.tracking.test_bundle import RUN
 

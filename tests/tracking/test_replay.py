@@ -17,7 +17,7 @@ from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.tracking import recording_of_run
 from tests.agents.environments import ERROR, injecting
 from tests.agents.scripted import call, llm, results, text, user_text
-from tests.agents.users.players import ENDS, in_order, says
+from tests.agents.users.user_kit import ENDS, in_order, says
 from tests.criteria.builders import call as tool_call
 from tests.criteria.builders import case, cases, scenario, turn
 

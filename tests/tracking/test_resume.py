@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import chdir, closing
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ import pytest
 from mlflow_adk_eval.ledger import CallCache
 from tests.judge.servers import Call, Server, gemini_answer, serving
 from tests.tracking.resume_worker import CALLS
+
+pytestmark = pytest.mark.slow
 
 WORKER = Path(__file__).with_name("resume_worker.py")
 CASES, TURNS, RUNS = 6, 2, 2
@@ -121,17 +123,6 @@ def start(server: Server) -> Iterator[Starter]:
         process.stdin.close()
 
 
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty store, which takes MLflow seconds to make."""
-    from mlflow import MlflowClient
-
-    path = tmp_path_factory.mktemp("template") / "mlflow.db"
-    with chdir(path.parent):
-        MlflowClient(f"sqlite:///{path}").search_experiments()
-    return path
-
-
 @dataclass(frozen=True)
 class Evaluation:
     """The same evaluation, in a folder of its own."""
@@ -164,7 +155,7 @@ class Evaluation:
         return self.start.end()
 
     def _kill(self, calls: int, after_s: float) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while len(self.server.calls) < calls:
             assert time.monotonic() < deadline, self.output()
             time.sleep(0.0005)

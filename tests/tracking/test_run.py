@@ -13,7 +13,7 @@ import pytest
 
 from mlflow_adk_eval.evalset import eval_set_digest
 from mlflow_adk_eval.results.report import Report
-from tests.tracking.conftest import Server, copied
+from tests.mlflow_kit import Server, copied
 from tests.tracking.small import CONFIG, answering, eval_set, expected_of, many, rooms, turn
 
 
@@ -161,6 +161,7 @@ def test_adk_loads_what_was_logged(logged: Any) -> None:
     assert [case.final_eval_status.name for case in result.eval_case_results] == ["PASSED", "FAILED", "NOT_EVALUATED"]
 
 
+@pytest.mark.slow
 def test_a_recording_scores_the_same_over_http(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow import MlflowClient
 

@@ -12,7 +12,7 @@ from mlflow import MlflowClient
 from mlflow_adk_eval import TrackingError, UsageError, score
 from mlflow_adk_eval.tracking import evaluate, register
 from mlflow_adk_eval.tracking.client import experiment_id, open_store
-from tests.tracking.conftest import copied
+from tests.mlflow_kit import copied
 from tests.tracking.small import CONFIG, expected_of, rooms
 
 

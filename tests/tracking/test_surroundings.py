@@ -47,7 +47,7 @@ def test_the_users_run_is_left_as_it_is(current: Any) -> None:
 
 
 def test_a_run_in_another_store_is_no_parent(current: Any, template: Path, tmp_path: Path) -> None:
-    from tests.tracking.conftest import copied
+    from tests.mlflow_kit import copied
 
     (tmp_path / "other").mkdir()
     other = copied(template, tmp_path / "other")

@@ -73,7 +73,7 @@ def test_both_ways_of_writing_leave_the_same_rows(store: str, monkeypatch: pytes
     from mlflow import MlflowClient
 
     from mlflow_adk_eval import evaluate, upload
-    from mlflow_adk_eval.tracking import job, sqlite
+    from mlflow_adk_eval.tracking import logged_run, sqlite
     from mlflow_adk_eval.tracking.bundle import bundle_of
 
     def keeping(*args: Any, **kwargs: Any) -> Any:
@@ -85,7 +85,7 @@ def test_both_ways_of_writing_leave_the_same_rows(store: str, monkeypatch: pytes
         raise RuntimeError("Straße gesperrt 🚧")
 
     with monkeypatch.context() as patched:
-        patched.setattr(job, "bundle_of", keeping)
+        patched.setattr(logged_run, "bundle_of", keeping)
         patched.setattr(sqlite, "_TABLES", UNKNOWN_TABLES)
         report = evaluate(rooms(), answering(rooms(), heat="no 🙈", both=broken), CONFIG, experiment="ways", tracking_uri=store)
     plain = rows_of(store, report.run_id)
@@ -108,7 +108,7 @@ def test_both_ways_of_writing_leave_the_same_rows_of_what_judges_said(store: str
     from mlflow import MlflowClient
 
     from mlflow_adk_eval.tracking import sqlite
-    from mlflow_adk_eval.tracking.log import finish_run
+    from mlflow_adk_eval.tracking.logged_run import finish_run
 
     with monkeypatch.context() as patched:
         patched.setattr(sqlite, "_TABLES", UNKNOWN_TABLES)
@@ -183,13 +183,13 @@ def test_both_ways_of_writing_leave_the_same_rows_of_what_models_cost(store: str
     from mlflow import MlflowClient
 
     from mlflow_adk_eval import evaluate
-    from mlflow_adk_eval.tracking import job, log, sqlite
+    from mlflow_adk_eval.tracking import logged_run, sqlite
 
     kept: list[Any] = []
-    finish_run = log.finish_run
+    finish_run = logged_run.finish_run
     with monkeypatch.context() as patched:
         patched.setattr(sqlite, "_TABLES", UNKNOWN_TABLES)
-        patched.setattr(job, "finish_run", lambda client, bundle, **more: (kept.append(bundle), finish_run(client, bundle, **more)))
+        patched.setattr(logged_run, "finish_run", lambda client, bundle, **more: (kept.append(bundle), finish_run(client, bundle, **more)))
         cases = eval_set(COSTLY)
         report = evaluate(cases, expected_of(cases), {"criteria": {"tool_call_count_v1": 2}}, experiment="ways", tracking_uri=store)
     plain = rows_of(store, report.run_id)
@@ -289,7 +289,7 @@ def test_a_score_says_where_it_comes_from_and_what_was_asked_for(store: str) -> 
 TEXT = "| a | b |\n|---|---|\n<script>alert('1')</script> 🏳️‍🌈 \u202eעברית\u202c \\u0041 %s {x}"
 
 
-@pytest.mark.parametrize("way", ["fast", "one_by_one", "http"])
+@pytest.mark.parametrize("way", ["fast", "one_by_one", pytest.param("http", marks=pytest.mark.slow)])
 def test_texts_arrive_as_they_are(way: str, request: pytest.FixtureRequest, store: str, tmp_path: Path) -> None:
     from mlflow_adk_eval import evaluate
 
@@ -307,7 +307,7 @@ def test_texts_arrive_as_they_are(way: str, request: pytest.FixtureRequest, stor
     assert trace.info.response_preview == answer[:1000]
 
 
-@pytest.mark.parametrize("way", ["fast", "http"])
+@pytest.mark.parametrize("way", ["fast", pytest.param("http", marks=pytest.mark.slow)])
 def test_a_long_reason_arrives_whole(
     way: str, request: pytest.FixtureRequest, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -388,11 +388,11 @@ def test_a_run_that_lost_a_trace_is_partial_and_can_be_completed(store: str, mon
     from mlflow import MlflowClient
 
     from mlflow_adk_eval import TrackingError, evaluate, upload
-    from mlflow_adk_eval.tracking import log
+    from mlflow_adk_eval.tracking import logged_run
     from mlflow_adk_eval.tracking.traces import write_traces
 
     with monkeypatch.context() as patched:
-        patched.setattr(log, "write_traces", lambda client, run, records: write_traces(client, run, records[:3]))
+        patched.setattr(logged_run, "write_traces", lambda client, run, records: write_traces(client, run, records[:3]))
         with pytest.raises(TrackingError, match=r"stored 3 of 5 traces(.|\n)*mlflow-adk-eval upload adk_eval_pending"):
             evaluate(rooms(), answering(rooms()), CONFIG, experiment="partial", tracking_uri=store)
     (folder,) = (tmp_path / "adk_eval_pending").iterdir()

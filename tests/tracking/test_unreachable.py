@@ -11,7 +11,7 @@ from typing import Any, Never
 
 import pytest
 
-from tests.tracking.conftest import Server, copied, free_port
+from tests.mlflow_kit import Server, copied, free_port
 from tests.tracking.small import CONFIG, answering, rooms
 
 
@@ -30,35 +30,36 @@ def quickly(uri: str, seconds: float) -> str:
 
 
 def test_a_server_that_refuses_is_found_before_the_agent_is_called(store: str) -> None:
-    message = quickly(f"http://me:pw123@127.0.0.1:{free_port()}", seconds=20)
+    message = quickly(f"http://me:pw123@127.0.0.1:{free_port()}", seconds=100)
     assert message.startswith("MLflow at http://127.0.0.1:")
     assert "cannot be reached" in message
     assert "pw123" not in message
     assert not Path("adk_eval_pending").exists()
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_is_given_up_on(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        assert "cannot be reached" in quickly(f"http://127.0.0.1:{silent.getsockname()[1]}", seconds=20)
+        assert "cannot be reached" in quickly(f"http://127.0.0.1:{silent.getsockname()[1]}", seconds=100)
 
 
 @pytest.mark.parametrize("uri", ["sqlite:////proc/nobody/mlflow.db", "sqlite:////proc", "postgresql://me:pw123@127.0.0.1:1/mlflow"])
 def test_a_database_that_cannot_be_opened_is_not_tried_for_minutes(store: str, uri: str) -> None:
-    assert "pw123" not in quickly(uri, seconds=20)
+    assert "pw123" not in quickly(uri, seconds=100)
 
 
 def test_a_store_of_files_is_refused_in_mlflows_words(store: str) -> None:
-    assert "maintenance mode" in quickly("file:///tmp/mlruns", seconds=20)
+    assert "maintenance mode" in quickly("file:///tmp/mlruns", seconds=100)
 
 
 def test_the_users_limits_are_respected_and_ours_do_not_stay(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import os
 
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    quickly(f"http://127.0.0.1:{free_port()}", seconds=20)
+    quickly(f"http://127.0.0.1:{free_port()}", seconds=100)
     assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "0"
     assert "MLFLOW_HTTP_REQUEST_TIMEOUT" not in os.environ
 
@@ -150,7 +151,7 @@ def test_an_upload_that_was_cut_off_goes_on_where_it_was(store: str, tmp_path: P
     from mlflow import MlflowClient
 
     from mlflow_adk_eval import evaluate, upload
-    from mlflow_adk_eval.tracking import log, sqlite
+    from mlflow_adk_eval.tracking import logged_run, sqlite
     from mlflow_adk_eval.tracking.traces import TracingClient, write_traces
 
     def cut_off(*args: Any) -> Never:
@@ -158,7 +159,7 @@ def test_an_upload_that_was_cut_off_goes_on_where_it_was(store: str, tmp_path: P
 
     monkeypatch.setattr(sqlite, "_TABLES", {"SqlTraceInfo": "unknown"})
     with monkeypatch.context() as patched:
-        patched.setattr(log, "write_traces", lambda client, run, records: write_traces(client, run, records[:2]) or cut_off())
+        patched.setattr(logged_run, "write_traces", lambda client, run, records: write_traces(client, run, records[:2]) or cut_off())
         with pytest.raises(KeyboardInterrupt) as interrupted:
             evaluate(rooms(), answering(rooms()), CONFIG, experiment="cut", tracking_uri=store)
     assert "mlflow-adk-eval upload" in interrupted.value.__notes__[0]
@@ -185,12 +186,12 @@ def test_an_upload_that_was_cut_off_goes_on_where_it_was(store: str, tmp_path: P
 
 def test_the_folder_for_what_is_pending_can_be_chosen(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow_adk_eval import TrackingError, evaluate
-    from mlflow_adk_eval.tracking import log
+    from mlflow_adk_eval.tracking import logged_run
 
     def full(*args: Any) -> Never:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(log, "write_traces", full)
+    monkeypatch.setattr(logged_run, "write_traces", full)
     with pytest.raises(TrackingError, match="No space left on device"):
         evaluate(rooms(), answering(rooms()), CONFIG, tracking_uri=store, pending_folder=tmp_path / "safe")
     assert [path.name for path in (tmp_path / "safe").iterdir()]
@@ -201,13 +202,13 @@ def test_the_folder_for_what_is_pending_can_be_chosen(store: str, tmp_path: Path
 
 def test_a_folder_whose_run_is_gone_is_refused(store: str, template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow_adk_eval import TrackingError, UsageError, evaluate, upload
-    from mlflow_adk_eval.tracking import log
+    from mlflow_adk_eval.tracking import logged_run
 
     def away(*args: Any) -> Never:
         raise OSError("away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(log, "write_traces", away)
+        patched.setattr(logged_run, "write_traces", away)
         with pytest.raises(TrackingError):
             evaluate(rooms(), answering(rooms()), CONFIG, tracking_uri=store)
     (folder,) = (tmp_path / "adk_eval_pending").iterdir()

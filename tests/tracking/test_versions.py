@@ -13,7 +13,7 @@ import pytest
 
 from mlflow_adk_eval import score
 from mlflow_adk_eval.agents.git import git_state
-from tests.tracking.conftest import copied
+from tests.mlflow_kit import copied
 from tests.tracking.small import CONFIG, answering, expected_of, rooms
 
 

@@ -1,6 +1,8 @@
 """Agents built with Google's Agent Development Kit, found as ``adk eval`` finds them and run in isolation.
 
-With `adk_session` the one module that imports google-adk, and only inside functions, since that takes seconds and google-adk is an extra.
+`load_adk_agent` imports the agent's module (`adk.modules`) and wraps its root agent or app. Each conversation gets a runner and a session
+of its own (`adk.session`), whose events become turns by `adk.events`. With `adk.session` this is the one module that imports google-adk,
+and only inside functions, since that takes seconds and google-adk is an extra.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ def load_adk_agent(source: str | Path | Any, *, agent_name: str | None = None, l
 
 
 @dataclass(slots=True)
-class _Users:
+class _OpenConversations:
     """How many conversations share an agent's tools and plugins right now."""
 
     count: int = 0
@@ -86,42 +88,42 @@ class AdkAgent:
     private: frozenset[str] = frozenset()
     """The environment variables whose values no error may show, because they came from a ``.env`` file."""
     limits: Limits = NO_LIMITS
-    users: _Users = field(default_factory=_Users, repr=False, compare=False)
+    conversations: _OpenConversations = field(default_factory=_OpenConversations, repr=False, compare=False)
 
-    async def play(self, case: EvalCase, run_index: int) -> Conversation:
-        """Have the written conversation of `case` from a fresh session. Whatever goes wrong ends it and is returned."""
+    async def converse(self, case: EvalCase, run_index: int) -> Conversation:
+        """Have the conversation of `case` from a fresh session. Whatever goes wrong ends it and is returned."""
         return await converse(self, case, run_index)
 
     @asynccontextmanager
     async def open(self, case: EvalCase, run_index: int, tools: Tools | None, /) -> AsyncGenerator[AdkSession]:  # noqa: ARG002 - all runs of an agent are alike
         """Begin a session in services of its own."""
-        async with self._app() as (app, users):
+        async with self._app() as (app, conversations):
             limited = self.limits != NO_LIMITS
             session = await start_session(
                 app, case.session_input, app_name=self.app_name, private=self.private, limited=limited, tools=tools
             )
-            async with users.lock:
-                users.count += 1
+            async with conversations.lock:
+                conversations.count += 1
             try:
                 yield session
             finally:
-                users.count -= 1
+                conversations.count -= 1
                 with anyio.move_on_after(_CLOSING_S, shield=True):
-                    async with users.lock:
+                    async with conversations.lock:
                         # Closing a runner closes the tools of the agent, which other conversations may be using.
-                        if not users.count:
+                        if not conversations.count:
                             await session.runner.close()
 
     @asynccontextmanager
-    async def _app(self) -> AsyncGenerator[tuple[Any, _Users]]:
+    async def _app(self) -> AsyncGenerator[tuple[Any, _OpenConversations]]:
         if not _is_factory(self.root):
-            yield self.root, self.users
+            yield self.root, self.conversations
             return
         made = self.root()
         made = await made if inspect.isawaitable(made) else made
         agent, stack = made if isinstance(made, tuple) else (made, None)
         try:
-            yield _app(agent, self.app_name, self.agent_name), _Users()
+            yield _app(agent, self.app_name, self.agent_name), _OpenConversations()
         finally:
             if stack is not None:
                 with anyio.move_on_after(_CLOSING_S, shield=True):
@@ -134,7 +136,7 @@ def _require_adk() -> None:
 
 
 def _warm_up() -> None:
-    """Import now what ADK imports when an agent first speaks, as that takes seconds which are no turn's own."""
+    """Import now what ADK imports at an agent's first turn, as that takes seconds which are no turn's own."""
     for module in _NEEDED:
         importlib.import_module(f"google.adk.{module}")
     if importlib.util.find_spec("google.adk.workflow"):  # what runs agents in ADK 2
@@ -142,7 +144,7 @@ def _warm_up() -> None:
 
 
 def _quieten() -> None:
-    """Keep what ADK says about itself off the terminal: the results tell what went wrong."""
+    """Keep ADK's messages about itself off the terminal: the results say what went wrong."""
     # A handler of their own keeps Python from printing these logs, tracebacks included, where the user has set up no
     # logging; where they have, they see everything.
     for name in ("google_adk", "google_genai"):

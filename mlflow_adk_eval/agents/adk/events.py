@@ -1,4 +1,10 @@
-"""From the events of one ADK turn to an invocation, by ADK's own rules. Knows the shape of ADK's objects, not ADK."""
+"""From the events of one turn to an `Invocation`, by ADK's own rules. Knows the shape of ADK's objects, and does not import ADK.
+
+An event is anything with ``author``, ``content`` and ``is_final_response()``: ADK's own, or a `TurnEvent` of an agent that is none of
+ADK's. The last final event with text is the answer; the others become the invocation's recorded events, without those that only concern
+the framework's state. What events do not say comes from a `TurnRecord`, which is filled while the turn runs: requests to models, and
+how long models and tools took.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +26,6 @@ def plain(value: Any) -> Any:
     return to_jsonable_python(value, exclude_none=True, by_alias=False, serialize_unknown=True)
 
 
-def _intervals() -> list[Interval]:
-    return []
-
-
-def _requests() -> dict[str, Any]:
-    return {}
-
-
 @dataclass(slots=True)
 class _Call:
     """A call of a model or a tool that has begun."""
@@ -39,20 +37,16 @@ class _Call:
     """Whether something has come of it, which for a model that streams need not be all."""
 
 
-def _calls() -> dict[Any, _Call]:
-    return {}
-
-
 @dataclass(slots=True)
 class TurnRecord:
-    """What is watched while a turn runs, besides its events."""
+    """What is measured while a turn runs, besides its events."""
 
     invocation_id: str = ""
-    requests: dict[str, Any] = field(default_factory=_requests)
+    requests: dict[str, Any] = field(default_factory=dict[str, Any])
     """The first request of each agent to its model, by the agent's name."""
-    model: list[Interval] = field(default_factory=_intervals)
-    tool: list[Interval] = field(default_factory=_intervals)
-    calls: dict[Any, _Call] = field(default_factory=_calls)
+    model: list[Interval] = field(default_factory=list[Interval])
+    tool: list[Interval] = field(default_factory=list[Interval])
+    calls: dict[Any, _Call] = field(default_factory=dict[Any, _Call])
     began: float = field(default_factory=time.perf_counter)
     began_at: float = field(default_factory=time.time)
 
@@ -91,18 +85,17 @@ def turn_invocation(events: Sequence[Any], user: Content, record: TurnRecord) ->
     """Return what happened in one turn. A turn without events is an invocation without an answer, not a missing one.
 
     Args:
-        events: those of ADK, and finished ones that it does not tell of.
+        events: those of the agent, and finished ones that it does not report.
         user: the user's message.
-        record: what was watched besides.
+        record: what was measured besides.
     """
-    told = [event for event in events if (event.author or "agent").lower() != "user"]
-    final = _final_event(event for event in told if not isinstance(event, InvocationEvent))
+    final_response, kept = split_answer([event for event in events if (event.author or "agent").lower() != "user"])
     model_s = union_s(record.model)
     return Invocation(
         invocation_id=record.invocation_id or (events[0].invocation_id if events else ""),
         user_content=user,
-        final_response=_content(final) if final is not None else None,
-        intermediate_data=InvocationEvents(invocation_events=tuple(_events(told, final))),
+        final_response=final_response,
+        intermediate_data=InvocationEvents(invocation_events=kept),
         creation_timestamp=record.began_at,
         duration=round(time.perf_counter() - record.began, 3),
         model_duration=round(model_s, 3),
@@ -113,8 +106,14 @@ def turn_invocation(events: Sequence[Any], user: Content, record: TurnRecord) ->
 
 
 def model_call(author: str, response: Any) -> InvocationEvent:
-    """Return that a model was called, and what that cost, without what it said: for calls that no event tells of."""
+    """Return that a model was called, and what that cost, without what it said: for calls that no event reports."""
     return InvocationEvent(author=author, **_costs(response))
+
+
+def split_answer(events: Sequence[Any]) -> tuple[Content | None, tuple[InvocationEvent, ...]]:
+    """Return the final response, and the events that led to it, those that are finished among them as they are."""
+    final = _final_event(event for event in events if not isinstance(event, InvocationEvent))
+    return _content(final) if final is not None else None, tuple(_kept(events, final))
 
 
 def _final_event(events: Iterable[Any]) -> Any | None:
@@ -130,9 +129,9 @@ def _has_text(event: Any | None) -> bool:
     return event is not None and any(part.text for part in event.content.parts)
 
 
-def _events(told: Iterable[Any], final: Any) -> Iterator[InvocationEvent]:
+def _kept(events: Iterable[Any], final: Any) -> Iterator[InvocationEvent]:
     """Yield what the events say; of the final answer only calls and results, since its text is the invocation's `final_response`."""
-    for event in told:
+    for event in events:
         if isinstance(event, InvocationEvent):
             yield event
         elif _is_kept(event):
@@ -151,7 +150,7 @@ _SAID = ("text", *_DONE, "inline_data", "file_data", "executable_code", "code_ex
 
 
 def _is_kept(event: Any) -> bool:
-    """Whether something was said, done, found or paid for; other events tell of the framework's own state."""
+    """Whether something was said, done, found or paid for; other events concern the framework's own state."""
     return event.grounding_metadata is not None or bool(_costs(event)) or _has_any(event, _SAID)
 
 

@@ -1,4 +1,9 @@
-"""One conversation with an ADK agent: a session in services of its own, and what is watched besides its events."""
+"""One conversation with an ADK agent: a session in services of its own, and what is measured besides its events.
+
+`AdkSession.turn` runs the agent on one message and collects ADK's events. A plugin, `_CallRecorder`, notes what events do not say: the
+first request of each agent to its model, how long models and tools took, and the model calls of agents that are tools. It also asks the
+tool environment for answers. Events and notes become an `Invocation` in `adk.events`.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +44,7 @@ class AdkSession:
     """What cancelled a tool; ``None`` once something has come after it."""
 
     async def turn(self, user: Content, /) -> Turn:
-        """Say something to the agent; a turn that fails is kept with the events it had."""
+        """Send the agent a message; a turn that fails is kept with the events it had."""
         self.user, self.events, self.record, self.cut_off = user, [], TurnRecord(), None
         self.turns += 1
         error = ""
@@ -88,7 +93,7 @@ async def start_session(
     """Begin a session in services that nobody else uses.
 
     Args:
-        app: the app whose agent to speak with.
+        app: the app whose agent to run.
         given: the session that the case asks for.
         app_name: the app of a case that names none.
         private: the environment variables whose values no error may show.
@@ -110,7 +115,7 @@ async def start_session(
     )
     started = AdkSession(None, session, private, _in_threads() if limited else None)
     # First, so that it sees every call, also those that a plugin of the app answers in the model's place.
-    plugins = [_plugin(_Watcher(started, tools)), *app.plugins]
+    plugins = [_plugin(_CallRecorder(started, tools)), *app.plugins]
     started.runner = Runner(
         app=app.model_copy(update={"name": name, "plugins": plugins}),
         session_service=sessions,
@@ -129,10 +134,10 @@ def _in_threads() -> Any:
 
 
 @dataclass(slots=True)
-class _Watcher:
-    """Keeps what events do not tell: requests to models, the calls of agents that are tools, and how long models and tools took.
+class _CallRecorder:
+    """Records what events do not say: requests to models, the calls of agents that are tools, and how long models and tools took.
 
-    Where tool calls are to be answered by something else than their tools, it is what asks for that.
+    Where something else than the tools is to answer tool calls, this is what asks it.
     """
 
     session: AdkSession
@@ -176,15 +181,15 @@ def _key(callback_context: Any) -> tuple[str, str]:
     return callback_context.invocation_id, callback_context.agent_name
 
 
-def _plugin(watcher: _Watcher) -> Any:
+def _plugin(recorder: _CallRecorder) -> Any:
     from google.adk.plugins.base_plugin import BasePlugin  # noqa: PLC0415
 
     plugin: Any = BasePlugin(name="mlflow_adk_eval")
-    plugin.before_run_callback = watcher.before_run
-    plugin.before_model_callback, plugin.after_model_callback = watcher.before_model, watcher.after_model
-    plugin.on_model_error_callback = watcher.on_model_error
-    plugin.before_tool_callback, plugin.after_tool_callback = watcher.before_tool, watcher.after_tool
-    plugin.on_tool_error_callback = watcher.on_tool_error
+    plugin.before_run_callback = recorder.before_run
+    plugin.before_model_callback, plugin.after_model_callback = recorder.before_model, recorder.after_model
+    plugin.on_model_error_callback = recorder.on_model_error
+    plugin.before_tool_callback, plugin.after_tool_callback = recorder.before_tool, recorder.after_tool
+    plugin.on_tool_error_callback = recorder.on_tool_error
     return plugin
 
 

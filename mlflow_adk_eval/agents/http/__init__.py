@@ -1,4 +1,7 @@
-"""Agents behind HTTP: those that speak the A2A protocol, and those that are spoken with as chat models are."""
+"""Agents behind HTTP: `A2AAgent` for the A2A protocol, `OpenAIChatAgent` for the API of chat models.
+
+`session` has what both share, `client` sends requests, `a2a_wire` and `chat` translate between the wire and turns.
+"""
 
 from mlflow_adk_eval.agents.http.a2a import A2AAgent
 from mlflow_adk_eval.agents.http.chat import OpenAIChatAgent

@@ -1,4 +1,9 @@
-"""Agents that speak the A2A protocol, by JSON-RPC."""
+"""Agents that speak the A2A protocol, by JSON-RPC.
+
+`A2AAgent.open` reads the agent's card once, for all conversations, and picks the first interface that it understands. Each turn is one
+message to that interface; the agent keeps the conversation, by its context id. It answers with a message or with a task; a task that is
+not done is polled until it is, or cancelled when the conversation ends. `a2a_wire` translates between messages of A2A and turns.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +27,13 @@ from mlflow_adk_eval.agents.http.a2a_wire import (
     call,
     card_of,
     error_of,
+    events_of,
     headers,
     message,
-    pieces_of,
 )
-from mlflow_adk_eval.agents.http.request import (
+from mlflow_adk_eval.agents.http.client import (
+    HttpClient,
     HttpError,
-    Line,
     Request,
     checked_url,
     excerpt,
@@ -56,7 +61,7 @@ class A2AAgent(HttpAgent):
 
     _: KW_ONLY
     endpoint: str = field(default="", repr=False)
-    """Where it is spoken with; empty: where its card says."""
+    """Where messages are sent; empty: where its card says."""
     task_s: float = 600.0
     """How long it may work on one message that it does not answer at once, in seconds."""
     cards: list[tuple[Card, Interface]] = field(default_factory=list[tuple[Card, Interface]], repr=False, compare=False)
@@ -67,61 +72,60 @@ class A2AAgent(HttpAgent):
         """Begin a conversation.
 
         Raises:
-            AgentError: if the agent's card cannot be had, or it cannot be spoken with as that says.
+            AgentError: if the agent's card cannot be had, or offers no interface that is understood.
         """
         require_real_tools(tools)
-        line = self.line()
-        card, interface = await self._card(line)
-        session = A2ASession(self, line, card.name or self.name, interface)
+        client = self.client()
+        card, interface = await self._card(client)
+        session = A2ASession(self, client, card.name or self.name, interface)
         try:
             yield session
         finally:
             with anyio.move_on_after(_CANCELLING_S, shield=True):
                 await session.cancel()
 
-    async def _card(self, line: Line) -> tuple[Card, Interface]:
+    async def _card(self, client: HttpClient) -> tuple[Card, Interface]:
         async with (await self.pool.connections()).lock:
             if not self.cards:
-                url, said = await _found_card(line, self.address)
-                self.cards.append(self._read(line, url, said))
+                self.cards.append(self._read(client, *await _fetched_card(client, self.address)))
         return self.cards[0]
 
-    def _read(self, line: Line, url: str, said: Any) -> tuple[Card, Interface]:
-        card = card_of(said)
+    def _read(self, client: HttpClient, url: str, answer: Any) -> tuple[Card, Interface]:
+        card = card_of(answer)
         if card is None:
-            raise line.misfit(Request(url=url), said, "an agent card")
+            raise client.unexpected(Request(url=url), answer, "an agent card")
         interface = card.interface()
         if interface is None:
-            spoken = ", ".join(f"{one.protocol_binding} {one.protocol_version}" for one in card.interfaces)
-            raise AgentError(f"the agent card at {shown_url(url)} offers {spoken}; wanted JSONRPC of version 0.3 or 1")
+            offered = ", ".join(f"{one.protocol_binding} {one.protocol_version}" for one in card.interfaces)
+            raise AgentError(f"the agent card at {shown_url(url)} offers {offered}; wanted JSONRPC of version 0.3 or 1")
         endpoint = self.endpoint or urljoin(url, interface.url)
         checked_url(endpoint)
-        if line.headers and not self.endpoint and origin(endpoint) != origin(url):
+        if client.headers and not self.endpoint and origin(endpoint) != origin(url):
             where = shown_url(endpoint)
             raise AgentError(f"the agent card at {shown_url(url)} leads to {where}: for headers to be sent there, pass endpoint={where!r}")
         return card, interface.model_copy(update={"url": endpoint})
 
 
-async def _found_card(line: Line, address: str) -> tuple[str, Any]:
+async def _fetched_card(client: HttpClient, address: str) -> tuple[str, Any]:
     """Return where the card is and what it says."""
     split = urlsplit(address)
     path = split.path.rstrip("/")
-    places = [split._replace(path=one).geturl() for one in ([path] if path.endswith(".json") else [path + card for card in _CARDS])]
-    for number, place in enumerate(places, start=1):
+    *before, last = [split._replace(path=one).geturl() for one in ([path] if path.endswith(".json") else [path + card for card in _CARDS])]
+    for url in before:
         try:
-            return place, await line.ask(Request(url=place, method="GET"))
+            return url, await client.send(Request(url=url, method="GET"))
         except HttpError as error:
-            if error.status != HTTPStatus.NOT_FOUND or number == len(places):
+            if error.status != HTTPStatus.NOT_FOUND:
                 raise
-    raise AssertionError
+    return last, await client.send(Request(url=last, method="GET"))
 
 
 @dataclass(slots=True)
 class A2ASession:
-    """One conversation, which the agent knows by a context id of its own."""
+    """One conversation, which the agent identifies by a context id of its own."""
 
     agent: A2AAgent
-    line: Line
+    client: HttpClient
     name: str
     interface: Interface
     log: TurnLog = field(init=False)
@@ -132,14 +136,14 @@ class A2ASession:
     working: Task | None = None
     """The task that is under way."""
     seen: set[str] = field(default_factory=set[str])
-    """What the task that was last heard of has told."""
+    """What the latest task has reported so far."""
 
     def __post_init__(self) -> None:
         """Begin before the first turn."""
         self.log = TurnLog(author=self.name, user=Content())
 
     async def turn(self, user: Content, /) -> Turn:
-        """Say something, and wait until the agent is done with it."""
+        """Send a message, and wait until the agent is done with it."""
         self.log = TurnLog(author=self.name, user=user)
         self.turns += 1
         try:
@@ -153,7 +157,7 @@ class A2ASession:
         return Turn(invocation=self.log.finished())
 
     def interrupted(self) -> Invocation | None:
-        """Return what the task that is under way had told."""
+        """Return what the task that is under way had reported."""
         if self.working is not None:
             self._keep(self.working)
         return self.log.unfinished()
@@ -169,9 +173,9 @@ class A2ASession:
                 await self._call("cancel", {"id": self.working.id})
 
     async def _answer(self, user: Content) -> Message | Task:
-        said = message(user, self.interface, context_id=self.context_id, task_id=self.waiting)
-        # A message that begins a conversation may be heard twice: the other one is then nobody's.
-        answer = await self._call("send", said, harmless=self.context_id is None)
+        params = message(user, self.interface, context_id=self.context_id, task_id=self.waiting)
+        # A message that begins a conversation may arrive twice: the other conversation is then nobody's.
+        answer = await self._call("send", params, harmless=self.context_id is None)
         self.context_id = answer.context_id or self.context_id
         if self.waiting is None or not isinstance(answer, Task) or answer.id != self.waiting:
             self.seen = set()
@@ -189,30 +193,26 @@ class A2ASession:
                 self.working = task
                 await anyio.sleep(pause_s)
                 pause_s = min(pause_s * 1.5, _LONGEST_POLL_S)
-                asked = await self._call("get", {"id": task.id})
-                task = asked if isinstance(asked, Task) else task
+                answer = await self._call("get", {"id": task.id})
+                task = answer if isinstance(answer, Task) else task
         if task.state in WORKING:
             raise AgentError(f"the agent's task was still {task.state} after {self.agent.task_s:g} s")
         self.working = None
         return task
 
     def _keep(self, answer: Message | Task) -> None:
-        for piece in pieces_of(answer, self.name, self.seen):
-            self.log.add(piece)
+        for event in events_of(answer, self.name, self.seen):
+            self.log.add(event)
 
     async def _call(self, action: Action, params: Json, *, harmless: bool = True) -> Message | Task:
-        request = Request(
-            url=self.interface.url,
-            body=call(action, self.interface, params),
-            headers=headers(self.interface),
-            harmless=harmless,
-        )
-        said = await self.line.ask(request)
-        if isinstance(said, dict) and said.get("error"):
-            raise HttpError(
-                f"{shown_url(request.url)} answered with an error: {excerpt(canonical_json(said['error']), self.line.hidden(request))}"
-            )
-        answer = answer_of(said.get("result")) if isinstance(said, dict) else None
+        body = call(action, self.interface, params)
+        request = Request(url=self.interface.url, body=body, headers=headers(self.interface), harmless=harmless)
+        response = await self.client.send(request)
+        given = response if isinstance(response, dict) else {}
+        if given.get("error"):
+            reason = excerpt(canonical_json(given["error"]), self.client.hidden(request))
+            raise HttpError(f"{shown_url(request.url)} answered with an error: {reason}")
+        answer = answer_of(given.get("result"))
         if answer is None:
-            raise self.line.misfit(request, said, "a message or a task of A2A")
+            raise self.client.unexpected(request, response, "a message or a task of A2A")
         return answer

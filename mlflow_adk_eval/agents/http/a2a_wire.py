@@ -1,4 +1,10 @@
-"""The A2A protocol on the wire, in the two dialects that are spoken: that of version 1, and the older one."""
+"""The A2A protocol on the wire, in its two dialects: that of version 1, and that of version 0.3, the older one.
+
+`message` and `call` build requests in the dialect of an `Interface`; `answer_of` reads a `Message` or a `Task` of either; `events_of` turns
+what is new in one into the events of a turn. ADK's servers report each event of a turn, with its author and tokens, as an artifact if
+the extension `ADK_EVENTS` is asked for. The models read only what is used and take whatever else comes, as servers take liberties: states
+that the protocol does not know, messages without ids. docs/design.md says why this is not left to the client of a2a-sdk.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +20,7 @@ from pydantic.alias_generators import to_camel
 from mlflow_adk_eval.agents.turn_log import TurnEvent
 from mlflow_adk_eval.errors import AgentError
 from mlflow_adk_eval.evalset import Content
-from mlflow_adk_eval.evalset import Part as SaidPart
+from mlflow_adk_eval.evalset import Part as TurnPart
 from mlflow_adk_eval.evalset.models import Json
 
 Action = Literal["send", "get", "cancel"]
@@ -24,7 +30,7 @@ _METHODS: dict[str, dict[Action, str]] = {
     "1": {"send": "SendMessage", "get": "GetTask", "cancel": "CancelTask"},
 }
 ADK_EVENTS = "https://google.github.io/adk-docs/a2a/a2a-extension/"
-"""The extension by which ADK's servers tell each event of a turn, with its author and tokens. Others ignore what they do not know."""
+"""The extension by which ADK's servers report each event of a turn. Others ignore what they do not know."""
 
 
 class _Wire(BaseModel):
@@ -52,7 +58,7 @@ class Part(_Wire):
 
 
 class Message(_Wire):
-    """What somebody says."""
+    """A message of the user or the agent."""
 
     message_id: str = ""
     context_id: str | None = None
@@ -91,7 +97,7 @@ class Task(_Wire):
 
 
 class Interface(_Wire):
-    """Where and how an agent is spoken with, as its card says."""
+    """Where and how messages are sent to an agent, as its card says."""
 
     url: str
     protocol_binding: str = "JSONRPC"
@@ -125,10 +131,10 @@ class Card:
         return next(known, None)
 
 
-def card_of(said: Any) -> Card | None:
-    """Return an agent card; ``None``: it is none."""
+def card_of(given: Any) -> Card | None:
+    """Return an agent card; ``None``: `given` is none."""
     try:
-        card = _Card.model_validate(said)
+        card = _Card.model_validate(given)
     except ValidationError:
         return None
     older = [Interface(url=card.url, protocol_binding=card.preferred_transport or "JSONRPC")] if card.url else []
@@ -156,25 +162,25 @@ def headers(interface: Interface) -> dict[str, str]:
 
 
 def message(user: Content, interface: Interface, *, context_id: str | None, task_id: str | None) -> Json:
-    """Return the parameters that say something to the agent.
+    """Return the parameters that send the agent a message.
 
     Args:
-        user: what to say.
-        interface: how the agent is spoken with.
+        user: the message.
+        interface: where it goes.
         context_id: the conversation; ``None``: a new one.
         task_id: the task that waits for it, if one does.
 
     Raises:
-        AgentError: if a part of it cannot be said.
+        AgentError: if a part of it cannot be sent.
     """
     older = interface.protocol_version.startswith("0")
     parts = [_older_part(part) if older else _part(part) for part in user.parts or ()]
-    said: Json = {"messageId": uuid.uuid4().hex, "role": "user" if older else "ROLE_USER", "parts": parts}
-    said |= {name: value for name, value in (("contextId", context_id), ("taskId", task_id)) if value}
-    return {"message": {"kind": "message", **said}, "configuration": {"blocking": True}} if older else {"message": said}
+    content: Json = {"messageId": uuid.uuid4().hex, "role": "user" if older else "ROLE_USER", "parts": parts}
+    content |= {name: value for name, value in (("contextId", context_id), ("taskId", task_id)) if value}
+    return {"message": {"kind": "message", **content}, "configuration": {"blocking": True}} if older else {"message": content}
 
 
-def _part(part: SaidPart) -> Json:
+def _part(part: TurnPart) -> Json:
     if part.text is not None:
         return {"text": part.text}
     match part.inline_data, part.file_data:
@@ -186,7 +192,7 @@ def _part(part: SaidPart) -> Json:
             raise AgentError("the user's message has a part that is neither text nor a file, which A2A does not take here")
 
 
-def _older_part(part: SaidPart) -> Json:
+def _older_part(part: TurnPart) -> Json:
     newer = _part(part)
     if "text" in newer:
         return {"kind": "text", **newer}
@@ -215,62 +221,61 @@ _TYPED = ("function_call", "function_response", "code_execution_result", "execut
 """What ADK's servers wrap as data, by the name that they give it."""
 
 
-def pieces_of(told: Message | Task, author: str, seen: set[str]) -> list[TurnEvent]:
+def events_of(answer: Message | Task, author: str, seen: set[str]) -> list[TurnEvent]:
     """Return what is new in an answer, in order, the final response last.
 
     Args:
-        told: the answer.
+        answer: a message, or a task as it is now.
         author: the agent's name.
-        seen: what earlier answers of the same task told; what this one tells is added.
+        seen: what earlier answers of the same task reported; what this one reports is added.
     """
-    if isinstance(told, Message):
-        return _result(told.parts, author)
-    on_the_way = [_said(one, author) for one in _new((one for one in told.history or () if _is_agents(one)), seen)]
-    new = _new(told.artifacts or (), seen)
-    if any(_is_event(one) for one in new):
-        return [*on_the_way, *(_event(one, author) for one in new)]
-    status = told.status.message
-    final = _result([part for one in new for part in one.parts or ()], author)
-    if not final and status and told.state in _DONE:
+    if isinstance(answer, Message):
+        return _final(answer.parts, author)
+    messages = _new((one for one in answer.history or () if one.role.lower().removeprefix("role_") == "agent"), seen)
+    before = [TurnEvent(author=author, content=_content(one.parts), kind="text") for one in messages]
+    new = _new(answer.artifacts or (), seen)
+    if any(map(_is_event, new)):
+        return [*before, *(_event(one, author) for one in new)]
+    status = answer.status.message
+    final = _final([part for one in new for part in one.parts or ()], author)
+    if not final and status and answer.state in _DONE:
         _new([status], seen)
-        final = _result(status.parts, author)
+        final = _final(status.parts, author)
     if not final:
-        return [*on_the_way[:-1], *(_final(piece) for piece in on_the_way[-1:])] if told.state in _DONE else on_the_way
-    repeated = on_the_way and on_the_way[-1].content == final[0].content
-    return [*(on_the_way[:-1] if repeated else on_the_way), *final]
+        return [*before[:-1], *(replace(one, final=not _is_busy(one.content)) for one in before[-1:])] if answer.state in _DONE else before
+    repeated = before and before[-1].content == final[0].content
+    return [*(before[:-1] if repeated else before), *final]
 
 
-def error_of(told: Message | Task) -> str:
+def error_of(answer: Message | Task) -> str:
     """Return why an answer is none; empty where it is one."""
-    if isinstance(told, Message) or told.state in _DONE:
+    if isinstance(answer, Message) or answer.state in _DONE:
         return ""
-    words = told.status.message and _content(told.status.message.parts)
+    words = answer.status.message and _content(answer.status.message.parts)
     reason = f": {words.text}" if words and words.text else ""
-    match told.state:
-        case "failed" | "rejected" | "canceled":
-            return f"the agent's task was {told.state}{reason}" if told.state != "failed" else f"the agent's task failed{reason}"
+    match answer.state:
+        case "failed":
+            return f"the agent's task failed{reason}"
+        case "rejected" | "canceled":
+            return f"the agent's task was {answer.state}{reason}"
         case "auth-required":
             return f"the agent's task wants credentials{reason}"
         case state:
             return f"the agent's task is in state {state!r}{reason}"
 
 
-def _is_agents(one: Message) -> bool:
-    return one.role.lower().removeprefix("role_") == "agent"
+def _new(items: Iterable[T], seen: set[str]) -> list[T]:
+    """Return the items that were not there before.
 
-
-def _new(told: Iterable[T], seen: set[str]) -> list[T]:
-    """Return what was not told before.
-
-    An id alone does not tell, as some agents use one for an artifact that they change; without ids, equal things are several.
+    An id alone does not tell, as some agents use one for an artifact that they change; without ids, equal items are several.
     """
     before = frozenset(seen)
     new: list[T] = []
-    for one in told:
-        key = one.model_dump_json(include={"message_id", "artifact_id", "parts"})
-        has_id = bool(one.message_id if isinstance(one, Message) else one.artifact_id)
+    for item in items:
+        key = item.model_dump_json(include={"message_id", "artifact_id", "parts"})
+        has_id = bool(item.message_id if isinstance(item, Message) else item.artifact_id)
         if key not in (seen if has_id else before):
-            new.append(one)
+            new.append(item)
         seen.add(key)
     return new
 
@@ -280,7 +285,7 @@ def _is_event(artifact: Artifact) -> bool:
 
 
 def _event(artifact: Artifact, author: str) -> TurnEvent:
-    """Return an event as ADK tells it."""
+    """Return an event as ADK reports it."""
     about = artifact.metadata or {}
     content = _content(artifact.parts)
     usage = about.get("adk_usage_metadata")
@@ -292,15 +297,8 @@ def _event(artifact: Artifact, author: str) -> TurnEvent:
     )
 
 
-def _said(one: Message, author: str) -> TurnEvent:
-    return TurnEvent(author=author, content=_content(one.parts), kind="text")
-
-
-def _final(piece: TurnEvent) -> TurnEvent:
-    return replace(piece, final=not _is_busy(piece.content))
-
-
-def _result(parts: Iterable[Part] | None, author: str) -> list[TurnEvent]:
+def _final(parts: Iterable[Part] | None, author: str) -> list[TurnEvent]:
+    """Return the answer; nothing where there are no parts."""
     content = _content(parts)
     return [TurnEvent(author=author, content=content, kind="text", final=True)] if content else []
 
@@ -310,32 +308,32 @@ def _is_busy(content: Content | None) -> bool:
 
 
 def _content(parts: Iterable[Part] | None) -> Content | None:
-    found = tuple(part for one in parts or () if (part := _said_part(one)))
+    found = tuple(part for one in parts or () if (part := _turn_part(one)))
     answers = bool(found) and all(part.function_response for part in found)
     return Content(role="user" if answers else "model", parts=found) if found else None
 
 
-def _said_part(one: Part) -> SaidPart | None:
+def _turn_part(one: Part) -> TurnPart | None:
     """Return a part; data of other kinds than ADK's own is its JSON."""
     about = one.metadata or {}
     if one.text is not None:
-        return SaidPart(text=one.text, thought=True if about.get("adk_thought") else None)
+        return TurnPart(text=one.text, thought=True if about.get("adk_thought") else None)
     if one.data is not None:
-        return _typed(about.get("adk_type"), one.data) or SaidPart(text=json.dumps(one.data, ensure_ascii=False))
+        return _typed(about.get("adk_type"), one.data) or TurnPart(text=json.dumps(one.data, ensure_ascii=False))
     raw = one.raw or (one.file and one.file.bytes)
     uri = one.url or (one.file and one.file.uri)
     mime = {"mime_type": kind} if (kind := one.media_type or (one.file and one.file.mime_type)) else {}
     if raw:
-        return SaidPart(inline_data={"data": raw, **mime})
-    return SaidPart(file_data={"file_uri": uri, **mime}) if uri else None
+        return TurnPart(inline_data={"data": raw, **mime})
+    return TurnPart(file_data={"file_uri": uri, **mime}) if uri else None
 
 
-def _typed(kind: Any, data: Any) -> SaidPart | None:
+def _typed(kind: Any, data: Any) -> TurnPart | None:
     """Return a tool call, its answer and the like, if that is what ADK says it is."""
     if kind not in _TYPED:
         return None
     wrapped: Json = {kind: data}
     try:
-        return SaidPart.model_validate(wrapped)
+        return TurnPart.model_validate(wrapped)
     except ValidationError:
         return None

@@ -1,4 +1,8 @@
-"""Agents that are spoken with as chat models are, by OpenAI's ``chat/completions``."""
+"""Agents with the API of a chat model, OpenAI's ``chat/completions``.
+
+The agent keeps nothing: each request holds the whole conversation so far. The answer of a request is one turn, with its tool calls and
+its tokens in Gemini's words.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,9 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
-from mlflow_adk_eval.agents.http.request import Line, Request
+from mlflow_adk_eval.agents.conversation import chat_messages
+from mlflow_adk_eval.agents.http.client import HttpClient, Request
 from mlflow_adk_eval.agents.http.session import HttpAgent, require_real_tools
-from mlflow_adk_eval.agents.messages import chat_messages
 from mlflow_adk_eval.agents.protocol import Tools, Turn
 from mlflow_adk_eval.agents.turn_log import TurnEvent, TurnLog
 from mlflow_adk_eval.errors import AgentError
@@ -52,43 +56,26 @@ class _Completion(BaseModel):
     usage: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
-    """An answer."""
-
-    text: str
-    calls: tuple[FunctionCall, ...]
-    usage: Json | None
-    """As Gemini words it."""
-    model: str | None
-    error: str
-    """Why it is none after all; empty where it is one."""
-
-    def piece(self, author: str) -> TurnEvent:
-        """Return it as a piece of a turn."""
-        parts = [Part(text=self.text)] if self.text else []
-        parts += [Part(function_call=call) for call in self.calls]
-        content = Content(role="model", parts=tuple(parts)) if parts else None
-        return TurnEvent(author=author, content=content, final=True, usage_metadata=self.usage, model_version=self.model)
-
-
-def completion_of(said: Any) -> Completion | None:
-    """Return what an agent answered; ``None``: it is no chat completion."""
+def answer_of(completion: Any, author: str) -> tuple[TurnEvent, str] | None:
+    """Return what an agent answered, and why that is no answer after all, if so; ``None``: it is no chat completion."""
     try:
-        parsed = _Completion.model_validate(said)
+        parsed = _Completion.model_validate(completion)
         choice = parsed.choices[0]
     except (ValidationError, IndexError):
         return None
     message = choice.message
-    texts = [part.text for part in message.content or () if part.text] if not isinstance(message.content, str) else [message.content]
-    text = "".join(texts) or message.refusal or ""
-    return Completion(
-        text=text,
-        calls=tuple(_call(call.id, call.function) for call in message.tool_calls or () if call.function),
-        usage=_usage(parsed.usage or {}),
-        model=parsed.model,
-        error=_error(choice.finish_reason, text),
+    content = message.content if isinstance(message.content, str) else "".join(part.text for part in message.content or () if part.text)
+    text = content or message.refusal or ""
+    parts = [Part(text=text)] if text else []
+    parts += [Part(function_call=_call(call.id, call.function)) for call in message.tool_calls or () if call.function]
+    event = TurnEvent(
+        author=author,
+        content=Content(role="model", parts=tuple(parts)) if parts else None,
+        final=True,
+        usage_metadata=_usage(parsed.usage or {}),
+        model_version=parsed.model,
     )
+    return event, _error(choice.finish_reason, text)
 
 
 def _call(call_id: str | None, function: _Function) -> FunctionCall:
@@ -161,7 +148,7 @@ class OpenAIChatAgent(HttpAgent):
     async def open(self, case: EvalCase, run_index: int, tools: Tools | None, /) -> AsyncGenerator[ChatSession]:  # noqa: ARG002 - each conversation is new to the agent
         """Begin a conversation."""
         require_real_tools(tools)
-        yield ChatSession(self, self.line())
+        yield ChatSession(self, self.client())
 
 
 @dataclass(slots=True)
@@ -169,20 +156,20 @@ class ChatSession:
     """One conversation; the agent keeps nothing of it."""
 
     agent: OpenAIChatAgent
-    line: Line
+    client: HttpClient
     history: list[Invocation] = field(default_factory=list[Invocation])
 
     async def turn(self, user: Content, /) -> Turn:
-        """Send the conversation with what the user says now."""
+        """Send the conversation, the user's message last."""
         log = TurnLog(author=self.agent.name, user=user)
         number = len(self.history) + 1
         try:
-            completion = await self._completion(user)
-        except AgentError as error:
-            return Turn(invocation=None, error=f"turn {number}: {error}")
-        log.add(completion.piece(self.agent.name))
-        if completion.error:
-            return Turn(invocation=log.unfinished(), error=f"turn {number}: {completion.error}")
+            event, error = await self._answer(user)
+        except AgentError as failure:
+            return Turn(invocation=None, error=f"turn {number}: {failure}")
+        log.add(event)
+        if error:
+            return Turn(invocation=log.unfinished(), error=f"turn {number}: {error}")
         invocation = log.finished()
         self.history.append(invocation)
         return Turn(invocation=invocation)
@@ -195,20 +182,17 @@ class ChatSession:
         """Return nothing: it is the agent's own."""
         return None
 
-    async def _completion(self, user: Content) -> Completion:
-        request = self._request(user)
-        said = await self.line.ask(request)
-        found = completion_of(said)
-        if found is None:
-            raise self.line.misfit(request, said, "a chat completion")
-        return found
-
-    def _request(self, user: Content) -> Request:
+    async def _answer(self, user: Content) -> tuple[TurnEvent, str]:
         refuse_all_but_text(user)
         agent = self.agent
         system = [{"role": "system", "content": agent.system}] if agent.system else []
         body = {**({"model": agent.model} if agent.model else {}), **agent.body, "messages": [*system, *chat_messages(self.history, user)]}
-        return Request(url=agent.endpoint, body=body)
+        request = Request(url=agent.endpoint, body=body)
+        completion = await self.client.send(request)
+        found = answer_of(completion, agent.name)
+        if found is None:
+            raise self.client.unexpected(request, completion, "a chat completion")
+        return found
 
 
 def refuse_all_but_text(user: Content) -> None:

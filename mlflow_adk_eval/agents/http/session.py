@@ -9,8 +9,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from mlflow_adk_eval.agents.conversation import converse
-from mlflow_adk_eval.agents.http.request import (
-    Line,
+from mlflow_adk_eval.agents.http.client import (
+    HttpClient,
     Pool,
     authorization,
     checked_headers,
@@ -47,7 +47,7 @@ class HttpAgent(ABC):
     pool: Pool = field(default_factory=Pool, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse what could not be asked.
+        """Refuse what could not be sent.
 
         Raises:
             UsageError: naming the field, without secrets.
@@ -65,13 +65,13 @@ class HttpAgent(ABC):
         """Its address without a user name and a password."""
         return without_user(checked_url(self.url))
 
-    def line(self) -> Line:
-        """Return the line to the agent."""
+    def client(self) -> HttpClient:
+        """Return what sends requests to the agent."""
         headers = authorization(checked_url(self.url)) | dict(self.headers)
-        return Line(pool=self.pool, headers=headers, timeout_s=self.timeout_s, attempts=int(self.attempts))
+        return HttpClient(pool=self.pool, headers=headers, timeout_s=self.timeout_s, attempts=int(self.attempts))
 
-    async def play(self, case: EvalCase, run_index: int) -> Conversation:
-        """Have the written conversation of `case`. Whatever goes wrong ends it and is returned."""
+    async def converse(self, case: EvalCase, run_index: int) -> Conversation:
+        """Have the conversation of `case`. Whatever goes wrong ends it and is returned."""
         return await converse(self, case, run_index)
 
     @abstractmethod

@@ -1,4 +1,8 @@
-"""MLflow's traces as what an agent did: ADK's spans, spans that people write, and those of this package."""
+"""MLflow's traces as what an agent did: ADK's spans, spans that people write, and those of this package.
+
+`conversations` groups traces, reads their turns and matches them with cases; `spans` has the tree of a trace; `adk` (with `messages`) and
+`manual` read a turn from spans; `cases` makes eval cases of what was read.
+"""
 
 from mlflow_adk_eval.agents.traces.conversations import (
     TracedConversation,

@@ -1,13 +1,21 @@
-"""Turns from the spans that ADK exports: of today's schema and of the one before, for which ADK still has a switch."""
+"""Turns from the spans that ADK exports: of today's schema and of the one before, for which ADK still has a switch.
+
+A turn is the outermost span of an agent or a workflow. Below it, `_steps` finds the calls of models and tools, each with the agent that
+made it; `traces.messages` reads what a model was asked and answered; `_events` puts both into the order in which ADK's events came,
+each answer of a model followed by what its tools returned. Spans hold that only if the agent's environment lets ADK capture content;
+where it does not, the error names the variable.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
+from mlflow_adk_eval.agents.adk.events import split_answer
 from mlflow_adk_eval.agents.traces.messages import ModelCall, model_call
-from mlflow_adk_eval.agents.traces.spans import Span, Trace, Turn, decoded, error_of, finished, spent, unreadable
+from mlflow_adk_eval.agents.traces.spans import Span, Trace, Turn, decoded, error_of, object_of, spent, unreadable
+from mlflow_adk_eval.agents.turn_log import TurnEvent
 from mlflow_adk_eval.errors import InputError
 from mlflow_adk_eval.evalset import (
     AgentDetails,
@@ -16,7 +24,6 @@ from mlflow_adk_eval.evalset import (
     FunctionCall,
     FunctionResponse,
     Invocation,
-    InvocationEvent,
     InvocationEvents,
     Part,
 )
@@ -78,28 +85,42 @@ def adk_turn(trace: Trace, span: Span) -> Turn:
     Raises:
         InputError: if its content was not captured.
     """
-    steps = list(_steps(span, _agent_of(span)))
-    models = sorted((step for step in steps if isinstance(step, _Model)), key=lambda step: step.span.start_ns)
-    tools = sorted((step for step in steps if isinstance(step, _Tool)), key=lambda step: step.span.start_ns)
-    known = [(model, call) for model in models if (call := model_call(model.span, model.inner))]
+    steps = sorted(_steps(span, _agent_of(span)), key=lambda step: step.span.start_ns)
+    models, tools = _of_type(_Model, steps), _of_type(_Tool, steps)
+    known = _calls(models)
     unknown = len(known) < sum(not model.span.failed for model in models) or _ends_unseen(span)
     user = next((call.user for _, call in known if call.user), _NOBODY if span.failed else None)
     if unknown or user is None:
-        raise _not_captured(trace, span, tools, asked=bool(models), told=len(known) == len(models))
-    inside = [step for tool in tools for step in _steps_inside(tool) if isinstance(step, _Model)]
-    within = [(model, call) for model in inside if (call := model_call(model.span, model.inner))]
-    paid = ((model.ended_ns, _paid(model, call)) for model, call in within)
-    final, events = finished([event for _, event in sorted((*_events(known, tools), *paid), key=lambda timed: timed[0])])
-    everyone = [*known, *within]
-    invocation = Invocation(
-        invocation_id=next((found for model in models if (found := _invocation_id(model))), trace.id),
-        user_content=user,
-        final_response=final,
-        intermediate_data=InvocationEvents(invocation_events=events),
-        app_details=_app_details(everyone),
-        **spent(span, (model.timed for model in (*models, *inside)), (tool.span for tool in tools)),
+        raise _not_captured(trace, span, tools, asked=bool(models), complete=len(known) == len(models))
+    inside = _of_type(_Model, (step for tool in tools for step in _steps_inside(tool)))
+    within = _calls(inside)
+    costs = ((model.ended_ns, _event(model, call)) for model, call in within)
+    timed = sorted((*_events(known, tools), *costs), key=lambda pair: pair[0])
+    final, events = split_answer([event for _, event in timed])
+    return Turn(
+        invocation=Invocation(
+            invocation_id=next((found for model in models if (found := _invocation_id(model))), trace.id),
+            user_content=user,
+            final_response=final,
+            intermediate_data=InvocationEvents(invocation_events=events),
+            app_details=_app_details([*known, *within]),
+            **spent(span, (model.timed for model in (*models, *inside)), (tool.span for tool in tools)),
+        ),
+        error=error_of(span),
+        agent=_agent_of(span),
     )
-    return Turn(invocation=invocation, error=error_of(span), agent=_agent_of(span))
+
+
+S = TypeVar("S")
+
+
+def _of_type(kind: type[S], steps: Iterable[Any]) -> list[S]:
+    return [step for step in steps if isinstance(step, kind)]
+
+
+def _calls(models: Iterable[_Model]) -> list[tuple[_Model, ModelCall]]:
+    """Return the models whose spans say what they were asked, with that."""
+    return [(model, call) for model in models if (call := model_call(model.span, model.inner))]
 
 
 def _operation(span: Span) -> str:
@@ -182,10 +203,10 @@ def _ends_unseen(turn: Span) -> bool:
     return _is_agent(last) and not turn.failed
 
 
-def _not_captured(trace: Trace, turn: Span, tools: Sequence[_Tool], *, asked: bool, told: bool) -> InputError:
+def _not_captured(trace: Trace, turn: Span, tools: Sequence[_Tool], *, asked: bool, complete: bool) -> InputError:
     names = ", ".join(tool.span.text(_TOOL) or tool.span.name for tool in tools)
     called = f", and tools ({names}) of which nobody knows the arguments" if tools else ""
-    if asked and not told:
+    if asked and not complete:
         found, wanted, hint = "calls of a model without their messages", "what was asked and answered", _SWITCH
     else:
         found = "a model that was told nothing from the user" if asked else "no call of a model"
@@ -198,7 +219,7 @@ def _invocation_id(model: _Model) -> str:
     return next((found for span in (model.span, *model.inner) if (found := span.text("gcp.vertex.agent.invocation_id"))), "")
 
 
-Timed = tuple[int, InvocationEvent]
+Timed = tuple[int, TurnEvent]
 
 
 def _events(models: Sequence[tuple[_Model, ModelCall]], tools: Sequence[_Tool]) -> Iterator[Timed]:
@@ -207,7 +228,7 @@ def _events(models: Sequence[tuple[_Model, ModelCall]], tools: Sequence[_Tool]) 
     for model, call in models:
         made = [part.function_call for part in (call.answer.parts if call.answer else None) or () if part.function_call]
         took = [_taken(one, model, waiting) for one in made]
-        yield model.ended_ns, _said(model, call, took)
+        yield model.ended_ns, _event(model, call, _answer(call, took))
         answered = [(tool, answer) for tool in took if tool and (answer := _response(tool.span))]
         if answered:
             yield max(tool.span.end_ns for tool, _ in answered), _returned(model.author, [answer for _, answer in answered])
@@ -227,25 +248,26 @@ def _taken(call: FunctionCall, model: _Model, waiting: list[_Tool]) -> _Tool | N
     return found
 
 
-def _said(model: _Model, call: ModelCall, took: Sequence[_Tool | None]) -> InvocationEvent:
-    """Return a model's answer as an event; its calls get the ids that ADK gave them."""
+def _answer(call: ModelCall, took: Sequence[_Tool | None]) -> Content | None:
+    """Return what a model answered; its calls get the ids that ADK gave them."""
+    if call.answer is None:
+        return None
     tools = iter(took)
-    parts = tuple(
-        _identified(part, next(tools)) if part.function_call else part for part in (call.answer.parts if call.answer else None) or ()
-    )
-    content = call.answer.model_copy(update={"parts": parts}) if call.answer else None
-    return InvocationEvent(
+    parts = tuple(_identified(part, next(tools)) if part.function_call else part for part in call.answer.parts or ())
+    return call.answer.model_copy(update={"parts": parts})
+
+
+def _event(model: _Model, call: ModelCall, content: Content | None = None) -> TurnEvent:
+    """Return an answer of a model; without `content` only what it cost, as of a call that an agent made as a tool."""
+    busy = any(part.function_call or part.function_response for part in (content and content.parts) or ())
+    return TurnEvent(
         author=model.author,
         content=content,
-        grounding_metadata=call.grounding,
+        final=not busy,
+        grounding_metadata=call.grounding if content else None,
         usage_metadata=call.usage,
         model_version=call.version,
     )
-
-
-def _paid(model: _Model, call: ModelCall) -> InvocationEvent:
-    """Return what a call cost that an agent made as a tool; what was said in it is the tool's affair."""
-    return InvocationEvent(author=model.author, usage_metadata=call.usage, model_version=call.version)
 
 
 def _identified(part: Part, tool: _Tool | None) -> Part:
@@ -255,16 +277,15 @@ def _identified(part: Part, tool: _Tool | None) -> Part:
     return part.model_copy(update={"function_call": part.function_call.model_copy(update={"id": identity})})
 
 
-def _returned(author: str, responses: Iterable[FunctionResponse]) -> InvocationEvent:
-    content = Content(role="user", parts=tuple(Part(function_response=response) for response in responses))
-    return InvocationEvent(author=author, content=content)
+def _returned(author: str, responses: Iterable[FunctionResponse]) -> TurnEvent:
+    return TurnEvent(author=author, content=Content(role="user", parts=tuple(Part(function_response=response) for response in responses)))
 
 
 def _unasked(tool: _Tool) -> Iterator[Timed]:
     """Yield a call that no answer of a model holds, as when a planner makes it."""
-    span, identity = tool.span, tool.span.text(_CALL_ID)
-    call = FunctionCall(id=identity or None, name=span.text(_TOOL), args=_args(span))
-    yield span.start_ns, InvocationEvent(author=tool.author, content=Content(role="model", parts=(Part(function_call=call),)))
+    span = tool.span
+    call = FunctionCall(id=span.text(_CALL_ID) or None, name=span.text(_TOOL), args=_args(span))
+    yield span.start_ns, TurnEvent(author=tool.author, content=Content(role="model", parts=(Part(function_call=call),)))
     answer = _response(span)
     if answer:
         yield span.end_ns, _returned(tool.author, [answer])
@@ -281,10 +302,7 @@ def _response(span: Span) -> FunctionResponse | None:
     identity = span.text(_CALL_ID)
     if given is None or identity == _NO_ID:
         return None
-    plain = decoded(given)
-    return FunctionResponse(
-        id=identity or None, name=span.text(_TOOL), response=dict(plain) if isinstance(plain, Mapping) else {"result": plain}
-    )
+    return FunctionResponse(id=identity or None, name=span.text(_TOOL), response=object_of(decoded(given)))
 
 
 def _app_details(calls: Iterable[tuple[_Model, ModelCall]]) -> AppDetails | None:

@@ -1,8 +1,13 @@
-"""Conversations in traces as eval cases, in which what the agent did is the reference, with every text redacted."""
+"""Conversations in traces as eval cases, in which what the agent did is the reference, with every text redacted.
+
+A captured case keeps what the user said, what the agent answered, and its tool calls; costs, instructions and metadata are left out. Every
+text passes through a `_Redactor`, which masks the secrets of the environment and then calls the caller's function, if there is one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from mlflow_adk_eval.agents.traces.conversations import TracedConversation, agent_name, all_of
@@ -36,37 +41,17 @@ def cases_of(conversations: Iterable[TracedConversation], redact: Redact | None 
         InputError: with every trace that does not say what was said.
         UsageError: if `redact` raises, or returns no text.
     """
-    scrub = _scrub(redact)
+    redactor = _Redactor(redact)
     cases: list[EvalCase] = []
     problems: list[InputError] = []
     for conversation in conversations:
         try:
-            cases.append(_case(conversation, _eval_id(conversation, cases), scrub, media=redact is None))
+            cases.append(_case(conversation, _eval_id(conversation, cases), redactor))
         except InputError as error:
             problems.append(error)
     if problems:
         raise all_of(problems, "traces")
     return tuple(cases)
-
-
-def _scrub(redact: Redact | None) -> Redact:
-    secrets = secrets_of()
-
-    def scrub(text: str) -> str:
-        clean = redacted(without_credentials(text), secrets)
-        return clean if redact is None else _checked(redact, clean)
-
-    return scrub
-
-
-def _checked(redact: Redact, text: str) -> str:
-    try:
-        found: Any = redact(text)
-    except Exception as error:  # the function is the user's own code: anything can go wrong
-        raise UsageError(f"redact raised {type(error).__name__}; nothing was captured") from error
-    if not isinstance(found, str):
-        raise UsageError(f"redact returned {shown(found)}; wanted a text")
-    return found
 
 
 def _eval_id(conversation: TracedConversation, before: Sequence[EvalCase]) -> str:
@@ -76,71 +61,97 @@ def _eval_id(conversation: TracedConversation, before: Sequence[EvalCase]) -> st
     return next(name for number in range(1, len(taken) + 2) if (name := wanted if number == 1 else f"{wanted}_{number}") not in taken)
 
 
-def _case(conversation: TracedConversation, eval_id: str, scrub: Redact, *, media: bool) -> EvalCase:
+def _case(conversation: TracedConversation, eval_id: str, redactor: _Redactor) -> EvalCase:
     turns = conversation.turns()
-    played = conversation.played_from(turns)
+    session_state = conversation.conversation(turns).session_state
     if not turns:
         raise UsageError(f"{conversation.label} has no turn")
     app, user = agent_name(turns), conversation.traces[0].user
-    session = SessionInput(app_name=app, user_id=scrub(user) if user else _USER_ID) if app or user else None
-    state = _scrubbed(dict(played.session_state), scrub) if played.session_state else None
+    session = SessionInput(app_name=app, user_id=redactor.text(user) if user else _USER_ID) if app or user else None
     return EvalCase(
         eval_id=eval_id,
-        conversation=tuple(_reference(turn.invocation, scrub, media=media) for turn in turns),
+        conversation=tuple(redactor.reference(turn.invocation) for turn in turns),
         session_input=session,
         creation_timestamp=conversation.traces[0].time_ms / 1000,
-        final_session_state=state,
+        final_session_state=redactor.json(dict(session_state)) if session_state else None,
     )
 
 
-def _reference(turn: Invocation, scrub: Redact, *, media: bool) -> Invocation:
-    """Return what the agent did as a reference: without what it cost and without its instructions."""
-    final = _content(turn.final_response, scrub, media=media) if turn.final_response else None
-    return Invocation(
-        invocation_id=turn.invocation_id,
-        user_content=_content(turn.user_content, scrub, media=media),
-        final_response=final,
-        intermediate_data=_intermediate(turn, scrub, media=media),
-        creation_timestamp=turn.creation_timestamp,
-    )
+@dataclass(frozen=True, slots=True)
+class _Redactor:
+    """Makes a reference of what an agent did, and redacts every text in it."""
 
+    redact: Redact | None
+    """The caller's function. With one, media are left out, since it could not look into them."""
+    secrets: Mapping[str, str] = field(default_factory=secrets_of)
 
-def _intermediate(turn: Invocation, scrub: Redact, *, media: bool) -> InvocationEvents | IntermediateData:
-    match turn.intermediate_data:
-        case InvocationEvents(invocation_events=events):
-            said = ((event, event.content) for event in events)
-            return InvocationEvents(
-                invocation_events=tuple(
-                    InvocationEvent(author=event.author, content=_content(content, scrub, media=media))
-                    for event, content in said
-                    if content
+    def text(self, text: str) -> str:
+        clean = redacted(without_credentials(text), self.secrets)
+        if self.redact is None:
+            return clean
+        try:
+            found: Any = self.redact(clean)
+        except Exception as error:  # the function is the user's own code: anything can go wrong
+            raise UsageError(f"redact raised {type(error).__name__}; nothing was captured") from error
+        if not isinstance(found, str):
+            raise UsageError(f"redact returned {shown(found)}; wanted a text")
+        return found
+
+    def json(self, value: Any) -> Any:
+        """Return JSON with every text in it redacted; its keys stay."""
+        match value:
+            case str():
+                return self.text(value)
+            case Mapping():
+                return {key: self.json(item) for key, item in value.items()}
+            case list() | tuple():
+                return [self.json(item) for item in value]
+            case _:
+                return value
+
+    def reference(self, turn: Invocation) -> Invocation:
+        """Return what the agent did as a reference: without what it cost and without its instructions."""
+        return Invocation(
+            invocation_id=turn.invocation_id,
+            user_content=self.content(turn.user_content),
+            final_response=self.content(turn.final_response) if turn.final_response else None,
+            intermediate_data=self.intermediate(turn),
+            creation_timestamp=turn.creation_timestamp,
+        )
+
+    def intermediate(self, turn: Invocation) -> InvocationEvents | IntermediateData:
+        match turn.intermediate_data:
+            case InvocationEvents(invocation_events=events):
+                kept = (InvocationEvent(author=event.author, content=self.content(event.content)) for event in events if event.content)
+                return InvocationEvents(invocation_events=tuple(kept))
+            case IntermediateData(tool_uses=calls, tool_responses=responses, intermediate_responses=texts):
+                return IntermediateData(
+                    tool_uses=tuple(map(self.call, calls)),
+                    tool_responses=tuple(map(self.response, responses)),
+                    intermediate_responses=tuple((author, tuple(map(self.part, parts))) for author, parts in texts),
                 )
-            )
-        case IntermediateData(tool_uses=calls, tool_responses=responses, intermediate_responses=said):
-            return IntermediateData(
-                tool_uses=tuple(_call(call, scrub) for call in calls),
-                tool_responses=tuple(_response(response, scrub) for response in responses),
-                intermediate_responses=tuple((author, tuple(_parts(parts, scrub, media=media))) for author, parts in said),
-            )
-        case None:
-            return IntermediateData()
+            case None:
+                return IntermediateData()
 
+    def content(self, content: Content) -> Content:
+        return Content(role=content.role, parts=tuple(map(self.part, content.parts or ())))
 
-def _content(content: Content, scrub: Redact, *, media: bool) -> Content:
-    return Content(role=content.role, parts=tuple(_parts(content.parts or (), scrub, media=media)))
-
-
-def _parts(parts: Iterable[Part], scrub: Redact, *, media: bool) -> Iterable[Part]:
-    for part in parts:
+    def part(self, part: Part) -> Part:
         match part:
             case Part(function_call=FunctionCall() as call):
-                yield Part(function_call=_call(call, scrub))
+                return Part(function_call=self.call(call))
             case Part(function_response=FunctionResponse() as response):
-                yield Part(function_response=_response(response, scrub))
+                return Part(function_response=self.response(response))
             case Part(text=str(text)):
-                yield Part(text=scrub(text), thought=part.thought)
+                return Part(text=self.text(text), thought=part.thought)
             case _:
-                yield part if media else Part(text=f"[{_kind(part)}]")
+                return part if self.redact is None else Part(text=f"[{_kind(part)}]")
+
+    def call(self, call: FunctionCall) -> FunctionCall:
+        return FunctionCall(**_identity(call), args=self.json(call.args or {}))
+
+    def response(self, response: FunctionResponse) -> FunctionResponse:
+        return FunctionResponse(**_identity(response), response=self.json(response.response or {}))
 
 
 def _kind(part: Part) -> str:
@@ -150,26 +161,5 @@ def _kind(part: Part) -> str:
     return str(named or next((name for name in part.model_fields_set if getattr(part, name) is not None), "nothing"))
 
 
-def _call(call: FunctionCall, scrub: Redact) -> FunctionCall:
-    return FunctionCall(**_identity(call), args=_scrubbed(call.args or {}, scrub))
-
-
-def _response(response: FunctionResponse, scrub: Redact) -> FunctionResponse:
-    return FunctionResponse(**_identity(response), response=_scrubbed(response.response or {}, scrub))
-
-
 def _identity(part: FunctionCall | FunctionResponse) -> dict[str, Any]:
     return {name: value for name, value in (("id", part.id), ("name", part.name)) if value is not None}
-
-
-def _scrubbed(value: Any, scrub: Redact) -> Any:
-    """Return JSON with every text in it redacted; its keys stay."""
-    match value:
-        case str():
-            return scrub(value)
-        case Mapping():
-            return {key: _scrubbed(item, scrub) for key, item in value.items()}
-        case list() | tuple():
-            return [_scrubbed(item, scrub) for item in value]
-        case _:
-            return value

@@ -1,4 +1,11 @@
-"""From traces to conversations: which traces belong together, in which order, and what happened in them."""
+"""From traces to conversations: which traces belong together, in which order, what happened in them, and which case each is of.
+
+    MLflow's traces ── traces_of ──> Trace ── conversations_of ──> TracedConversation ── turns ──> Turn ── recording_of_traces ──> Recording
+
+Traces of one conversation share a case and run (tags that this package writes), else a session, else each is a conversation of its own.
+A conversation is of the case that its tags name, else of the case whose id or session input names its session, else of the case whose
+user says the same; one that could be of several cases is an error of each of them.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mlflow_adk_eval.agents.protocol import Conversation
-from mlflow_adk_eval.agents.recordings.recording import Recording
+from mlflow_adk_eval.agents.recordings import Recording
 from mlflow_adk_eval.agents.traces.adk import adk_turn, adk_turns, calls_tools
-from mlflow_adk_eval.agents.traces.manual import record_error, records, written_turns
+from mlflow_adk_eval.agents.traces.manual import manual_turns, record_error, records
 from mlflow_adk_eval.agents.traces.spans import Trace, Turn, traces_of, unreadable
 from mlflow_adk_eval.errors import InputError, Problem, UsageError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation
@@ -62,22 +69,22 @@ class TracedConversation:
             raise all_of(problems, self.label)
         return tuple(turns)
 
-    def played(self) -> Conversation:
+    def conversation(self, turns: Sequence[Turn] | None = None) -> Conversation:
         """Return what the agent did, up to the turn in which it failed.
+
+        Args:
+            turns: what `turns` returns, if it is known.
 
         Raises:
             InputError: if a trace does not say what was said.
         """
-        return self.played_from(self.turns())
-
-    def played_from(self, turns: Sequence[Turn]) -> Conversation:
-        """Return what the agent did in `turns`, up to the one in which it failed."""
-        failed = next((index for index, turn in enumerate(turns) if turn.error), None)
-        actual = tuple(turn.invocation for turn in (turns if failed is None else turns[: failed + 1]))
+        known = self.turns() if turns is None else turns
+        failed = next((index for index, turn in enumerate(known) if turn.error), None)
+        actual = tuple(turn.invocation for turn in (known if failed is None else known[: failed + 1]))
         if failed is None:
             error = next((error for trace in self.traces for span in records(trace) if (error := record_error(span))), "")
             return Conversation(actual=actual, session_state=_final_state(self.traces[-1]), error=error)
-        error = turns[failed].error
+        error = known[failed].error
         return Conversation(actual=actual, error=error if error.startswith("turn ") else f"turn {failed + 1}: {error}", unfinished=True)
 
     def _require_all(self) -> None:
@@ -118,7 +125,7 @@ def conversations_of(traces: Any) -> tuple[TracedConversation, ...]:
 
 
 def invocations_of(traces: Any) -> tuple[Invocation, ...]:
-    """Return the turns that traces of one conversation tell of, in order of time.
+    """Return the turns that traces of one conversation hold, in order of time.
 
     Args:
         traces: one trace of MLflow or several of one session, as objects, as dicts or as the frame of ``mlflow.search_traces``.
@@ -130,7 +137,7 @@ def invocations_of(traces: Any) -> tuple[Invocation, ...]:
     conversation = _one(traces)
     turns = conversation.turns()
     if not turns:
-        error = conversation.played_from(turns).error or "no turn"
+        error = conversation.conversation(turns).error or "no turn"
         raise unreadable(conversation.traces[0].id, "outputs", error, "a conversation of at least one turn")
     return tuple(turn.invocation for turn in turns)
 
@@ -142,7 +149,7 @@ def conversation_of(traces: Any) -> Conversation:
         InputError: if a trace does not say what was said.
         UsageError: if these are no traces, or traces of several sessions.
     """
-    return _one(traces).played()
+    return _one(traces).conversation()
 
 
 def _one(traces: Any) -> TracedConversation:
@@ -181,13 +188,13 @@ def _turns(trace: Trace) -> list[Turn]:
         raise unreadable(trace.id, "$.data.spans", "no span", "the spans, which are missing where a search leaves them out")
     spans = [span for root in trace.roots for span in adk_turns(root)]
     if not spans or records(trace):
-        return list(written_turns(trace))
+        return list(manual_turns(trace))
     try:
         return [adk_turn(trace, span) for span in spans]
     except InputError:
         # What a callback or code of an agent said, no span of ADK has; but one around it may.
         if len(spans) == 1 and spans[0] not in trace.roots and not calls_tools(spans[0]):
-            return list(written_turns(trace))
+            return list(manual_turns(trace))
         raise
 
 
@@ -209,8 +216,8 @@ _NAME = "traces"
 class _Read:
     """A conversation and what it says, or why it says nothing."""
 
-    conversation: TracedConversation
-    played: Conversation
+    traced: TracedConversation
+    conversation: Conversation
     problem: InputError | None = None
     agent: str = ""
 
@@ -229,55 +236,54 @@ def recording_of_traces(traces: Any, eval_set: EvalSet | None = None) -> Recordi
         InputError: if traces that belong to no case do not say what was said, so that it cannot be told whether they should.
         UsageError: if these are no traces.
     """
-    read = [_read(conversation) for conversation in conversations_of(traces)]
+    read = [_read(traced) for traced in conversations_of(traces)]
     if not read:
         raise UsageError("there are no traces to evaluate")
     cases = eval_set.eval_cases if eval_set else ()
     runs: dict[str, list[Conversation]] = {}
     unreadable: list[InputError] = []
     for one in read:
-        found = _cases_of(one, cases) if eval_set else [one.conversation.case or one.conversation.session or one.conversation.label]
+        traced = one.traced
+        found = _cases_of(one, cases) if eval_set else [traced.case or traced.session or traced.label]
         if not found and one.problem:
             unreadable.append(one.problem)
-        for eval_id in found or [one.conversation.label]:
-            runs.setdefault(eval_id, []).append(one.played if len(found) <= 1 else _ambiguous(one, found))
+        for eval_id in found or [traced.label]:
+            runs.setdefault(eval_id, []).append(one.conversation if len(found) <= 1 else _ambiguous(traced, found))
     if unreadable:
         raise all_of(unreadable, "traces")
     name = next((one.agent for one in read if one.agent), _NAME)
-    return Recording({eval_id: tuple(played) for eval_id, played in runs.items()}, name=name)
+    return Recording({eval_id: tuple(found) for eval_id, found in runs.items()}, name=name)
 
 
-def _read(conversation: TracedConversation) -> _Read:
+def _read(traced: TracedConversation) -> _Read:
     try:
-        turns = conversation.turns()
+        turns = traced.turns()
     except InputError as error:
-        return _Read(conversation, Conversation(actual=(), error=str(error)), error)
-    return _Read(conversation, conversation.played_from(turns), agent=agent_name(turns))
+        return _Read(traced, Conversation(actual=(), error=str(error)), error)
+    return _Read(traced, traced.conversation(turns), agent=agent_name(turns))
 
 
 def _cases_of(read: _Read, cases: Sequence[EvalCase]) -> list[str]:
     """Return the cases that a conversation may be of."""
-    conversation = read.conversation
-    if conversation.case:
-        return [case.eval_id for case in cases if case.eval_id == conversation.case]
-    of_session = [case for case in cases if conversation.session and conversation.session in _sessions(case)]
-    if len(of_session) == 1:
-        return [of_session[0].eval_id]
-    said = tuple(turn.user_text for turn in read.played.actual)
-    if read.problem:
+    traced = read.traced
+    if traced.case:
+        return [case.eval_id for case in cases if case.eval_id == traced.case]
+    of_session = [case for case in cases if traced.session and traced.session in _sessions(case)]
+    if len(of_session) == 1 or read.problem:
         return [case.eval_id for case in of_session]
-    return [case.eval_id for case in of_session or cases if case.conversation and _texts(case) == said]
+    texts = _texts(read.conversation.actual)
+    return [case.eval_id for case in of_session or cases if case.conversation and _texts(case.conversation) == texts]
 
 
 def _sessions(case: EvalCase) -> Iterable[str]:
     return (case.eval_id, case.session_input.session_id or case.eval_id) if case.session_input else (case.eval_id,)
 
 
-def _texts(case: EvalCase) -> tuple[str, ...]:
-    return tuple(turn.user_text for turn in case.conversation or ())
+def _texts(turns: Iterable[Invocation]) -> list[str]:
+    return [turn.user_text for turn in turns]
 
 
-def _ambiguous(read: _Read, eval_ids: Sequence[str]) -> Conversation:
+def _ambiguous(traced: TracedConversation, eval_ids: Sequence[str]) -> Conversation:
     named = ", ".join(repr(eval_id) for eval_id in eval_ids)
     way_out = "give the cases the ids of the sessions, or the traces the tag adk.eval_case_id"
-    return Conversation(actual=(), error=f"{read.conversation.label} could be of any of the cases {named}; {way_out}")
+    return Conversation(actual=(), error=f"{traced.label} could be of any of the cases {named}; {way_out}")

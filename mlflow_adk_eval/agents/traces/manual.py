@@ -1,4 +1,9 @@
-"""Turns from spans that people write with MLflow, and from those that this package writes."""
+"""Turns from spans that people write with MLflow, and from those that this package writes.
+
+A span whose outputs hold a whole conversation, as `predict_fn` and logged runs write them, is read as it is. Otherwise a turn is a span
+whose inputs name ``user_content``, or each root span of the trace: its inputs hold the user's message, its outputs the answer, and its
+spans of type ``TOOL`` and ``LLM`` what happened between. Messages may be texts, ADK's content, or a chat's.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from mlflow_adk_eval.agents.traces.messages import model_name, usage_of
-from mlflow_adk_eval.agents.traces.spans import Span, Trace, Turn, error_of, spent, unreadable
+from mlflow_adk_eval.agents.traces.spans import Span, Trace, Turn, error_of, object_of, spent, unreadable
 from mlflow_adk_eval.evalset import (
     Content,
     FunctionCall,
@@ -69,11 +74,11 @@ def record_error(span: Span) -> str:
     return redacted(str(span.outputs.get("error") or ""), secrets_of()) or error_of(span)
 
 
-def written_turns(trace: Trace) -> Iterator[Turn]:
-    """Yield the turns that a trace's inputs and outputs tell of.
+def manual_turns(trace: Trace) -> Iterator[Turn]:
+    """Yield the turns that a trace's inputs and outputs hold.
 
     Raises:
-        InputError: if they do not say what the user or the agent said.
+        InputError: if they do not hold what the user or the agent said.
     """
     recorded = records(trace)
     for span in recorded:
@@ -172,8 +177,7 @@ def _call(span: Span) -> tuple[FunctionCall, FunctionResponse | None]:
         returned = {"error": error_of(span)}
     args: Json = dict(given) if isinstance(given, Mapping) else {} if given is None else {"input": given}
     name = span.text("gen_ai.tool.name") or span.name
-    response: Json = dict(returned) if isinstance(returned, Mapping) else {"result": returned}
-    answer = None if returned is None else FunctionResponse(id=span.id, name=name, response=response)
+    answer = None if returned is None else FunctionResponse(id=span.id, name=name, response=object_of(returned))
     return FunctionCall(id=span.id, name=name, args=args), answer
 
 

@@ -1,4 +1,8 @@
-"""What models were asked and answered, from the attributes of their spans: ADK's own spelling, and that of OpenTelemetry."""
+"""What models were asked and answered, from the attributes of their spans: ADK's own spelling, and that of OpenTelemetry.
+
+ADK's schema before OpenTelemetry's has the request and the response as JSON of its own types. OpenTelemetry's has lists of messages with
+typed parts, in which an answer of a tool has only the id of its call, and a streamed answer may come in several messages.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mlflow_adk_eval.agents.traces.spans import Span, decoded
+from mlflow_adk_eval.agents.traces.spans import Span, decoded, object_of
 from mlflow_adk_eval.evalset import AgentDetails, Content, FunctionCall, FunctionResponse, Part
 from mlflow_adk_eval.evalset.models import Json
 
@@ -34,7 +38,7 @@ class ModelCall:
 
     @property
     def user(self) -> Content | None:
-        """What the user said last, if the model was told."""
+        """What the user said last, if the request has it."""
         return next((content for content in reversed(self.asked) if content.role == "user" and not _is_quoted(content)), None)
 
     def agent(self, name: str) -> AgentDetails:
@@ -52,13 +56,13 @@ def model_call(span: Span, inner: Sequence[Span]) -> ModelCall | None:
     attributes = {name: value for one in (*reversed(inner), span) for name, value in one.attributes.items()}
     request = decoded(attributes.get(_REQUEST))
     if isinstance(request, Mapping) and request not in _NOT_CAPTURED:
-        return _in_adk_words(request, decoded(attributes.get(_RESPONSE)), attributes)
+        return _of_adk(request, decoded(attributes.get(_RESPONSE)), attributes)
     asked = decoded(attributes.get(_ASKED))
-    return _in_otel_words(asked, attributes) if isinstance(asked, list) else None
+    return _of_otel(asked, attributes) if isinstance(asked, list) else None
 
 
 def usage_of(attributes: Mapping[str, Any]) -> Json | None:
-    """Return the tokens that a span reports, in ADK's words; ``None`` where it reports none."""
+    """Return the tokens that a span reports, in ADK's terms; ``None`` where it reports none."""
     usage = decoded(attributes.get("mlflow.chat.tokenUsage"))
     chat = usage if isinstance(usage, Mapping) else {}
     out = attributes.get("gen_ai.usage.output_tokens", chat.get("output_tokens"))
@@ -78,7 +82,7 @@ def model_name(attributes: Mapping[str, Any]) -> str | None:
     return next((str(attributes[name]) for name in names if attributes.get(name)), None)
 
 
-def _in_adk_words(request: Mapping[str, Any], response: Any, attributes: Mapping[str, Any]) -> ModelCall:
+def _of_adk(request: Mapping[str, Any], response: Any, attributes: Mapping[str, Any]) -> ModelCall:
     answered: Mapping[str, Any] = response if isinstance(response, Mapping) else {}
     config = request.get("config") or {}
     instruction = config.get("system_instruction") or ""
@@ -94,7 +98,7 @@ def _in_adk_words(request: Mapping[str, Any], response: Any, attributes: Mapping
     )
 
 
-def _in_otel_words(asked: Sequence[Any], attributes: Mapping[str, Any]) -> ModelCall:
+def _of_otel(asked: Sequence[Any], attributes: Mapping[str, Any]) -> ModelCall:
     contents = _contents(asked)
     answers = _contents(decoded(attributes.get(_ANSWERED)) or ())
     return ModelCall(
@@ -113,7 +117,7 @@ def _is_quoted(content: Content) -> bool:
 
 
 def _contents(messages: Iterable[Mapping[str, Any]]) -> tuple[Content, ...]:
-    """Return messages in ADK's words. What a tool answered has only the id of its call there, which knows the tool's name."""
+    """Return messages as ADK has them. An answer of a tool has only the id of its call, which has the tool's name."""
     found: list[Content] = []
     names: dict[str, str] = {}
     for message in messages:
@@ -126,18 +130,15 @@ def _contents(messages: Iterable[Mapping[str, Any]]) -> tuple[Content, ...]:
 
 def _part(raw: Mapping[str, Any], names: Mapping[str, str]) -> Part | None:
     match raw.get("type"):
-        case "text" | "reasoning":
-            return Part(text=raw.get("content") or "") if raw["type"] == "text" else Part(text=raw.get("content") or "", thought=True)
+        case "text" | "reasoning" as kind:
+            return Part(text=raw.get("content") or "", thought=True if kind == "reasoning" else None)
         case "tool_call":
-            return Part(function_call=FunctionCall(id=raw.get("id"), name=raw.get("name"), args=_object(raw.get("arguments")) or {}))
+            args = decoded(raw.get("arguments"))
+            return Part(function_call=FunctionCall(id=raw.get("id"), name=raw.get("name"), args={} if args is None else object_of(args)))
         case "tool_call_response":
-            given = raw.get("response", raw.get("result"))
-            identity = raw.get("id") or ""
-            return Part(
-                function_response=FunctionResponse(
-                    id=identity, name=names.get(identity, identity.rpartition("_")[0]), response=_object(given)
-                )
-            )
+            given, identity = decoded(raw.get("response", raw.get("result"))), raw.get("id") or ""
+            name = names.get(identity, identity.rpartition("_")[0])
+            return Part(function_response=FunctionResponse(id=identity, name=name, response=None if given is None else object_of(given)))
         case "blob":
             return Part(inline_data={"mime_type": raw.get("mime_type") or "application/octet-stream"})
         case "file_data" | "uri":
@@ -146,21 +147,15 @@ def _part(raw: Mapping[str, Any], names: Mapping[str, str]) -> Part | None:
             return None
 
 
-def _object(value: Any) -> Json | None:
-    plain = decoded(value)
-    return dict(plain) if isinstance(plain, Mapping) else None if plain is None else {"result": plain}
-
-
 def _joined(answers: Sequence[Content]) -> Content | None:
-    """Return an answer that came in pieces as one; if the last piece repeats what came before, it is all of it."""
+    """Return an answer that came in several messages as one; if the last repeats what came before, it is all of it."""
     if len(answers) <= 1:
         return answers[0] if answers else None
-    *before, last = answers
-    pieces = ["".join(part.text or "" for part in content.parts or ()) for content in answers]
-    if pieces[-1] and "".join(pieces[:-1]) == pieces[-1]:
-        return last
+    *before, last = ["".join(part.text or "" for part in content.parts or ()) for content in answers]
+    if last and "".join(before) == last:
+        return answers[-1]
     parts: list[Part] = []
-    for part in (part for content in (*before, last) for part in content.parts or ()):
+    for part in (part for content in answers for part in content.parts or ()):
         if parts and part.text is not None and parts[-1].text is not None and part.thought == parts[-1].thought:
             parts[-1] = parts[-1].model_copy(update={"text": parts[-1].text + part.text})
         else:
@@ -170,16 +165,9 @@ def _joined(answers: Sequence[Content]) -> Content | None:
 
 def _declarations(definitions: Iterable[Mapping[str, Any]]) -> Iterable[Json]:
     """Yield the tools as ADK's requests declare them."""
+    names = {"description": "description", "name": "name", "parameters": "parameters_json_schema"}
     functions = [
-        {
-            name: value
-            for name, value in (
-                ("description", tool.get("description")),
-                ("name", tool.get("name")),
-                ("parameters_json_schema", tool.get("parameters")),
-            )
-            if value is not None
-        }
+        {name: tool[key] for key, name in names.items() if tool.get(key) is not None}
         for tool in definitions
         if tool.get("type") == "function"
     ]

@@ -1,4 +1,8 @@
-"""MLflow's traces as trees of spans, from its objects or from their JSON; without importing MLflow."""
+"""MLflow's traces as trees of spans, from its objects or from their JSON; without importing MLflow.
+
+`traces_of` takes whatever MLflow returns: a trace, several, the frame of a search. Each becomes a `Trace` with its root `Span` objects,
+children in order of time. What the spans of one turn amount to is a `Turn`, which `traces.adk` and `traces.manual` make.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from typing import Any
 
 from mlflow_adk_eval.agents.adk.events import union_s
 from mlflow_adk_eval.errors import InputError, Problem, UsageError, shown
-from mlflow_adk_eval.evalset import Content, Invocation, InvocationEvent
+from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.redact import redacted, secrets_of
 
 _SESSION, _USER, _RUN = "mlflow.trace.session", "mlflow.trace.user", "mlflow.sourceRun"
@@ -139,6 +143,11 @@ def decoded(value: Any) -> Any:
         return value
 
 
+def object_of(value: Any) -> dict[str, Any]:
+    """Return what a tool returned as ADK has it: an object, or another value under ``result``."""
+    return dict(value) if isinstance(value, Mapping) else {"result": value}
+
+
 def _is_frame(value: Any) -> bool:
     return type(value).__name__ == "DataFrame" and hasattr(value, "columns")
 
@@ -194,35 +203,28 @@ Flat = tuple[Span, str]
 
 
 def _flat(span: Any) -> Flat:
+    """Return a span of MLflow, or its JSON, in which ids are bytes in base64 and attributes are JSON once more."""
     if isinstance(span, Mapping):
-        return _from_json(span)
-    status, start_ns = span.status, span.start_time_ns
-    attributes = dict(span.attributes or {})
+        status: Mapping[str, Any] = span.get("status") or {}
+        identity, parent = _hex(span["span_id"]), _hex(span.get("parent_span_id") or "")
+        name, start, end = span["name"], span["start_time_unix_nano"], span.get("end_time_unix_nano")
+        code, message = str(status.get("code", "")), status.get("message")
+        attributes = {key: decoded(value) for key, value in (span.get("attributes") or {}).items()}
+    else:
+        identity, parent = str(span.span_id), str(span.parent_id or "")
+        name, start, end = span.name, span.start_time_ns, span.end_time_ns
+        code, message = str(getattr(span.status.status_code, "value", span.status.status_code)), span.status.description
+        attributes = dict(span.attributes or {})
     return Span(
-        id=str(span.span_id),
-        name=span.name,
+        id=identity,
+        name=name,
         kind=str(attributes.get("mlflow.spanType") or ""),
-        start_ns=start_ns,
-        end_ns=span.end_time_ns or start_ns,
-        failed=getattr(status.status_code, "value", status.status_code) == "ERROR",
-        error=status.description or "",
+        start_ns=int(start),
+        end_ns=int(end or start),
+        failed=code.endswith("ERROR"),
+        error=message or "",
         attributes=attributes,
-    ), str(span.parent_id or "")
-
-
-def _from_json(span: Mapping[str, Any]) -> Flat:
-    attributes = {name: decoded(value) for name, value in (span.get("attributes") or {}).items()}
-    status, start_ns = span.get("status") or {}, int(span["start_time_unix_nano"])
-    return Span(
-        id=_hex(span["span_id"]),
-        name=span["name"],
-        kind=str(attributes.get("mlflow.spanType") or ""),
-        start_ns=start_ns,
-        end_ns=int(span.get("end_time_unix_nano") or start_ns),
-        failed=str(status.get("code", "")).endswith("ERROR"),
-        error=status.get("message") or "",
-        attributes=attributes,
-    ), _hex(span.get("parent_span_id") or "")
+    ), parent
 
 
 def _hex(identity: str) -> str:
@@ -273,38 +275,3 @@ def spent(turn: Span, models: Iterable[Span], tools: Iterable[Span]) -> dict[str
         "model_duration": round(model_s, 3),
         "tool_duration": round(union_s(model + tool) - model_s, 3),
     }
-
-
-def finished(events: Sequence[InvocationEvent]) -> tuple[Content | None, tuple[InvocationEvent, ...]]:
-    """Return the final answer, and the events without it and without those in which nothing was said, found or paid for."""
-    final = _final(events)
-    kept = [event for event in events if _is_kept(event)]
-    return final.content if final else None, tuple(
-        event if event is not final and _says_something(event) else event.model_copy(update={"content": None}) for event in kept
-    )
-
-
-def _final(events: Iterable[InvocationEvent]) -> InvocationEvent | None:
-    """Return the last event with a final answer; one with text is not replaced by one without."""
-    final = None
-    for event in events:
-        parts = (event.content.parts if event.content else None) or ()
-        waits = any(part.function_call or part.function_response for part in parts)
-        if parts and not waits and (_has_text(event) or not _has_text(final)):
-            final = event
-    return final
-
-
-def _has_text(event: InvocationEvent | None) -> bool:
-    return bool(event and event.content and any(part.text for part in event.content.parts or ()))
-
-
-def _is_kept(event: InvocationEvent) -> bool:
-    return _says_something(event) or any(
-        value is not None for value in (event.grounding_metadata, event.usage_metadata, event.model_version)
-    )
-
-
-def _says_something(event: InvocationEvent) -> bool:
-    parts = (event.content.parts if event.content else None) or ()
-    return any(part.text or part.function_call or part.function_response or part.inline_data for part in parts)

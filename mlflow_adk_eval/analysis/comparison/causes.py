@@ -12,20 +12,16 @@ from typing import Literal
 from mlflow_adk_eval.analysis.comparison.calls import CallChange
 from mlflow_adk_eval.analysis.comparison.side import Side
 from mlflow_adk_eval.analysis.comparison.turn import CellChange, TurnChange
-from mlflow_adk_eval.config.criteria import (
-    CriterionSettings,
-    FinalStateSettings,
-    HallucinationsSettings,
-    JudgedSettings,
-    RubricSettings,
-    ToolTrajectorySettings,
-)
-from mlflow_adk_eval.criteria.rubrics import RUBRIC_TYPES, rubrics_of_conversation, rubrics_of_turn, turns_of
+from mlflow_adk_eval.config.criteria import CriterionSettings, JudgedSettings, RubricSettings
+from mlflow_adk_eval.criteria.final_state import FinalStateSettings
+from mlflow_adk_eval.criteria.hallucinations import HallucinationsSettings
+from mlflow_adk_eval.criteria.rubrics import rubric_types, rubrics_of_conversation, rubrics_of_turn, turns_of
 from mlflow_adk_eval.criteria.text.sentences import sentences
+from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings
 from mlflow_adk_eval.evalset import FunctionCall
 from mlflow_adk_eval.redact import cut
-from mlflow_adk_eval.results.findings import votes_by_turn
 from mlflow_adk_eval.results.outcomes import CaseResult, Outcome, Scored, Vote, reason_of
+from mlflow_adk_eval.results.votes import votes_by_turn
 
 Kind = Literal["call", "argument", "response", "item", "state", "same", "error", "threshold", "reason"]
 """What changed: a call of a tool, an argument of one, the response, a rubric or sentence, the session's state; nothing that the agent
@@ -197,7 +193,7 @@ def _texts(side: Side, eval_id: str, turn: int, criterion: str, reason: str) -> 
 
 def _rubrics(side: Side, eval_id: str, turn: int, criterion: str, settings: CriterionSettings | None) -> Iterator[tuple[str, str]]:
     case = next((case for case in side.eval_set.eval_cases if case.eval_id == eval_id), None)
-    if not isinstance(settings, RubricSettings) or case is None or criterion not in RUBRIC_TYPES:
+    if not isinstance(settings, RubricSettings) or case is None or criterion not in rubric_types():
         return
     written = case.conversation or ()
     yield from rubrics_of_conversation(criterion, settings, case, turns_of(written)).texts.items()

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from mlflow_adk_eval.analysis.comparison.side import Side
 from mlflow_adk_eval.analysis.stats import Paired, compare_paired, holm
-from mlflow_adk_eval.config.eval_config import SETTINGS, EvalConfig
+from mlflow_adk_eval.config.eval_config import EvalConfig
+from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult
 
 CASE_RATE = "case_pass_rate"
@@ -122,7 +123,7 @@ def _known(results: Sequence[CriterionResult]) -> list[float]:
 
 def _bounds(config: EvalConfig, name: str) -> tuple[float, float] | None:
     """Return between what the scores of a criterion lie; ``None`` where there is no end to them."""
-    if name not in SETTINGS and name not in (config.custom_metrics or {}):  # only the other run has this metric
+    if name not in CRITERIA and name not in (config.custom_metrics or {}):  # only the other run has this metric
         return None
     found = config.bounds(name)
     return found if all(map(math.isfinite, found)) else None

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlflow_adk_eval.config.eval_config import CriterionSettings, EvalConfig
+from mlflow_adk_eval.config.criteria import CriterionSettings
+from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
 from mlflow_adk_eval.results.outcomes import CaseResult, Verdict, Vote
 from mlflow_adk_eval.results.report import Report
@@ -79,7 +80,7 @@ def votes_by_run(votes: Iterable[Vote]) -> dict[tuple[str, int], list[Vote]]:
 def side_of(report: Report, name: str) -> Side:
     """Return a report, logged or not, as one side of a comparison."""
     rows: dict[tuple[str, int], list[Row]] = {}
-    for row in table_of(report).records():
+    for row in table_of(report.cases, report.criteria).records():
         rows.setdefault((row["eval_id"], row["run_index"]), []).append(row)
     return Side(
         name=name,

@@ -21,13 +21,8 @@ from mlflow_adk_eval.criteria.rapid.vertex import VertexBackend
 from mlflow_adk_eval.errors import JudgeError, UsageError, did_you_mean, shown
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.judge import CellKey, JudgeOptions
-from mlflow_adk_eval.judge.session import (
-    BudgetSource,
-    JudgeSession,
-    JudgeSetup,
-    JudgeSource,
-    judge_setup,
-)
+from mlflow_adk_eval.judge.session import JudgeSession
+from mlflow_adk_eval.judge.setup import BudgetSource, JudgeSetup, JudgeSource, judge_setup
 from mlflow_adk_eval.ledger import LedgerSource, opened
 from mlflow_adk_eval.runtime import BACKGROUND, each, gathered
 
@@ -164,7 +159,7 @@ async def aevaluate_instances(  # noqa: PLR0913 - as evaluate_instances
     bodies = [request] if isinstance(request, Mapping) else list(request)
     many = not isinstance(request, Mapping)
     asked = [read_request(body, f"request {number}" if many else "request") for number, body in enumerate(bodies, 1)]
-    setup = judge_setup(judge, judge_options, budget, rejudge_failed=rejudge_failed)
+    setup = judge_setup(judge=judge, judge_options=judge_options, budget=budget, ledger=ledger, rejudge_failed=rejudge_failed)
     paid_for = backend == "vertex" or any(one.metric.kind != "computed" for one in asked)
     with opened(ledger if paid_for else False) as kept:
         bench = backend_of(replace(setup, answers=kept), backend, Voting(num_samples, early_stop), asked)

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Literal
 
-from mlflow_adk_eval.config.eval_config import MatchType
 from mlflow_adk_eval.errors import json_path, shown
 from mlflow_adk_eval.evalset import FunctionCall
+
+MATCH_TYPES = ("EXACT", "IN_ORDER", "ANY_ORDER")
+"""How strictly calls must match; ADK numbers them in this order."""
+MatchType = Literal["EXACT", "IN_ORDER", "ANY_ORDER"]
 
 _LARGEST_TABLE = 250_000
 _LONG = 60

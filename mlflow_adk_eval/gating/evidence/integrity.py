@@ -1,24 +1,31 @@
-"""What a run holds, as plain data, and whether it can be believed: the state of the run and the hashes of its artifacts.
+"""What a run holds, as plain data, and whether it can be believed: its state, the hashes of its artifacts, and its documents.
 
 Metrics, tags and artifacts of a run can be rewritten after it has ended; parameters cannot. So a parameter holds the hash
-of the manifest and the manifest holds the hash of every artifact. Everything else is checked against those.
+of the manifest and the manifest holds the hash of every artifact. Everything else is checked against those: `state_problems`
+reads what the run says of itself, `integrity_problems` compares the hashes, and `read_documents` parses the eval set, the config
+and the table and holds them against the digests and thresholds among the parameters. What the table says is `table`'s business.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlflow_adk_eval.errors import InputError
-from mlflow_adk_eval.evalset.parse import decode
+from pydantic import TypeAdapter
+
+from mlflow_adk_eval.config.eval_config import EvalConfig, parse_config
+from mlflow_adk_eval.config.spec import CRITERIA
+from mlflow_adk_eval.errors import ConfigError, InputError
+from mlflow_adk_eval.evalset import EvalCase, EvalSet, eval_set_digest
+from mlflow_adk_eval.evalset.parse import decode, parse
+from mlflow_adk_eval.results.table import Table, parse_table
 
 _LONGEST = 200
 _FOREIGN = re.compile(r"[^\w.\- :]")
-_FURTHER_PROMPTS = {"per_turn_user_simulator_quality_v1": ("per_turn_user_simulator_stop",)}
-"""The prompts of a criterion that are not called as itself."""
 
 
 def key_of_criterion(criterion: str) -> str:
@@ -42,7 +49,8 @@ def prompt_keys(criterion: str) -> list[str]:
     >>> prompt_keys("per_turn_user_simulator_quality_v1")
     ['adk_eval.prompt.per_turn_user_simulator_quality_v1', 'adk_eval.prompt.per_turn_user_simulator_stop']
     """
-    return [f"adk_eval.prompt.{key_of_criterion(name)}" for name in (criterion, *_FURTHER_PROMPTS.get(criterion, ()))]
+    prompts = CRITERIA[criterion].prompts if criterion in CRITERIA else ()
+    return [f"adk_eval.prompt.{key_of_criterion(name)}" for name in prompts or (criterion,)]
 
 
 SCHEMA = "1"
@@ -54,6 +62,7 @@ VOTES = "votes.parquet"
 """Only runs in which a model was to decide something have it."""
 _REQUIRED = (EVAL_SET, CONFIG, TABLE)
 _MAX_NAMED = 5
+_EVAL_SET = TypeAdapter(EvalSet)
 
 _NOT_FINISHED = {
     "RUNNING": "the run is still running",
@@ -62,10 +71,10 @@ _NOT_FINISHED = {
     "FAILED": "the run failed",
 }
 _NOT_COMPLETE = {
-    "running": "the evaluation had not ended when it last wrote to the run (adk_eval.status is running)",
+    "running": "the evaluation had not finished when it last wrote to the run (adk_eval.status is running)",
     "partial": "the run holds only part of the evaluation (adk_eval.status is partial)",
     "failed": "the evaluation failed (adk_eval.status is failed)",
-    "self_comparison": "what the agent did was compared with itself, which proves nothing (adk_eval.status is self_comparison)",
+    "self_comparison": "the recording was compared with itself, which proves nothing (adk_eval.status is self_comparison)",
 }
 
 
@@ -132,11 +141,11 @@ def _run_problems(evidence: Evidence) -> Iterator[str]:
 def _tag_problems(tags: Mapping[str, str]) -> Iterator[str]:
     schema, status = tags.get("adk_eval.schema"), tags.get("adk_eval.status")
     if schema is None:
-        yield "the run has no tag adk_eval.schema, so how to read it is not known"
+        yield "the run has no tag adk_eval.schema, so its layout is unknown"
     elif schema != SCHEMA:
         yield f"the run's tag adk_eval.schema is {schema!r}; this version reads {SCHEMA!r}"
     if status is None:
-        yield "the run has no tag adk_eval.status, so whether it is complete is not known"
+        yield "the run has no tag adk_eval.status, so it may be incomplete"
     elif status != "complete":
         yield _NOT_COMPLETE.get(status, f"the run's tag adk_eval.status is {status!r}; wanted 'complete'")
 
@@ -144,7 +153,7 @@ def _tag_problems(tags: Mapping[str, str]) -> Iterator[str]:
 def _kind_problems(evidence: Evidence) -> Iterator[str]:
     kind = evidence.params.get("adk_eval.evidence")
     if kind is not None and evidence.tags.get("adk_eval.status") != kind:
-        yield f"the run's parameter adk_eval.evidence is {kind!r}, so it is no evidence, whatever its tags say"
+        yield f"the run's parameter adk_eval.evidence is {kind!r}, so it is not evidence, whatever its tags say"
 
 
 def _input_problems(evidence: Evidence) -> Iterator[str]:
@@ -158,7 +167,7 @@ def agent_problems(evidence: Evidence, model_id: str) -> list[str]:
     """Return why the run is no evidence about the agent version `model_id`, a LoggedModel."""
     evaluated = evidence.params.get("adk_eval.model_id")
     if evaluated is None:
-        return ["the run has no parameter adk_eval.model_id, so which agent version it evaluated is not known"]
+        return ["the run has no parameter adk_eval.model_id, so it is unknown which agent version it evaluated"]
     return [] if evaluated == model_id else [f"the run evaluated another agent version: {evaluated}, not {model_id}"]
 
 
@@ -190,7 +199,7 @@ def _named(manifest: bytes) -> dict[str, Any] | str:
         return f"{FOLDER}/{MANIFEST} cannot be read: {error.problems[0]}"
     artifacts = value.get("artifacts") if isinstance(value, dict) else None
     if not isinstance(artifacts, dict) or value.get("schema") != int(SCHEMA):
-        return f"{FOLDER}/{MANIFEST} is no manifest of schema {SCHEMA}"
+        return f"{FOLDER}/{MANIFEST} is not a manifest of schema {SCHEMA}"
     return artifacts
 
 
@@ -202,3 +211,75 @@ def _artifact_problems(artifacts: Mapping[str, bytes], named: Mapping[str, Any])
         if name in artifacts and sha256(artifacts[name]) != digest
     )
     yield from few(f"the artifact {FOLDER}/{name} is not in the manifest" for name in artifacts if name not in named)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Documents:
+    """What was to be evaluated, how, and what came of it."""
+
+    eval_set: EvalSet
+    config: EvalConfig
+    table: Table
+    num_runs: int
+
+
+def planned(config: EvalConfig, case: EvalCase) -> list[str]:
+    """Return the criteria that decide a case, in the order of the config, as the evaluation plans them."""
+    return list(config.planned(case))
+
+
+def read_documents(evidence: Evidence) -> tuple[Documents | None, list[str]]:
+    """Return the documents of a run and what is wrong with them; ``None`` if they cannot be worked with."""
+    try:
+        eval_set = parse(_EVAL_SET, evidence.artifacts[EVAL_SET], f"{FOLDER}/{EVAL_SET}")
+        config = parse_config(decode(evidence.artifacts[CONFIG], f"{FOLDER}/{CONFIG}", error=ConfigError), f"{FOLDER}/{CONFIG}")
+        table = parse_table(evidence.artifacts[TABLE], f"{FOLDER}/{TABLE}")
+    except InputError as error:
+        return None, [f"{error.source} cannot be read: {error.problems[0]}"]
+    num_runs = _num_runs(evidence.params)
+    problems = [*_set_problems(eval_set), *([num_runs] if isinstance(num_runs, str) else [])]
+    mismatches = list(_param_problems(evidence.params, eval_set, config))
+    if problems or isinstance(num_runs, str):
+        return None, [*mismatches, *problems]
+    return Documents(eval_set=eval_set, config=config, table=table, num_runs=num_runs), mismatches
+
+
+def _num_runs(params: Mapping[str, str]) -> int | str:
+    text = params.get("adk_eval.num_runs")
+    if text is None:
+        return "the run has no parameter adk_eval.num_runs, so the number of runs of each case is unknown"
+    return (
+        int(text)
+        if text.isascii() and text.isdigit() and int(text)
+        else f"the run's parameter adk_eval.num_runs is {text!r}; wanted a whole number of at least 1"
+    )
+
+
+def _set_problems(eval_set: EvalSet) -> Iterator[str]:
+    if not eval_set.eval_cases:
+        yield "the eval set has no cases, so there is no evidence"
+    counts = Counter(eval_set.eval_ids)
+    yield from few(f"the eval set holds the case {eval_id!r} {count} times" for eval_id, count in counts.items() if count > 1)
+
+
+def _param_problems(params: Mapping[str, str], eval_set: EvalSet, config: EvalConfig) -> Iterator[str]:
+    digests = (("eval_set_digest", eval_set_digest(eval_set), EVAL_SET), ("config_digest", config.digest(), CONFIG))
+    for name, actual, artifact in digests:
+        recorded = params.get(f"adk_eval.{name}")
+        if recorded is None:
+            yield f"the run has no parameter adk_eval.{name}"
+        elif recorded != actual:
+            yield f"{FOLDER}/{artifact} is not what was evaluated: its digest is {actual[:19]}…, the parameter adk_eval.{name} says {recorded[:19]}…"
+    yield from _threshold_problems(params, config.thresholds())
+
+
+def _threshold_problems(params: Mapping[str, str], thresholds: Mapping[str, str]) -> Iterator[str]:
+    demanded = {f"threshold.{key_of_criterion(name)}": threshold for name, threshold in thresholds.items()}
+    for key, threshold in demanded.items():
+        if key not in params:
+            yield f"the run has no parameter {key}, though its config demands {threshold}"
+        elif params[key] != threshold:
+            yield f"the run's parameter {key} is {params[key]}, but its config demands {threshold}"
+    for key in params:
+        if key.startswith("threshold.") and key not in demanded:
+            yield f"the run has a parameter {key}, but its config has no such criterion"

@@ -1,4 +1,8 @@
-"""Policies from files: YAML or JSON, strictly read."""
+"""Policies from files: YAML or JSON, strictly read.
+
+A key that stands twice, an unknown one and an alias that grows without end are errors, all named at once. A policy may name
+the file of a calibration, which then becomes a part of it, so that the digest covers both.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +113,7 @@ def decode_json(text: bytes, source: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_object)
     except RecursionError:
-        raise PolicyError(source, [Problem("$", "lists or objects in lists without end", "a policy")]) from None
+        raise PolicyError(source, [Problem("$", "lists and objects nested too deeply", "a policy")]) from None
     except ValueError as error:
         found = f"text that is no JSON ({error})" if text.strip() else "an empty text"
         raise PolicyError(source, [Problem("$", found, "JSON")]) from None
@@ -119,7 +123,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            msg = f"the key {key!r} stands twice in one object"
+            msg = f"the key {key!r} appears twice in one object"
             raise ValueError(msg)
         found[key] = value
     return found

@@ -1,4 +1,8 @@
-"""What a run must show before it may be promoted: the model of a policy file, `gate.yaml`."""
+"""What a run must show before it may be promoted: the model of a policy file, `gate.yaml`.
+
+A policy is immutable, and its digest is part of each decision, so what was demanded can be read from the record later. What
+contradicts itself is refused when the policy is read, not when a run is decided on. `load` reads it from YAML and JSON.
+"""
 
 from __future__ import annotations
 
@@ -52,10 +56,10 @@ def _age(value: Any) -> Any:
         raise _unwanted(repr(value), _AGE_WANTED) from None
 
 
-def age_told(age: timedelta) -> str:
+def format_age(age: timedelta) -> str:
     """Return an age in its largest whole unit.
 
-    >>> age_told(timedelta(days=7)), age_told(timedelta(hours=36))
+    >>> format_age(timedelta(days=7)), format_age(timedelta(hours=36))
     ('1w', '36h')
     """
     minutes = int(age.total_seconds()) // 60
@@ -82,7 +86,7 @@ def _once(entries: Iterable[str], what: str) -> None:
 Age = Annotated[
     timedelta,
     BeforeValidator(_age),
-    PlainSerializer(age_told, return_type=str),
+    PlainSerializer(format_age, return_type=str),
     WithJsonSchema({"type": "string", "pattern": r"^\d+\s*[mhdw]$", "examples": ["12h", "7d", "2w"]}),
 ]
 Day = Annotated[date, BeforeValidator(_day)]
@@ -145,9 +149,8 @@ class Waiver(Settings):
     reason: Text
     expires: Day = Field(description="The last day on which it holds, in UTC.")
 
-    @property
-    def told(self) -> str:
-        """The waiver as a sentence."""
+    def __str__(self) -> str:
+        """Return the waiver as a sentence."""
         what = f"case {self.case!r}" + (f", {self.criterion}" if self.criterion else "")
         return f"{what}: waived by {self.owner} until {self.expires}: {self.reason}"
 

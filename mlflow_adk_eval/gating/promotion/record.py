@@ -1,68 +1,124 @@
-"""The record that a decision leaves behind: an artifact of the run, and tags of the model version."""
+"""What is promoted, and the record that a decision on it leaves behind: an artifact of the run, and tags of the model version.
+
+A `Target` is a version of a registered model and the alias that it is to get. The `Record` of a decision holds the whole policy, the
+decision with its numbers, and the hashes of the evidence on both sides, so that `verify` can decide again years later. It is an
+artifact of the run that was decided on (`RecordLocation`), beside the evidence, and the version's tags and the claim lead to it.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import PlainSerializer, TypeAdapter, ValidationError
 
-from mlflow_adk_eval.gating.baseline.baseline import Baseline
-from mlflow_adk_eval.gating.evidence.integrity import sha256
-from mlflow_adk_eval.gating.policy.model import Policy
-from mlflow_adk_eval.gating.promotion.target import (
-    Target,
-    Version,
-    check_alias,
-    check_version,
-    version_problems,
-)
+from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.gating.baseline.comparable import Baseline
+from mlflow_adk_eval.gating.evidence.integrity import Evidence, agent_problems, sha256
+from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, Policy
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.runtime import user_at_host
-
-__all__ = [
-    "RECORDS",
-    "REFUSAL",
-    "TAG",
-    "Compared",
-    "Kind",
-    "Place",
-    "Record",
-    "Target",
-    "Version",
-    "check_alias",
-    "check_version",
-    "doubted",
-    "find_record",
-    "holds_pass",
-    "pass_tag",
-    "place_of",
-    "read_record",
-    "signed",
-    "version_problems",
-]
 
 RECORDS = "adk_eval_gate"
 """Where a run keeps the records, beside its evidence, which they must not change."""
 TAG = "adk_eval.gate"
-REFUSAL = "adk_eval.gate.last_refusal"
+REFUSAL = f"{TAG}.last_refusal"
 """Where a refusal is noted on a version that holds the alias by an earlier pass."""
 _MAX_NAME = 80
 _MAX_REASON = 500
-_PLACE = re.compile(rf"(\S+) ({RECORDS}/[A-Za-z0-9_-]+\.json) ([0-9a-f]{{64}})")
+_MAX_ALIAS = 255
+_LOCATION = re.compile(rf"(\S+) ({RECORDS}/[A-Za-z0-9_-]+\.json) ([0-9a-f]{{64}})")
+_ALIAS = re.compile(r"[\w-]+")
+_RESERVED = re.compile(r"latest|v\d+", re.IGNORECASE)
+_LOGGED_MODEL = re.compile(r"models:/(m-[^/@]+)")
 
 Kind = Literal["promotion", "rollback", "restore"]
 
 
-def _policy_json(policy: Policy) -> dict[str, Any]:
-    return policy.to_json()
+def check_version(version: str) -> None:
+    """Refuse what is no number of a version.
+
+    Raises:
+        UsageError: if it is none.
+    """
+    if not (version.isascii() and version.isdigit()):
+        raise UsageError(f"version {version!r}: wanted the number of a version")
 
 
-def doubted(decision: Decision, problems: Sequence[str]) -> Decision:
+def check_alias(alias: str) -> None:
+    """Refuse an alias that the registry does not take or gives a meaning of its own.
+
+    Raises:
+        UsageError: if it is one.
+    """
+    if not _ALIAS.fullmatch(alias) or len(alias) > _MAX_ALIAS:
+        raise UsageError(f"alias {alias!r}: wanted letters, digits, underscores and dashes")
+    if _RESERVED.fullmatch(alias):
+        raise UsageError(f"alias {alias!r} is reserved by MLflow, like 'latest' and 'v1'")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Which version is to get which alias."""
+
+    name: str
+    version: str
+    alias: str
+
+    def __post_init__(self) -> None:
+        """Refuse what no registry takes, before anything is asked."""
+        if not self.name.strip():
+            raise UsageError("the name of the registered model is empty")
+        check_version(self.version)
+        check_alias(self.alias)
+
+    def __str__(self) -> str:
+        """Return how messages call the version."""
+        return f"version {self.version} of {self.name!r}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """A model version as the registry has it."""
+
+    status: str
+    source: str
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def model_id(self) -> str | None:
+        """The LoggedModel that the version was made from; ``None`` if it was made from something else."""
+        found = _LOGGED_MODEL.fullmatch(self.source)
+        return found[1] if found else None
+
+
+def version_problems(target: Target, version: Version, evidence: Evidence) -> list[str]:
+    """Return why a version cannot be promoted on this evidence, whatever its scores are."""
+    problems = [] if version.status == "READY" else [f"{target} is {version.status}; only a READY version can be promoted"]
+    if version.model_id is None:
+        return [*problems, f"{target} was made from {version.source!r}, not from a LoggedModel, so it is unknown which agent it is"]
+    return [*problems, *agent_problems(evidence, version.model_id)]
+
+
+def format_version(version: str | None) -> str:
+    """Return how messages call the version that holds an alias, if any does.
+
+    >>> format_version("3"), format_version(None)
+    ('version 3', 'no version')
+    """
+    return "no version" if version is None else f"version {version}"
+
+
+def undecided(*reasons: str, run_id: str = "") -> Decision:
+    """Return a decision where there is nothing to decide on."""
+    return Decision(verdict="undecided", reasons=reasons, run_id=run_id, evidence_sha256="", policy_sha256=DEFAULT_POLICY.digest())
+
+
+def with_problems(decision: Decision, problems: Sequence[str]) -> Decision:
     """Return the decision, *undecided* if there are problems."""
     if not problems:
         return decision
@@ -70,7 +126,7 @@ def doubted(decision: Decision, problems: Sequence[str]) -> Decision:
     return replace(decision, verdict="undecided", reasons=(*problems, *reasons))
 
 
-def signed(decision: Decision, at: datetime | None = None) -> Decision:
+def stamped(decision: Decision, at: datetime | None = None) -> Decision:
     """Return the decision with a time, ``None``: the present one, and who asked for it."""
     return replace(
         decision,
@@ -80,7 +136,7 @@ def signed(decision: Decision, at: datetime | None = None) -> Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RecordLocation:
     """Where a record lies, and its hash."""
 
     run_id: str
@@ -88,12 +144,12 @@ class Place:
     sha256: str
 
     def __str__(self) -> str:
-        """Return the place as a tag holds it."""
+        """Return the location as a tag holds it."""
         return f"{self.run_id} {self.path} {self.sha256}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class RecordedBaseline:
     """What a candidate was compared with; without a run where there was nothing to compare with."""
 
     name: str
@@ -104,12 +160,12 @@ class Compared:
     problems: tuple[str, ...]
 
     @staticmethod
-    def of(baseline: Baseline | None) -> Compared | None:
+    def of(baseline: Baseline | None) -> RecordedBaseline | None:
         """Return what a record keeps of a baseline."""
         if baseline is None:
             return None
-        run_id, digest = (baseline.evidence.run_id, baseline.evidence.sha256) if baseline.evidence else ("", "")
-        return Compared(name=baseline.name, version=baseline.version, run_id=run_id, sha256=digest, problems=baseline.problems)
+        run_id, digest = (baseline.run.evidence.run_id, baseline.run.evidence.sha256) if baseline.run else ("", "")
+        return RecordedBaseline(name=baseline.name, version=baseline.version, run_id=run_id, sha256=digest, problems=baseline.problems)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,39 +180,39 @@ class Record:
     previous: str | None
     """The version that held the alias when the decision was made."""
     claim: int
-    """The number that the decision was to have in the ledger of the alias."""
-    policy: Annotated[Policy, PlainSerializer(_policy_json)]
-    compared: Compared | None = None
+    """The number that the decision was to have in the claim log of the alias."""
+    policy: Annotated[Policy, PlainSerializer(Policy.to_json)]
+    compared: RecordedBaseline | None = None
     decision: Decision
     reason: str = ""
     """Why somebody went back to a former version."""
 
-    def but(self, problem: str) -> Record:
+    def refused(self, problem: str) -> Record:
         """Return the record of a refusal for a reason that came up after the decision."""
-        return replace(self, decision=signed(doubted(self.decision, [problem])))
+        return replace(self, decision=stamped(with_problems(self.decision, [problem])))
 
     def text(self) -> str:
         """Return the record as JSON."""
         return _RECORD.dump_json(self, indent=2).decode() + "\n"
 
     @property
-    def place(self) -> Place:
+    def location(self) -> RecordLocation:
         """Where it is kept; a name from outside becomes no path."""
         stamp = datetime.fromisoformat(self.decision.decided_at).strftime("%Y%m%dT%H%M%S%fZ")
         name = f"{self.target.name[:_MAX_NAME]}-v{self.target.version}-{self.target.alias[:_MAX_NAME]}-{stamp}"
         path = f"{RECORDS}/{re.sub(r'[^A-Za-z0-9_-]+', '_', name)}.json"
-        return Place(self.decision.run_id, path, sha256(self.text().encode()))
+        return RecordLocation(self.decision.run_id, path, sha256(self.text().encode()))
 
     def tags(self, prefix: str = TAG) -> dict[str, str]:
         """Return the tags of the model version, the verdict last."""
-        decision, place = self.decision, self.place
+        decision, location = self.decision, self.location
         details = {
             "run_id": decision.run_id,
             "alias": self.target.alias,
             "policy_sha256": decision.policy_sha256,
             "evidence_sha256": decision.evidence_sha256,
-            "record": place.path,
-            "record_sha256": place.sha256,
+            "record": location.path,
+            "record_sha256": location.sha256,
             "decided_at": decision.decided_at,
             "decided_by": decision.decided_by,
             "reason": "; ".join(decision.reasons)[:_MAX_REASON],
@@ -180,16 +236,16 @@ def pass_tag(alias: str) -> str:
     return f"{TAG}.passed.{alias}"
 
 
-def place_of(text: str) -> Place | None:
-    """Return the place that a tag or a claim names; ``None`` if it is none."""
-    found = _PLACE.fullmatch(text)
-    return Place(*found.groups()) if found else None
+def read_location(text: str) -> RecordLocation | None:
+    """Return the location that a tag or a claim names; ``None`` if it is none."""
+    found = _LOCATION.fullmatch(text)
+    return RecordLocation(*found.groups()) if found else None
 
 
-def find_record(tags: Mapping[str, str], alias: str | None = None) -> Place | None:
+def find_record(tags: Mapping[str, str], alias: str | None = None) -> RecordLocation | None:
     """Return where the tags of a version say that its record lies: that of an alias, or that of the last decision."""
     last = " ".join(tags.get(f"{TAG}.{name}", "") for name in ("run_id", "record", "record_sha256"))
-    return place_of(last if alias is None else tags.get(pass_tag(alias), ""))
+    return read_location(last if alias is None else tags.get(pass_tag(alias), ""))
 
 
 def holds_pass(tags: Mapping[str, str], aliases: Mapping[str, str], version: str) -> bool:

@@ -1,4 +1,8 @@
-"""Signatures of records: so that who may write to MLflow, but has no key, cannot make up a promotion."""
+"""Signatures of records: so that who may write to MLflow, but has no key, cannot make up a promotion.
+
+A key is an ed25519 key in a PEM file, or a secret that both sides share (HMAC-SHA256). Whoever promotes signs the bytes of the record
+(`load_signer`); whoever verifies, audits or rolls back checks the signature (`load_verifier`). No message shows what a key file holds.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,7 @@ class Signer(Protocol):
 class Verifier(Protocol):
     """Checks the signatures of records."""
 
-    def fits(self, content: bytes, signature: str) -> bool:
+    def verifies(self, content: bytes, signature: str) -> bool:
         """Whether this is the signature of a record."""
         ...
 
@@ -53,7 +57,7 @@ class Secret:
         """Return the signature of a record."""
         return "hmac-sha256 " + hmac.new(self.value, _CONTEXT + content, hashlib.sha256).hexdigest()
 
-    def fits(self, content: bytes, signature: str) -> bool:
+    def verifies(self, content: bytes, signature: str) -> bool:
         """Whether this is the signature of a record."""
         return hmac.compare_digest(self.sign(content).encode(), signature.strip().encode("utf-8", "replace"))
 
@@ -75,7 +79,7 @@ class PublicKey:
 
     key: Ed25519PublicKey = field(repr=False)
 
-    def fits(self, content: bytes, signature: str) -> bool:
+    def verifies(self, content: bytes, signature: str) -> bool:
         """Whether this is the signature of a record."""
         from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 - only where records are signed
 
@@ -104,7 +108,7 @@ def load_signer(spec: str | Path | None = None) -> Signer | None:
         return _secret(text, source)
     key = _private(_pem(text, source))
     if key is None:
-        raise UsageError(f"{source} names no ed25519 private key without a passphrase; {_WANTED}")
+        raise UsageError(f"{source} does not name an ed25519 private key without a passphrase; {_WANTED}")
     return PrivateKey(key)
 
 
@@ -126,7 +130,7 @@ def load_verifier(spec: str | Path | None = None) -> Verifier | None:
     private = _private(content)
     public = private.public_key() if private else _public(content)
     if public is None:
-        raise UsageError(f"{source} names no ed25519 key; {_WANTED}")
+        raise UsageError(f"{source} does not name an ed25519 key; {_WANTED}")
     return PublicKey(public)
 
 

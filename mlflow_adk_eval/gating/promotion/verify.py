@@ -1,4 +1,9 @@
-"""Whether a promotion still stands: its claim and its record are unchanged, and the evidence says today what it said then."""
+"""Whether a promotion still holds: its claim and its record are unchanged, and the evidence says today what it said then.
+
+The record is found by the version's tags or by the claim log, then held against its own hash, its signature, its claim and the tags that
+repeat it. Then both runs are read and examined as they are today, and the recorded policy decides again as of the time of the
+decision. It must come to the same verdict and the same numbers; whatever does not is named.
+"""
 
 from __future__ import annotations
 
@@ -8,28 +13,30 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.gating.baseline.baseline import Baseline
-from mlflow_adk_eval.gating.evidence.integrity import Evidence, sha256
-from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY
-from mlflow_adk_eval.gating.promotion.claims import ClaimLog, Entry, key_of, read_claim_log
+from mlflow_adk_eval.gating.baseline.comparable import Baseline
+from mlflow_adk_eval.gating.evidence.examine import ExaminedRun, examine
+from mlflow_adk_eval.gating.evidence.integrity import sha256
+from mlflow_adk_eval.gating.mlflow_store import MlflowStore
+from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, Entry, key_of, read_claim_log
 from mlflow_adk_eval.gating.promotion.record import (
     TAG,
-    Compared,
-    Place,
     Record,
-    doubted,
+    RecordedBaseline,
+    RecordLocation,
+    Target,
+    Version,
     find_record,
-    place_of,
+    read_location,
     read_record,
+    undecided,
+    version_problems,
+    with_problems,
 )
 from mlflow_adk_eval.gating.promotion.signing import SIGNATURE, Verifier
-from mlflow_adk_eval.gating.promotion.target import Target, Version, version_problems
 from mlflow_adk_eval.gating.rules.decide import decide
-from mlflow_adk_eval.gating.store import Store
 from mlflow_adk_eval.results.decision import Check, Decision
 
 _CLOSE = 1e-9
-_WHAT = ("measure", "slice", "demand")
 _NUMBERS = ("cases", "value", "low", "high", "baseline", "difference", "p_value", "needed")
 
 
@@ -40,41 +47,34 @@ def differences(then: Decision, today: Decision) -> list[str]:
 
 def _score_differences(then: Decision, today: Decision) -> Iterator[str]:
     for name in dict.fromkeys((*then.scores, *today.scores)):
-        recorded, found = then.scores.get(name), today.scores.get(name)
-        if not _same(recorded, found):
-            yield f"the record says that the score of {name} is {_told(recorded)}, but the evidence comes to {_told(found)}"
+        yield from _difference(f"the score of {name} is", then.scores.get(name), today.scores.get(name))
 
 
 def _check_differences(then: Decision, today: Decision) -> Iterator[str]:
-    if [_named(check) for check in then.checks] != [_named(check) for check in today.checks]:
+    if [_subject(check) for check in then.checks] != [_subject(check) for check in today.checks]:
         yield "the record does not hold the checks that its policy asks for"
         return
     for recorded, found in zip(then.checks, today.checks, strict=True):
-        what = f"the record says that the check {' '.join(part for part in _named(found) if part)}"
+        what = f"the check {' '.join(part for part in _subject(found) if part)}"
         if recorded.verdict != found.verdict:
-            yield f"{what} {recorded.verdict}, but the evidence comes to {found.verdict}"
+            yield f"the record says that {what} {recorded.verdict}, but the evidence comes to {found.verdict}"
         for name in _NUMBERS:
-            before, now = getattr(recorded, name), getattr(found, name)
-            if not _same(before, now):
-                yield f"{what} has the {name.replace('_', ' ')} {_told(before)}, but the evidence comes to {_told(now)}"
+            yield from _difference(f"{what} has the {name.replace('_', ' ')}", getattr(recorded, name), getattr(found, name))
 
 
-def _named(check: Check) -> tuple[str, ...]:
-    return tuple(getattr(check, name) for name in _WHAT)
+def _subject(check: Check) -> tuple[str, ...]:
+    return check.measure, check.slice, check.demand
 
 
-def _same(one: float | None, other: float | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return math.isclose(one, other, rel_tol=_CLOSE, abs_tol=_CLOSE)
-
-
-def _told(value: float | None) -> str:
-    return "missing" if value is None else f"{value:.6g}"
+def _difference(what: str, then: float | None, today: float | None) -> Iterator[str]:
+    same = then is today if then is None or today is None else math.isclose(then, today, rel_tol=_CLOSE, abs_tol=_CLOSE)
+    if not same:
+        recorded, found = ("missing" if value is None else f"{value:.6g}" for value in (then, today))
+        yield f"the record says that {what} {recorded}, but the evidence comes to {found}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Verification:
     """What a version's promotion comes to today."""
 
     decision: Decision
@@ -82,7 +82,7 @@ class Standing:
     """``None`` if there is none that can be read."""
 
 
-def verify_in(store: Store, name: str, version: str | None, alias: str | None, *, verifier: Verifier | None = None) -> Decision:
+def verify_in(store: MlflowStore, name: str, version: str | None, alias: str | None, *, verifier: Verifier | None = None) -> Decision:
     """Check the promotion of a version, or of the one that holds an alias.
 
     Raises:
@@ -94,11 +94,11 @@ def verify_in(store: Store, name: str, version: str | None, alias: str | None, *
         raise UsageError(f"the registered model {name!r} has no alias {alias}")
     if alias is not None and aliases.get(alias) != chosen:
         store.version(name, chosen)
-        return _refusal("", f"version {chosen} of {name!r} does not hold the alias {alias}")
-    return standing(store, name, chosen, alias, verifier=verifier).decision
+        return undecided(f"version {chosen} of {name!r} does not hold the alias {alias}")
+    return verify_version(store, name, chosen, alias, verifier=verifier).decision
 
 
-def standing(store: Store, name: str, version: str, alias: str | None, *, verifier: Verifier | None = None) -> Standing:
+def verify_version(store: MlflowStore, name: str, version: str, alias: str | None, *, verifier: Verifier | None = None) -> Verification:
     """Return what the promotion of a version to an alias, or else its last decision, comes to today, whether or not it holds the alias.
 
     Raises:
@@ -106,125 +106,122 @@ def standing(store: Store, name: str, version: str, alias: str | None, *, verifi
     """
     found, what = store.version(name, version), f"version {version} of {name!r}"
     try:
-        params, aliases = store.ledger(name), store.aliases(name)
-        ledger = read_claim_log(params, alias) if alias else None
-        place = _place(found, ledger, version, aliases.get(alias or ""), alias)
-        if place is None:
-            return _none(f"{what} has no record of " + (f"a passed gate for the alias {alias}" if alias else "a gate decision"))
-        content, evidence = _content(store, place), store.evidence(place.run_id)
+        params, aliases = store.claims(name), store.aliases(name)
+        claims = read_claim_log(params, alias) if alias else None
+        location = _location(found, claims, version, aliases.get(alias or ""), alias)
+        if location is None:
+            wanted = f"a passed gate for the alias {alias}" if alias else "a gate decision"
+            return Verification(decision=undecided(f"{what} has no record of {wanted}"))
+        content = store.artifact(location.run_id, location.path)
+        run = examine(store.evidence(location.run_id))
     except UsageError as error:
-        return _none(f"the evidence for {what} is gone: {error}")
-    if isinstance(content, str):
-        return _none(f"{what}: {content}", place.run_id)
-    record = read_record(content)
-    if record is None:
-        return _none(f"{what}: its record {place.path} in run {place.run_id} cannot be read", place.run_id)
-    if record.target != Target(name=name, version=version, alias=alias or record.target.alias):
-        return _none(f"{what}: its record is about {record.target} and the alias {record.target.alias}", place.run_id)
-    claims = read_claim_log(params, record.target.alias)
+        return Verification(decision=undecided(f"the evidence for {what} is gone: {error}"))
+    record = _read(content, location, name, version, alias)
+    if isinstance(record, str):
+        return Verification(decision=undecided(f"{what}: {record}", run_id=location.run_id))
+    claims, holder = read_claim_log(params, record.target.alias), aliases.get(record.target.alias)
     entry = claims.entry(record.claim)
     problems = [
-        *_signature_problems(store, place, content, verifier),
-        *_claim_problems(claims, record, place, aliases.get(record.target.alias)),
-        *(() if entry and entry.pending else _tag_problems(record, place, found)),  # tags that are just being written
+        *_signature_problems(store, location, content or b"", verifier),
+        *_claim_problems(claims, record, location, holder),
+        *(() if entry and entry.pending else _tag_problems(record, location, found)),  # tags that are just being written
+        *_decision_problems(record, run),
+        *version_problems(record.target, found, run.evidence),
     ]
-    return Standing(decision=_decide_again(store, record, found, evidence, problems), record=record)
+    return Verification(decision=_decide_again(store, record, run, problems), record=record)
 
 
-def _none(reason: str, run_id: str = "") -> Standing:
-    return Standing(decision=_refusal(run_id, reason))
-
-
-def _refusal(run_id: str, reason: str) -> Decision:
-    return Decision(verdict="undecided", reasons=(reason,), run_id=run_id, evidence_sha256="", policy_sha256=DEFAULT_POLICY.digest())
-
-
-def _place(version: Version, ledger: ClaimLog | None, number: str, holder: str | None, alias: str | None) -> Place | None:
-    """Return where the record is: by the tags, but of what the ledger knows of, where the last claim that was carried out says."""
+def _location(version: Version, claims: ClaimLog | None, number: str, holder: str | None, alias: str | None) -> RecordLocation | None:
+    """Return where the record is: by the tags, but if the claim log knows of that, where the last claim that set the alias says."""
     tagged = find_record(version.tags, alias)
-    if tagged is None or ledger is None:
+    if tagged is None or claims is None:
         return tagged
-    mine = [entry for entry in ledger.entries if entry.claim.version == number and entry.claim.kind == "promotion"]
-    moves = [entry.claim.record for entry in mine if entry.set_on(holder)]
+    mine = [entry for entry in claims.entries if entry.claim.version == number and entry.claim.kind == "promotion"]
+    done = [entry.claim.record for entry in mine if entry.set_on(holder)]
     known = str(tagged) in {entry.claim.record for entry in mine}
-    return (place_of(moves[-1]) if known and moves else None) or tagged
+    return (read_location(done[-1]) if known and done else None) or tagged
 
 
-def _content(store: Store, place: Place) -> bytes | str:
-    """Return a record as it is kept, or why it is none."""
-    content = store.artifact(place.run_id, place.path)
+def _read(content: bytes | None, location: RecordLocation, name: str, version: str, alias: str | None) -> Record | str:
+    """Return a record as it was written for the version, or why it is none."""
+    what = f"its record {location.path}"
     if content is None:
-        return f"its record {place.path} is missing from run {place.run_id}"
-    return content if sha256(content) == place.sha256 else f"its record {place.path} in run {place.run_id} was changed after the decision"
+        return f"{what} is missing from run {location.run_id}"
+    if sha256(content) != location.sha256:
+        return f"{what} in run {location.run_id} was changed after the decision"
+    record = read_record(content)
+    if record is None:
+        return f"{what} in run {location.run_id} cannot be read"
+    if record.target != Target(name=name, version=version, alias=alias or record.target.alias):
+        return f"its record is about {record.target} and the alias {record.target.alias}"
+    return record
 
 
-def _signature_problems(store: Store, place: Place, content: bytes, verifier: Verifier | None) -> Iterator[str]:
+def _signature_problems(store: MlflowStore, location: RecordLocation, content: bytes, verifier: Verifier | None) -> Iterator[str]:
     if verifier is None:
         return
-    signature = store.artifact(place.run_id, place.path + SIGNATURE)
+    signature = store.artifact(location.run_id, location.path + SIGNATURE)
     if signature is None:
-        yield f"its record {place.path} is not signed"
-    elif not verifier.fits(content, signature.decode("utf-8", "replace")):
-        yield f"its record {place.path} was not signed with the key"
+        yield f"its record {location.path} is not signed"
+    elif not verifier.verifies(content, signature.decode("utf-8", "replace")):
+        yield f"its record {location.path} was not signed with the key"
 
 
-def _claim_problems(ledger: ClaimLog, record: Record, place: Place, holder: str | None) -> Iterator[str]:
-    """Yield why a record of a pass is not that of a claim that was carried out, or one from which somebody went back."""
-    entry, what = ledger.entry(record.claim), f"the claim {key_of(ledger.alias, record.claim)} of its record"
+def _claim_problems(claims: ClaimLog, record: Record, location: RecordLocation, holder: str | None) -> Iterator[str]:
+    """Yield why a record of a pass is not that of a claim that set the alias, or one from which somebody went back."""
+    entry, what = claims.entry(record.claim), f"the claim {key_of(claims.alias, record.claim)} of its record"
     if not record.decision.passed:
         return
     if entry is None:
-        yield f"{what} is not in the ledger"
-    elif entry.claim.record != str(place):
-        yield f"{what} went to another record in the ledger: {entry.claim}"
+        yield f"{what} is not in the claim log"
+    elif entry.claim.record != str(location):
+        yield f"{what} went to another record: {entry.claim}"
     elif not entry.set_on(holder):
-        yield f"{what} was not carried out: it {_fate(entry)}"
-    elif back := _gone_back(ledger, entry, holder):
+        state = "is in progress" if entry.pending else f"was {entry.state}"
+        yield f"{what} did not set the alias: it {state}" + (f": {entry.end.reason}" if entry.end and entry.end.reason else "")
+    elif back := _rollback_from(claims, entry, holder):
         yield f"{record.target} was given up: {back.claim}" + (f": {back.claim.reason}" if back.claim.reason else "")
 
 
-def _fate(entry: Entry) -> str:
-    told = "is under way" if entry.pending else f"was {entry.state}"
-    return told + (f": {entry.end.reason}" if entry.end and entry.end.reason else "")
+def _rollback_from(claims: ClaimLog, entry: Entry, holder: str | None) -> Entry | None:
+    """Return the first rollback from the version of a claim after it."""
+    later = (found for found in claims.moves(holder) if found.number > entry.number and found.claim.kind == "rollback")
+    return next((found for found in later if found.claim.previous == entry.claim.version), None)
 
 
-def _gone_back(ledger: ClaimLog, entry: Entry, holder: str | None) -> Entry | None:
-    """Return the rollback from the version of a claim."""
-    back = [later for later in ledger.moves(holder) if later.number > entry.number and later.claim.kind == "rollback"]
-    return next((later for later in back if later.claim.previous == entry.claim.version), None)
-
-
-def _tag_problems(record: Record, place: Place, version: Version) -> Iterator[str]:
+def _tag_problems(record: Record, location: RecordLocation, version: Version) -> Iterator[str]:
     """Yield the tags that repeat the record and say something else; those of another, later record are not compared."""
-    if version.tags.get(f"{TAG}.record") == place.path:
+    if version.tags.get(f"{TAG}.record") == location.path:
         for key, value in record.tags().items():
             if version.tags.get(key) != value:
                 yield f"the tag {key} is not what the record says"
 
 
-def _decide_again(store: Store, record: Record, version: Version, evidence: Evidence, found: list[str]) -> Decision:
-    then, problems = record.decision, list(found)
+def _decision_problems(record: Record, run: ExaminedRun) -> Iterator[str]:
+    """Yield why a record holds no pass, or one by another policy or on other evidence."""
+    then = record.decision
     if not then.passed:
-        problems.append(f"the record of {record.target} says {then.verdict}: {then.reasons[0]}")
+        yield f"the record of {record.target} says {then.verdict}: {then.reasons[0]}"
     if then.policy_sha256 != record.policy.digest():
-        problems.append(f"the policy {record.policy.name!r} in the record is not the one that was decided by: its digest is another one")
-    if then.evidence_sha256 != evidence.sha256:
-        problems.append(f"the evidence of run {evidence.run_id} was changed after the decision")
-    problems += version_problems(record.target, version, evidence)
-    baseline = _baseline(store, record.compared)
+        yield f"the policy {record.policy.name!r} in the record is not the one that decided: its digest differs"
+    if then.evidence_sha256 != run.evidence.sha256:
+        yield f"the evidence of run {run.evidence.run_id} was changed after the decision"
+
+
+def _decide_again(store: MlflowStore, record: Record, run: ExaminedRun, problems: list[str]) -> Decision:
+    then, baseline = record.decision, _baseline_today(store, record.compared)
     if isinstance(baseline, str):
-        return doubted(_refusal(evidence.run_id, baseline), problems)
-    today = decide(evidence, record.policy, baseline=baseline, now=datetime.fromisoformat(then.decided_at))
+        return with_problems(undecided(baseline, run_id=run.evidence.run_id), problems)
+    today = decide(run, record.policy, baseline=baseline, now=datetime.fromisoformat(then.decided_at))
     if then.passed and today.passed:
-        problems += differences(then, today)
+        problems = [*problems, *differences(then, today)]
     if problems or not today.passed:
-        return doubted(today, problems)
-    return replace(
-        today, reasons=(f"{record.target} became {record.target.alias} by {then.decided_by} at {then.decided_at}", *today.reasons)
-    )
+        return with_problems(today, problems)
+    promoted = f"{record.target} became {record.target.alias} by {then.decided_by} at {then.decided_at}"
+    return replace(today, reasons=(promoted, *today.reasons))
 
 
-def _baseline(store: Store, compared: Compared | None) -> Baseline | str | None:
+def _baseline_today(store: MlflowStore, compared: RecordedBaseline | None) -> Baseline | str | None:
     """Return what a record was compared with, as it is today, or why that cannot be had."""
     if compared is None:
         return None
@@ -236,4 +233,4 @@ def _baseline(store: Store, compared: Compared | None) -> Baseline | str | None:
         return f"the evidence of what it was compared with, {compared.name}, is gone: {error}"
     if evidence.sha256 != compared.sha256:
         return f"the evidence of what it was compared with, {compared.name} (run {compared.run_id}), was changed after the decision"
-    return Baseline(name=compared.name, version=compared.version, evidence=evidence)
+    return Baseline(name=compared.name, version=compared.version, run=examine(evidence))

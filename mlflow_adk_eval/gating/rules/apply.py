@@ -1,4 +1,9 @@
-"""The rules of a policy, each held against what a run and its baseline came to."""
+"""The rules of a policy, each applied to what a run and its baseline came to.
+
+For each rule its measure is computed from the report (`measures`). Where the measure has a value in every case, `min` and `max` are
+checked at once (`min_max`). A `max_drop` is compared with the baseline's value of the same measure, case by case (`max_drop`); the tests of
+all such rules are adjusted for how many they are, so their checks are made together at the end, and put back in the policy's order.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mlflow_adk_eval.gating.baseline.comparable import ResolvedBaseline
-from mlflow_adk_eval.gating.evidence.read import Examined
+from mlflow_adk_eval.gating.evidence.examine import ReadableRun
 from mlflow_adk_eval.gating.policy.model import Policy, Rule
-from mlflow_adk_eval.gating.rules.checks import RuleTarget, cases_told, exact
+from mlflow_adk_eval.gating.rules.checks import RuleTarget, format_cases, format_exact
 from mlflow_adk_eval.gating.rules.max_drop import Drop, check_drops, drop_of
-from mlflow_adk_eval.gating.rules.measures import Measured, Source, measure, missing_told
+from mlflow_adk_eval.gating.rules.measures import Measured, Source, format_missing, measure
 from mlflow_adk_eval.gating.rules.min_max import check_corrected, check_interval, check_mean, limits_of
 from mlflow_adk_eval.gating.rules.subset import select
 from mlflow_adk_eval.results.decision import Check
@@ -28,125 +33,121 @@ class RuleOutcome:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleContext:
-    """What rules are held against."""
+def apply_rules(policy: Policy, run: ReadableRun, report: Report, baseline: ResolvedBaseline) -> RuleOutcome:
+    """Return what each rule of the policy comes to.
+
+    Args:
+        policy: whose rules.
+        run: the run that is decided on.
+        report: its report without what is waived.
+        baseline: what it is compared with.
+    """
+    rules = _RuleRun(policy=policy, run=run, report=report, baseline=baseline)
+    for name, rule in policy.rules.items():
+        rules.apply(rules.target(name, rule), report, baseline.report)
+    for name in policy.slices:
+        rules.apply_to_slice(name)
+    return rules.outcome()
+
+
+@dataclass(slots=True, kw_only=True)
+class _RuleRun:
+    """What rules are applied to, and what they have come to so far."""
 
     policy: Policy
-    candidate: Examined
+    run: ReadableRun
     report: Report
-    """Without what is waived."""
-    opponent: ResolvedBaseline
-
-
-@dataclass(slots=True)
-class _RuleResults:
-    """Checks in the order of the policy, and the comparisons whose checks are made together at the end."""
-
-    checks: list[Check | Drop] = field(default_factory=list["Check | Drop"])
+    baseline: ResolvedBaseline
+    results: list[Check | Drop] = field(default_factory=list["Check | Drop"])
+    """In the order of the policy; a `Drop` becomes a check at the end."""
     uncompared: list[Check] = field(default_factory=list[Check])
     notes: list[str] = field(default_factory=list[str])
 
+    def outcome(self) -> RuleOutcome:
+        drops = iter(check_drops([found for found in self.results if isinstance(found, Drop)], power=self.policy.power))
+        checks = tuple(next(drops) if isinstance(found, Drop) else found for found in self.results)
+        return RuleOutcome(checks=checks, uncompared=frozenset(self.uncompared), notes=tuple(dict.fromkeys(self.notes)))
 
-def apply_rules(bench: RuleContext) -> RuleOutcome:
-    """Return what each rule of the policy comes to."""
-    docket, policy = _RuleResults(), bench.policy
-    for name, rule in policy.rules.items():
-        _apply(bench, docket, _subject(policy, name, rule), bench.report, bench.opponent.report)
-    for slice_name in policy.slices:
-        _apply_to_slice(bench, docket, slice_name)
-    compared = iter(check_drops([entry for entry in docket.checks if isinstance(entry, Drop)], power=policy.power))
-    checks = tuple(next(compared) if isinstance(entry, Drop) else entry for entry in docket.checks)
-    return RuleOutcome(checks=checks, uncompared=frozenset(docket.uncompared), notes=tuple(dict.fromkeys(docket.notes)))
+    def target(self, name: str, rule: Rule, slice_name: str = "") -> RuleTarget:
+        return RuleTarget(measure=name, slice=slice_name, rule=rule, confidence=rule.confidence or self.policy.confidence)
 
+    def apply_to_slice(self, name: str) -> None:
+        part = self.policy.slices[name]
+        selected = select(self.run.documents.eval_set, part)
+        report, before = selected.of(self.report), self.baseline.report
+        if selected.eval_ids:
+            self.notes += [f"slice {name}: {reason}" for reason in selected.unmatched]
+        cases = len({case.eval_id for case in report.cases})
+        obstacle = ""
+        if not cases:
+            obstacle = "all of its cases are waived" if selected.eval_ids else f"it has no cases: {'; '.join(selected.unmatched)}"
+        elif cases < part.min_cases:
+            obstacle = f"it has {format_cases(cases)}, but needs at least {part.min_cases}"
+        for measure_name, rule in part.rules.items():
+            target = self.target(measure_name, rule, name)
+            if obstacle:
+                self._leave_undecided(target, obstacle, cases)
+            else:
+                self.apply(target, report, selected.of(before) if before else None)
 
-def _subject(policy: Policy, name: str, rule: Rule, slice_name: str = "") -> RuleTarget:
-    return RuleTarget(measure=name, slice=slice_name, rule=rule, confidence=rule.confidence or policy.confidence)
-
-
-def _apply_to_slice(bench: RuleContext, docket: _RuleResults, name: str) -> None:
-    part = bench.policy.slices[name]
-    chosen = select(bench.candidate.documents.eval_set, part)
-    report, opponent = chosen.of(bench.report), bench.opponent.report
-    docket.notes += [f"slice {name}: {said}" for said in chosen.unmatched] if chosen.eval_ids else []
-    cases = len({case.eval_id for case in report.cases})
-    few = _too_few(cases, part.min_cases, waived=bool(chosen.eval_ids), unmatched="; ".join(chosen.unmatched))
-    for measure_name, rule in part.rules.items():
-        subject = _subject(bench.policy, measure_name, rule, name)
-        if few:
-            docket.checks += [subject.check(demand, "undecided", few, cases) for demand in _demands(bench, subject)]
+    def apply(self, target: RuleTarget, report: Report, before: Report | None) -> None:
+        """Add what one rule comes to over the cases of `report`; `before`: the same cases in the baseline's run, if any."""
+        found = measure(target.measure, Source(report=report, prices=self.policy.prices))
+        if isinstance(found, str):
+            if target.measure in self.run.report.criteria:
+                found = "it applies to none of these cases"
+            self._leave_undecided(target, found if report.cases else "all cases are waived", 0)
+        elif obstacle := _obstacle(found):
+            self._leave_undecided(target, obstacle, len(found.values))
         else:
-            _apply(bench, docket, subject, report, chosen.of(opponent) if opponent else None)
+            self.notes += _surprises(target, found)
+            self.results += self._limits(target, found, report)
+            if target.rule.max_drop is not None:
+                self._compare(target, found, before)
+
+    def _leave_undecided(self, target: RuleTarget, reason: str, cases: int) -> None:
+        demands = [limit.demand for limit in limits_of(target)]
+        if target.rule.max_drop is not None and self.baseline.state != "not needed":
+            demands.append(f"max_drop {format_exact(target.rule.max_drop)}")
+        self.results += [target.check(demand, "undecided", reason, cases) for demand in demands]
+
+    def _limits(self, target: RuleTarget, found: Measured, report: Report) -> Iterator[Check]:
+        for limit in limits_of(target):
+            match limit.use:
+                case "mean":
+                    yield check_mean(target, limit, found)
+                case "corrected_ci_low":
+                    yield check_corrected(target, limit, report, self.run, self.policy)
+                case _:
+                    yield check_interval(target, limit, found)
+
+    def _compare(self, target: RuleTarget, found: Measured, report: Report | None) -> None:
+        """Add the comparison with the baseline's `report`, where one is asked for."""
+        baseline, demand, cases = self.baseline, f"max_drop {format_exact(target.rule.max_drop or 0.0)}", len(found.values)
+        lead = f"not compared with {baseline.name}: "
+        if baseline.state == "impossible":
+            check = target.check(demand, "undecided", lead + baseline.problems[0], cases)
+            self.results.append(check)
+            self.uncompared.append(check)
+        elif report is not None:
+            before = measure(target.measure, Source(report=report, prices=self.policy.prices))
+            obstacle = before if isinstance(before, str) else _obstacle(before)
+            drop = None if obstacle or isinstance(before, str) else drop_of(target, before, found, baseline.name)
+            reason = lead + (obstacle or "no case has a value in both runs")
+            self.results.append(drop or target.check(demand, "undecided", reason, cases))
 
 
-def _too_few(cases: int, wanted: int, *, waived: bool, unmatched: str) -> str:
-    """Return why the cases of a slice are too few to decide; empty where they are not."""
-    if not cases:
-        return "all of its cases are waived" if waived else f"it has no cases: {unmatched}"
-    return "" if cases >= wanted else f"it has {cases_told(cases)}, and at least {wanted} are wanted"
-
-
-def _demands(bench: RuleContext, subject: RuleTarget) -> Iterator[str]:
-    yield from (limit.demand for limit in limits_of(subject))
-    if subject.rule.max_drop is not None and bench.opponent.state != "needless":
-        yield f"max_drop {exact(subject.rule.max_drop)}"
-
-
-def _apply(bench: RuleContext, docket: _RuleResults, subject: RuleTarget, report: Report, opponent: Report | None) -> None:
-    """Add what one rule comes to."""
-    found = measure(subject.measure, Source(report=report, prices=bench.policy.prices))
-    if isinstance(found, str) and subject.measure in bench.candidate.report.criteria:
-        found = "it applies to none of these cases"
-    obstacle = _obstacle(found, report)
-    if obstacle or isinstance(found, str):
-        cases = 0 if isinstance(found, str) else len(found.values)
-        docket.checks += [subject.check(demand, "undecided", obstacle, cases) for demand in _demands(bench, subject)]
-        return
-    docket.notes += _surprises(subject, found)
-    docket.checks += _limits(bench, subject, found, report)
-    if subject.rule.max_drop is not None:
-        _compare(bench, docket, subject, found, opponent)
-
-
-def _obstacle(found: Measured | str, report: Report) -> str:
+def _obstacle(found: Measured) -> str:
     """Return why a measure decides nothing; empty where it does."""
-    if isinstance(found, str):
-        return found if report.cases else "all cases are waived"
     if found.missing:
-        return missing_told(found)
+        return format_missing(found)
     return "" if found.values else "it applies to none of these cases"
 
 
-def _limits(bench: RuleContext, subject: RuleTarget, found: Measured, report: Report) -> Iterator[Check]:
-    for limit in limits_of(subject):
-        match limit.use:
-            case "mean":
-                yield check_mean(subject, limit, found)
-            case "corrected_ci_low":
-                yield check_corrected(subject, limit, report, bench.candidate, bench.policy)
-            case _:
-                yield check_interval(subject, limit, found)
-
-
-def _compare(bench: RuleContext, docket: _RuleResults, subject: RuleTarget, found: Measured, other: Report | None) -> None:
-    """Add the comparison with the baseline, where one is asked for."""
-    opponent, demand = bench.opponent, f"max_drop {exact(subject.rule.max_drop or 0.0)}"
-    if opponent.state == "impossible":
-        check = subject.check(demand, "undecided", f"not compared with {opponent.name}: {opponent.problems[0]}", len(found.values))
-        docket.checks.append(check)
-        docket.uncompared.append(check)
-    elif other is not None:
-        before = measure(subject.measure, Source(report=other, prices=bench.policy.prices))
-        obstacle = _obstacle(before, other)
-        drop = None if obstacle or isinstance(before, str) else drop_of(subject, before, found, opponent.name)
-        why = f"not compared with {opponent.name}: {obstacle or 'no case has a value in both runs'}"
-        docket.checks.append(drop or subject.check(demand, "undecided", why, len(found.values)))
-
-
-def _surprises(subject: RuleTarget, found: Measured) -> Iterator[str]:
+def _surprises(target: RuleTarget, found: Measured) -> Iterator[str]:
     """Yield what a rule demands against the direction of its measure, which may be meant, or not."""
-    rule = subject.rule
+    rule = target.rule
     if found.greater_is_better and rule.max is not None and rule.min is None:
-        yield f"{subject.where}: higher is better, but the rule has a max and no min"
+        yield f"{target.where}: higher is better, but the rule has a max and no min"
     if not found.greater_is_better and rule.min is not None and rule.max is None:
-        yield f"{subject.where}: lower is better, but the rule has a min and no max"
+        yield f"{target.where}: lower is better, but the rule has a min and no max"

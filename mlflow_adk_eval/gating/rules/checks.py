@@ -1,19 +1,32 @@
-"""What a rule is about, and how checks of it are told."""
+"""Checks: what one demand of a policy came to, as numbers and as a sentence.
+
+Each demand of a policy becomes a `Check`. This module has what all of them share, a rule's target and how numbers are written, and the
+checks that need no measure: the thresholds of the run's own config (`check_thresholds`), the cases that must pass (`check_must_pass`)
+and how many cases there are (`check_min_cases`). What has no score although it was planned is no check: `unevaluated` names it,
+and nothing passes while there is any.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mlflow_adk_eval.gating.policy.model import Rule
+from mlflow_adk_eval.errors import did_you_mean
+from mlflow_adk_eval.evalset import EvalSet
+from mlflow_adk_eval.gating.evidence.integrity import few
+from mlflow_adk_eval.gating.policy.model import Policy, Rule
 from mlflow_adk_eval.gating.rules.measures import Measured
 from mlflow_adk_eval.results.decision import Check
-from mlflow_adk_eval.results.outcomes import Verdict
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Scored, Skipped, Verdict, reason_of
+from mlflow_adk_eval.results.report import CriterionSummary, Report
 
 _MAX_EXAMPLES = 3
+_MAX_REASON = 200
 _LARGE = 1e12
 """From here on, nobody wants to count digits."""
+_FAILED_ITEM = re.compile(r"^- ✗ .*", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,53 +44,46 @@ class RuleTarget:
         """How sentences call it."""
         return f"{self.measure} (slice {self.slice})" if self.slice else self.measure
 
-    def check(self, demand: str, verdict: Verdict, said: str, cases: int, **numbers: Any) -> Check:
-        """Return what a demand came to; `said`: the sentence without its subject."""
-        return Check(
-            measure=self.measure,
-            slice=self.slice,
-            demand=demand,
-            verdict=verdict,
-            reason=f"{self.where}: {said}",
-            cases=cases,
-            **numbers,
-        )
+    def check(self, demand: str, verdict: Verdict, finding: str, cases: int, **numbers: Any) -> Check:
+        """Return what a demand came to; `finding`: the sentence without its subject."""
+        reason = f"{self.where}: {finding}"
+        return Check(measure=self.measure, slice=self.slice, demand=demand, verdict=verdict, reason=reason, cases=cases, **numbers)
 
 
-def number(value: float, *, unlike: float | None = None) -> str:
+def format_number(value: float, *, unlike: float | None = None) -> str:
     """Return a number with four digits, or with all of them where it would be rounded to another one.
 
-    >>> number(0.123456), number(4100.0), number(0.7999999, unlike=0.8)
+    >>> format_number(0.123456), format_number(4100.0), format_number(0.7999999, unlike=0.8)
     ('0.1235', '4100', '0.7999999')
     """
-    told = f"{value:.4g}"
-    if unlike is not None and told == f"{unlike:.4g}" and value != unlike:
+    short = f"{value:.4g}"
+    if unlike is not None and short == f"{unlike:.4g}" and value != unlike:
         return repr(value)
-    return f"{value:.0f}" if "e" in told and 1 <= abs(value) < _LARGE else told
+    return f"{value:.0f}" if "e" in short and 1 <= abs(value) < _LARGE else short
 
 
-def exact(value: float) -> str:
+def format_exact(value: float) -> str:
     """Return a number that somebody has written down.
 
-    >>> exact(0.123456), exact(4000.0), exact(0.1 + 0.2)
+    >>> format_exact(0.123456), format_exact(4000.0), format_exact(0.1 + 0.2)
     ('0.123456', '4000', '0.3')
     """
     return f"{value:.15g}"
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """Return a share in percent.
 
-    >>> percent(0.95), percent(0.999)
+    >>> format_percent(0.95), format_percent(0.999)
     ('95%', '99.9%')
     """
     return f"{share * 100:.6g}%"
 
 
-def cases_told(count: int) -> str:
+def format_cases(count: int) -> str:
     """Return a number of cases.
 
-    >>> cases_told(1), cases_told(2000)
+    >>> format_cases(1), format_cases(2000)
     ('1 case', '2,000 cases')
     """
     return "1 case" if count == 1 else f"{count:,} cases"
@@ -87,7 +93,7 @@ def extremes(measured: Measured, *, lowest: bool) -> str:
     """Return the cases with the lowest or the highest values, the most extreme first."""
     sign = 1 if lowest else -1
     ranked = sorted(measured.means.items(), key=lambda found: (sign * found[1], found[0]))
-    return ", ".join(f"{case} {number(value)}" for case, value in ranked[:_MAX_EXAMPLES])
+    return ", ".join(f"{case} {format_number(value)}" for case, value in ranked[:_MAX_EXAMPLES])
 
 
 def largest_drops(before: Mapping[str, float], after: Mapping[str, float], *, greater_is_better: bool) -> str:
@@ -95,4 +101,144 @@ def largest_drops(before: Mapping[str, float], after: Mapping[str, float], *, gr
     sign = 1 if greater_is_better else -1
     drops = {case: sign * (before[case] - value) for case, value in after.items() if case in before}
     ranked = sorted(((drop, case) for case, drop in drops.items() if drop > 0), key=lambda found: (-found[0], found[1]))
-    return ", ".join(f"{case} {number(before[case])} → {number(after[case])}" for _, case in ranked[:_MAX_EXAMPLES])
+    return ", ".join(f"{case} {format_number(before[case])} → {format_number(after[case])}" for _, case in ranked[:_MAX_EXAMPLES])
+
+
+def check_thresholds(report: Report) -> Iterator[Check]:
+    """Yield whether each case that was evaluated reached the thresholds of the run's own config, by criterion."""
+    thresholds = report.config.thresholds()
+    for summary in _deciding(report):
+        name, threshold = summary.criterion, thresholds[summary.criterion]
+        results = _results(report, name)
+        verdict: Verdict = "undecided"
+        if missed := _missed(report, summary, threshold, results):
+            verdict, finding = "failed", missed
+        elif any(result.passed is None for _, result in results):
+            finding = "not every case was evaluated"
+        else:
+            verdict = "passed"
+            finding = f"{_case_runs(report, len(results))} reached the threshold {threshold} (mean {summary.mean:.4g})"
+        yield Check(
+            measure=name,
+            demand=f"threshold {threshold}",
+            verdict=verdict,
+            reason=f"{name}: {finding}",
+            cases=len(summary.case_scores),
+            value=summary.mean,
+        )
+
+
+def _deciding(report: Report) -> list[CriterionSummary]:
+    """Return the totals of each criterion that a case needs to pass."""
+    return [summary for summary in report.summaries().values() if summary.threshold is not None]
+
+
+def _results(report: Report, criterion: str) -> list[tuple[CaseResult, CriterionResult]]:
+    return [(case, result) for case in report.cases for result in case.results if result.criterion == criterion]
+
+
+def _missed(report: Report, summary: CriterionSummary, threshold: str, results: Sequence[tuple[CaseResult, CriterionResult]]) -> str:
+    """Return which cases missed the threshold of a criterion, the worst first; empty if none did."""
+    below = [(case, result) for case, result in results if result.passed is False]
+    if not below:
+        return ""
+    sign, relation = (1, "below") if summary.greater_is_better else (-1, "above")
+    below.sort(key=lambda found: (found[1].score or 0.0) * sign)
+    worst = "; ".join(_example(report, case, result) for case, result in below[:_MAX_EXAMPLES])
+    of = _case_runs(report, len(results))
+    return f"{len(below)} of {of} {relation} the threshold {threshold} (mean {summary.mean:.4g}); worst: {worst}"
+
+
+def _example(report: Report, case: CaseResult, result: CriterionResult) -> str:
+    # A score must not be rounded to the threshold that it missed.
+    number = f"{result.score:.4g}" if f"{result.score:.4g}" != f"{result.threshold:.4g}" else repr(result.score)
+    scored = [cell for cell in result.per_invocation if isinstance(cell, Scored)]
+    if not scored:
+        return f"{report.label(case)} {number}"
+    pick = min if result.greater_is_better else max
+    rationale = pick(scored, key=lambda cell: cell.score).rationale
+    failed = _FAILED_ITEM.search(rationale)  # the first rubric or sentence that failed, where the rationale is a list of them
+    why = _first_line(failed[0] if failed else rationale)
+    return f"{report.label(case)} {number}" + (f" ({why})" if why else "")
+
+
+def unevaluated(report: Report) -> list[str]:
+    """Return what has no score although it was to have one, by the run's own account."""
+    unfinished = [case for case in report.cases if case.error]
+    untouched = [case for case in report.cases if not any(result.decides for result in case.results)]
+    return [
+        *few(f"{report.label(case)}: the agent did not finish: {_first_line(case.error)}" for case in unfinished),
+        *few(f"{report.label(case)}: no criterion applies" for case in untouched),
+        *(reason for summary in _deciding(report) for reason in _without_score(report, summary)),
+    ]
+
+
+def _without_score(report: Report, summary: CriterionSummary) -> Iterator[str]:
+    planned = summary.evaluated + summary.errored + summary.skipped
+    for kind, word in ((Errored, "errored"), (Skipped, "skipped")):
+        found = [
+            f"{report.label(case)}, turn {index + 1}: {_first_line(reason_of(cell))}"
+            for case, result in _results(report, summary.criterion)
+            for index, cell in enumerate(result.per_invocation)
+            if isinstance(cell, kind)
+        ]
+        if found:
+            examples = "; ".join(few(found, limit=_MAX_EXAMPLES))
+            yield f"{summary.criterion}: {len(found)} of {planned} cells {word}, so they were not evaluated: {examples}"
+
+
+def evaluated(report: Report, waived: int = 0) -> str:
+    """Return what was evaluated; `waived`: how many waivers left something out."""
+    count = len(_deciding(report))
+    criteria = "1 criterion" if count == 1 else f"{count} criteria"
+    left_out = f"except for what {'1 waiver excludes' if waived == 1 else f'{waived} waivers exclude'}" if waived else "nothing left out"
+    return f"{_case_runs(report, len(report.cases))} of eval set {report.eval_set.eval_set_id!r} evaluated on {criteria}, {left_out}"
+
+
+def _case_runs(report: Report, count: int) -> str:
+    noun = "case" if report.num_runs == 1 else "case run"
+    return f"{count} {noun if count == 1 else noun + 's'}"
+
+
+def _first_line(text: str) -> str:
+    # What an agent wrote may hold half a surrogate pair, which no store takes.
+    line = next((line.strip() for line in text.encode("utf-8", "replace").decode().splitlines() if line.strip()), "")
+    return line if len(line) <= _MAX_REASON else f"{line[: _MAX_REASON - 1]}…"
+
+
+def check_must_pass(policy: Policy, report: Report, eval_set: EvalSet) -> Iterator[Check]:
+    """Yield whether each run of the cases that must pass has done so."""
+    runs: dict[str, list[CaseResult]] = {eval_id: [] for eval_id in policy.must_pass}
+    for case in report.cases:
+        if case.eval_id in runs:
+            runs[case.eval_id].append(case)
+    for eval_id, found in runs.items():
+        verdict, finding = _must_pass(eval_id, found, report, eval_set)
+        yield Check(measure="must_pass", demand=eval_id, verdict=verdict, reason=f"must_pass {eval_id}: {finding}", cases=int(bool(found)))
+
+
+def _must_pass(eval_id: str, runs: list[CaseResult], report: Report, eval_set: EvalSet) -> tuple[Verdict, str]:
+    if eval_id not in eval_set.eval_ids:
+        hint = did_you_mean(eval_id, eval_set.eval_ids)
+        return "undecided", f"there is no such case in eval set {eval_set.eval_set_id!r}" + (f". {hint}" if hint else "")
+    if not runs:
+        return "passed", "waived, so it is not required"
+    open_runs = [case for case in runs if case.verdict != "passed"]
+    if not open_runs:
+        return "passed", "passed" if len(runs) == 1 else f"passed in all of its {len(runs)} runs"
+    verdict: Verdict = "failed" if any(case.verdict == "failed" for case in open_runs) else "undecided"
+    return verdict, "; ".join(f"{report.label(case)} {case.verdict}: {', '.join(case.reasons())}" for case in open_runs)
+
+
+def check_min_cases(policy: Policy, report: Report) -> Iterator[Check]:
+    """Yield whether there are enough cases, where the policy wants more than one."""
+    cases = len({case.eval_id for case in report.cases})
+    demand = f"min_cases {policy.min_cases}"
+    if not cases:
+        yield Check(measure="cases", demand=demand, verdict="undecided", reason="every case is waived", cases=0)
+    elif policy.min_cases > 1:
+        enough = cases >= policy.min_cases
+        reason = f"{'' if enough else 'only '}{format_cases(cases)} not waived, and the policy requires at least {policy.min_cases}"
+        yield Check(
+            measure="cases", demand=demand, verdict="passed" if enough else "undecided", reason=reason, cases=cases, value=float(cases)
+        )

@@ -1,28 +1,32 @@
-"""From a run's evidence and a policy to a decision. Pure: every number is computed anew from the per-invocation table and the votes."""
+"""From an examined run and a policy to a decision. Pure: nothing is read or written here.
+
+What waivers cover is left out first, of both runs. Then every demand of the policy becomes a check (`checks`, `apply`), and three
+questions make the verdict: can the evidence be believed, and is it of the kind that the policy pins (else *undecided*); did a check
+fail (then *failed*); is something missing or open (then *undecided*, else *passed*).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from mlflow_adk_eval.gating.baseline.baseline import Baseline
-from mlflow_adk_eval.gating.baseline.comparable import resolve_baseline
+from mlflow_adk_eval.gating.baseline.comparable import Baseline, resolve_baseline
+from mlflow_adk_eval.gating.evidence.examine import ExaminedRun, ReadableRun
 from mlflow_adk_eval.gating.evidence.integrity import Evidence
-from mlflow_adk_eval.gating.evidence.read import Examined, examine
-from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, Policy
-from mlflow_adk_eval.gating.rules.apply import RuleContext, RuleOutcome, apply_rules
-from mlflow_adk_eval.gating.rules.pins import pin_problems, pins_told
-from mlflow_adk_eval.gating.rules.reasons import check_min_cases, check_must_pass, check_thresholds, evaluated, unevaluated
-from mlflow_adk_eval.gating.rules.subset import waiving
+from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, JudgePin, Policy, format_age
+from mlflow_adk_eval.gating.rules.apply import apply_rules
+from mlflow_adk_eval.gating.rules.checks import check_min_cases, check_must_pass, check_thresholds, evaluated, unevaluated
+from mlflow_adk_eval.gating.rules.subset import waived_subset
 from mlflow_adk_eval.results.decision import Check, Decision
 from mlflow_adk_eval.results.outcomes import Verdict
-from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.results.votes import judged_criteria
+
+_SKEW = timedelta(minutes=5)
+"""How far the clock of a tracking server may be ahead."""
 
 
-def decide(
-    evidence: Evidence, policy: Policy = DEFAULT_POLICY, *, baseline: Baseline | None = None, now: datetime | None = None
-) -> Decision:
+def decide(run: ExaminedRun, policy: Policy = DEFAULT_POLICY, *, baseline: Baseline | None = None, now: datetime | None = None) -> Decision:
     """Return whether the run allows a promotion.
 
     *failed* if a demand of the policy was missed, else *undecided* if one cannot be decided or something was not evaluated, else
@@ -30,92 +34,119 @@ def decide(
     the policy decides on.
 
     Args:
-        evidence: what the run holds.
+        run: the run, as `examine` returns it.
         policy: what is demanded.
         baseline: what the policy compares with.
         now: when waivers must hold, and how old the run is; ``None``: the clock's time.
     """
-    examined = examine(evidence)
-    if isinstance(examined, tuple):
-        return decision_of(evidence, policy, "undecided", examined)
-    return _decide(examined, policy, baseline, (now or datetime.now(UTC)).astimezone(UTC))
+    if isinstance(run, ReadableRun):
+        return _decide(run, policy, baseline, (now or datetime.now(UTC)).astimezone(UTC))
+    return _decision(run.evidence, policy, "undecided", run.problems)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Grounds:
-    """What a decision rests on."""
-
-    doubts: Sequence[str]
-    """Why the evidence decides nothing."""
-    lacking: Sequence[str]
-    """What is not there, besides the checks."""
-    thresholds: Sequence[Check] = ()
-    others: Sequence[Check] = ()
-    untold: frozenset[Check] = frozenset()
-    """Checks whose reason is among what is lacking."""
-
-    @property
-    def verdict(self) -> Verdict:
-        verdicts = {check.verdict for check in (*self.thresholds, *self.others)}
-        if self.doubts:
-            return "undecided"
-        if "failed" in verdicts:
-            return "failed"
-        return "undecided" if self.lacking or "undecided" in verdicts else "passed"
-
-    def told(self, verdict: Verdict) -> list[str]:
-        """Return the sentences of the checks with a verdict."""
-        return [check.reason for check in (*self.thresholds, *self.others) if check.verdict == verdict and check not in self.untold]
-
-
-def _decide(examined: Examined, policy: Policy, baseline: Baseline | None, now: datetime) -> Decision:
-    waived = waiving(policy, examined.report, now)
-    report, opponent = waived.rest_of(examined.report), resolve_baseline(examined, policy, baseline, waived)
-    ruling = apply_rules(RuleContext(policy=policy, candidate=examined, report=report, opponent=opponent))
-    grounds = _grounds(examined, policy, report, ruling, now)
-    lacking = [*grounds.lacking, *(f"not compared with {opponent.name}: {problem}" for problem in opponent.problems)]
-    grounds = replace(grounds, lacking=lacking)
-    reasons = [*grounds.doubts, *grounds.told("failed"), *grounds.lacking, *grounds.told("undecided")]
-    if grounds.verdict == "passed":
-        reasons = [evaluated(report, len(waived.waived)), *pins_told(policy), *grounds.told("passed")]
-    return replace(
-        decision_of(examined.evidence, policy, grounds.verdict, reasons, report.scores),
-        checks=(*grounds.thresholds, *grounds.others),
-        waived=waived.waived,
-        notes=(*waived.notes, *opponent.notes, *ruling.notes),
-        baseline_run_id=opponent.run_id,
-        baseline_sha256=opponent.sha256,
-    )
-
-
-def _grounds(examined: Examined, policy: Policy, report: Report, ruling: RuleOutcome, now: datetime) -> _Grounds:
-    """Return what a decision rests on; `report`: without what is waived."""
-    documents = examined.documents
+def _decide(run: ReadableRun, policy: Policy, baseline: Baseline | None, now: datetime) -> Decision:
+    waived = waived_subset(policy, run.report, now)
+    report, compared = waived.rest_of(run.report), resolve_baseline(run, policy, baseline, waived)
+    rules = apply_rules(policy, run, report, compared)
     thresholds = list(check_thresholds(report)) if policy.thresholds else []
-    others = [*check_min_cases(policy, report), *check_must_pass(policy, report, documents.eval_set), *ruling.checks]
-    return _Grounds(
-        doubts=[*examined.doubts, *pin_problems(policy, examined.evidence, documents, now)],
-        lacking=[*unevaluated(report), *_nothing([*thresholds, *others])],
-        thresholds=thresholds,
-        others=others,
-        untold=ruling.uncompared | {check for check in thresholds if check.verdict == "undecided"},
+    checks = [*thresholds, *check_min_cases(policy, report), *check_must_pass(policy, report, run.documents.eval_set), *rules.checks]
+    problems = [*run.problems, *_pin_problems(policy, run, now)]
+    missing = [*unevaluated(report), *([] if any(check.cases for check in checks) else ["no demand of the policy applies to any case"])]
+    missing += [f"not compared with {compared.name}: {problem}" for problem in compared.problems]
+    verdict = _verdict(problems, missing, checks)
+    if verdict == "passed":
+        reasons = [evaluated(report, len(waived.waived)), *_pins_met(policy), *_reasons(checks, "passed")]
+    else:
+        # What these checks lack is among `missing` already, in more words.
+        repeated = rules.uncompared | {check for check in thresholds if check.verdict == "undecided"}
+        open_checks = [check for check in checks if check not in repeated]
+        reasons = [*problems, *_reasons(open_checks, "failed"), *missing, *_reasons(open_checks, "undecided")]
+    return _decision(
+        run.evidence,
+        policy,
+        verdict,
+        reasons,
+        scores=report.scores,
+        checks=tuple(checks),
+        waived=waived.waived,
+        notes=(*waived.notes, *compared.notes, *rules.notes),
+        baseline_run_id=compared.run_id,
+        baseline_sha256=compared.sha256,
     )
 
 
-def _nothing(checks: Sequence[Check]) -> list[str]:
-    """Return that nothing is left to decide on, where waivers or the policy leave nothing."""
-    return [] if any(check.cases for check in checks) else ["no demand of the policy is left that any case could meet"]
+def _verdict(problems: Sequence[str], missing: Sequence[str], checks: Sequence[Check]) -> Verdict:
+    verdicts = {check.verdict for check in checks}
+    if problems:
+        return "undecided"
+    if "failed" in verdicts:
+        return "failed"
+    return "undecided" if missing or "undecided" in verdicts else "passed"
 
 
-def decision_of(
-    evidence: Evidence, policy: Policy, verdict: Verdict, reasons: Sequence[str], scores: Mapping[str, float | None] | None = None
-) -> Decision:
-    """Return a decision on `evidence`."""
+def _reasons(checks: Sequence[Check], verdict: Verdict) -> list[str]:
+    return [check.reason for check in checks if check.verdict == verdict]
+
+
+def _decision(evidence: Evidence, policy: Policy, verdict: Verdict, reasons: Sequence[str], **details: Any) -> Decision:
     return Decision(
         verdict=verdict,
         reasons=tuple(reasons),
         run_id=evidence.run_id,
         evidence_sha256=evidence.sha256,
         policy_sha256=policy.digest(),
-        scores=scores or {},
+        **details,
     )
+
+
+def _pin_problems(policy: Policy, run: ReadableRun, now: datetime) -> Iterator[str]:
+    """Yield how a run is not the kind of run that the policy decides on: another eval set, other judges, too old."""
+    if pin := policy.eval_set:
+        eval_set_id, digest = run.documents.eval_set.eval_set_id, run.evidence.params.get("adk_eval.eval_set_digest", "")
+        if pin.id is not None and eval_set_id != pin.id:
+            yield f"the run used the eval set {eval_set_id!r}, but the policy pins {pin.id!r}"
+        if pin.digest is not None and digest != pin.digest:
+            yield f"the eval set is not the one that the policy pins: its digest is {digest[:19]}…, the policy says {pin.digest[:19]}…"
+    if policy.judge:
+        yield from _judge_problems(policy.judge, run)
+    if policy.max_age:
+        yield from _age_problems(policy.max_age, run.evidence.end_time, now)
+
+
+def _judge_problems(pin: JudgePin, run: ReadableRun) -> Iterator[str]:
+    judged, named = judged_criteria(run.documents.config), run.evidence.params.get("adk_eval.judge_model")
+    if not judged:
+        return
+    if named is None:
+        yield f"the run has no parameter adk_eval.judge_model, so it is unknown who judged {', '.join(judged)}"
+    elif foreign := [model for model in named.split(" | ") if model not in pin.models]:
+        yield f"{', '.join(foreign)} judged, but the policy allows only {', '.join(pin.models)}"
+
+
+def _age_problems(max_age: timedelta, end_time: int | None, now: datetime) -> Iterator[str]:
+    if end_time is None:
+        return  # which is a problem of its own
+    try:
+        ended = datetime.fromtimestamp(end_time / 1000, tz=UTC)
+    except (OverflowError, ValueError, OSError):
+        yield f"the run's end time {end_time} is not a valid time"
+        return
+    if ended > now + _SKEW:
+        yield f"the run ended at {_format_time(ended)}, which is in the future: it is {_format_time(now)} now"
+    elif now - ended > max_age:
+        yield f"the run ended at {_format_time(ended)}, more than {format_age(max_age)} before {_format_time(now)}"
+
+
+def _format_time(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _pins_met(policy: Policy) -> list[str]:
+    """Return what a policy has pinned, for the reasons of a pass."""
+    pin = policy.eval_set
+    return [
+        *([f"the eval set is {pin.id!r}, as pinned"] if pin and pin.id else []),
+        *([f"the digest of the eval set is {pin.digest[:19]}…, as pinned"] if pin and pin.digest else []),
+        *([f"only {', '.join(policy.judge.models)} judged"] if policy.judge else []),
+        *([f"the run ended within the last {format_age(policy.max_age)}"] if policy.max_age else []),
+    ]

@@ -1,4 +1,9 @@
-"""Rules with ``max_drop``: whether the same cases did worse than in the baseline's run, by more than is allowed and than luck explains."""
+"""Rules with ``max_drop``: whether the same cases did worse than in the baseline's run, by more than is allowed and than chance explains.
+
+A `Drop` pairs one measure in both runs case by case. `drop_verdict` has three outcomes: *failed* if the drop is larger than allowed and
+significant, *passed* if it is small and a larger one is excluded or no case got worse, else *undecided*, with how many cases would
+decide it. The p-values of all comparisons of a policy are adjusted together (Holm), which is why `check_drops` takes them all.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +21,7 @@ from mlflow_adk_eval.analysis.stats import (
     holm,
     rate_cases_needed,
 )
-from mlflow_adk_eval.gating.rules.checks import (
-    RuleTarget,
-    cases_told,
-    exact,
-    largest_drops,
-    number,
-    percent,
-)
+from mlflow_adk_eval.gating.rules.checks import RuleTarget, format_cases, format_exact, format_number, format_percent, largest_drops
 from mlflow_adk_eval.gating.rules.measures import Measured
 from mlflow_adk_eval.results.decision import Check
 from mlflow_adk_eval.results.outcomes import TOLERANCE, Verdict
@@ -33,7 +31,7 @@ from mlflow_adk_eval.results.outcomes import TOLERANCE, Verdict
 class Drop:
     """One measure in both runs, on the cases that both have."""
 
-    subject: RuleTarget
+    target: RuleTarget
     max_drop: float
     paired: Paired
     """Turned so that a negative difference is a drop, whichever direction is better; each end of its interval holds with the confidence."""
@@ -44,16 +42,56 @@ class Drop:
 
     @property
     def tested(self) -> bool:
-        """Whether it is asked if luck explains it, which with too few cases cannot be told."""
-        return self.subject.rule.use != "mean" and self.paired.cases >= fewest_cases(self.subject.confidence)
+        """Whether it is tested for significance, which takes a certain number of cases."""
+        return self.target.rule.use != "mean" and self.paired.cases >= fewest_cases(self.target.confidence)
 
     @property
     def demand(self) -> str:
         """What a check calls it."""
-        return f"max_drop {number(self.max_drop)}" + (" (mean)" if self.subject.rule.use == "mean" else "")
+        return f"max_drop {format_number(self.max_drop)}" + (" (mean)" if self.target.rule.use == "mean" else "")
+
+    @property
+    def small(self) -> bool:
+        """Whether the drop as measured is within what is allowed."""
+        return -self.paired.difference <= self.max_drop + TOLERANCE
+
+    @property
+    def change(self) -> str:
+        """How the mean changed, as part of a sentence."""
+        lost = -self.paired.difference
+        if abs(lost) <= TOLERANCE:
+            return "no change"
+        return f"worse by {format_number(lost, unlike=self.max_drop)}" if lost > 0 else f"better by {format_number(-lost)}"
+
+    @property
+    def change_as_allowed(self) -> str:
+        """How the mean changed, and whether that is within what is allowed, as part of a sentence."""
+        return f"{self.change}, {'within the allowed' if self.small else 'more than the allowed'} {format_exact(self.max_drop)}"
+
+    def check(self, verdict: Verdict, finding: str, p_value: float | None = None, needed: int | None = None) -> Check:
+        """Return what the comparison came to; `finding`: the sentence after the numbers of both runs."""
+        paired, sign = self.paired, 1.0 if self.after.greater_is_better else -1.0
+        value, baseline = sign * paired.after, sign * paired.before
+        low, high = sorted((sign * paired.low, sign * paired.high))
+        worse = largest_drops(self.before.means, self.after.means, greater_is_better=self.after.greater_is_better)
+        examples = "" if verdict == "passed" or not worse else f"; {format_cases(paired.worse)} did worse, most of all {worse}"
+        means = f"mean {format_number(value)} against {format_number(baseline, unlike=value)} for {self.name}"
+        return self.target.check(
+            self.demand,
+            verdict,
+            f"{means}, over the same {format_cases(paired.cases)}: {finding}{examples}",
+            paired.cases,
+            value=value,
+            low=low,
+            high=high,
+            baseline=baseline,
+            difference=sign * paired.difference,
+            p_value=p_value,
+            needed=needed,
+        )
 
 
-def judge_drop(paired: Paired, *, max_drop: float, confidence: float, p_adjusted: float) -> Verdict:
+def drop_verdict(paired: Paired, *, max_drop: float, confidence: float, p_adjusted: float) -> Verdict:
     """Return whether cases did worse than before by more than `max_drop`.
 
     Args:
@@ -64,7 +102,7 @@ def judge_drop(paired: Paired, *, max_drop: float, confidence: float, p_adjusted
         p_adjusted: the one-sided p-value of a drop, adjusted for the number of comparisons.
 
     Returns:
-        *failed* if the drop is both larger than that and more than luck, *passed* if it is not larger and either no case got worse or
+        *failed* if the drop is both larger than that and significant, *passed* if it is not larger and either no case got worse or
         a larger one is excluded, else *undecided*.
     """
     small = -paired.difference <= max_drop + TOLERANCE
@@ -73,16 +111,16 @@ def judge_drop(paired: Paired, *, max_drop: float, confidence: float, p_adjusted
     return "passed" if not paired.worse or -paired.low <= max_drop + TOLERANCE else "undecided"
 
 
-def drop_of(subject: RuleTarget, before: Measured, after: Measured, name: str) -> Drop | None:
+def drop_of(target: RuleTarget, before: Measured, after: Measured, name: str) -> Drop | None:
     """Return a measure in both runs; ``None`` if they have no case in common."""
     sign, bounds = (1.0 if after.greater_is_better else -1.0), after.bounds
     if bounds is not None and sign < 0:
         bounds = (-bounds[1], -bounds[0])
     turned = ({case: [sign * value for value in values] for case, values in side.values.items()} for side in (before, after))
-    paired = compare_paired(*turned, confidence=2 * subject.confidence - 1, bounds=bounds)
+    paired = compare_paired(*turned, confidence=2 * target.confidence - 1, bounds=bounds)
     if paired is None:
         return None
-    return Drop(subject=subject, max_drop=subject.rule.max_drop or 0.0, paired=paired, before=before, after=after, name=name)
+    return Drop(target=target, max_drop=target.rule.max_drop or 0.0, paired=paired, before=before, after=after, name=name)
 
 
 def check_drops(drops: Sequence[Drop], *, power: float) -> list[Check]:
@@ -93,83 +131,47 @@ def check_drops(drops: Sequence[Drop], *, power: float) -> list[Check]:
 
 
 def _check(drop: Drop, p_adjusted: float | None, tests: int, power: float) -> Check:
-    paired, confidence = drop.paired, drop.subject.confidence
-    if drop.subject.rule.use == "mean":
-        small = -paired.difference <= drop.max_drop + TOLERANCE
-        return _told(drop, "passed" if small else "failed", _allowed(drop, small=small), None)
+    paired, confidence = drop.paired, drop.target.confidence
+    if drop.target.rule.use == "mean":
+        return drop.check("passed" if drop.small else "failed", drop.change_as_allowed)
     if p_adjusted is None:
         fewest = fewest_cases(confidence)
-        said = f"{cases_told(paired.cases)} cannot show a drop at {percent(confidence)} confidence, whatever they come to: at least {fewest} are needed"
-        return _told(drop, "undecided", said, None, needed=fewest)
-    verdict = judge_drop(paired, max_drop=drop.max_drop, confidence=confidence, p_adjusted=p_adjusted)
-    if verdict == "undecided":
-        needed = cases_to_decide(paired, drop.max_drop, confidence=confidence, power=power)
-        return _told(drop, verdict, _open(drop, p_adjusted, tests, needed, power), p_adjusted, needed=needed)
-    said = _shown(drop, p_adjusted, tests) if verdict == "failed" else _excluded(drop)
-    return _told(drop, verdict, said, p_adjusted)
+        finding = (
+            f"{format_cases(paired.cases)} cannot show a drop at {format_percent(confidence)} confidence: at least {fewest} are needed"
+        )
+        return drop.check("undecided", finding, needed=fewest)
+    p_value = f"p = {p_adjusted:.2g}" + (f", adjusted for {tests} comparisons" if tests > 1 else "")
+    match drop_verdict(paired, max_drop=drop.max_drop, confidence=confidence, p_adjusted=p_adjusted):
+        case "passed":
+            return drop.check("passed", _why_passed(drop), p_adjusted)
+        case "failed":
+            return drop.check("failed", f"{drop.change_as_allowed} and more than chance explains ({p_value})", p_adjusted)
+        case "undecided":
+            needed = cases_to_decide(paired, drop.max_drop, confidence=confidence, power=power)
+            return drop.check("undecided", _why_undecided(drop, p_value, needed, power), p_adjusted, needed)
 
 
-def _told(drop: Drop, verdict: Verdict, said: str, p_value: float | None, needed: int | None = None) -> Check:
-    paired, sign = drop.paired, 1.0 if drop.after.greater_is_better else -1.0
-    value, baseline = sign * paired.after, sign * paired.before
-    low, high = sorted((sign * paired.low, sign * paired.high))
-    worse = largest_drops(drop.before.means, drop.after.means, greater_is_better=drop.after.greater_is_better)
-    examples = "" if verdict == "passed" or not worse else f"; {cases_told(paired.worse)} did worse, the most {worse}"
-    lead = f"mean {number(value)} beside {number(baseline, unlike=value)} of {drop.name}, over the same {cases_told(paired.cases)}"
-    return drop.subject.check(
-        drop.demand,
-        verdict,
-        f"{lead}: {said}{examples}",
-        paired.cases,
-        value=value,
-        low=low,
-        high=high,
-        baseline=baseline,
-        difference=sign * paired.difference,
-        p_value=p_value,
-        needed=needed,
-    )
-
-
-def _change(drop: Drop) -> str:
-    lost = -drop.paired.difference
-    if abs(lost) <= TOLERANCE:
-        return "no change"
-    return f"worse by {number(lost, unlike=drop.max_drop)}" if lost > 0 else f"better by {number(-lost)}"
-
-
-def _allowed(drop: Drop, *, small: bool) -> str:
-    return f"{_change(drop)}, {'within the allowed' if small else 'more than the allowed'} {exact(drop.max_drop)}"
-
-
-def _shown(drop: Drop, p_adjusted: float, tests: int) -> str:
-    return f"{_allowed(drop, small=False)} and more than luck ({_p(p_adjusted, tests)})"
-
-
-def _excluded(drop: Drop) -> str:
+def _why_passed(drop: Drop) -> str:
     if not drop.paired.worse:
-        return f"{_change(drop)}, and no case did worse"
-    confidence, most = percent(drop.subject.confidence), -drop.paired.low
+        return f"{drop.change}, and no case did worse"
+    most = -drop.paired.low
+    lead = f"{drop.change}, with {format_percent(drop.target.confidence)} confidence"
     if most < 0:
-        return f"{_change(drop)}, with {confidence} confidence by at least {number(-most)}"
-    return f"{_change(drop)}, with {confidence} confidence worse by at most {number(abs(most))}, within the allowed {exact(drop.max_drop)}"
+        return f"{lead} by at least {format_number(-most)}"
+    return f"{lead} worse by at most {format_number(abs(most))}, within the allowed {format_exact(drop.max_drop)}"
 
 
-def _open(drop: Drop, p_adjusted: float, tests: int, needed: int | None, power: float) -> str:
-    paired, confidence, allowed = drop.paired, drop.subject.confidence, exact(drop.max_drop)
-    said = f"{_change(drop)}, "
-    if -paired.difference > drop.max_drop + TOLERANCE:
-        said += f"more than the allowed {allowed}, but luck would explain it ({_p(p_adjusted, tests)})"
+def _why_undecided(drop: Drop, p_value: str, needed: int | None, power: float) -> str:
+    paired, confidence, allowed = drop.paired, drop.target.confidence, format_exact(drop.max_drop)
+    if not drop.small:
+        why = f"more than the allowed {allowed}, but chance could explain it ({p_value})"
     else:
-        said += f"but worse by {number(-paired.low)} is not excluded at {percent(confidence)} confidence, and {allowed} is allowed"
+        why = f"but worse by {format_number(-paired.low)} is not excluded at {format_percent(confidence)} confidence, and {allowed} is allowed"
     if needed:
-        said += f"; about {cases_told(needed)} would decide it with a chance of {percent(power)}"
+        why += f"; about {format_cases(needed)} would decide it with a chance of {format_percent(power)}"
     least = smallest_shown(paired, confidence=confidence, power=power)
-    return said if math.isinf(least) else f"{said}; {cases_told(paired.cases)} can show a drop of {number(least)}"
-
-
-def _p(p_adjusted: float, tests: int) -> str:
-    return f"p = {p_adjusted:.2g}" + (f", adjusted for {tests} comparisons" if tests > 1 else "")
+    shown = "" if math.isinf(least) else f"; {format_cases(paired.cases)} can show a drop of {format_number(least)}"
+    return f"{drop.change}, {why}{shown}"
 
 
 def cases_to_decide(paired: Paired, max_drop: float, *, confidence: float, power: float) -> int | None:

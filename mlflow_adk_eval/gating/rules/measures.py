@@ -1,4 +1,9 @@
-"""What rules can be about: each measure's values by case, computed from what a run's table and votes come to."""
+"""What rules can be about: each measure's values by case, computed from what a run's table and votes come to.
+
+`measure` finds a measure by its name: a criterion, ``<criterion>/pass_rate`` and the like, ``pass^k``, or one of all criteria such as
+``case_pass_rate`` and ``cost``. The result is a `Measured`: a value per run for each case, and each case run that has none with the
+reason. Whoever cannot be measured at all is a sentence instead. Nothing is averaged over a gap.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mlflow_adk_eval.config.eval_config import EFFICIENCY, SETTINGS
+from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import did_you_mean
 from mlflow_adk_eval.gating.evidence.integrity import few
 from mlflow_adk_eval.gating.policy.model import AGENT, COST, Price
@@ -64,10 +69,10 @@ def tokens_of(results: Iterable[CriterionResult]) -> float | str:
 
 def _tokens(answer: Sequence[Vote]) -> tuple[int, int] | str:
     """Return the tokens of an answer, in and out. A call that failed has none unless it says so."""
-    told = [vote for vote in answer if _has_tokens(vote)]
-    if not told and any(vote.verdict is not None or vote.raw for vote in answer):
-        return f"the judge {answer[0].model or 'without a name'} does not say how many tokens it took"
-    return sum(vote.input_tokens or 0 for vote in told), sum(vote.output_tokens or 0 for vote in told)
+    counted = [vote for vote in answer if _has_tokens(vote)]
+    if not counted and any(vote.verdict is not None or vote.raw for vote in answer):
+        return f"the judge {answer[0].model or 'without a name'} does not report its tokens"
+    return sum(vote.input_tokens or 0 for vote in counted), sum(vote.output_tokens or 0 for vote in counted)
 
 
 def cost_of(case: CaseResult, prices: Mapping[str, Price]) -> float | str:
@@ -88,10 +93,10 @@ def cost_of(case: CaseResult, prices: Mapping[str, Price]) -> float | str:
 def _agent_cost(case: CaseResult, price: Price) -> float | str:
     result = next((result for result in case.results if result.criterion == _TOKENS), None)
     if result is None:
-        return f"the run has no {_TOKENS}, so what the agent cost is not known"
+        return f"the run has no {_TOKENS}, so the cost of the agent is unknown"
     unknown = [cell for cell in result.per_invocation if not isinstance(cell, Scored)]
     if unknown:
-        return f"what the agent cost is not known: {reason_of(unknown[0]) if unknown[0] else f'{_TOKENS} has no score'}"
+        return f"the cost of the agent is unknown: {reason_of(unknown[0]) if unknown[0] else f'{_TOKENS} has no score'}"
     total = sum(cell.score for cell in result.per_invocation if isinstance(cell, Scored))
     return total * (price.tokens or 0.0) / _MILLION
 
@@ -176,7 +181,7 @@ def measure(name: str, source: Source) -> Measured | str:
         return OF_A_CRITERION[suffix](criterion, source)
     known = [*report.criteria, *OF_ALL, "pass^1", *(f"{name}/{suffix}" for name in report.criteria for suffix in OF_A_CRITERION)]
     hint = did_you_mean(name, known) or f"It has {', '.join(report.criteria) or 'no criterion'}; besides, there are {', '.join(OF_ALL)}"
-    if (criterion or name) in SETTINGS and criterion not in report.criteria:
+    if (criterion or name) in CRITERIA and criterion not in report.criteria:
         return f"the run has no criterion {criterion or name}. {hint}"
     return f"the run has no measure {name!r}. {hint}"
 
@@ -221,7 +226,7 @@ def _criterion(name: str, report: Report) -> Measured:
         missing=missing,
         greater_is_better=report.config.greater_is_better(name),
         bounds=(low, high) if math.isfinite(low) and math.isfinite(high) else None,
-        proportion=name not in EFFICIENCY and (low, high) == SHARE,
+        proportion=not CRITERIA.is_quantity(name) and (low, high) == SHARE,
     )
 
 
@@ -282,14 +287,14 @@ def _of_votes(
 
 
 def _flip_rate(source: Source) -> Measured | str:
-    return _of_votes(source.report, lambda case: flip_of(case.results), SHARE, "no judge has cast a vote, so none has flipped")
+    return _of_votes(source.report, lambda case: flip_of(case.results), SHARE, "no judge voted")
 
 
 def _flip_rate_of(name: str, source: Source) -> Measured | str:
     def flip(case: CaseResult) -> float | None:
         return flip_of([result for result in case.results if result.criterion == name])
 
-    return _of_votes(source.report, flip, SHARE, f"no judge has cast a vote on {name}, so none has flipped")
+    return _of_votes(source.report, flip, SHARE, f"no judge voted on {name}")
 
 
 def _judge_tokens(source: Source) -> Measured | str:
@@ -302,7 +307,7 @@ def _judge_calls(source: Source) -> Measured | str:
 
 def _cost(source: Source) -> Measured | str:
     if AGENT not in source.prices and not any(result.votes for case in source.report.cases for result in case.results):
-        return "nothing in the run has a price: no judge has voted, and the policy has no price of the agent"
+        return "nothing in the run has a price: no judge voted, and the policy has no price for the agent"
     return _of_votes(source.report, lambda case: cost_of(case, source.prices), None, "the run has no cases")
 
 
@@ -320,7 +325,7 @@ OF_A_CRITERION: Mapping[str, Callable[[str, Source], Measured | str]] = {"pass_r
 """What is measured of a criterion besides its score, as ``<criterion>/<name>``."""
 
 
-def missing_told(measured: Measured) -> str:
+def format_missing(measured: Measured) -> str:
     """Return of how many cases there is no value, and why."""
     count = len(measured.missing)
     return f"{count} of {count + len(measured.values)} cases without a value: {'; '.join(few(measured.missing, limit=_MAX_NAMED))}"

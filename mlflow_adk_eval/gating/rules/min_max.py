@@ -1,4 +1,8 @@
-"""Rules with ``min`` and ``max``: whether a measure, or the interval that it lies in, keeps to a limit."""
+"""Rules with ``min`` and ``max``: whether a measure, or the interval that it lies in, keeps to a limit.
+
+A limit on the mean passes or fails. One on an interval has a third outcome: if the limit lies within the interval, more cases are
+needed, and the check says about how many. A corrected pass rate is such an interval, wider by what is unknown of the judge's error.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +12,14 @@ from dataclasses import dataclass
 
 from mlflow_adk_eval.analysis.calibration.calibration import calibration_problems, corrected_of, load_calibration
 from mlflow_adk_eval.analysis.stats import Interval, mean_interval
-from mlflow_adk_eval.config.eval_config import JudgedSettings
-from mlflow_adk_eval.gating.evidence.read import Examined
+from mlflow_adk_eval.gating.evidence.examine import ReadableRun
 from mlflow_adk_eval.gating.policy.model import Policy, Use
-from mlflow_adk_eval.gating.rules.checks import (
-    RuleTarget,
-    cases_told,
-    exact,
-    extremes,
-    number,
-    percent,
-)
+from mlflow_adk_eval.gating.rules.checks import RuleTarget, extremes, format_cases, format_exact, format_number, format_percent
 from mlflow_adk_eval.gating.rules.measures import SHARE, Measured
 from mlflow_adk_eval.results.decision import Check
 from mlflow_adk_eval.results.outcomes import TOLERANCE, Verdict, reaches
 from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.results.votes import judged_criteria
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,28 +35,28 @@ class Limit:
     def demand(self) -> str:
         """What a check calls it."""
         word = "min" if self.least else "max"
-        return f"{word} {exact(self.bound)}" + ("" if self.use == "mean" else f" ({self.use})")
+        return f"{word} {format_exact(self.bound)}" + ("" if self.use == "mean" else f" ({self.use})")
 
     @property
     def noun(self) -> str:
         """How sentences call it."""
-        return f"the {'minimum' if self.least else 'maximum'} {exact(self.bound)}"
+        return f"the {'minimum' if self.least else 'maximum'} {format_exact(self.bound)}"
 
     def kept(self, value: float) -> bool:
         """Whether a number is on the right side of it."""
         return reaches(value, self.bound, greater_is_better=self.least)
 
 
-def limits_of(subject: RuleTarget) -> Iterator[Limit]:
+def limits_of(target: RuleTarget) -> Iterator[Limit]:
     """Yield the limits of a rule."""
-    use = subject.rule.use or "mean"
-    if subject.rule.min is not None:
-        yield Limit(bound=subject.rule.min, least=True, use=use)
-    if subject.rule.max is not None:
-        yield Limit(bound=subject.rule.max, least=False, use=use)
+    use = target.rule.use or "mean"
+    if target.rule.min is not None:
+        yield Limit(bound=target.rule.min, least=True, use=use)
+    if target.rule.max is not None:
+        yield Limit(bound=target.rule.max, least=False, use=use)
 
 
-def judge_interval(limit: Limit, interval: Interval) -> Verdict:
+def interval_verdict(limit: Limit, interval: Interval) -> Verdict:
     """Return *passed* if the whole interval keeps to the limit, *failed* if none of it does, else *undecided*."""
     low, high = interval
     first, last = (low, high) if limit.least else (high, low)
@@ -68,67 +65,60 @@ def judge_interval(limit: Limit, interval: Interval) -> Verdict:
     return "undecided" if limit.kept(last) else "failed"
 
 
-def check_mean(subject: RuleTarget, limit: Limit, measured: Measured) -> Check:
+def check_mean(target: RuleTarget, limit: Limit, measured: Measured) -> Check:
     """Return whether the mean keeps to a limit, as measured."""
     value, cases = measured.value or 0.0, len(measured.values)
     kept = limit.kept(value)
-    low, high = _interval(subject, measured) or (None, None)
-    said = f"mean {number(value, unlike=limit.bound)} over {cases_told(cases)}, {_relation(limit, kept=kept)}"
-    said += "" if kept else f"; {_worst(limit, measured)}"
-    return subject.check(limit.demand, "passed" if kept else "failed", said, cases, value=value, low=low, high=high)
+    low, high = _interval(target, measured) or (None, None)
+    finding = f"mean {format_number(value, unlike=limit.bound)} over {format_cases(cases)}, {_relation(limit, kept=kept)}"
+    finding += "" if kept else f"; {_worst(limit, measured)}"
+    return target.check(limit.demand, "passed" if kept else "failed", finding, cases, value=value, low=low, high=high)
 
 
-def check_interval(subject: RuleTarget, limit: Limit, measured: Measured) -> Check:
+def check_interval(target: RuleTarget, limit: Limit, measured: Measured) -> Check:
     """Return whether the interval of the mean keeps to a limit."""
     value, cases = measured.value or 0.0, len(measured.values)
-    interval = _interval(subject, measured)
+    interval = _interval(target, measured)
     if interval is None:
         why = "there is only one" if cases == 1 else "all came to the same, which does not say how far others would differ"
-        said = f"mean {number(value)} over {cases_told(cases)} has no interval to hold against {limit.noun}, since {why}"
-        return subject.check(limit.demand, "undecided", said, cases, value=value)
-    verdict, (low, high) = judge_interval(limit, interval), interval
+        finding = f"mean {format_number(value)} over {format_cases(cases)} has no interval to hold against {limit.noun}, since {why}"
+        return target.check(limit.demand, "undecided", finding, cases, value=value)
+    verdict, (low, high) = interval_verdict(limit, interval), interval
     needed = _needed(value, interval, limit.bound, cases, share=measured.bounds == SHARE) if verdict == "undecided" else None
-    told = f"mean {number(value)} over {cases_told(cases)}, {percent(subject.confidence)} interval {number(low)} to {number(high)}"
-    more = {"passed": "", "failed": f"; {_worst(limit, measured)}", "undecided": f"; {_needed_told(needed)}"}[verdict]
-    said = f"{told}: {_interval_said(limit, verdict)}{more}"
-    return subject.check(limit.demand, verdict, said, cases, value=value, low=low, high=high, needed=needed)
+    summary = f"mean {format_number(value)} over {format_cases(cases)}, {format_percent(target.confidence)} interval {format_number(low)} to {format_number(high)}"
+    more = {"passed": "", "failed": f"; {_worst(limit, measured)}", "undecided": f"; {_format_needed(needed)}"}[verdict]
+    finding = f"{summary}: {_interval_relation(limit, verdict)}{more}"
+    return target.check(limit.demand, verdict, finding, cases, value=value, low=low, high=high, needed=needed)
 
 
-def check_corrected(subject: RuleTarget, limit: Limit, report: Report, candidate: Examined, policy: Policy) -> Check:
+def check_corrected(target: RuleTarget, limit: Limit, report: Report, run: ReadableRun, policy: Policy) -> Check:
     """Return whether the pass rate of a judged criterion, corrected for the judge's error, surely keeps to a limit."""
-    name, cases = (
-        subject.measure,
-        len({case.eval_id for case in report.cases for result in case.results if result.criterion == subject.measure}),
-    )
+    name = target.measure
+    cases = len({case.eval_id for case in report.cases for result in case.results if result.criterion == name})
     calibration = load_calibration(policy.calibration or {})
-    if not _is_judged(report, name):
-        return subject.check(limit.demand, "undecided", "no judge decides it, so there is no judge's error to correct it for", cases)
-    problems = calibration_problems(calibration, candidate.evidence.params, name, candidate.documents.config)
-    found = problems[0] if problems else corrected_of(calibration, report.cases, name, subject.confidence)
+    if name not in judged_criteria(report.config):
+        return target.check(limit.demand, "undecided", "no judge decides it, so there is no judge error to correct", cases)
+    problems = calibration_problems(calibration, run.evidence.params, name, run.documents.config)
+    found = problems[0] if problems else corrected_of(calibration, report.cases, name, target.confidence)
     if isinstance(found, str):
-        return subject.check(limit.demand, "undecided", f"no corrected pass rate: {found}", cases)
-    verdict = judge_interval(limit, (found.low, found.high))
-    told = (
-        f"pass rate of its turns corrected for the judge's error {number(found.value)} over {cases_told(cases)},"
-        f" {percent(subject.confidence)} interval {number(found.low)} to {number(found.high)}"
+        return target.check(limit.demand, "undecided", f"no corrected pass rate: {found}", cases)
+    verdict = interval_verdict(limit, (found.low, found.high))
+    summary = (
+        f"pass rate of its turns corrected for the judge's error {format_number(found.value)} over {format_cases(cases)},"
+        f" {format_percent(target.confidence)} interval {format_number(found.low)} to {format_number(found.high)}"
     )
     more = "; more labels or more cases would narrow it" if verdict == "undecided" else ""
-    said = f"{told}: {_interval_said(limit, verdict)}{more}"
-    return subject.check(limit.demand, verdict, said, cases, value=found.value, low=found.low, high=found.high)
+    finding = f"{summary}: {_interval_relation(limit, verdict)}{more}"
+    return target.check(limit.demand, verdict, finding, cases, value=found.value, low=found.low, high=found.high)
 
 
-def _is_judged(report: Report, name: str) -> bool:
-    config = report.config
-    return any(isinstance(criteria.get(name), JudgedSettings) for criteria in (config.criteria, *config.case_criteria.values()))
-
-
-def _interval(subject: RuleTarget, measured: Measured) -> Interval | None:
-    return mean_interval(measured.values, subject.confidence, proportion=measured.proportion)
+def _interval(target: RuleTarget, measured: Measured) -> Interval | None:
+    return mean_interval(measured.values, target.confidence, proportion=measured.proportion)
 
 
 def _relation(limit: Limit, *, kept: bool) -> str:
     if kept:
-        return f"{'at least' if limit.least else 'at most'} {exact(limit.bound)}"
+        return f"{'at least' if limit.least else 'at most'} {format_exact(limit.bound)}"
     return f"{'below' if limit.least else 'above'} {limit.noun}"
 
 
@@ -136,7 +126,7 @@ def _worst(limit: Limit, measured: Measured) -> str:
     return f"{'lowest' if limit.least else 'highest'}: {extremes(measured, lowest=limit.least)}"
 
 
-def _interval_said(limit: Limit, verdict: Verdict) -> str:
+def _interval_relation(limit: Limit, verdict: Verdict) -> str:
     match verdict:
         case "passed":
             return f"all of it {_relation(limit, kept=True)}"
@@ -146,10 +136,10 @@ def _interval_said(limit: Limit, verdict: Verdict) -> str:
             return f"{limit.noun} lies within it, so it is neither shown nor excluded"
 
 
-def _needed_told(needed: int | None) -> str:
+def _format_needed(needed: int | None) -> str:
     if needed is None:
         return "with this mean, no number of cases would decide it"
-    return f"about {cases_told(needed)} would decide it if the mean stayed"
+    return f"about {format_cases(needed)} would decide it if the mean stayed the same"
 
 
 def _needed(value: float, interval: Interval, bound: float, cases: int, *, share: bool) -> int | None:

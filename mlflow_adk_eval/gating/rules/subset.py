@@ -1,4 +1,8 @@
-"""Leaving out what a policy waives, and saying so."""
+"""Which cases a rule is about: those of a slice, and those that no waiver leaves out.
+
+A slice selects cases by patterns of their ids and by their tags; what selects nothing is named. A waiver leaves out a case, or one
+criterion of it, until it expires: on both sides of a comparison, so that it counts in no number.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +37,8 @@ def select(eval_set: EvalSet, part: Slice) -> Selection:
     by_id = {pattern: {case.eval_id for case in cases if fnmatchcase(case.eval_id, pattern)} for pattern in part.ids}
     by_tag = {tag: {case.eval_id for case in cases if tag in case.tags} for tag in part.tags}
     unmatched = (
-        *(_said(f"no case matches {pattern!r}", pattern, eval_set.eval_ids) for pattern, found in by_id.items() if not found),
-        *(_said(f"no case has the tag {tag!r}", tag, _tags(cases)) for tag, found in by_tag.items() if not found),
+        *(_with_hint(f"no case matches {pattern!r}", pattern, eval_set.eval_ids) for pattern, found in by_id.items() if not found),
+        *(_with_hint(f"no case has the tag {tag!r}", tag, _tags(cases)) for tag, found in by_tag.items() if not found),
     )
     return Selection(frozenset().union(*by_id.values(), *by_tag.values()), unmatched)
 
@@ -43,9 +47,9 @@ def _tags(cases: Iterable[EvalCase]) -> list[str]:
     return list(dict.fromkeys(tag for case in cases for tag in case.tags))
 
 
-def _said(said: str, name: str, known: Iterable[str]) -> str:
+def _with_hint(reason: str, name: str, known: Iterable[str]) -> str:
     hint = did_you_mean(name, known)
-    return f"{said}. {hint}" if hint else said
+    return f"{reason}. {hint}" if hint else reason
 
 
 _ALL = None
@@ -79,7 +83,7 @@ class WaivedSubset:
         return replace(case, results=results) if any(result.decides for result in results) else None
 
 
-def waiving(policy: Policy, report: Report, now: datetime) -> WaivedSubset:
+def waived_subset(policy: Policy, report: Report, now: datetime) -> WaivedSubset:
     """Return what the waivers of a policy that hold at a moment leave out of a report."""
     holding, expired = policy.waivers_on(now)
     criteria: dict[str, set[str]] = {}
@@ -90,10 +94,10 @@ def waiving(policy: Policy, report: Report, now: datetime) -> WaivedSubset:
     by_case: dict[str, set[str | None]] = {}
     for waiver in used:
         by_case.setdefault(waiver.case, set()).add(waiver.criterion)
-    past = (f"a waiver has expired and does not count: {waiver.told}" for waiver in expired)
+    past = (f"a waiver has expired and does not count: {waiver}" for waiver in expired)
     return WaivedSubset(
         by_case={case: frozenset(found) for case, found in by_case.items()},
-        waived=tuple(waiver.told for waiver in used),
+        waived=tuple(str(waiver) for waiver in used),
         notes=(*past, *idle.values()),
     )
 
@@ -101,13 +105,9 @@ def waiving(policy: Policy, report: Report, now: datetime) -> WaivedSubset:
 def _covers_nothing(waiver: Waiver, criteria: Mapping[str, set[str]]) -> str:
     """Return why a waiver has no effect; empty where it has one."""
     if waiver.case not in criteria:
-        return _sentence(f"a waiver covers nothing: there is no case {waiver.case!r} in the eval set", did_you_mean(waiver.case, criteria))
+        return _with_hint(f"a waiver covers nothing: there is no case {waiver.case!r} in the eval set", waiver.case, criteria)
     known = criteria[waiver.case]
     if waiver.criterion is None or waiver.criterion in known:
         return ""
-    said = f"a waiver covers nothing: case {waiver.case!r} has no criterion {waiver.criterion!r}"
-    return _sentence(said, did_you_mean(waiver.criterion, sorted(known)))
-
-
-def _sentence(said: str, hint: str) -> str:
-    return f"{said}. {hint}" if hint else said
+    reason = f"a waiver covers nothing: case {waiver.case!r} has no criterion {waiver.criterion!r}"
+    return _with_hint(reason, waiver.criterion, sorted(known))

@@ -44,7 +44,7 @@ class EvalSetSource(DatasetSource):  # type: ignore[misc]  # mypy sees nothing o
             UsageError: if the eval set was never in a file.
             EvalSetError: with every problem of the file.
         """
-        from mlflow_adk_eval.config.eval_config import DEFAULT_CONFIG  # noqa: PLC0415 - `import mlflow` must not load it
+        from mlflow_adk_eval.config.eval_config import default_config  # noqa: PLC0415 - `import mlflow` must not load it
         from mlflow_adk_eval.config.inputs import load_inputs  # noqa: PLC0415
         from mlflow_adk_eval.errors import UsageError  # noqa: PLC0415
         from mlflow_adk_eval.evalset import dump  # noqa: PLC0415
@@ -54,7 +54,7 @@ class EvalSetSource(DatasetSource):  # type: ignore[misc]  # mypy sees nothing o
         if not self.uri:
             kept = "the runs that evaluated it hold it as adk_eval/eval_set.json"
             raise UsageError(f"eval set {self.eval_set_id!r} was no file when it was logged; {kept}")
-        return _artifact(self.uri) if self.uri.startswith(_IN_RUN) else dump(load_inputs(self.uri, DEFAULT_CONFIG)[0])
+        return _artifact(self.uri) if self.uri.startswith(_IN_RUN) else dump(load_inputs(self.uri, default_config())[0])
 
     @staticmethod
     def _can_resolve(raw_source: Any) -> bool:  # noqa: ARG004 - MLflow's interface
@@ -86,7 +86,7 @@ class EvalSetDataset(Dataset, PyFuncConvertibleDatasetMixin):  # type: ignore[mi
             name: what MLflow shows; ``None``: the id of the set.
             digest: by what MLflow tells the set from others of its name; ``None``: as much of ours as MLflow has room for.
         """
-        from mlflow_adk_eval.tracking.log import dataset_of  # noqa: PLC0415 - `import mlflow` must not load it
+        from mlflow_adk_eval.tracking.run_facts import dataset_of  # noqa: PLC0415 - `import mlflow` must not load it
 
         self.eval_set = eval_set
         self._known_as = dataset_of(eval_set)
@@ -166,11 +166,11 @@ def from_adk_evalset(path: "str | Path | EvalSet", name: str | None = None, dige
         EvalSetError: with every problem of the file.
         UsageError: if it holds nothing of the kind.
     """
-    from mlflow_adk_eval.config.eval_config import DEFAULT_CONFIG  # noqa: PLC0415 - `import mlflow` must not load it
+    from mlflow_adk_eval.config.eval_config import default_config  # noqa: PLC0415 - `import mlflow` must not load it
     from mlflow_adk_eval.config.inputs import load_inputs  # noqa: PLC0415
     from mlflow_adk_eval.evalset import dump  # noqa: PLC0415
 
-    eval_set, _ = load_inputs(path, DEFAULT_CONFIG)  # a config beside the file is not looked at
+    eval_set, _ = load_inputs(path, default_config())  # a config beside the file is not looked at
     if isinstance(path, str | Path):
         source = EvalSetSource(str(path), eval_set.eval_set_id)
     else:

@@ -1,4 +1,8 @@
-"""An evaluation in a run that MLflow has opened, and what comes of it in MLflow's words."""
+"""An evaluation in a run that MLflow has opened, and what comes of it in MLflow's words.
+
+MLflow hands over data, perhaps a model, and ``evaluator_config``. `sides_of` makes an eval set and an agent of them, `LoggedEvaluation` does
+the rest as for `mlflow_adk_eval.evaluate`, except that the run is joined and stays open, and the bundle is returned as MLflow's artifacts.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +16,17 @@ from mlflow.models.evaluation.artifacts import JsonEvaluationArtifact, ParquetEv
 from mlflow.models.evaluation.base import EvaluationArtifact, EvaluationResult
 
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.integrations.evaluator.choices import Choices, choices_of
-from mlflow_adk_eval.integrations.evaluator.model_agent import ModelAgent
-from mlflow_adk_eval.integrations.evaluator.sides import Asked, sides_of
+from mlflow_adk_eval.integrations.evaluator.sides import Asked, ModelAgent, read_config, sides_of
+from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup
 from mlflow_adk_eval.ledger import opened
-from mlflow_adk_eval.tracking.bundle import FOLDER, TABLE, TABLES, Bundle
+from mlflow_adk_eval.runner import Options
+from mlflow_adk_eval.runner.keywords import selected
+from mlflow_adk_eval.tracking.agent_versions import find_version
+from mlflow_adk_eval.tracking.bundle import TABLE, TABLES, Bundle
 from mlflow_adk_eval.tracking.client import connect, reaching_mlflow
-from mlflow_adk_eval.tracking.job import PENDING, RunTarget, execute, job_of
-from mlflow_adk_eval.tracking.versions import find_version
+from mlflow_adk_eval.tracking.evaluate import LoggedEvaluation
+from mlflow_adk_eval.tracking.logged_run import RunTarget
+from mlflow_adk_eval.tracking.run_facts import FOLDER
 
 __all__ = ["Asked", "LoggedJson", "LoggedParquet", "LoggedText", "evaluated", "refuse_extras"]
 
@@ -41,39 +48,41 @@ def refuse_extras(**given: Any) -> None:
 
 def evaluated(asked: Asked, evaluator_config: Mapping[str, Any]) -> EvaluationResult:
     """Evaluate, log and return the metrics and artifacts."""
-    choices = choices_of(evaluator_config)
-    sides = sides_of(asked, choices)
-    options = choices.options(concurrency=1 if isinstance(sides.agent, ModelAgent) else 4)
-    where = RunTarget(
-        agent_version=_agent_version(choices, asked.model_id),
-        pending=Path(choices.pending_folder or PENDING),
-        traces=choices.traces,
-        run_id=asked.run_id,
-        dataset=sides.dataset,
-        status=sides.status,
-        register_prompts=choices.register_prompts,
+    settings = read_config(evaluator_config)
+    sides = sides_of(asked, settings)
+    judges = judge_setup(**selected(settings, JudgeArgs))
+    given = selected(settings, Options) | {"judges": judges}
+    if given.get("concurrency") is None:
+        given["concurrency"] = 1 if isinstance(sides.agent, ModelAgent) else 4  # a model need not stand more
+    target = RunTarget(
+        **selected(settings, RunTarget)
+        | {
+            "agent_version": _agent_version(settings.get("agent_version"), asked.model_id),
+            "run_id": asked.run_id,
+            "dataset": sides.dataset,
+            "status": sides.status,
+        }
     )
-    job = job_of(sides.eval_set, sides.agent, sides.config, options, where)
-    with opened(choices.ledger) as kept:
-        bundle = execute(job, kept).bundle
+    with opened(judges.ledger) as ledger:
+        _, bundle = LoggedEvaluation(sides.eval_set, sides.agent, sides.config, Options(**given), target, ledger).execute()
     _log_table(bundle)
     return EvaluationResult(metrics=dict(bundle.metrics), artifacts=_artifacts(bundle), run_id=asked.run_id)
 
 
-def _agent_version(choices: Choices, model_id: str | None) -> str | None:
+def _agent_version(agent_version: str | None, model_id: str | None) -> str | None:
     """Return the version that is evaluated: the one that was named, which is MLflow's model if there is one.
 
     Raises:
         UsageError: if MLflow would give the metrics to another model than the one that was named.
     """
-    if choices.agent_version is None or model_id is None:
-        return choices.agent_version or model_id
+    if agent_version is None or model_id is None:
+        return agent_version or model_id
     client = connect()
     with reaching_mlflow("the agent version could not be looked up"):
-        named = find_version(client, choices.agent_version, agent_name="", experiment_id="").model_id
+        named = find_version(client, agent_version, agent_name="", experiment_id="").model_id
     if named != model_id:
-        raise UsageError(f"agent_version {choices.agent_version!r} is the model {named}, and MLflow evaluates {model_id}")
-    return choices.agent_version
+        raise UsageError(f"agent_version {agent_version!r} is the model {named}, and MLflow evaluates {model_id}")
+    return agent_version
 
 
 def _log_table(bundle: Bundle) -> None:

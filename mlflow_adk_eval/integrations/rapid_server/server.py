@@ -15,7 +15,7 @@ import anyio
 from mlflow_adk_eval.criteria.rapid.evaluate import Backend, LocalBackend, Voting, backend_of
 from mlflow_adk_eval.criteria.rapid.vertex import VertexBackend
 from mlflow_adk_eval.errors import JudgeError, UsageError
-from mlflow_adk_eval.judge.session import JudgeSetup
+from mlflow_adk_eval.judge.setup import JudgeSetup
 from mlflow_adk_eval.ledger import LedgerSource, opened
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.runtime import require_extra

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mlflow_adk_eval.config.eval_config import ToolTrajectorySettings
+from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings
 from mlflow_adk_eval.evalset import EvalCase
 from mlflow_adk_eval.evalset.conversation import EndReason
 from mlflow_adk_eval.report.html.text import Words, on_one_line
@@ -19,10 +19,10 @@ from mlflow_adk_eval.report.repeats import (
     rates_told,
     spread_lines,
 )
-from mlflow_adk_eval.results.findings import votes_by_turn
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Verdict, reason_of
 from mlflow_adk_eval.results.repeats import CaseRepeats, Repeats
 from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.results.votes import votes_by_turn
 
 _MOST_FLAKY = 200
 _MOST_MARKS = 20

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mlflow_adk_eval.config.eval_config import EFFICIENCY
+from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.results.outcomes import reaches
 from mlflow_adk_eval.results.report import CriterionSummary
 
@@ -59,7 +59,7 @@ def _range(summary: CriterionSummary, scores: Sequence[float]) -> tuple[float, f
     """Return what the picture covers: 0 to 1 for shares, whatever the scores are, and what there is for anything else."""
     given = scores if summary.threshold is None else [*scores, summary.threshold]
     low, high = min(given), max(given)
-    if summary.criterion not in EFFICIENCY and low >= 0 and high <= 1:
+    if not CRITERIA.is_quantity(summary.criterion) and low >= 0 and high <= 1:
         return 0.0, 1.0
     low = min(low, 0.0)
     return low, high if high > low else low + 1

@@ -10,7 +10,7 @@ from functools import lru_cache
 from markupsafe import Markup
 
 from mlflow_adk_eval.analysis.stats import mean_interval
-from mlflow_adk_eval.config.eval_config import EFFICIENCY
+from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.report.html.cases import CaseView, case_view, repeats_view, shown_cases
 from mlflow_adk_eval.report.html.chart import HEIGHT, WIDTH, Chart, chart_of
 from mlflow_adk_eval.report.html.page import policy, source, template
@@ -119,7 +119,7 @@ def _known(summary: CriterionSummary) -> bool:
 
 
 def _criterion(summary: CriterionSummary, words: Words) -> _CriterionView:
-    interval = mean_interval(summary.case_scores, proportion=summary.criterion not in EFFICIENCY)
+    interval = mean_interval(summary.case_scores, proportion=not CRITERIA.is_quantity(summary.criterion))
     return _CriterionView(
         name=on_one_line(words(summary.criterion)),
         threshold=threshold_text(summary.threshold, greater_is_better=summary.greater_is_better),

@@ -8,14 +8,14 @@ from typing import Literal
 
 from markupsafe import Markup, escape
 
-from mlflow_adk_eval.config.eval_config import ToolTrajectorySettings
 from mlflow_adk_eval.criteria.text.alignment import Step, align
+from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings
 from mlflow_adk_eval.evalset import FunctionCall, Invocation
 from mlflow_adk_eval.evalset.conversation import Injection, by_call
 from mlflow_adk_eval.report.html.text import Pieces, Words, differing, json_text, on_one_line
-from mlflow_adk_eval.results.findings import Finding, findings_of
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, Verdict, Vote, reason_of
 from mlflow_adk_eval.results.table import cell_at, row_verdict
+from mlflow_adk_eval.results.votes import ItemResult, item_results
 
 Rationale = Callable[[str], Markup]
 """Makes HTML of a rationale."""
@@ -211,7 +211,7 @@ def _cells(results: Iterable[CriterionResult], index: int, cast: Cast, tools: To
 
 
 def _cell(result: CriterionResult, cell: Outcome, votes: Sequence[Vote], tools: Tools) -> CellView:
-    findings = findings_of(cell, votes) if votes else ()
+    findings = item_results(cell, votes) if votes else ()
     return CellView(
         criterion=on_one_line(tools.words(result.criterion)),
         reached=result.reached(cell),
@@ -223,7 +223,7 @@ def _cell(result: CriterionResult, cell: Outcome, votes: Sequence[Vote], tools: 
     )
 
 
-def _votes(finding: Finding, words: Words) -> VotesView:
+def _votes(finding: ItemResult, words: Words) -> VotesView:
     counts = words(finding.counts) or "none"
     return VotesView(
         about=on_one_line(words(finding.id or "")),

@@ -323,24 +323,25 @@ def test_a_scenario_that_nobody_plays_is_an_error_in_words_for_users() -> None:
     case = EvalCase(eval_id="s", conversation_scenario=ConversationScenario(starting_prompt="hi", conversation_plan="chat"))
     played = play(llm(echo), case)
     assert played.actual == ()
-    assert played.error.startswith("this case has a conversation_scenario, and nobody plays its user here")
+    assert played.error.startswith("this case has a conversation_scenario, and nothing simulates its user here")
 
 
 def test_a_case_that_takes_too_long_keeps_its_finished_turns() -> None:
     class Hangs(Scripted):
         async def generate_content_async(self, llm_request: LlmRequest, stream: bool = False) -> AsyncGenerator[LlmResponse, None]:
             if user_text(llm_request) == "hang":
-                await asyncio.sleep(30)
+                await asyncio.sleep(300)
             async for answer in super().generate_content_async(llm_request):
                 yield answer
 
-    began = time.monotonic()
     agent = LlmAgent(name="agent", model=Hangs(script=echo))
+    assert finals(play(agent, case_of("quick"))) == ["echo quick"], "what is slow the first time is behind us"
+    began = time.monotonic()
     played = play(agent, case_of("quick", "hang", "never"), limits=Limits(case_s=1.0))
     assert finals(played) == ["echo quick", ""]
     assert (played.actual[1].user_text, played.unfinished) == ("hang", True)
     assert played.error == "the case took longer than its limit of 1 s"
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 100
 
 
 def test_a_live_connection_is_refused_before_the_agent_is_called() -> None:
@@ -351,5 +352,5 @@ def test_a_live_connection_is_refused_before_the_agent_is_called() -> None:
         run(cases(case("a", turn())), agent, settings)
     assert asked == []
     assert "$.live_model_config: found settings of conversations over a live connection" in str(refused.value)
-    assert "an agent is spoken with turn by turn" in str(refused.value)
+    assert "an agent gets one message at a time" in str(refused.value)
     assert score(cases(case("a", turn("yes"))), {"a": ["yes"]}, settings).passed, "of a recording nobody asks how it was made"

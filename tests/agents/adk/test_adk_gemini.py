@@ -132,6 +132,7 @@ def test_a_busy_model_is_asked_again(gemini: Scripts) -> None:
     assert (played.error, finals(played), seen) == ("", ["echo hi"], ["hi", "hi"])
 
 
+@pytest.mark.slow
 def test_the_rest_of_a_run_is_unharmed(gemini: Scripts) -> None:
     def answer(request: LlmRequest) -> Any:
         match user_text(request):

@@ -101,7 +101,7 @@ def test_memories_and_artifacts_of_conversations_at_the_same_time_do_not_mix() -
     agent = load_adk_agent(keeper())
 
     async def all_at_once() -> list[Conversation]:
-        return await asyncio.gather(*(agent.play(case_of("Ada", user_id="u", session_id="pinned"), index) for index in range(8)))
+        return await asyncio.gather(*(agent.converse(case_of("Ada", user_id="u", session_id="pinned"), index) for index in range(8)))
 
     assert [kept(played) for played in anyio.run(all_at_once)] == [[{"memories": 0, "artifacts": []}]] * 8
 
@@ -136,7 +136,7 @@ def test_conversations_at_the_same_time_do_not_mix() -> None:
     names = [f"user{number}" for number in range(12)]
 
     async def all_at_once() -> list[Conversation]:
-        return await asyncio.gather(*(agent.play(case_of(name, "?"), 0) for name in names))
+        return await asyncio.gather(*(agent.converse(case_of(name, "?"), 0) for name in names))
 
     for name, played in zip(names, anyio.run(all_at_once), strict=True):
         assert finals(played)[1] == f"known: {name} ['{name}']"
@@ -171,7 +171,7 @@ def test_tools_are_closed_when_the_last_conversation_that_uses_them_ends() -> No
     agent = load_adk_agent(llm(echo, model=Unhurried(script=echo), tools=[tools]))
 
     async def long_and_short() -> None:
-        await asyncio.gather(agent.play(case_of("a"), 0), agent.play(case_of("a", "b", "c"), 0))
+        await asyncio.gather(agent.converse(case_of("a"), 0), agent.converse(case_of("a", "b", "c"), 0))
 
     anyio.run(long_and_short)
     assert set(tools.uses) == {0}
@@ -198,10 +198,10 @@ def test_no_conversation_begins_while_tools_are_being_closed() -> None:
     agent = load_adk_agent(llm(echo, tools=[tools]))
 
     async def one_after_the_other() -> list[Conversation]:
-        first = asyncio.create_task(agent.play(case_of("a"), 0))
+        first = asyncio.create_task(agent.converse(case_of("a"), 0))
         while not tools.closing:  # noqa: ASYNC110 - a toolset has no event to wait for
             await asyncio.sleep(0.001)
-        return [await agent.play(case_of("b"), 0), await first]
+        return [await agent.converse(case_of("b"), 0), await first]
 
     assert [played.error for played in anyio.run(one_after_the_other)] == ["", ""]
     assert tools.closed == 2
@@ -217,7 +217,7 @@ def test_agents_made_for_one_conversation_are_closed_with_it() -> None:
     agent = AdkAgent(name="made", root=make, app_name="made")
 
     async def at_the_same_time() -> None:
-        await asyncio.gather(agent.play(case_of("a"), 0), agent.play(case_of("a", "b"), 0))
+        await asyncio.gather(agent.converse(case_of("a"), 0), agent.converse(case_of("a", "b"), 0))
 
     anyio.run(at_the_same_time)
     assert [tools.closed for tools in made] == [1, 1]

@@ -281,11 +281,13 @@ def test_without_google_adk_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
         load_adk_agent("home")
 
 
+@pytest.mark.slow
 def test_importing_our_module_does_not_import_google_adk() -> None:
     code = "import sys, mlflow_adk_eval.agents.adk.agent; sys.exit(any(name.startswith(('google.adk', 'google.genai')) for name in sys.modules))"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
 def test_nothing_of_adk_reaches_the_terminal(project: Path) -> None:
     write(
         project,
@@ -298,7 +300,7 @@ def test_nothing_of_adk_reaches_the_terminal(project: Path) -> None:
                 agent = load_adk_agent("noisy")
                 warnings.warn("[EXPERIMENTAL] feature X is enabled.", UserWarning)
                 case = EvalCase(eval_id="c", conversation=(Invocation(user_content=Content(parts=(Part(text="hi"),))),))
-                print(anyio.run(agent.play, case, 0).error)
+                print(anyio.run(agent.converse, case, 0).error)
             """,
         },
     )

@@ -25,7 +25,7 @@ def had(agent: HttpAgent, *cases: EvalCase) -> list[Conversation]:
         found: dict[int, Conversation] = {}
 
         async def have(index: int) -> None:
-            found[index] = await agent.play(cases[index], index)
+            found[index] = await agent.converse(cases[index], index)
 
         async with anyio.create_task_group() as group:
             for index in range(len(cases)):

@@ -11,13 +11,14 @@ import pytest
 
 from mlflow_adk_eval import AgentError, UsageError, score
 from mlflow_adk_eval.agents import A2AAgent, Limits, LiveAgent, OpenAIChatAgent
-from mlflow_adk_eval.agents.conversation import WrittenUser, converse
-from mlflow_adk_eval.agents.http.request import HttpError, Line, Pool, Request
+from mlflow_adk_eval.agents.conversation import converse
+from mlflow_adk_eval.agents.http.client import HttpClient, HttpError, Pool, Request
 from mlflow_adk_eval.agents.protocol import Conversation, ConversationSetup
 from mlflow_adk_eval.agents.resolve import headers_of_environment, resolve_agent
+from mlflow_adk_eval.agents.users import StaticUser
 from mlflow_adk_eval.evalset import Content, EvalCase, EvalSet, Part
-from tests.agents.functions.test_calls import case_of
-from tests.agents.functions.test_calls_tools import Environment
+from tests.agents.functions.test_function_tools import Environment
+from tests.agents.functions.test_functions import case_of
 from tests.agents.http.http_kit import completion, echoing, had
 from tests.judge.servers import CUT, HANG, RESET, Call, Reply, replies, serving
 
@@ -114,6 +115,7 @@ def test_connections_are_kept_and_shared() -> None:
     assert server.connections <= 3
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error::ResourceWarning")
 def test_connections_end_with_their_event_loop() -> None:
     with serving(echoing) as server:
@@ -233,7 +235,7 @@ def test_headers_and_model_come_from_the_environment(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("ADK_EVAL_AGENT_MODEL", "home-large")
     with serving(replies(Reply(status=400, body={"message": "no tok-0123456789"}))) as server:
         agent = resolve_agent(f"{server.url}/v1/chat/completions")
-        played = anyio.run(agent.play, case_of("hi"), 0)
+        played = anyio.run(agent.converse, case_of("hi"), 0)
     (call,) = server.calls
     assert (call.headers["authorization"], call.headers["x-team"], call.headers["x-key"]) == ("Bearer tok-0123456789", "blue", "a,b=c")
     assert call.body["model"] == "home-large"
@@ -250,7 +252,7 @@ def test_a_variable_that_does_not_say_what_it_must_is_refused_without_its_value(
 @pytest.mark.parametrize("agent", [OpenAIChatAgent("http://localhost:1/v1"), A2AAgent("http://localhost:1")])
 def test_tools_that_are_out_of_reach_are_not_claimed_to_be_simulated(agent: Any) -> None:
     case = case_of("hi")
-    scene = ConversationSetup(user=WrittenUser(case.conversation or ()), tools=Environment(lambda tool, args: None))
+    scene = ConversationSetup(user=StaticUser(case.conversation or ()), tools=Environment(lambda tool, args: None))
     played = anyio.run(converse, agent, case, 0, scene)
     assert "the tools of an agent behind HTTP are out of reach" in played.error
 
@@ -260,8 +262,8 @@ def test_tools_that_are_out_of_reach_are_not_claimed_to_be_simulated(agent: Any)
 )
 def test_what_the_agent_may_have_heard_is_repeated_only_where_that_does_no_harm(harmless: bool, status: int, asked: int) -> None:
     async def ask(url: str) -> None:
-        line = Line(pool=Pool(), headers={}, timeout_s=10, attempts=2)
-        await line.ask(Request(url=url, body={}, harmless=harmless))
+        client = HttpClient(pool=Pool(), headers={}, timeout_s=10, attempts=2)
+        await client.send(Request(url=url, body={}, harmless=harmless))
 
     with serving(replies(Reply(status=status))) as server, pytest.raises(HttpError) as refusal:
         anyio.run(ask, server.url)

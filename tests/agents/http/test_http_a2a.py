@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.agents import A2AAgent, Limits
-from mlflow_adk_eval.agents.http.a2a_wire import ADK_EVENTS, Message, Task, answer_of, card_of, error_of, pieces_of
+from mlflow_adk_eval.agents.http.a2a_wire import ADK_EVENTS, Message, Task, answer_of, card_of, error_of, events_of
 from mlflow_adk_eval.agents.protocol import Conversation
 from mlflow_adk_eval.criteria.efficiency import inference_calls, token_usage
 from mlflow_adk_eval.evalset import Content, EvalCase, IntermediateData, Invocation, Part
 from mlflow_adk_eval.results.outcomes import Scored, Skipped
-from tests.agents.functions.test_calls import case_of
+from tests.agents.functions.test_functions import case_of
 from tests.agents.http.http_kit import CARD, OLDER_CARD, A2AServer, calls, echo_a2a, had, said_in
 from tests.judge.servers import HANG, RESET, Call, Reply, Server, serving
 
@@ -307,6 +307,7 @@ def test_equal_calls_without_ids_are_several() -> None:
         assert calls(play(server, case_of("a")).actual[0]) == [("lamp", {})] * 2
 
 
+@pytest.mark.slow
 @both
 def test_a_task_that_takes_its_time_is_waited_for(older: bool) -> None:
     polls: list[str] = []
@@ -333,9 +334,9 @@ def test_a_task_that_takes_its_time_is_waited_for(older: bool) -> None:
 @pytest.mark.parametrize(
     ("settings", "error"),
     [
-        ({"task_s": 0.4}, "turn 1: the agent's task was still working after 0.4 s"),
-        ({"limits": Limits(turn_s=0.4)}, "turn 1 took longer than its limit of 0.4 s"),
-        ({"limits": Limits(case_s=0.4)}, "the case took longer than its limit of 0.4 s"),
+        ({"task_s": 1.5}, "turn 1: the agent's task was still working after 1.5 s"),
+        ({"limits": Limits(turn_s=1.5)}, "turn 1 took longer than its limit of 1.5 s"),
+        ({"limits": Limits(case_s=1.5)}, "the case took longer than its limit of 1.5 s"),
     ],
     ids=["task", "turn", "case"],
 )
@@ -548,7 +549,7 @@ def test_no_json_at_all_makes_the_reader_fail(said: Any) -> None:
     found = answer_of(said)
     assert found is None or isinstance(found, Message | Task)
     if found is not None:
-        pieces = pieces_of(found, "home", set())
-        assert sum(piece.final for piece in pieces) <= 1
+        events = events_of(found, "home", set())
+        assert sum(event.final for event in events) <= 1
         assert isinstance(error_of(found), str)
     assert card_of(said) is None

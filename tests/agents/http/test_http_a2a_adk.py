@@ -17,7 +17,7 @@ from google.genai import types
 from mlflow_adk_eval.agents import A2AAgent
 from mlflow_adk_eval.criteria.efficiency import inference_calls, token_usage
 from mlflow_adk_eval.results.outcomes import Scored
-from tests.agents.functions.test_calls import case_of
+from tests.agents.functions.test_functions import case_of
 from tests.agents.http.http_kit import calls, had
 from tests.agents.scripted import call, llm, team, text, user_text
 
@@ -40,7 +40,7 @@ def served(agent: Any) -> Iterator[str]:
         server = uvicorn.Server(uvicorn.Config(to_a2a(agent, host="127.0.0.1", port=port), log_level="error"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not server.started and time.monotonic() < deadline:
             time.sleep(0.02)
         yield f"http://127.0.0.1:{port}"

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.agents import OpenAIChatAgent
-from mlflow_adk_eval.agents.http.chat import completion_of
+from mlflow_adk_eval.agents.http.chat import answer_of
 from mlflow_adk_eval.criteria.efficiency import inference_calls, token_usage
 from mlflow_adk_eval.evalset import Content, EvalCase, Invocation, Part
 from mlflow_adk_eval.results.outcomes import Scored
-from tests.agents.functions.test_calls import case_of
+from tests.agents.functions.test_functions import case_of
 from tests.agents.http.http_kit import calls, completion, echoing, had, tool_call
 from tests.judge.servers import Call, Reply, replies, serving
 
@@ -193,8 +193,8 @@ def test_what_cannot_be_said_to_a_chat_model_is_not_left_out_in_silence() -> Non
     )
 )
 def test_no_json_at_all_makes_the_reader_fail(said: Any) -> None:
-    found = completion_of(said)
-    assert found is None or isinstance(found.text, str)
+    found = answer_of(said, "home")
+    assert found is None or isinstance(found[0].content, Content | None)
 
 
 def test_a_silent_turn_is_left_out_of_what_the_agent_is_told_next() -> None:

@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 from mlflow_adk_eval.agents import Conversation, Limits, Recording, load_recording
-from mlflow_adk_eval.agents.functions.agent import CallableAgent
-from mlflow_adk_eval.agents.recordings.recording import invocation_of
+from mlflow_adk_eval.agents.functions import CallableAgent
+from mlflow_adk_eval.agents.recordings import invocation_of
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.errors import AgentError, EvalSetError, UsageError
 from mlflow_adk_eval.evalset import EvalSetResult, dump, write_eval_set
@@ -122,9 +122,11 @@ def test_other_things_are_refused() -> None:
 
 def test_what_was_recorded_is_played() -> None:
     recording = load_recording({"a": ["x"]})
-    assert anyio.run(recording.play, case("a", turn()), 0) == recording.runs["a"][0]
-    assert anyio.run(recording.play, case("a", turn()), 1) == Conversation(actual=(), error="the recording does not hold run 2 of case 'a'")
-    assert anyio.run(recording.play, case("b", turn()), 0) == Conversation(actual=(), error="the recording does not hold case 'b'")
+    assert anyio.run(recording.converse, case("a", turn()), 0) == recording.runs["a"][0]
+    assert anyio.run(recording.converse, case("a", turn()), 1) == Conversation(
+        actual=(), error="the recording does not hold run 2 of case 'a'"
+    )
+    assert anyio.run(recording.converse, case("b", turn()), 0) == Conversation(actual=(), error="the recording does not hold case 'b'")
 
 
 def test_the_users_message_is_added_where_an_answer_has_none() -> None:

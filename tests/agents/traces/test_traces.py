@@ -6,14 +6,15 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.agents.recordings.recording import Recording
+from mlflow_adk_eval.agents.recordings import Recording
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.agents.traces import conversation_of, invocations_of, is_traces, recording_of_traces
 from mlflow_adk_eval.errors import InputError, UsageError
 from mlflow_adk_eval.evalset import EvalSet, Invocation, InvocationEvents, dump
+from tests.profiles import examples
 from tests.tracking.small import eval_set, turn
 
 _START = 1_700_000_000_000_000_000
@@ -225,7 +226,7 @@ values = st.recursive(leaves, lambda inner: st.lists(inner, max_size=3) | st.dic
 calls = st.lists(st.tuples(texts, st.dictionaries(texts, values, max_size=3), st.dictionaries(texts, values, max_size=3)), max_size=4)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(user=texts, answer=texts, made=calls)
 def test_what_spans_say_comes_back(user: str, answer: str, made: list[tuple[str, dict[str, Any], dict[str, Any]]]) -> None:
     tools = [span(name, n, 1, kind="TOOL", inputs=args, outputs=result, at=n) for n, (name, args, result) in enumerate(made, 2)]
@@ -243,7 +244,7 @@ CASES = eval_set(
 
 def play(recording: Recording, eval_id: str, run_index: int = 0, cases: EvalSet = CASES) -> tuple[list[str], str]:
     (case,) = (case for case in cases.eval_cases if case.eval_id == eval_id)
-    played = anyio.run(recording.play, case, run_index)
+    played = anyio.run(recording.converse, case, run_index)
     return [one.final_text for one in played.actual], played.error
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from mlflow_adk_eval.evalset import dump
 from mlflow_adk_eval.testing import Answer
-from tests.agents.users.players import STOP, ending, evaluated, in_order, player, result, said, says, scenario
+from tests.agents.users.user_kit import STOP, ending, evaluated, in_order, player, result, said, says, scenario
 
 pytest.importorskip("google.adk.agents", reason="the extra [adk] is not installed")
 from google.adk.models.base_llm import BaseLlm

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.session import JudgeSetup
+from mlflow_adk_eval.judge.setup import JudgeSetup
 from mlflow_adk_eval.judge.user_model import SCHEMA
 from mlflow_adk_eval.results.report import Report
-from tests.agents.users.players import STOP, ending, evaluated, result, said, says, scenario
+from tests.agents.users.user_kit import STOP, ending, evaluated, result, said, says, scenario
 from tests.judge.providers.gemini_kit import KEY, MODEL, with_key
 from tests.judge.servers import RESET, Call, Reply, Server, gemini_answer, gemini_blocked, gemini_error, replies, serving
 

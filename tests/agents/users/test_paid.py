@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.agents.functions.agent import Session
+from mlflow_adk_eval.agents.functions import Session
 from mlflow_adk_eval.judge import Budget
 from mlflow_adk_eval.judge.client.usage import UsageTracker
 from mlflow_adk_eval.judge.prompt import load_prompt
-from mlflow_adk_eval.judge.session import JudgeSetup
+from mlflow_adk_eval.judge.setup import JudgeSetup
 from mlflow_adk_eval.ledger import CallCache
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.testing import Answer, Refused, Request, ScriptedJudge
-from tests.agents.users.players import ENDS, QUICK, echo, ending, evaluated, in_order, player, result, said, says, scenario
+from tests.agents.users.user_kit import ENDS, QUICK, echo, ending, evaluated, in_order, player, result, said, says, scenario
 
 QUALITY = {"per_turn_user_simulator_quality_v1": {"threshold": 0.5, "judge_model_options": {"num_samples": 1}}}
 
@@ -222,14 +222,10 @@ def test_requests_without_an_answer_are_not_kept(tmp_path: Path) -> None:
         assert ending(played(ledger, user)) == ("goal", "all done")
 
 
-@pytest.mark.slow
-def test_a_resumed_evaluation_has_a_broken_conversation_anew_without_paying_its_user_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_evaluation_has_a_broken_conversation_anew_without_paying_its_user_again(store: str, tmp_path: Path) -> None:
     from mlflow_adk_eval.evalset import EvalSet
     from mlflow_adk_eval.tracking import evaluate
 
-    monkeypatch.chdir(tmp_path)
     user = player(says("one"), says("two"))
     broken = True
 
@@ -245,7 +241,7 @@ def test_a_resumed_evaluation_has_a_broken_conversation_anew_without_paying_its_
             config={"criteria": {"tool_call_count_v1": 100}},
             agent_version=None,
             user_simulator=user,
-            tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}",
+            tracking_uri=store,
             ledger=tmp_path / "kept.sqlite",
             resume=resume,
         )

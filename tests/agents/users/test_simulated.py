@@ -8,12 +8,12 @@ from typing import Any
 import anyio
 import pytest
 
-from mlflow_adk_eval.agents.functions.agent import CallableAgent, Session
+from mlflow_adk_eval.agents.functions import CallableAgent, Session
 from mlflow_adk_eval.agents.protocol import Limits
 from mlflow_adk_eval.errors import ConfigError, JudgeError, UsageError
-from mlflow_adk_eval.judge.session import JudgeSetup
+from mlflow_adk_eval.judge.setup import JudgeSetup
 from mlflow_adk_eval.testing import Answer, Refused, ScriptedJudge, Unavailable
-from tests.agents.users.players import ENDS, QUICK, STOP, echo, ending, evaluated, in_order, player, result, said, says, scenario
+from tests.agents.users.user_kit import ENDS, QUICK, STOP, echo, ending, evaluated, in_order, player, result, said, says, scenario
 from tests.criteria.builders import RESPONSE, TRAJECTORY
 from tests.judge.providers.gemini_kit import empty_environment
 

@@ -4,24 +4,28 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu import sentence_bleu
 
-from mlflow_adk_eval.criteria.rapid.computed import bleu, computed_score, exact_match, rouge
-from mlflow_adk_eval.criteria.rapid.messages import RequestError, read_request
-from mlflow_adk_eval.criteria.rapid.tool_calls import (
+from mlflow_adk_eval.criteria.rapid.computed import (
+    bleu,
+    computed_score,
+    exact_match,
     key_match,
     kv_match,
     name_match,
     read_calls,
+    rouge,
     valid,
 )
+from mlflow_adk_eval.criteria.rapid.messages import RequestError, read_request
 from mlflow_adk_eval.criteria.text.alignment import trajectory_matches
 from mlflow_adk_eval.criteria.text.sentences import sentences
 from mlflow_adk_eval.criteria.text.words import tokens, words
 from mlflow_adk_eval.evalset import FunctionCall
+from tests.profiles import examples
 
 SCRIPTS = (
     "cat",
@@ -53,21 +57,21 @@ class Split:
         self.tokenize = tokens if stemmed else words
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(TEXTS, TEXTS, st.sampled_from(TYPES), st.booleans())
 def test_rouge_is_rouge_score_on_words_of_any_script(prediction: str, reference: str, kind: str, stemmed: bool) -> None:
     theirs = RougeScorer([kind], tokenizer=Split(stemmed=stemmed)).score(reference, prediction)[kind].fmeasure
     assert rouge(prediction, reference, rouge_type=kind, use_stemmer=stemmed) == theirs
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(ASCII, ASCII, st.sampled_from(TYPES), st.booleans())
 def test_in_ascii_rouge_is_rouge_score_as_it_is(prediction: str, reference: str, kind: str, stemmed: bool) -> None:
     theirs = RougeScorer([kind], use_stemmer=stemmed).score(reference, prediction)[kind].fmeasure
     assert rouge(prediction, reference, rouge_type=kind, use_stemmer=stemmed) == theirs
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(TEXTS, TEXTS)
 def test_split_summaries_takes_each_sentence_for_a_line(prediction: str, reference: str) -> None:
     lines = ["\n".join(sentences(text)) for text in (prediction, reference)]
@@ -84,7 +88,7 @@ def test_the_documents_name_of_an_n_gram_is_understood() -> None:
     assert rouge("a b c", "a b d", rouge_type="rougen2") == rouge("a b c", "a b d", rouge_type="rouge2") == 0.5
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(TEXTS, TEXTS, st.booleans())
 def test_bleu_is_sacrebleu(prediction: str, reference: str, order: bool) -> None:
     theirs = sentence_bleu(prediction, [reference], use_effective_order=order).score / 100

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,14 @@ from mlflow_adk_eval.config.rapid_catalogue import CHOICES, RAPID_METRICS, Rapid
 from mlflow_adk_eval.criteria.rapid.messages import read_request
 from mlflow_adk_eval.criteria.rapid.vertex import VertexBackend
 from mlflow_adk_eval.errors import JudgeError
-from mlflow_adk_eval.judge.session import JudgeSession, JudgeSetup
+from mlflow_adk_eval.judge.session import JudgeSession
+from mlflow_adk_eval.judge.setup import JudgeSetup
 from mlflow_adk_eval.rapid_eval import RequestError, aevaluate_instances, evaluate_instances
 from tests.criteria.rapid.vertex_kit import asked_in, body_of, camel, rapid, replied, texts, usual
 from tests.judge.providers.test_vertex import Shelf
 from tests.judge.providers.test_vertex_setup import ENVIRONMENT
 from tests.judge.providers.vertex_server import LOCATION, PROJECT, error
-from tests.judge.servers import HANG, RESET, Reply, Server, replies, serving
+from tests.judge.servers import HANG, RESET, Reply, Server, replies, serving, together
 
 METRICS = list(RAPID_METRICS.values())
 COMPUTED, JUDGED, PAIRWISE = ([metric for metric in METRICS if metric.kind == kind] for kind in ("computed", "judged", "pairwise"))
@@ -262,6 +262,7 @@ def test_what_may_succeed_later_is_repeated(reply: Reply, at: Start) -> None:
     assert second.body == first.body
 
 
+@pytest.mark.slow
 def test_what_does_not_get_better_is_said_with_its_number_of_requests(at: Start) -> None:
     said = failed(error(429, "Quota exceeded for aiplatform.googleapis.com/evaluate_instances"), at)
     assert "429 POST" in said
@@ -322,7 +323,7 @@ def test_a_bad_request_is_found_before_anything_is_sent(at: Start) -> None:
 
 
 def test_many_requests_are_asked_at_the_same_time_within_the_limit(at: Start) -> None:
-    with serving(rapid(lambda _, one: {"score": 1, "explanation": one["prediction"]}, after_s=0.1)) as server:
+    with serving(together(5, rapid(lambda _, one: {"score": 1, "explanation": one["prediction"]}, after_s=0.02))) as server:
         at(server)
         options = JudgeOptions(max_concurrency=8)
         requests = [body_of("safety", {"prediction": str(index)}) for index in range(60)]
@@ -392,11 +393,10 @@ def test_the_async_twin_answers_the_same_and_lets_others_work(at: Start) -> None
                 group.cancel_scope.cancel()
 
     request = [body_of(metric.name) for metric in METRICS]
-    with serving(rapid(usual, after_s=0.3)) as server:
+    with serving(together(2, rapid(usual, after_s=0.3))) as server:
         at(server)
-        started = time.perf_counter()
         found = anyio.run(both, request)
-        assert time.perf_counter() - started < len(METRICS) * 0.3
+        assert server.most_in_flight > 1
         assert found == ask(request)
     assert ticks > 3
 

@@ -12,8 +12,8 @@ import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
 from mlflow_adk_eval.gating.api import gate, promote
-from mlflow_adk_eval.gating.baseline.baseline import ReevaluationRequest
-from mlflow_adk_eval.gating.baseline.find import overridden
+from mlflow_adk_eval.gating.baseline.comparable import ReevaluationRequest
+from mlflow_adk_eval.gating.baseline.search import overridden
 from mlflow_adk_eval.gating.evidence.integrity import Evidence
 from mlflow_adk_eval.gating.policy.load import load_policy
 from mlflow_adk_eval.results.decision import Decision
@@ -92,7 +92,7 @@ def test_a_worse_run_is_refused_and_told_against_whom(scene: Scene) -> None:
     scene.champion()
     decision = scene.gate(scene.candidate(wrong=ALL_BUT_ONE))
     assert decision.verdict == "failed"
-    assert f"beside 1 of the champion, version 1 of {scene.name!r}" in decision.reasons[0]
+    assert f"against 1 for the champion, version 1 of {scene.name!r}" in decision.reasons[0]
 
 
 def test_a_promotion_is_compared_with_the_champion_of_its_own_model(scene: Scene) -> None:
@@ -223,7 +223,7 @@ def test_a_run_that_says_nothing_of_its_agent_is_only_compared_as_it_is(scene: S
     run_id = scene.lab.log(nameless)
     assert scene.gate(scene.candidate(), baseline=f"runs:/{run_id}").passed
     refused = scene.gate(scene.candidate(eval_set=NINE), baseline=f"runs:/{run_id}", reevaluate=Rematches(scene))
-    assert "was on another eval set" in about(refused)
+    assert "used a different eval set" in about(refused)
 
 
 class Rematches:
@@ -248,7 +248,7 @@ def test_a_champion_on_other_cases_is_evaluated_anew_once(scene: Scene, lab: Lab
     assert rematch.agent_version == f"models:/{scene.name}/1"
     assert eval_set_digest(rematch.eval_set) == params["adk_eval.eval_set_digest"]
     assert rematch.config.digest() == params["adk_eval.config_digest"]
-    assert "was on another eval set" in rematch.reasons[0]
+    assert "used a different eval set" in rematch.reasons[0]
     assert decision.baseline_run_id not in (champion, candidate)
     assert scene.gate(candidate, reevaluate=rematches).baseline_run_id == decision.baseline_run_id
     assert scene.gate(scene.candidate(eval_set=NINE)).baseline_run_id == decision.baseline_run_id
@@ -271,7 +271,7 @@ def test_without_anybody_to_do_it_or_the_policys_leave_nothing_is_evaluated_anew
     policy = demanding(alias="champion", if_incomparable="refuse") if how == "refused" else POLICY
     decision = scene.gate(scene.candidate(eval_set=NINE), policy, reevaluate=rematches if how == "refused" else None)
     assert decision.verdict == "undecided"
-    assert "was on another eval set" in about(decision)
+    assert "used a different eval set" in about(decision)
     assert ("--champion-agent" in "\n".join(decision.reasons)) == (how == "nobody")
     assert not rematches.asked
 
@@ -288,7 +288,7 @@ def test_a_new_run_must_be_evidence_about_the_champion(scene: Scene) -> None:
     scene.champion()
     decision = scene.gate(scene.candidate(eval_set=NINE), reevaluate=Rematches(scene, model_id=scene.lab.agent()))
     assert decision.verdict == "undecided"
-    assert "it was evaluated anew, but run" in about(decision)
+    assert "it was evaluated again, but run" in about(decision)
     assert "the run evaluated another agent version" in about(decision)
 
 
@@ -298,7 +298,7 @@ def test_why_it_cannot_be_evaluated_anew_is_a_reason(scene: Scene) -> None:
 
     scene.champion()
     decision = scene.gate(scene.candidate(eval_set=NINE), reevaluate=refuse)
-    assert "it could not be evaluated anew: it never had case 'case_8'" in "\n".join(decision.reasons)
+    assert "it could not be evaluated again: it never had case 'case_8'" in "\n".join(decision.reasons)
 
 
 def test_nothing_is_paid_for_a_run_that_fails_by_itself_or_is_no_evidence(scene: Scene, lab: Lab) -> None:
@@ -307,7 +307,7 @@ def test_nothing_is_paid_for_a_run_that_fails_by_itself_or_is_no_evidence(scene:
     policy = {"rules": {TRAJECTORY: {"min": 0.9, "max_drop": 0.1}}, "baseline": {"alias": "champion"}}
     bad = scene.gate(scene.candidate(eval_set=NINE, wrong=ALL_BUT_ONE), policy, reevaluate=rematches)
     assert bad.verdict == "failed"
-    assert "it was not evaluated anew, since the run fails without a comparison, too" in "\n".join(bad.reasons)
+    assert "it was not evaluated again, since the run fails even without a comparison" in "\n".join(bad.reasons)
     edited = lab.log(replace(with_artifact(made_of(lab.agent(), eval_set=NINE), "config.json", b"{}"), manifest=b"{}"))
     assert scene.gate(edited, reevaluate=rematches).verdict == "undecided"
     assert not rematches.asked

@@ -43,7 +43,7 @@ class Contest:
     other_id: str
 
 
-@pytest.fixture(scope="session", params=["lab", "served_lab"], ids=["SQLite", "server"])
+@pytest.fixture(scope="session", params=["lab", pytest.param("served_lab", marks=pytest.mark.slow)], ids=["SQLite", "server"])
 def lab(request: pytest.FixtureRequest) -> Lab:
     return request.getfixturevalue(request.param)
 
@@ -122,17 +122,17 @@ REFUSALS: dict[str, tuple[Change | None, Tamper | None, str]] = {
     "scheduled": (lambda e: replace(e, status="SCHEDULED"), None, "the run has not started"),
     "deleted": (lambda e: replace(e, lifecycle_stage="deleted"), None, "the run is deleted"),
     "no evaluation": (no_evaluation, None, "the run holds no evaluation: it has neither adk_eval tags nor artifacts"),
-    "no schema": (tag("adk_eval.schema", None), None, "the run has no tag adk_eval.schema, so how to read it is not known"),
+    "no schema": (tag("adk_eval.schema", None), None, "the run has no tag adk_eval.schema, so its layout is unknown"),
     "future schema": (tag("adk_eval.schema", "2"), None, "the run's tag adk_eval.schema is '2'; this version reads '1'"),
     "partial": (tag("adk_eval.status", "partial"), None, "the run holds only part of the evaluation (adk_eval.status is partial)"),
     "not ended": (
         tag("adk_eval.status", "running"),
         None,
-        "the evaluation had not ended when it last wrote to the run (adk_eval.status is running)",
+        "the evaluation had not finished when it last wrote to the run (adk_eval.status is running)",
     ),
     "evaluation failed": (tag("adk_eval.status", "failed"), None, "the evaluation failed (adk_eval.status is failed)"),
     "unknown status": (tag("adk_eval.status", "fine"), None, "the run's tag adk_eval.status is 'fine'; wanted 'complete'"),
-    "no status": (tag("adk_eval.status", None), None, "the run has no tag adk_eval.status, so whether it is complete is not known"),
+    "no status": (tag("adk_eval.status", None), None, "the run has no tag adk_eval.status, so it may be incomplete"),
     # what vouches for the artifacts
     "no manifest hash": (
         param("adk_eval.manifest_sha256", None),
@@ -146,7 +146,7 @@ REFUSALS: dict[str, tuple[Change | None, Tamper | None, str]] = {
         "adk_eval/manifest.json was changed after the run: its sha256 is",
     ),
     "manifest unreadable": (lambda e: with_manifest(e, b"{"), None, "adk_eval/manifest.json cannot be read: $: found text that is no JSON"),
-    "manifest of another kind": (lambda e: with_manifest(e, b"[]"), None, "adk_eval/manifest.json is no manifest of schema 1"),
+    "manifest of another kind": (lambda e: with_manifest(e, b"[]"), None, "adk_eval/manifest.json is not a manifest of schema 1"),
     "table edited": (None, text("invocations.json", "{}"), "the artifact adk_eval/invocations.json was changed after the run"),
     "config edited": (None, text("config.json", "{}"), "the artifact adk_eval/config.json was changed after the run"),
     "set edited": (None, text("eval_set.json", "{}"), "the artifact adk_eval/eval_set.json was changed after the run"),
@@ -202,7 +202,7 @@ REFUSALS: dict[str, tuple[Change | None, Tamper | None, str]] = {
     "number of runs unknown": (
         param("adk_eval.num_runs", None),
         None,
-        "the run has no parameter adk_eval.num_runs, so how many results each case must have is not known",
+        "the run has no parameter adk_eval.num_runs, so the number of runs of each case is unknown",
     ),
     "number of runs senseless": (
         param("adk_eval.num_runs", "0"),
@@ -253,7 +253,7 @@ REFUSALS: dict[str, tuple[Change | None, Tamper | None, str]] = {
     "NaN": (
         cell("heating", RESPONSE, score=float("nan")),
         None,
-        f"case 'heating', turn 1: the score of {RESPONSE} is NaN, which is no number",
+        f"case 'heating', turn 1: the score of {RESPONSE} is NaN, which is not a number",
     ),
     "infinity": (
         cell("heating", RESPONSE, score=float("inf")),
@@ -268,17 +268,17 @@ REFUSALS: dict[str, tuple[Change | None, Tamper | None, str]] = {
     "score as text": (
         cell("heating", RESPONSE, score="1.0"),
         None,
-        f"case 'heating', turn 1: the score of {RESPONSE} is '1.0', which is no number",
+        f"case 'heating', turn 1: the score of {RESPONSE} is '1.0', which is not a number",
     ),
     "score true": (
         cell("heating", RESPONSE, score=True),
         None,
-        f"case 'heating', turn 1: the score of {RESPONSE} is True, which is no number",
+        f"case 'heating', turn 1: the score of {RESPONSE} is True, which is not a number",
     ),
     "score gone": (
         cell("heating", RESPONSE, score=None),
         None,
-        f"case 'heating', turn 1: the score of {RESPONSE} is None, which is no number",
+        f"case 'heating', turn 1: the score of {RESPONSE} is None, which is not a number",
     ),
     "score of an errored cell": (
         cell("heating", RESPONSE, status="errored"),
@@ -415,13 +415,13 @@ def test_a_run_that_got_the_version_as_an_input_later_is_refused(lab: Lab, conte
 def test_a_run_that_does_not_say_which_agent_it_evaluated_is_refused(lab: Lab, contest: Contest, model: str) -> None:
     evidence = changed(evidence_of(report_of(), model_id=contest.model_id), "params", {"adk_eval.model_id": None})
     reasons = refused_version(lab, contest, model, f"models:/{contest.model_id}", evidence)
-    assert reasons == ("the run has no parameter adk_eval.model_id, so which agent version it evaluated is not known",)
+    assert reasons == ("the run has no parameter adk_eval.model_id, so it is unknown which agent version it evaluated",)
 
 
 def test_a_version_that_is_no_logged_model_is_refused(lab: Lab, contest: Contest, model: str) -> None:
     source = "s3://elsewhere/agent"
     reasons = refused_version(lab, contest, model, source, evidence_of(report_of(), model_id=contest.model_id))
-    assert reasons == (f"version 1 of {model!r} was made from {source!r}, not from a LoggedModel, so it cannot be told which agent it is",)
+    assert reasons == (f"version 1 of {model!r} was made from {source!r}, not from a LoggedModel, so it is unknown which agent it is",)
 
 
 def test_a_version_that_is_not_ready_is_refused(lab: Lab, contest: Contest, model: str) -> None:

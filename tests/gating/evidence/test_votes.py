@@ -11,11 +11,10 @@ import pytest
 from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.gating.evidence.integrity import Evidence
-from mlflow_adk_eval.gating.rules.decide import decide
 from mlflow_adk_eval.results.outcomes import CaseResult, Outcome, Scored, Vote
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.votes import dump_votes, parse_votes
-from tests.gating.gate_kit import Row, evidence_of, row_of, with_artifact, with_table
+from tests.gating.gate_kit import Row, decide_on, evidence_of, row_of, with_artifact, with_table
 from tests.tracking import judged
 from tests.tracking.judged import MATCH, RUBRICS
 
@@ -29,13 +28,13 @@ def with_votes(evidence: Evidence, edit: Callable[[tuple[Vote, ...]], Iterable[V
 
 
 def test_scores_with_votes_pass_and_the_worst_score_needs_none() -> None:
-    assert decide(GOOD).passed
+    assert decide_on(GOOD).passed
     trivial = {(vote.invocation_index, vote.criterion) for vote in parse_votes(GOOD.artifacts[VOTES], VOTES) if vote.eval_id == "light"}
     assert (1, RUBRICS) not in trivial
 
 
 def test_what_judges_could_not_decide_is_not_passed() -> None:
-    decision = decide(evidence_of(judged.report()))
+    decision = decide_on(evidence_of(judged.report()))
     assert decision.verdict == "undecided"
     assert decision.reasons == (
         f"{MATCH}: 1 of 3 cells errored, so they were not evaluated: heat, turn 1: {judged.LOST.error}",
@@ -55,7 +54,7 @@ def test_what_judges_could_not_decide_is_not_passed() -> None:
     ids=["none", "without verdict", "of another run", "of another turn", "of another criterion"],
 )
 def test_a_score_without_a_vote_is_no_evidence(edit: Any) -> None:
-    decision = decide(with_votes(GOOD, edit))
+    decision = decide_on(with_votes(GOOD, edit))
     assert decision.verdict == "undecided"
     assert decision.reasons == (f"case 'heat', turn 1: {MATCH} has a score, but adk_eval/votes.parquet has no vote for it",)
 
@@ -64,17 +63,17 @@ def test_without_votes_what_was_missed_is_named_all_the_same() -> None:
     def lower(rows: list[Row]) -> None:
         row_of(rows, "heat")[f"{RUBRICS}/score"] = 0.0
 
-    decision = decide(with_votes(with_table(GOOD, lower), lambda votes: []))
+    decision = decide_on(with_votes(with_table(GOOD, lower), lambda votes: []))
     assert decision.verdict == "undecided"
     assert "has no vote for it" in decision.reasons[2]
     assert decision.reasons[-1].startswith(f"{RUBRICS}: 1 of 2 cases below the threshold 0.25")
 
 
 def test_a_run_with_judges_must_have_a_file_of_votes() -> None:
-    assert decide(with_artifact(GOOD, VOTES, None)).reasons == (
+    assert decide_on(with_artifact(GOOD, VOTES, None)).reasons == (
         f"the run has no adk_eval/votes.parquet, though judges decide {MATCH}, {RUBRICS}",
     )
-    assert "cannot be read: $: found no Parquet file" in decide(with_artifact(GOOD, VOTES, b"no votes")).reasons[0]
+    assert "cannot be read: $: found no Parquet file" in decide_on(with_artifact(GOOD, VOTES, b"no votes")).reasons[0]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +86,7 @@ def test_a_run_with_judges_must_have_a_file_of_votes() -> None:
 def test_votes_that_were_touched_after_the_run_are_refused(content: bytes | None, reason: str) -> None:
     kept = {name: found for name, found in GOOD.artifacts.items() if name != VOTES}
     touched = replace(GOOD, artifacts=kept if content is None else {**kept, VOTES: content})
-    assert decide(touched).reasons == (reason,)
+    assert decide_on(touched).reasons == (reason,)
 
 
 def test_the_reason_of_a_miss_is_the_rubric_that_failed() -> None:
@@ -97,7 +96,7 @@ def test_the_reason_of_a_miss_is_the_rubric_that_failed() -> None:
     results = tuple(
         replace(result, overall=Scored(0.0), per_invocation=(low,)) if result.criterion == RUBRICS else result for result in last.results
     )
-    decision = decide(evidence_of(replace(report, cases=(first, replace(last, results=results)))))
+    decision = decide_on(evidence_of(replace(report, cases=(first, replace(last, results=results)))))
     assert decision.verdict == "failed"
     assert "worst: heat 0 (- ✗ The answer is polite. (no 2:1): it gives orders)" in decision.reasons[0]
 
@@ -122,8 +121,8 @@ SCENARIO = {"conversation_scenario": {"starting_prompt": "light on", "conversati
 def test_the_first_message_of_a_simulated_user_is_compared_without_a_judge() -> None:
     cells = (Scored(1.0, "as planned"), Scored(1.0, "fine"))
     vote = judged.vote("a", 1, SIMULATED, 0, "valid")
-    assert decide(evidence_of(report_on(SCENARIO, {SIMULATED: 1.0}, SIMULATED, cells, vote))).passed
-    assert decide(evidence_of(report_on(SCENARIO, {SIMULATED: 1.0}, SIMULATED, cells))).reasons == (
+    assert decide_on(evidence_of(report_on(SCENARIO, {SIMULATED: 1.0}, SIMULATED, cells, vote))).passed
+    assert decide_on(evidence_of(report_on(SCENARIO, {SIMULATED: 1.0}, SIMULATED, cells))).reasons == (
         f"case 'a', turn 2: {SIMULATED} has a score, but adk_eval/votes.parquet has no vote for it",
     )
 
@@ -131,8 +130,8 @@ def test_the_first_message_of_a_simulated_user_is_compared_without_a_judge() -> 
 def test_the_worst_grade_of_a_scale_needs_no_vote_and_the_next_one_does() -> None:
     conversation = {"conversation": [turn.model_dump() for turn in judged.rooms().eval_cases[1].conversation or ()]}
     graded = "response_evaluation_score"
-    assert decide(evidence_of(report_on(conversation, {graded: 1.0}, graded, (Scored(1.0),)))).passed
-    (reason,) = decide(evidence_of(report_on(conversation, {graded: 1.0}, graded, (Scored(2.0),)))).reasons
+    assert decide_on(evidence_of(report_on(conversation, {graded: 1.0}, graded, (Scored(1.0),)))).passed
+    (reason,) = decide_on(evidence_of(report_on(conversation, {graded: 1.0}, graded, (Scored(2.0),)))).reasons
     assert reason.endswith("has no vote for it")
 
 
@@ -145,11 +144,11 @@ def with_rubric(*turns: int) -> dict[str, Any]:
 
 def test_a_turn_without_a_rubric_needs_no_cell() -> None:
     cells, vote = (Scored(1.0), None), judged.vote("a", 0, RUBRICS, 0, "yes", item="short")
-    assert decide(evidence_of(report_on(with_rubric(0), {RUBRICS: 1.0}, RUBRICS, cells, vote))).passed
-    decision = decide(evidence_of(report_on(with_rubric(0, 1), {RUBRICS: 1.0}, RUBRICS, cells, vote)))
+    assert decide_on(evidence_of(report_on(with_rubric(0), {RUBRICS: 1.0}, RUBRICS, cells, vote))).passed
+    decision = decide_on(evidence_of(report_on(with_rubric(0, 1), {RUBRICS: 1.0}, RUBRICS, cells, vote)))
     assert decision.reasons == (f"case 'a', turn 2: {RUBRICS} has no status",)
 
 
 def test_a_case_in_which_no_turn_has_a_cell_is_not_passed() -> None:
-    decision = decide(evidence_of(report_on(with_rubric(), {RUBRICS: 1.0}, RUBRICS, (None, None))))
+    decision = decide_on(evidence_of(report_on(with_rubric(), {RUBRICS: 1.0}, RUBRICS, (None, None))))
     assert decision.reasons == (f"case 'a', turn 2: {RUBRICS} has no status",)

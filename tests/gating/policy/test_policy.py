@@ -69,7 +69,7 @@ def test_yaml_json_and_a_dict_are_one_policy_with_one_digest(tmp_path: Path) -> 
     assert found[0] == found[1] == found[2]
     assert len({policy.digest() for policy in found}) == 1
     assert found[0].max_age == timedelta(days=7)
-    assert found[0].waivers[0].told == "case 'film': waived by Ada until 2027-01-31: ticket 7"
+    assert str(found[0].waivers[0]) == "case 'film': waived by Ada until 2027-01-31: ticket 7"
 
 
 def test_both_spellings_are_read() -> None:
@@ -219,10 +219,10 @@ def test_yaml_that_is_no_plain_document_is_refused_at_once(tmp_path: Path, text:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ('{"rules": {}, "rules": {}}', "text that is no JSON (the key 'rules' stands twice in one object)"),
+        ('{"rules": {}, "rules": {}}', "text that is no JSON (the key 'rules' appears twice in one object)"),
         ("rules: {a: {min: 1}}", "text that is no JSON (Expecting value"),
         ("", "an empty text"),
-        ("[" * 100_000, "lists or objects in lists without end"),
+        ("[" * 100_000, "lists and objects nested too deeply"),
         (" " * 300_000, "300,000 bytes"),
     ],
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 from mlflow_adk_eval.gating.evidence.integrity import Evidence
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
-from mlflow_adk_eval.gating.promotion.claims import ClaimLog, read_claim_log
+from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, read_claim_log
 from mlflow_adk_eval.gating.promotion.record import Record, Target, Version
 
 
@@ -27,8 +27,8 @@ class Watched(MlflowStore):
         self.watch(f"after {step}")
         return found
 
-    def ledger(self, name: str) -> dict[str, str]:
-        return self._watched("ledger", lambda: super(Watched, self).ledger(name))
+    def claims(self, name: str) -> dict[str, str]:
+        return self._watched("claims", lambda: super(Watched, self).claims(name))
 
     def version(self, name: str, version: str) -> Version:
         return self._watched("version", lambda: super(Watched, self).version(name, version))
@@ -88,8 +88,8 @@ def without_waiting_for_the_disk() -> None:
     event.listen(Engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous = OFF"))
 
 
-def ledger_of(store: MlflowStore, name: str, alias: str = "champion") -> ClaimLog:
-    return read_claim_log(store.ledger(name), alias)
+def claim_log_of(store: MlflowStore, name: str, alias: str = "champion") -> ClaimLog:
+    return read_claim_log(store.claims(name), alias)
 
 
 def two_against_one(ledger: ClaimLog, holder: str | None, first: str | None) -> list[str]:

@@ -10,11 +10,12 @@ from click.testing import CliRunner
 
 from mlflow_adk_eval.cli.gate import gate_group, verify_command
 from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.gating.api import audit
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
-from mlflow_adk_eval.gating.promotion.audit import AliasAudit, audit, audit_in
+from mlflow_adk_eval.gating.promotion.aliases import AliasAudit, audit_in
 from tests.gating.entrant import Entrant, promoted
 from tests.gating.gate_kit import Lab
-from tests.gating.promotion.claim_kit import ledger_of
+from tests.gating.promotion.claim_kit import claim_log_of
 
 
 def audited(lab: Lab, model: str, alias: str | None = "champion", **options: Any) -> AliasAudit:
@@ -44,7 +45,7 @@ def test_an_alias_that_was_moved_by_hand_is_not_valid_and_is_restored(lab: Lab, 
     assert not found.valid
     assert found.reasons == (f"version 3 of {model!r} has no record of a passed gate for the alias champion",)
     assert found.notes[0].startswith("it was moved by hand from version 2 (by a promotion to version 2, by ")
-    assert found.notes[0].endswith("to version 3: no claim in its ledger says so")
+    assert found.notes[0].endswith("to version 3: its claim log has no such claim")
     assert lab.alias(model) == "3"
 
     restored = audited(lab, model, restore=True)
@@ -68,7 +69,7 @@ def test_what_has_no_version_to_go_back_to_stays_where_it_is(lab: Lab, model: st
     Entrant(lab, model, good=False).set_by_hand()
     found = audited(lab, model, restore=True)
     assert found.restored is None
-    assert found.notes[-1] == f"not restored: no version of {model!r} that held the alias champion before is in its ledger"
+    assert found.notes[-1] == f"not restored: no version of {model!r} that held the alias champion before is in its claim log"
     assert lab.alias(model) == "1"
 
 
@@ -128,9 +129,9 @@ def test_a_deleted_champion_is_replaced_by_the_one_before(lab: Lab, model: str) 
 def test_a_claim_in_the_ledger_that_is_none_is_named_and_stands_in_nobodys_way(lab: Lab, model: str) -> None:
     promoted(lab, model, 1)
     MlflowStore(lab.uri).claim(model, "champion.0002", "nonsense")
-    assert audited(lab, model).notes == ("the ledger's champion.0002 is no claim",)
+    assert audited(lab, model).notes == ("champion.0002 in the claim log is not a claim",)
     Entrant(lab, model).promote()
-    assert [entry.number for entry in ledger_of(MlflowStore(lab.uri), model).entries] == [1, 3]
+    assert [entry.number for entry in claim_log_of(MlflowStore(lab.uri), model).entries] == [1, 3]
 
 
 def test_aliases_that_the_gate_never_set_are_nobodys_business(lab: Lab, model: str) -> None:
@@ -149,6 +150,7 @@ def test_without_its_ledger_no_alias_is_valid(lab: Lab, model: str) -> None:
     assert "was deleted; restore it: mlflow experiments restore" in found.reasons[0]
 
 
+@pytest.mark.slow
 def test_all_models_are_audited_at_once(lab: Lab, model: str) -> None:
     promoted(lab, f"{model}_a", 1)
     promoted(lab, f"{model}_b", 1, alias="staging")

@@ -8,20 +8,20 @@ import sys
 from pathlib import Path
 
 import pytest
+from mlflow_adk_eval.gating.promotion.audit import audit_in
 
 from mlflow_adk_eval.gating.api import verify
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY
-from mlflow_adk_eval.gating.promotion.audit import audit_in
-from mlflow_adk_eval.gating.promotion.claim import Patience
+from mlflow_adk_eval.gating.promotion.alias_lock import ClaimTimeouts
 from mlflow_adk_eval.gating.promotion.promote import promote_in
 from mlflow_adk_eval.gating.promotion.record import Target
 from tests.gating.gate_kit import Lab, evidence_of, report_of
-from tests.gating.promotion.claim_kit import ledger_of, two_against_one
+from tests.gating.promotion.claim_kit import claim_log_of, two_against_one
 
 pytestmark = pytest.mark.slow
 WORKER = Path(__file__).parent / "crash_worker.py"
-NO_GRACE = Patience(grace_s=0)
+NO_GRACE = ClaimTimeouts(grace_s=0)
 
 
 MOMENTS = {
@@ -64,7 +64,7 @@ def _die(tasks: list[dict[str, str]]) -> list[int]:
 
 def _after_death(store: MlflowStore, lab: Lab, name: str, next_run: str) -> str:
     """Check what a dead promotion left, and that the next one works; return how far its claim had got."""
-    holder, ledger = lab.alias(name), ledger_of(store, name)
+    holder, ledger = lab.alias(name), claim_log_of(store, name)
     assert holder in ("1", "2")
     assert verify(name, alias="champion", tracking_uri=lab.uri).passed
     (found,) = audit_in(store, name, "champion")
@@ -80,9 +80,9 @@ def _after_death(store: MlflowStore, lab: Lab, name: str, next_run: str) -> str:
         assert refused.reasons[0].startswith("the alias champion is being set: a promotion to version 2, by ")
         assert refused.reasons[0].partition(", try again after 20")[2]
         assert lab.alias(name) == holder
-    decision = promote_in(store, target, next_run, DEFAULT_POLICY, patience=NO_GRACE)
+    decision = promote_in(store, target, next_run, DEFAULT_POLICY, timeouts=NO_GRACE)
     assert decision.passed, decision.reasons
     assert lab.alias(name) == "3"
     assert verify(name, alias="champion", tracking_uri=lab.uri).passed
-    assert not two_against_one(ledger_of(store, name), "3", None)
+    assert not two_against_one(claim_log_of(store, name), "3", None)
     return state

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow_adk_eval.gating.promotion.audit import audit_in
 
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY
-from mlflow_adk_eval.gating.promotion.audit import audit_in
 from mlflow_adk_eval.gating.promotion.promote import promote_in
 from mlflow_adk_eval.gating.promotion.record import Target
 from tests.gating.gate_kit import Lab, evidence_of, report_of
-from tests.gating.promotion.claim_kit import ledger_of
+from tests.gating.promotion.claim_kit import claim_log_of
 
 pytestmark = pytest.mark.slow
 WORKER = Path(__file__).parent / "race_worker.py"
@@ -109,7 +109,7 @@ class Course:
 
     def refresh(self) -> None:
         """Replace what was deleted or spoilt."""
-        for version in (self.gone | self.spoilt) & set(self.runs):
+        for version in (self.gone | self.invalid) & set(self.runs):
             del self.runs[version]
             self.enter(good=True)
         self.bad &= set(self.runs)
@@ -182,10 +182,10 @@ def check(race: Race, results: Sequence[Result], store: MlflowStore) -> None:
         assert result["verdict"] in ("passed", "failed", "undecided"), result["reasons"]
         assert result["reasons"], "a verdict without a reason"
         if result["verdict"] == "passed":
-            assert version not in course.bad | course.spoilt | course.gone
+            assert version not in course.bad | course.invalid | course.gone
             if edited is not None and race.edit is not None:
                 check_edit_was_late(result, edited, race.edit, version, previous(store, course.name, version))
-    check_ledger(race, promoters, store, by_hand=edited is not None and race.edit is not None and race.edit[0] in ALIAS_EDITS)
+    check_claim_log(race, promoters, store, by_hand=edited is not None and race.edit is not None and race.edit[0] in ALIAS_EDITS)
     check_holder(race, store, edited is not None)
 
 
@@ -193,7 +193,7 @@ def previous(store: MlflowStore, name: str, version: str) -> str | None:
     """Return the champion against which a version was promoted last."""
     return next(
         entry.claim.previous
-        for entry in reversed(ledger_of(store, name).entries)
+        for entry in reversed(claim_log_of(store, name).entries)
         if entry.claim.version == version and entry.state == "done"
     )
 
@@ -211,11 +211,11 @@ def check_edit_was_late(result: Result, edited: Result, edit: tuple[str, str], v
         assert not read < edited["began"] < edited["ended"] < looked, f"passed, though {kind} meanwhile"
 
 
-def check_ledger(race: Race, promoters: Sequence[Result], store: MlflowStore, *, by_hand: bool) -> None:
+def check_claim_log(race: Race, promoters: Sequence[Result], store: MlflowStore, *, by_hand: bool) -> None:
     """Check that each pass has one claim, and that no two were against one champion."""
     course = race.course
-    ledger = ledger_of(store, course.name)
-    assert not ledger.spoilt
+    ledger = claim_log_of(store, course.name)
+    assert not ledger.invalid
     assert [entry.number for entry in ledger.entries] == list(range(1, len(ledger.entries) + 1))
     assert not any(entry.pending for entry in ledger.entries), "a claim was not ended"
     moves = [entry.claim for entry in ledger.entries if entry.state == "done"]
@@ -236,20 +236,20 @@ def check_holder(race: Race, store: MlflowStore, edited: bool) -> None:
     assert found.version == holder
     kind, version = race.edit or ("", "")
     if edited and kind in RUN_EDITS:
-        course.spoilt.add(version)
+        course.invalid.add(version)
     if edited and kind == "version deleted":
         course.gone.add(version)
     if found.valid:
         assert holder not in course.bad
         return
     assert found.reasons
-    moves = [entry.claim.version for entry in ledger_of(store, course.name).entries if entry.state == "done"]
+    moves = [entry.claim.version for entry in claim_log_of(store, course.name).entries if entry.state == "done"]
     if holder is None:
         assert "no version holds it" in found.reasons[0]
     elif moves[-1] != holder:
         assert any("moved by hand" in note for note in found.notes), "a move by hand that the audit does not name"
     else:
-        assert holder in course.spoilt, f"a champion that does not verify: {found.reasons}"
+        assert holder in course.invalid, f"a champion that does not verify: {found.reasons}"
 
 
 @pytest.fixture(params=RACES)

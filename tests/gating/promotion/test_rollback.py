@@ -10,11 +10,11 @@ from click.testing import CliRunner
 from mlflow_adk_eval.cli.promote import rollback_command
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
-from mlflow_adk_eval.gating.promotion.rollback import Move, Way, rollback
+from mlflow_adk_eval.gating.promotion.aliases import Move, Way, rollback
 from mlflow_adk_eval.results.decision import GateFailed
 from tests.gating.entrant import Entrant, promoted
 from tests.gating.gate_kit import Lab
-from tests.gating.promotion.claim_kit import ledger_of
+from tests.gating.promotion.claim_kit import claim_log_of
 
 
 def rolled_back(lab: Lab, model: str, **options: object) -> Move:
@@ -28,7 +28,7 @@ def test_the_alias_goes_back_to_the_version_before_with_a_record(lab: Lab, model
     assert (move.previous, move.version, move.kind, move.decision.verdict) == ("3", "2", "rollback", "passed")
     assert str(move) == f"champion of {model!r} goes back from version 3 to version 2"
     assert lab.alias(model) == "2"
-    claim = ledger_of(MlflowStore(lab.uri), model).entries[-1].claim
+    claim = claim_log_of(MlflowStore(lab.uri), model).entries[-1].claim
     assert (claim.kind, claim.previous, claim.version, claim.reason, claim.by) == ("rollback", "3", "2", "it answers in Latin", "octocat")
     tags = lab.tags(model, "2")
     assert tags["adk_eval.gate"] == "passed"
@@ -40,11 +40,12 @@ def test_the_alias_goes_back_to_the_version_before_with_a_record(lab: Lab, model
     assert lab.tags(model, "3")["adk_eval.gate.given_up.champion"].startswith("for version 2 by octocat at 20")
 
 
+@pytest.mark.slow
 def test_each_rollback_goes_further_back_and_a_promotion_forward_again(lab: Lab, model: str) -> None:
     first, _, third = promoted(lab, model, 3)
     assert [rolled_back(lab, model).version for _ in range(2)] == ["2", "1"]
     assert first.verify().passed
-    with pytest.raises(GateFailed, match=r"no version of .* that held the alias champion before is in its ledger"):
+    with pytest.raises(GateFailed, match=r"no version of .* that held the alias champion before is in its claim log"):
         rolled_back(lab, model)
     assert lab.alias(model) == "1"
     third.promote()
@@ -52,6 +53,7 @@ def test_each_rollback_goes_further_back_and_a_promotion_forward_again(lab: Lab,
     assert rolled_back(lab, model).version == "1"
 
 
+@pytest.mark.slow
 def test_a_version_that_was_given_up_does_not_verify_until_it_is_promoted_anew(lab: Lab, model: str) -> None:
     _, second = promoted(lab, model, 2)
     rolled_back(lab, model)
@@ -66,6 +68,7 @@ def test_a_version_that_was_given_up_does_not_verify_until_it_is_promoted_anew(l
     assert second.verify().passed
 
 
+@pytest.mark.slow
 def test_a_former_champion_that_does_not_verify_is_gone_back_over(lab: Lab, model: str) -> None:
     _, second, _ = promoted(lab, model, 3)
     lab.client.log_text(second.run_id, "{}", "adk_eval/invocations.json")
@@ -94,6 +97,7 @@ def test_an_alias_that_was_moved_by_hand_goes_back_to_the_last_one_that_was_prom
     assert rolled_back(lab, model).version == "2"
 
 
+@pytest.mark.slow
 def test_a_promotion_that_is_faster_wins(lab: Lab, model: str) -> None:
     promoted(lab, model, 2)
     third = Entrant(lab, model)

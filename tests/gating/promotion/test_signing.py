@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from mlflow_adk_eval.cli.gate import gate_group
 from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.gating.api import audit, rollback
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
-from mlflow_adk_eval.gating.promotion.audit import audit
-from mlflow_adk_eval.gating.promotion.rollback import rollback
 from mlflow_adk_eval.gating.promotion.signing import Secret, load_signer, load_verifier, make_key
 from tests.gating.entrant import Entrant, promoted
 from tests.gating.gate_kit import Lab
@@ -202,7 +201,7 @@ def test_without_a_key_nothing_is_signed(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_public_part_alone_cannot_sign(pair: tuple[Path, Path]) -> None:
-    with pytest.raises(UsageError, match="names no ed25519 private key"):
+    with pytest.raises(UsageError, match="does not name an ed25519 private key"):
         load_signer(pair[1])
 
 

@@ -94,7 +94,7 @@ def rewritten(entrant: Entrant, edit: Callable[[dict[str, Any]], object]) -> tup
         (lambda r: r["decision"]["scores"].update({TRAJECTORY: 0.95}), f"the record says that the score of {TRAJECTORY} is 0.95, but the evidence comes to 1"),
         (lambda r: r["decision"].update(checks=[]), "the record does not hold the checks that its policy asks for"),
         (lambda r: r["decision"]["checks"][0].update(value=0.5), "the record says that the check "),
-        (lambda r: r["policy"]["rules"][TRAJECTORY].update(min=0.1), "the policy 'gate.yaml' in the record is not the one that was decided by: its digest is another one"),
+        (lambda r: r["policy"]["rules"][TRAJECTORY].update(min=0.1), "the policy 'gate.yaml' in the record is not the one that decided: its digest differs"),
         (lambda r: r["decision"].update(evidence_sha256="0" * 64), "the evidence of run "),
         (lambda r: r["decision"].update(verdict="failed", reasons=["too bad"]), "the record of version 1 of "),
         (lambda r: r["decision"].update(decided_at="2020-01-01T00:00:00+00:00"), "the run "),

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.gating.evidence.integrity import Evidence, key_of_criterion
 from mlflow_adk_eval.gating.policy.load import parse_policy
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY
-from mlflow_adk_eval.gating.rules.decide import decide
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.tracking.bundle import metrics_of
 from tests.gating.gate_kit import (
@@ -28,6 +27,7 @@ from tests.gating.gate_kit import (
     TRAJECTORY,
     Row,
     changed,
+    decide_on,
     eval_set_of,
     evidence_of,
     report_of,
@@ -42,7 +42,7 @@ BAD = evidence_of(report_of(wrong=["heating"]))
 
 
 def test_a_good_run_passes_and_says_what_was_checked() -> None:
-    decision = decide(GOOD)
+    decision = decide_on(GOOD)
     assert decision.passed
     assert decision.reasons == (
         "3 cases of eval set 'home' evaluated on 2 criteria, nothing left out",
@@ -55,7 +55,7 @@ def test_a_good_run_passes_and_says_what_was_checked() -> None:
 
 
 def test_a_missed_threshold_fails_with_the_numbers_and_the_worst_case() -> None:
-    decision = decide(BAD)
+    decision = decide_on(BAD)
     assert decision.verdict == "failed"
     (reason,) = decision.reasons
     assert reason.startswith("tool_trajectory_avg_score: 1 of 3 cases below the threshold 1.0 (mean 0.6667); worst: heating 0 (")
@@ -72,7 +72,7 @@ def test_the_worst_three_cases_are_named_worst_first() -> None:
             row |= {f"{TRAJECTORY}/score": 0.0 if wrong else 1.0, f"{TRAJECTORY}/reason": f"because\n{row['key']}" if wrong else "fine"}
 
     evidence = changed(with_table(evidence_of(report), spoil), "metrics", {f"{TRAJECTORY}/mean": None})
-    (reason,) = decide(changed(evidence, "tags", {"adk_eval.verdict": "failed"})).reasons
+    (reason,) = decide_on(changed(evidence, "tags", {"adk_eval.verdict": "failed"})).reasons
     assert "4 of 5 cases below" in reason
     assert reason.endswith("worst: case_4 0.2 (because); case_3 0.4 (because); case_2 0.6 (because)")
 
@@ -85,7 +85,7 @@ def test_a_score_is_not_rounded_to_the_threshold_it_missed() -> None:
         row_of(rows, "heating")[f"{RESPONSE}/score"] = almost
 
     evidence = changed(with_table(evidence, lower), "tags", {"adk_eval.verdict": "failed"})
-    (reason,) = decide(changed(evidence, "metrics", {f"{RESPONSE}/mean": None})).reasons
+    (reason,) = decide_on(changed(evidence, "metrics", {f"{RESPONSE}/mean": None})).reasons
     assert f"worst: heating {almost!r} (" in reason
 
 
@@ -98,12 +98,12 @@ def test_a_mean_that_reaches_its_threshold_but_for_rounding_passes(scores: list[
         for row in rows:
             row[f"{RESPONSE}/score"] = scores[row["invocation_index"]]
 
-    assert decide(changed(with_table(evidence, fill), "metrics", {f"{RESPONSE}/mean": None})).passed
+    assert decide_on(changed(with_table(evidence, fill), "metrics", {f"{RESPONSE}/mean": None})).passed
 
 
 def test_a_metric_where_lower_is_better_fails_above_its_threshold() -> None:
     report = report_of(config={"criteria": {"tool_call_count_v1": 0.5}})
-    decision = decide(evidence_of(report))
+    decision = decide_on(evidence_of(report))
     assert decision.verdict == "failed"
     assert decision.reasons[0].startswith(
         "tool_call_count_v1: 2 of 3 cases above the threshold 0.5 (mean 0.8333); worst: lights 1; heating 1"
@@ -112,7 +112,7 @@ def test_a_metric_where_lower_is_better_fails_above_its_threshold() -> None:
 
 def test_a_run_that_was_not_evaluated_everywhere_is_undecided() -> None:
     report = report_of(silent=["lights"])
-    decision = decide(evidence_of(report))
+    decision = decide_on(evidence_of(report))
     assert decision.verdict == "undecided"
     assert decision.reasons == (
         "lights: the agent did not finish: the model is down",
@@ -123,13 +123,13 @@ def test_a_run_that_was_not_evaluated_everywhere_is_undecided() -> None:
 
 def test_the_verdict_is_that_of_the_report_also_where_something_was_missed_and_something_not_evaluated() -> None:
     report = report_of(silent=["lights"], wrong=["heating"])
-    decision = decide(evidence_of(report))
+    decision = decide_on(evidence_of(report))
     assert decision.verdict == report.verdict == "failed"
     assert len(decision.reasons) == 4
 
 
 def test_evidence_that_cannot_be_believed_decides_nothing_but_still_names_what_was_missed() -> None:
-    decision = decide(changed(BAD, "tags", {"adk_eval.status": "partial"}))
+    decision = decide_on(changed(BAD, "tags", {"adk_eval.status": "partial"}))
     assert decision.verdict == "undecided"
     assert "partial" in decision.reasons[0]
     assert "below the threshold" in decision.reasons[1]
@@ -137,13 +137,13 @@ def test_evidence_that_cannot_be_believed_decides_nothing_but_still_names_what_w
 
 def test_every_run_of_every_case_counts() -> None:
     evidence = evidence_of(report_of(num_runs=3))
-    assert decide(evidence).reasons[0] == "9 case runs of eval set 'home' evaluated on 2 criteria, nothing left out"
+    assert decide_on(evidence).reasons[0] == "9 case runs of eval set 'home' evaluated on 2 criteria, nothing left out"
 
     def spoil(rows: list[Row]) -> None:
         row_of(rows, "film", 1, 2).update({f"{TRAJECTORY}/score": 0.0, f"{TRAJECTORY}/reason": "wrong tool"})
 
     spoilt = changed(with_table(evidence, spoil), "tags", {"adk_eval.verdict": "failed"})
-    (reason,) = decide(changed(spoilt, "metrics", {f"{TRAJECTORY}/mean": None})).reasons
+    (reason,) = decide_on(changed(spoilt, "metrics", {f"{TRAJECTORY}/mean": None})).reasons
     assert (
         reason == "tool_trajectory_avg_score: 1 of 9 case runs below the threshold 1.0 (mean 0.9444); worst: film (run 3) 0.5 (wrong tool)"
     )
@@ -156,7 +156,7 @@ def test_a_case_score_of_the_criterions_own_decides_instead_of_the_mean() -> Non
             row[f"{RESPONSE}/case_score"] = (0.4 if row["eval_id"] == "film" else 0.9) if last else None
 
     evidence = changed(with_table(GOOD, own), "metrics", {f"{RESPONSE}/mean": None})
-    decision = decide(changed(evidence, "tags", {"adk_eval.verdict": "failed"}))
+    decision = decide_on(changed(evidence, "tags", {"adk_eval.verdict": "failed"}))
     assert decision.verdict == "failed"
     assert "1 of 3 cases below the threshold 0.5 (mean 0.7333); worst: film 0.4" in decision.reasons[0]
 
@@ -166,7 +166,7 @@ def test_a_case_without_the_case_score_that_its_criterion_gives_is_no_evidence()
         for row in rows:
             row[f"{RESPONSE}/case_score"] = None
 
-    assert decide(with_table(GOOD, without)).reasons[0] == f"case 'lights': {RESPONSE} has a score for each turn but no case score"
+    assert decide_on(with_table(GOOD, without)).reasons[0] == f"case 'lights': {RESPONSE} has a score for each turn but no case score"
 
 
 def test_cases_that_expect_no_state_may_be_left_out() -> None:
@@ -175,7 +175,7 @@ def test_cases_that_expect_no_state_may_be_left_out() -> None:
     eval_set = EvalSet.model_validate(value)
     config = {"criteria": {RESPONSE: 0.5, "final_session_state": {"threshold": 1.0, "only_where_expected": True}}}
     report = report_of(eval_set=eval_set, config=config)
-    decision = decide(evidence_of(report))
+    decision = decide_on(evidence_of(report))
     assert decision.verdict == report.verdict == "undecided"
     assert decision.reasons == (
         "final_session_state: 1 of 1 cells errored, so they were not evaluated: lights, turn 2: the final state of the session is not known",
@@ -184,12 +184,12 @@ def test_cases_that_expect_no_state_may_be_left_out() -> None:
 
 def test_a_criterion_that_applies_to_no_case_is_not_missed() -> None:
     config = {"criteria": {RESPONSE: 0.5, "final_session_state": {"threshold": 1.0, "only_where_expected": True}}}
-    assert decide(evidence_of(report_of(config=config))).passed
+    assert decide_on(evidence_of(report_of(config=config))).passed
 
 
 def test_a_run_on_which_no_criterion_applies_is_undecided() -> None:
     config = {"criteria": {"final_session_state": {"threshold": 1.0, "only_where_expected": True}}}
-    decision = decide(evidence_of(report_of(config=config)))
+    decision = decide_on(evidence_of(report_of(config=config)))
     assert decision.verdict == "undecided"
     assert decision.reasons[0] == "lights: no criterion applies"
 
@@ -198,7 +198,7 @@ def test_cases_with_criteria_of_their_own_are_held_to_those() -> None:
     config = {**CONFIG, "case_criteria": {"heating": {RESPONSE: 0.9}}}
     report = report_of(config=config, wrong=["heating"])
     assert report.verdict == "passed"
-    decision = decide(evidence_of(report))
+    decision = decide_on(evidence_of(report))
     assert decision.passed
     assert decision.reasons[1:] == (
         "tool_trajectory_avg_score: 2 cases reached the threshold 1.0 (mean 1)",
@@ -207,7 +207,7 @@ def test_cases_with_criteria_of_their_own_are_held_to_those() -> None:
 
 
 def test_a_finished_run_without_an_end_is_no_evidence() -> None:
-    assert decide(replace(GOOD, end_time=None)).reasons == ("the run has the status FINISHED but no end time",)
+    assert decide_on(replace(GOOD, end_time=None)).reasons == ("the run has the status FINISHED but no end time",)
 
 
 @pytest.fixture
@@ -224,7 +224,7 @@ def custom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evidence:
 
 
 def test_a_users_metric_is_decided_on_without_running_its_code(custom: Evidence) -> None:
-    assert decide(custom).reasons[1] == "polite?: 3 cases reached the threshold 6.0 (mean 7)"
+    assert decide_on(custom).reasons[1] == "polite?: 3 cases reached the threshold 6.0 (mean 7)"
     assert "own_metrics" not in sys.modules
 
 
@@ -233,7 +233,7 @@ def test_a_users_metric_is_held_to_its_own_range(custom: Evidence, score: float)
     def put(rows: list[Row]) -> None:
         row_of(rows, "heating")["polite?/score"] = score
 
-    (reason,) = decide(with_table(custom, put)).reasons
+    (reason,) = decide_on(with_table(custom, put)).reasons
     assert reason.startswith("case 'heating', turn 1: the score of polite? is ")
     assert reason.endswith(", outside its range from 0 to 10")
 
@@ -244,11 +244,10 @@ def test_scores_whose_sum_would_be_no_number_are_no_evidence(score: float) -> No
         for row in rows:
             row["tool_call_count_v1/score"] = score
 
-    (reason, *_) = decide(with_table(evidence_of(report_of(config={"criteria": {"tool_call_count_v1": 9}})), put)).reasons
+    (reason, *_) = decide_on(with_table(evidence_of(report_of(config={"criteria": {"tool_call_count_v1": 9}})), put)).reasons
     assert reason.endswith("outside its range from 0 to 1e+150")
 
 
-@settings(deadline=None)  # the first call imports MLflow
 @given(st.text(min_size=1) | st.sampled_from((TRAJECTORY, "a" * 300, ".", " x", "ü-ß")))
 def test_criteria_have_the_keys_that_the_log_of_a_run_gives_them(name: str) -> None:
     from mlflow_adk_eval.tracking.storable import key_of_criterion as key_in_the_log
@@ -265,7 +264,7 @@ cells = st.tuples(st.integers(0, 4), st.sampled_from((TRAJECTORY, RESPONSE)))
 @given(rows_to_keep)
 def test_a_table_with_fewer_rows_never_passes(kept: list[bool]) -> None:
     evidence = with_table(GOOD, lambda rows: [row for row, keep in zip(rows, kept, strict=True) if keep])
-    decision = decide(evidence)
+    decision = decide_on(evidence)
     assert decision.verdict == "undecided"
     assert all("is not in the table" in reason for reason in decision.reasons)
 
@@ -279,13 +278,13 @@ def test_a_cell_without_score_never_turns_another_decision_into_a_pass(
     def empty(rows: list[Row]) -> None:
         rows[number] |= {f"{criterion}/score": None, f"{criterion}/status": status}
 
-    assert not decide(with_table(evidence, empty)).passed
+    assert not decide_on(with_table(evidence, empty)).passed
 
 
 @given(st.permutations(range(5)), st.sampled_from((GOOD, BAD)))
 def test_the_order_of_rows_does_not_matter(order: list[int], evidence: Evidence) -> None:
     shuffled = with_table(evidence, lambda rows: [rows[index] for index in order])
-    assert replace(decide(shuffled), evidence_sha256="") == replace(decide(evidence), evidence_sha256="")
+    assert replace(decide_on(shuffled), evidence_sha256="") == replace(decide_on(evidence), evidence_sha256="")
 
 
 scores = st.one_of(st.floats(allow_nan=True, allow_infinity=True), st.integers(), st.booleans(), st.text(max_size=3), st.just([1.0]))
@@ -300,7 +299,7 @@ def test_whatever_stands_in_place_of_a_score_the_gate_decides_and_passes_only_on
     def put(rows: list[Row]) -> None:
         rows[number][f"{criterion}/score"] = score
 
-    decision = decide(with_table(GOOD, put))
+    decision = decide_on(with_table(GOOD, put))
     if decision.passed:
         assert type(score) in (int, float)
         assert math.isclose(score, 1.0, abs_tol=1e-8)
@@ -311,13 +310,13 @@ def test_no_change_of_params_and_tags_that_matter_goes_unnoticed(changes: dict[s
     params = {key: value for key, value in changes.items() if key in GOOD.params}
     tags = {key: value for key, value in changes.items() if key in GOOD.tags and key != "adk_eval.eval_set_id"}
     harmless = set(params) <= {"adk_eval.model_id"} and not tags and params.get("adk_eval.model_id") is None
-    decision = decide(changed(changed(GOOD, "params", params), "tags", tags))
+    decision = decide_on(changed(changed(GOOD, "params", params), "tags", tags))
     assert decision.passed == harmless
 
 
 @given(st.binary(max_size=40), st.sampled_from(("eval_set.json", "config.json", "invocations.json")))
 def test_an_artifact_of_any_content_leads_to_a_decision(content: bytes, name: str) -> None:
-    decision = decide(with_artifact(GOOD, name, content))
+    decision = decide_on(with_artifact(GOOD, name, content))
     assert decision.verdict == "undecided"
     assert decision.reasons
 
@@ -326,7 +325,7 @@ def test_an_artifact_of_any_content_leads_to_a_decision(content: bytes, name: st
 def test_a_table_of_any_shape_leads_to_a_decision(data: Any) -> None:
     columns = json.loads(GOOD.artifacts["invocations.json"])["columns"]
     content = json.dumps({"columns": columns, "data": [[data] * len(columns)]}).encode()
-    assert decide(with_artifact(GOOD, "invocations.json", content)).verdict == "undecided"
+    assert decide_on(with_artifact(GOOD, "invocations.json", content)).verdict == "undecided"
 
 
 # What a policy pins.
@@ -337,7 +336,7 @@ PINS: dict[str, Any] = {"thresholds": True}
 
 
 def pinned(evidence: Evidence, **pins: Any) -> Decision:
-    return decide(evidence, parse_policy({**PINS, **pins}, "policy"), now=NOW)
+    return decide_on(evidence, parse_policy({**PINS, **pins}, "policy"), now=NOW)
 
 
 def ended(**ago: float) -> Evidence:
@@ -350,7 +349,7 @@ def test_a_run_on_the_pinned_eval_set_passes_and_says_so() -> None:
     assert decision.reasons[1:5] == (
         "the eval set is 'home', as pinned",
         f"the digest of the eval set is {DIGEST[:19]}…, as pinned",
-        "nobody judged but gemini-2.5-flash",
+        "only gemini-2.5-flash judged",
         "the run ended within the last 1w",
     )
 
@@ -358,7 +357,7 @@ def test_a_run_on_the_pinned_eval_set_passes_and_says_so() -> None:
 @pytest.mark.parametrize(
     ("evidence", "pins", "said"),
     [
-        (GOOD, {"eval_set": {"id": "garden"}}, "the run was on the eval set 'home', and the policy pins 'garden'"),
+        (GOOD, {"eval_set": {"id": "garden"}}, "the run used the eval set 'home', but the policy pins 'garden'"),
         (
             GOOD,
             {"eval_set": {"digest": "sha256:" + "0" * 64}},
@@ -370,7 +369,7 @@ def test_a_run_on_the_pinned_eval_set_passes_and_says_so() -> None:
             {"max_age": "7d"},
             "the run ended at 2027-01-31 12:06 UTC, which is in the future: it is 2027-01-31 12:00 UTC now",
         ),
-        (replace(GOOD, end_time=10**20), {"max_age": "7d"}, "the run has the end time 100000000000000000000, which is none"),
+        (replace(GOOD, end_time=10**20), {"max_age": "7d"}, "the run's end time 100000000000000000000 is not a valid time"),
     ],
 )
 def test_a_run_of_another_kind_decides_nothing(evidence: Evidence, pins: dict[str, Any], said: str) -> None:
@@ -395,9 +394,9 @@ def test_a_pin_comes_before_what_failed() -> None:
         ({"adk_eval.judge_model": "gemini-2.5-flash"}, None),
         (
             {"adk_eval.judge_model": "gemini-2.5-flash | gpt-5"},
-            "gpt-5 judged, and the policy allows only gemini-2.5-flash",
+            "gpt-5 judged, but the policy allows only gemini-2.5-flash",
         ),
-        ({}, "the run has no parameter adk_eval.judge_model, so who judged final_response_match_v2 is not known"),
+        ({}, "the run has no parameter adk_eval.judge_model, so it is unknown who judged final_response_match_v2"),
     ],
 )
 def test_only_the_pinned_judges_may_have_judged(params: dict[str, str], said: str | None) -> None:
@@ -417,14 +416,14 @@ def test_a_rewritten_metric_of_repeated_runs_is_a_contradiction(name: str) -> No
     logged = dict(metrics_of(report))
     assert name in logged
     whole = replace(evidence_of(report), metrics=logged)
-    assert decide(whole).verdict == "failed"  # and not a word of contradictions
-    decision = decide(changed(whole, "metrics", {name: logged[name] + 0.1}))
+    assert decide_on(whole).verdict == "failed"  # and not a word of contradictions
+    decision = decide_on(changed(whole, "metrics", {name: logged[name] + 0.1}))
     assert decision.verdict == "undecided"
     assert decision.reasons[0] == f"the logged metric {name} is {logged[name] + 0.1:g}, but the table comes to {logged[name]:g}"
 
 
 def test_the_checks_of_the_default_policy_are_its_thresholds() -> None:
-    assert [(check.measure, check.demand, check.verdict, check.value) for check in decide(BAD).checks] == [
+    assert [(check.measure, check.demand, check.verdict, check.value) for check in decide_on(BAD).checks] == [
         (TRAJECTORY, "threshold 1.0", "failed", pytest.approx(2 / 3)),
         (RESPONSE, "threshold 0.5", "passed", 1),
     ]

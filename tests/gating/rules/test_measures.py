@@ -92,9 +92,9 @@ def test_the_case_pass_rate_and_pass_hat_are_those_that_mlflow_shows() -> None:
         ("hallucinations_v1/pass_rate", ("the run has no criterion hallucinations_v1. It has response_match_score, token_usage_v1; besides, there are "
          "case_pass_rate, flaky_rate, judge_flip_rate, cost, judge_tokens, judge_calls")),
         (f"{TOKENS}/pass_rate", "token_usage_v1 has no threshold in the run's config, so its scores neither pass nor fail"),
-        ("judge_flip_rate", "no judge has cast a vote, so none has flipped"),
-        (f"{RESPONSE}/flip_rate", "no judge has cast a vote on response_match_score, so none has flipped"),
-        ("cost", "nothing in the run has a price: no judge has voted, and the policy has no price of the agent"),
+        ("judge_flip_rate", "no judge voted"),
+        (f"{RESPONSE}/flip_rate", "no judge voted on response_match_score"),
+        ("cost", "nothing in the run has a price: no judge voted, and the policy has no price for the agent"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_measured_says_why(name: str, said: str) -> None:
@@ -177,8 +177,8 @@ def test_the_cost_of_a_case_run_is_that_of_its_judges_and_where_it_has_a_price_o
     ("prices", "changes", "said"),
     [
         ({"gpt-5": Price(tokens=1)}, {}, "a: the policy has no price for the judge gemini-2.5-flash-001"),
-        (FLASH, {"input_tokens": None, "output_tokens": None}, "a: the judge gemini-2.5-flash-001 does not say how many tokens it took"),
-        ({**FLASH, "agent": Price(tokens=1)}, {}, "a: the run has no token_usage_v1, so what the agent cost is not known"),
+        (FLASH, {"input_tokens": None, "output_tokens": None}, "a: the judge gemini-2.5-flash-001 does not report its tokens"),
+        ({**FLASH, "agent": Price(tokens=1)}, {}, "a: the run has no token_usage_v1, so the cost of the agent is unknown"),
     ],
 )
 def test_a_cost_that_is_not_known_is_no_number(prices: dict[str, Price], changes: dict[str, Any], said: str) -> None:
@@ -188,7 +188,7 @@ def test_a_cost_that_is_not_known_is_no_number(prices: dict[str, Price], changes
 
 def test_the_cost_of_an_agent_whose_tokens_are_not_known_is_no_number() -> None:
     report = report_with({RESPONSE: {"a": [1]}, TOKENS: {"a": [None]}})
-    assert measured("cost", report, {"agent": Price(tokens=1)}).missing == ("a: what the agent cost is not known: the judge is down",)
+    assert measured("cost", report, {"agent": Price(tokens=1)}).missing == ("a: the cost of the agent is unknown: the judge is down",)
 
 
 @pytest.mark.parametrize(

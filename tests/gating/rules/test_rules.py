@@ -7,18 +7,18 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.analysis.stats import Paired, compare_paired, holm
-from mlflow_adk_eval.gating.baseline.baseline import Baseline
+from mlflow_adk_eval.gating.baseline.comparable import Baseline
+from mlflow_adk_eval.gating.evidence.examine import examine
 from mlflow_adk_eval.gating.evidence.integrity import Evidence
 from mlflow_adk_eval.gating.policy.model import Policy
-from mlflow_adk_eval.gating.rules.decide import decide
-from mlflow_adk_eval.gating.rules.max_drop import cases_to_decide, judge_drop, smallest_shown
-from mlflow_adk_eval.gating.rules.min_max import Limit, judge_interval
+from mlflow_adk_eval.gating.rules.max_drop import cases_to_decide, drop_verdict, smallest_shown
+from mlflow_adk_eval.gating.rules.min_max import Limit, interval_verdict
 from mlflow_adk_eval.results.decision import Check, Decision
-from tests.gating.gate_kit import RESPONSE, TRAJECTORY, changed, evidence_of
+from tests.gating.gate_kit import RESPONSE, TRAJECTORY, changed, decide_on, evidence_of
 from tests.gating.policy_kit import (
     CHAMPION,
     JUDGED,
@@ -118,27 +118,27 @@ def test_a_value_is_not_rounded_to_the_limit_it_missed() -> None:
 
 
 def test_a_range_is_two_demands_and_a_limit_against_the_direction_is_noted() -> None:
-    decision = decide(run_with(FORTY), rule(min=0.5, max=0.9))
+    decision = decide_on(run_with(FORTY), rule(min=0.5, max=0.9))
     assert [check.demand for check in decision.checks] == ["min 0.5", "max 0.9"]
     assert decision.passed
     assert not decision.notes
-    assert decide(run_with(FORTY), rule(max=0.9)).notes == ("response_match_score: higher is better, but the rule has a max and no min",)
+    assert decide_on(run_with(FORTY), rule(max=0.9)).notes == ("response_match_score: higher is better, but the rule has a max and no min",)
     tokens = evidence_of(report_with({RESPONSE: {"a": [1]}, TOKENS: {"a": [100]}}))
-    assert decide(tokens, rule(TOKENS, min=10)).notes == ("token_usage_v1: lower is better, but the rule has a min and no max",)
+    assert decide_on(tokens, rule(TOKENS, min=10)).notes == ("token_usage_v1: lower is better, but the rule has a min and no max",)
 
 
 @given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1), st.booleans())
 def test_an_interval_never_decides_more_than_each_of_its_points(first: float, last: float, bound: float, least: bool) -> None:
     low, high = sorted((first, last))
     limit = Limit(bound=bound, least=least, use="ci_low")
-    verdict, inside = judge_interval(limit, (low, high)), [limit.kept(point) for point in (low, (low + high) / 2, high)]
+    verdict, inside = interval_verdict(limit, (low, high)), [limit.kept(point) for point in (low, (low + high) / 2, high)]
     assert (verdict == "passed") == all(inside)
     assert (verdict == "failed") == (not any(inside))
 
 
 def test_a_measure_with_missing_values_decides_nothing() -> None:
     found = run_with({"a": [1.0], "b": [None], "c": [1.0]})
-    decision = decide(found, rule(min=0.1))
+    decision = decide_on(found, rule(min=0.1))
     assert decision.verdict == "undecided"
     assert decision.checks[0].reason == "response_match_score: 1 of 3 cases without a value: b: invocation 1 of 1: the judge is down"
     assert decision.reasons[0].startswith("response_match_score: 1 of 3 cells errored, so they were not evaluated")
@@ -192,8 +192,7 @@ def test_what_no_judge_decides_is_not_corrected() -> None:
     calibration = calibration_of(JUDGED, {"criteria": {JUDGED: 0.5}}, (20, 1, 9, 1))
     demanded = policy(rules={RESPONSE: {"min": 0.5, "use": "corrected_ci_low"}}, calibration=calibration)
     assert (
-        only_check(run_with(FORTY), demanded).reason
-        == "response_match_score: no judge decides it, so there is no judge's error to correct it for"
+        only_check(run_with(FORTY), demanded).reason == "response_match_score: no judge decides it, so there is no judge error to correct"
     )
 
 
@@ -213,7 +212,7 @@ def test_an_identical_candidate_passes_even_where_no_drop_is_allowed() -> None:
     assert check.verdict == "passed"
     assert (
         check.reason
-        == f"response_match_score: mean 0.7875 beside 0.7875 of {CHAMPION}, over the same 40 cases: no change, and no case did worse"
+        == f"response_match_score: mean 0.7875 against 0.7875 for {CHAMPION}, over the same 40 cases: no change, and no case did worse"
     )
     assert (check.baseline, check.difference, check.p_value) == (check.value, 0, 1)
 
@@ -222,16 +221,16 @@ def test_a_drop_that_is_large_and_more_than_luck_fails_with_the_worst_cases() ->
     check = beside(LEVEL, cases(0.2, *[0.6] * 39), max_drop=0.02)
     assert check.verdict == "failed"
     assert check.reason.startswith(
-        f"response_match_score: mean 0.59 beside 0.7 of {CHAMPION}, over the same 40 cases: worse by 0.11, more than the allowed 0.02 and more than luck (p = "
+        f"response_match_score: mean 0.59 against 0.7 for {CHAMPION}, over the same 40 cases: worse by 0.11, more than the allowed 0.02 and more than chance explains (p = "
     )
-    assert check.reason.endswith("; 40 cases did worse, the most a 0.7 → 0.2, a1 0.7 → 0.6, b 0.7 → 0.6")
+    assert check.reason.endswith("; 40 cases did worse, most of all a 0.7 → 0.2, a1 0.7 → 0.6, b 0.7 → 0.6")
     assert check.difference == pytest.approx(-0.11)
 
 
 def test_a_drop_that_luck_explains_is_undecided_and_says_what_would_decide_it() -> None:
     check = beside(LEVEL, noisy(-0.02, spread=0.3), max_drop=0.01)
     assert check.verdict == "undecided"
-    assert "worse by 0.02, more than the allowed 0.01, but luck would explain it (p = " in check.reason
+    assert "worse by 0.02, more than the allowed 0.01, but chance could explain it (p = " in check.reason
     assert check.needed is not None
     assert check.needed > 40
     assert f"; about {check.needed:,} cases would decide it with a chance of 80%; 40 cases can show a drop of " in check.reason
@@ -258,7 +257,7 @@ def test_too_few_cases_to_show_any_drop_say_how_many_it_takes() -> None:
     check = beside(cases(1, 1, 1, 1), cases(0, 0, 0, 0), max_drop=0.1)
     assert (check.verdict, check.needed, check.p_value) == ("undecided", 5, None)
     assert (
-        ": 4 cases cannot show a drop at 95% confidence, whatever they come to: at least 5 are needed; 4 cases did worse, the most a 1 → 0, b 1 → 0, c 1 → 0"
+        ": 4 cases cannot show a drop at 95% confidence: at least 5 are needed; 4 cases did worse, most of all a 1 → 0, b 1 → 0, c 1 → 0"
         in check.reason
     )
     assert beside(cases(1, 1, 1, 1, 1), cases(0, 0, 0, 0, 0), max_drop=0.1).verdict == "failed"
@@ -268,7 +267,7 @@ def test_use_mean_takes_the_drop_as_it_is() -> None:
     assert beside(cases(1, 1), cases(1, 0), max_drop=0.5, use="mean").verdict == "passed"
     failed = beside(cases(1, 1), cases(1, 0), max_drop=0.4, use="mean")
     assert (failed.verdict, failed.demand, failed.p_value) == ("failed", "max_drop 0.4 (mean)", None)
-    assert failed.reason.endswith(": worse by 0.5, more than the allowed 0.4; 1 case did worse, the most b 1 → 0")
+    assert failed.reason.endswith(": worse by 0.5, more than the allowed 0.4; 1 case did worse, most of all b 1 → 0")
 
 
 def test_where_lower_is_better_a_drop_is_a_rise() -> None:
@@ -279,7 +278,7 @@ def test_where_lower_is_better_a_drop_is_a_rise() -> None:
     demanded = rule(TOKENS, max_drop=10)
     worse = only_check(sides[1], demanded, baseline=champion(sides[0]))
     assert worse.verdict == "failed"
-    assert "mean 130 beside 100 of" in worse.reason
+    assert "mean 130 against 100 for" in worse.reason
     assert "worse by 30, more than the allowed 10" in worse.reason
     assert worse.difference == 30
     assert worse.low is not None
@@ -305,7 +304,7 @@ def test_p_values_are_adjusted_for_all_comparisons_of_the_policy() -> None:
         },
         baseline={"alias": "champion"},
     )
-    decision = decide(run_with(new), demanded, baseline=champion(run_with(old, run_id="old")))
+    decision = decide_on(run_with(new), demanded, baseline=champion(run_with(old, run_id="old")))
     raw = [
         compare_paired({case: old[case] for case in chosen}, {case: new[case] for case in chosen})
         for chosen in (names, names[:10], names[10:])
@@ -318,17 +317,16 @@ def test_p_values_are_adjusted_for_all_comparisons_of_the_policy() -> None:
 pairs = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=12)
 
 
-@settings(deadline=None)
 @given(pairs, st.floats(0, 0.5), st.floats(0.6, 0.99), st.floats(0, 1))
 def test_laws_of_a_drop(found: list[tuple[float, float]], max_drop: float, confidence: float, more: float) -> None:
     before, after = ({str(index): [pair[side]] for index, pair in enumerate(found)} for side in (0, 1))
     paired = compare_paired(before, after, confidence=2 * confidence - 1)
     assert paired is not None
-    verdict = judge_drop(paired, max_drop=max_drop, confidence=confidence, p_adjusted=paired.p_worse)
-    laxer = judge_drop(paired, max_drop=max_drop + more, confidence=confidence, p_adjusted=paired.p_worse)
+    verdict = drop_verdict(paired, max_drop=max_drop, confidence=confidence, p_adjusted=paired.p_worse)
+    laxer = drop_verdict(paired, max_drop=max_drop + more, confidence=confidence, p_adjusted=paired.p_worse)
     assert not (verdict == "passed" and laxer != "passed")  # what passes a strict rule passes a lax one
     assert not (laxer == "failed" and verdict != "failed")
-    assert judge_drop(paired, max_drop=max_drop, confidence=confidence, p_adjusted=1.0) != "failed"
+    assert drop_verdict(paired, max_drop=max_drop, confidence=confidence, p_adjusted=1.0) != "failed"
     if verdict == "failed":
         assert paired.p_worse <= 1 - confidence + 1e-9
         assert -paired.difference > max_drop
@@ -360,12 +358,12 @@ GOOD = run_with(FORTY)
 
 def test_without_a_champion_the_absolute_rules_alone_decide_or_nothing_is_promoted() -> None:
     nobody = Baseline(name="the champion of 'home'")
-    first = decide(GOOD, COMPARED, baseline=nobody)
+    first = decide_on(GOOD, COMPARED, baseline=nobody)
     assert first.passed
     assert [check.demand for check in first.checks] == ["min 0.1"]
     assert first.notes == ("there is no baseline yet (the champion of 'home'), so nothing was compared: the absolute rules alone decide",)
     strict = policy(rules={RESPONSE: {"min": 0.1, "max_drop": 0.01}}, baseline={"alias": "champion", "if_missing": "refuse"})
-    refused = decide(GOOD, strict, baseline=nobody)
+    refused = decide_on(GOOD, strict, baseline=nobody)
     assert refused.verdict == "undecided"
     assert refused.reasons == (
         "not compared with the champion of 'home': there is none yet, and the policy refuses without one (if_missing)",
@@ -373,41 +371,39 @@ def test_without_a_champion_the_absolute_rules_alone_decide_or_nothing_is_promot
 
 
 def test_a_policy_that_only_compares_passes_nobody_while_there_is_nothing_to_compare_with() -> None:
-    refused = decide(GOOD, rule(max_drop=0.01), baseline=Baseline(name="the champion of 'home'"))
+    refused = decide_on(GOOD, rule(max_drop=0.01), baseline=Baseline(name="the champion of 'home'"))
     assert refused.verdict == "undecided"
-    assert "there is nothing to compare with, and the policy demands nothing else, so nothing decides" in refused.reasons[0]
+    assert "there is nothing to compare with, and the policy has no other rules, so nothing can be decided" in refused.reasons[0]
 
 
 def test_a_baseline_that_has_problems_or_was_not_looked_for_decides_nothing() -> None:
-    spoilt = decide(GOOD, COMPARED, baseline=Baseline(name=CHAMPION, version="3", problems=("its run is gone", "and so is it")))
+    spoilt = decide_on(GOOD, COMPARED, baseline=Baseline(name=CHAMPION, version="3", problems=("its run is gone", "and so is it")))
     assert spoilt.verdict == "undecided"
     assert spoilt.reasons == (f"not compared with {CHAMPION}: its run is gone", f"not compared with {CHAMPION}: and so is it")
     assert [check.verdict for check in spoilt.checks] == ["passed", "undecided"]
-    assert decide(GOOD, COMPARED).reasons == (
-        "not compared with the baseline: the policy compares with a baseline, and none was looked for",
-    )
+    assert decide_on(GOOD, COMPARED).reasons == ("not compared with the baseline: the policy compares with a baseline, but none was given",)
 
 
 def test_a_run_compared_with_itself_shows_nothing() -> None:
-    by_run = decide(GOOD, COMPARED, baseline=Baseline(name="run r-1", evidence=GOOD))
+    by_run = decide_on(GOOD, COMPARED, baseline=Baseline(name="run r-1", run=examine(GOOD)))
     assert by_run.verdict == "undecided"
-    assert by_run.reasons == ("not compared with run r-1: it is the very run that is decided on, which shows nothing",)
-    as_champion = decide(GOOD, COMPARED, baseline=champion(GOOD))
+    assert by_run.reasons == ("not compared with run r-1: it is the candidate run itself, so a comparison would show nothing",)
+    as_champion = decide_on(GOOD, COMPARED, baseline=champion(GOOD))
     assert as_champion.passed
-    assert as_champion.notes == (f"the run is that of {CHAMPION}, itself, so nothing was compared: the absolute rules alone decide",)
+    assert as_champion.notes == (f"the run belongs to {CHAMPION}, itself, so nothing was compared: the absolute rules alone decide",)
     assert (as_champion.baseline_run_id, as_champion.baseline_sha256) == ("r-1", GOOD.sha256)
-    assert decide(GOOD, rule(max_drop=0.1), baseline=champion(GOOD)).verdict == "undecided"
+    assert decide_on(GOOD, rule(max_drop=0.1), baseline=champion(GOOD)).verdict == "undecided"
 
 
 def test_another_run_of_the_champion_is_compared_and_it_is_said() -> None:
-    decision = decide(GOOD, COMPARED, baseline=champion(run_with(FORTY, run_id="old")))
+    decision = decide_on(GOOD, COMPARED, baseline=champion(run_with(FORTY, run_id="old")))
     assert decision.passed
     assert decision.notes == (f"{CHAMPION}, is the same agent version: it was compared with its other run old",)
     assert decision.baseline_run_id == "old"
 
 
 def test_a_baseline_that_nothing_is_compared_with_is_noted() -> None:
-    decision = decide(GOOD, policy(rules={RESPONSE: {"min": 0.1}}, baseline={"alias": "champion"}), baseline=champion(GOOD))
+    decision = decide_on(GOOD, policy(rules={RESPONSE: {"min": 0.1}}, baseline={"alias": "champion"}), baseline=champion(GOOD))
     assert decision.notes == ("the policy names a baseline, but no rule has a max_drop, so nothing was compared",)
 
 
@@ -423,7 +419,7 @@ TAGGED = run_with(cases(*[0.9] * 3, *[0.2] * 3), tags={"a": ["money"], "f": ["mo
 
 
 def sliced(**part: Any) -> Decision:
-    return decide(TAGGED, policy(slices={"part": {"rules": {RESPONSE: {"min": 0.5}}, **part}}))
+    return decide_on(TAGGED, policy(slices={"part": {"rules": {RESPONSE: {"min": 0.5}}, **part}}))
 
 
 @pytest.mark.parametrize(
@@ -439,7 +435,7 @@ def sliced(**part: Any) -> Decision:
             "undecided",
             "response_match_score (slice part): it has no cases: no case has the tag 'monye'. Did you mean 'money'?",
         ),
-        ({"ids": ["a"], "min_cases": 2}, "undecided", "response_match_score (slice part): it has 1 case, and at least 2 are wanted"),
+        ({"ids": ["a"], "min_cases": 2}, "undecided", "response_match_score (slice part): it has 1 case, but needs at least 2"),
     ],
 )
 def test_slices_hold_the_cases_of_their_patterns_and_tags(part: dict[str, Any], verdict: str, said: str) -> None:
@@ -470,22 +466,22 @@ SPOILT = run_with({"a": [0.9], "b": [0.8], "c": [0.0], "d": [None]})
 
 
 def test_what_is_waived_is_in_no_number_and_is_told() -> None:
-    decision = decide(SPOILT, waived({"case": "c"}, {"case": "d"}), now=TODAY)
+    decision = decide_on(SPOILT, waived({"case": "c"}, {"case": "d"}), now=TODAY)
     assert decision.passed
     assert decision.waived == ("case 'c': waived by Ada until 2027-01-31: ticket 7", "case 'd': waived by Ada until 2027-01-31: ticket 7")
     assert decision.reasons == (
-        "2 case runs of eval set 'home' evaluated on 1 criterion, but for what 2 waivers leave out".replace("case runs", "cases"),
+        "2 case runs of eval set 'home' evaluated on 1 criterion, except for what 2 waivers exclude".replace("case runs", "cases"),
         "response_match_score: mean 0.85 over 2 cases, at least 0.5",
     )
     assert decision.scores == {RESPONSE: pytest.approx(0.85)}
 
 
 def test_a_waiver_ends_and_one_that_covers_nothing_is_noted() -> None:
-    later = decide(SPOILT, waived({"case": "c"}, {"case": "d"}), now=datetime(2027, 2, 1, tzinfo=UTC))
+    later = decide_on(SPOILT, waived({"case": "c"}, {"case": "d"}), now=datetime(2027, 2, 1, tzinfo=UTC))
     assert later.verdict == "undecided"
     assert not later.waived
     assert later.notes[0] == "a waiver has expired and does not count: case 'c': waived by Ada until 2027-01-31: ticket 7"
-    idle = decide(GOOD, waived({"case": "A"}, {"case": "a", "criterion": "response_match"}), now=TODAY)
+    idle = decide_on(GOOD, waived({"case": "A"}, {"case": "a", "criterion": "response_match"}), now=TODAY)
     assert idle.notes == (
         "a waiver covers nothing: there is no case 'A' in the eval set. Did you mean 'a'?",
         "a waiver covers nothing: case 'a' has no criterion 'response_match'. Did you mean 'response_match_score'?",
@@ -497,7 +493,7 @@ def test_a_waiver_ends_and_one_that_covers_nothing_is_noted() -> None:
 def test_a_waiver_of_one_criterion_leaves_the_others_of_the_case() -> None:
     report = report_with({RESPONSE: {"a": [0.1], "b": [0.9]}, TRAJECTORY: {"a": [1], "b": [1]}}, thresholds={RESPONSE: 0.5, TRAJECTORY: 1})
     demands = {"rules": {RESPONSE: {"min": 0.9}, TRAJECTORY: {"min": 1}, "case_pass_rate": {"min": 1}}, "must_pass": ["a"]}
-    decision = decide(evidence_of(report), waived({"case": "a", "criterion": RESPONSE}, **demands), now=TODAY)
+    decision = decide_on(evidence_of(report), waived({"case": "a", "criterion": RESPONSE}, **demands), now=TODAY)
     assert decision.passed
     assert [(check.measure, check.cases) for check in decision.checks] == [
         ("must_pass", 1),
@@ -520,7 +516,7 @@ def test_both_sides_of_a_comparison_lack_what_is_waived() -> None:
     ("demands", "said"),
     [
         ({}, "response_match_score: all cases are waived"),
-        ({"rules": {}, "must_pass": ["a"]}, "no demand of the policy is left that any case could meet"),
+        ({"rules": {}, "must_pass": ["a"]}, "no demand of the policy applies to any case"),
         ({"rules": {}, "thresholds": True}, "every case is waived"),
         (
             {"rules": {}, "slices": {"s": {"ids": ["a"], "rules": {RESPONSE: {"min": 0}}}}},
@@ -530,14 +526,14 @@ def test_both_sides_of_a_comparison_lack_what_is_waived() -> None:
 )
 def test_a_policy_whose_cases_are_all_waived_passes_nobody(demands: dict[str, Any], said: str) -> None:
     found = run_with(cases(1, 1))
-    decision = decide(found, waived({"case": "a"}, {"case": "b"}, **demands), now=TODAY)
+    decision = decide_on(found, waived({"case": "a"}, {"case": "b"}, **demands), now=TODAY)
     assert decision.verdict == "undecided"
     assert said in decision.reasons
 
 
 def test_a_waiver_covers_no_doubt_about_the_evidence() -> None:
     spoilt = changed(SPOILT, "tags", {"adk_eval.status": "partial"})
-    assert decide(spoilt, waived(*({"case": case} for case in "cd")), now=TODAY).verdict == "undecided"
+    assert decide_on(spoilt, waived(*({"case": case} for case in "cd")), now=TODAY).verdict == "undecided"
 
 
 # Cases that must pass, and how many there must be.
@@ -552,24 +548,24 @@ def test_a_waiver_covers_no_doubt_about_the_evidence() -> None:
     ],
 )
 def test_cases_that_must_pass_do_so_in_each_run(must_pass: str, verdict: str, said: str) -> None:
-    decision = decide(run_with({"good": [0.9, 0.8], "flaky": [0.9, 0.1]}), policy(must_pass=[must_pass]))
+    decision = decide_on(run_with({"good": [0.9, 0.8], "flaky": [0.9, 0.1]}), policy(must_pass=[must_pass]))
     assert decision.verdict == verdict
     assert said in decision.reasons
 
 
 def test_a_case_that_must_pass_and_was_not_evaluated_is_undecided() -> None:
-    decision = decide(SPOILT, policy(must_pass=["d"]))
+    decision = decide_on(SPOILT, policy(must_pass=["d"]))
     assert decision.verdict == "undecided"
     assert decision.reasons[-1].startswith("must_pass d: d undecided: response_match_score was not evaluated: ")
 
 
 def test_too_few_cases_decide_nothing_unless_something_failed() -> None:
     few = policy(rules={RESPONSE: {"min": 0.5}}, min_cases=41)
-    decision = decide(GOOD, few)
+    decision = decide_on(GOOD, few)
     assert decision.verdict == "undecided"
-    assert decision.reasons == ("only 40 cases that are not waived, and the policy wants at least 41",)
-    assert decide(run_with(cases(0.1)), few).verdict == "failed"
-    assert decide(GOOD, policy(rules={RESPONSE: {"min": 0.5}}, min_cases=40)).passed
+    assert decision.reasons == ("only 40 cases not waived, and the policy requires at least 41",)
+    assert decide_on(run_with(cases(0.1)), few).verdict == "failed"
+    assert decide_on(GOOD, policy(rules={RESPONSE: {"min": 0.5}}, min_cases=40)).passed
 
 
 # The verdict.
@@ -577,11 +573,11 @@ def test_too_few_cases_decide_nothing_unless_something_failed() -> None:
 
 def test_what_failed_comes_before_what_is_undecided_and_a_pass_tells_all_it_rests_on() -> None:
     demanded = policy(rules={RESPONSE: {"min": 0.9}, "pass^3": {"min": 1}}, thresholds=True)
-    decision = decide(GOOD, demanded)
+    decision = decide_on(GOOD, demanded)
     assert decision.verdict == "failed"
     assert [reason.split(":")[0] for reason in decision.reasons] == [RESPONSE, "pass^3"]
     assert [check.verdict for check in decision.checks] == ["passed", "failed", "undecided"]
-    assert decide(GOOD, policy(rules={RESPONSE: {"min": 0.5}}, thresholds=True)).reasons == (
+    assert decide_on(GOOD, policy(rules={RESPONSE: {"min": 0.5}}, thresholds=True)).reasons == (
         "40 cases of eval set 'home' evaluated on 1 criterion, nothing left out",
         "response_match_score: 40 cases reached the threshold 0.5 (mean 0.7875)",
         "response_match_score: mean 0.7875 over 40 cases, at least 0.5",
@@ -597,16 +593,14 @@ rule_sets = st.dictionaries(
 values = st.lists(st.sampled_from([0.0, 0.3, 0.5, 0.9, 1.0]), min_size=1, max_size=8)
 
 
-@settings(deadline=None)
 @given(values, rule_sets, rule_sets, bounds)
 def test_a_harder_policy_never_turns_a_refusal_into_a_pass(found: list[float], one: Any, more: Any, harder: float) -> None:
     run = run_with(cases(*found))
     lax, strict = ({**one}, {**more, **{name: demand | {"min": max(demand["min"], harder)} for name, demand in one.items()}})
-    if not decide(run, policy(rules=lax)).passed:
-        assert not decide(run, policy(rules=strict)).passed
+    if not decide_on(run, policy(rules=lax)).passed:
+        assert not decide_on(run, policy(rules=strict)).passed
 
 
-@settings(deadline=None)
 @given(values, rule_sets, st.randoms(use_true_random=False))
 def test_the_order_of_cases_and_rules_does_not_matter(found: list[float], demanded: Any, rng: Any) -> None:
     named, names = cases(*found), list(demanded)
@@ -614,8 +608,8 @@ def test_the_order_of_cases_and_rules_does_not_matter(found: list[float], demand
     rng.shuffle(shuffled)
     rng.shuffle(names)
     decisions = [
-        decide(run_with(named), policy(rules=demanded, baseline={"alias": "c"})),
-        decide(
+        decide_on(run_with(named), policy(rules=demanded, baseline={"alias": "c"})),
+        decide_on(
             run_with({case: named[case] for case in shuffled}),
             policy(rules={name: demanded[name] for name in names}, baseline={"alias": "c"}),
         ),
@@ -624,7 +618,6 @@ def test_the_order_of_cases_and_rules_does_not_matter(found: list[float], demand
     assert sorted(check.reason for check in decisions[0].checks) == sorted(check.reason for check in decisions[1].checks)
 
 
-@settings(deadline=None)
 @given(values, st.integers(0, 7), st.booleans())
 def test_a_waiver_for_a_passing_case_never_turns_a_refusal_into_a_pass(found: list[float], index: int, whole: bool) -> None:
     run, names = run_with(cases(*found)), list(cases(*found))
@@ -633,15 +626,14 @@ def test_a_waiver_for_a_passing_case_never_turns_a_refusal_into_a_pass(found: li
         return
     covered = {"case": case} | ({} if whole else {"criterion": RESPONSE})
     demands: dict[str, Any] = {"rules": {"case_pass_rate": {"min": 1}}, "thresholds": True}
-    if not decide(run, policy(**demands), now=TODAY).passed:
-        assert not decide(run, waived(covered, **demands), now=TODAY).passed
+    if not decide_on(run, policy(**demands), now=TODAY).passed:
+        assert not decide_on(run, waived(covered, **demands), now=TODAY).passed
 
 
-@settings(deadline=None)
 @given(values, values, st.floats(0, 0.5))
 def test_decisions_are_the_same_each_time(before: list[float], after: list[float], max_drop: float) -> None:
     size = min(len(before), len(after))
     old, new = (run_with(cases(*found[:size]), run_id=name) for found, name in ((before, "old"), (after, "new")))
-    decisions = [decide(new, rule(max_drop=max_drop), baseline=champion(old), now=TODAY) for _ in range(2)]
+    decisions = [decide_on(new, rule(max_drop=max_drop), baseline=champion(old), now=TODAY) for _ in range(2)]
     assert decisions[0] == decisions[1]
     assert replace(decisions[0], verdict="passed").baseline_run_id == "old"

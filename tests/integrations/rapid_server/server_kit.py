@@ -21,7 +21,7 @@ from mlflow_adk_eval.judge import Request, Unavailable
 ROOT = Path(__file__).parents[3]
 PATH = "/v1beta1/projects/acme/locations/us-central1:evaluateInstances"
 METRICS = list(RAPID_METRICS.values())
-_PATIENCE_S = 60
+_PATIENCE_S = 300
 
 FLUENCY = {"fluency_input": {"instance": {"prediction": "well put"}}}
 EXACT = {"exact_match_input": {"instance": {"prediction": "x", "reference": "x"}}}
@@ -118,7 +118,7 @@ def served(*options: str, environment: Mapping[str, str] | None = None) -> Itera
 
 def post(server: Running, body: Any, **settings: Any) -> httpx.Response:
     """Send a request."""
-    return httpx.post(server.endpoint, timeout=60, **({"json": body} if body is not None else {}), **settings)
+    return httpx.post(server.endpoint, timeout=300, **({"json": body} if body is not None else {}), **settings)
 
 
 def error_of(response: httpx.Response) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def test_each_metric_through_python(metric: RapidMetric) -> None:
 def test_each_metric_through_curl(metric: RapidMetric, server: Running) -> None:
     headers = ("-H", "Authorization: Bearer whatever", "-H", "Content-Type: application/json")
     given = ("curl", "-sS", "-X", "POST", *headers, server.endpoint, "-d", json.dumps(request_of(metric)))
-    assert json.loads(subprocess.run(given, check=True, capture_output=True, timeout=60).stdout) == answer_of(metric)
+    assert json.loads(subprocess.run(given, check=True, capture_output=True, timeout=300).stdout) == answer_of(metric)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_googles_client_understands_the_errors(client: Any) -> None:
 def test_both_versions_of_the_api_and_both_spellings_are_the_same(server: Running) -> None:
     body = {"toolNameMatchInput": {"metricSpec": {}, "instances": [{"prediction": "x", "reference": "x"}]}}
     for path in ("/v1/projects/p/locations/l:evaluateInstances", "/v1beta1/projects/a%20b/locations/l/:evaluateInstances"):
-        response = httpx.post(server.url + path, json=body, timeout=60)
+        response = httpx.post(server.url + path, json=body, timeout=300)
         assert response.json() == {"tool_name_match_results": {"tool_name_match_metric_values": [{"score": 0.0}]}}
 
 
@@ -127,10 +127,11 @@ def google_account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[st
 def test_the_documented_curl_examples_run_as_written(example: str, server: Running) -> None:
     text = CURL[example].replace("https://${REGION}-aiplatform.googleapis.com", server.url)
     script = f"gcloud() {{ echo a-token; }}\nREGION=us-central1\nPROJECT_ID=acme\n{text}"
-    done = subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True, timeout=300)
     assert json.loads(done.stdout) == answers(example)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", PYTHON)
 def test_the_documented_python_examples_run_as_written(
     example: str, server: Running, google_account: dict[str, str], tmp_path: Path
@@ -138,7 +139,7 @@ def test_the_documented_python_examples_run_as_written(
     script = tmp_path / "example.py"
     text = PYTHON[example].replace("https://${REGION}-aiplatform.googleapis.com", server.url)
     script.write_text(f"REGION = 'us-central1'\nPROJECT_ID = 'acme'\n{text}", encoding="utf-8")
-    done = subprocess.run([sys.executable, "-W", "ignore", script], check=True, capture_output=True, env=google_account, timeout=60)
+    done = subprocess.run([sys.executable, "-W", "ignore", script], check=True, capture_output=True, env=google_account, timeout=300)
     assert json.loads(done.stdout) == answers(example)
 
 
@@ -218,10 +219,10 @@ def test_keys_in_camel_case(metric: RapidMetric, server: Running) -> None:
 
 
 def test_answers_are_not_held_back_for_acknowledgements(server: Running) -> None:
-    taken = []
+    taken = [1.0]
     with httpx.Client() as client:
-        for _ in range(20):
+        while min(taken) >= 0.03 and len(taken) < 1000:  # where TCP waits, each takes 0.04 s, and on a busy machine most do
             began = perf_counter()
             assert client.post(server.endpoint, json=EXACT).status_code == 200
             taken.append(perf_counter() - began)
-    assert min(taken) < 0.03  # where TCP waits, each takes 0.04 s
+    assert min(taken) < 0.03

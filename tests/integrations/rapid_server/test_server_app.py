@@ -20,7 +20,8 @@ from mlflow_adk_eval.integrations.rapid_server import app as server_app
 from mlflow_adk_eval.integrations.rapid_server.app import application
 from mlflow_adk_eval.integrations.rapid_server.server import Serving, serve
 from mlflow_adk_eval.judge import Request
-from mlflow_adk_eval.judge.session import JudgeSession, JudgeSetup
+from mlflow_adk_eval.judge.session import JudgeSession
+from mlflow_adk_eval.judge.setup import JudgeSetup
 from tests.integrations.rapid_server.server_kit import EXACT, FLUENCY, PATH, judge
 
 JSON = {"content-type": "application/json"}
@@ -165,7 +166,7 @@ def lived(setup: JudgeSetup, *bodies: Any) -> tuple[Any, str, list[Any]]:
 
     def use(url: str) -> None:
         try:
-            answers.extend(httpx.post(url + PATH, json=body, timeout=60).json() for body in bodies)
+            answers.extend(httpx.post(url + PATH, json=body, timeout=300).json() for body in bodies)
         finally:
             os.kill(os.getpid(), signal.SIGTERM)
 

@@ -22,6 +22,8 @@ from tests.integrations.rapid_server.server_kit import (
     served,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def test_who_has_no_token_is_refused() -> None:
     with served(*judged_by("judge"), "--host", "0.0.0.0", environment={"ADK_EVAL_RAPID_TOKEN": "geheim-ü"}) as server:  # noqa: S104
@@ -43,7 +45,7 @@ def test_who_has_no_token_is_refused() -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_a_stop_waits_for_requests_that_are_under_way(number: int) -> None:
     answered: list[httpx.Response] = []
-    with served(*judged_by("slow_judge")) as server, httpx.Client(timeout=60) as idle:
+    with served(*judged_by("slow_judge")) as server, httpx.Client(timeout=300) as idle:
         assert idle.get(f"{server.url}/health").status_code == 200  # a connection that is open, with nothing under way
         asking = threading.Thread(target=lambda: answered.append(post(server, FLUENCY)))
         asking.start()

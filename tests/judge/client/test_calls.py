@@ -312,6 +312,7 @@ def test_a_slow_quota_makes_a_run_slow_and_nothing_else(per_s: float, hints: boo
     assert case.took < 100 / per_s * 1.3
 
 
+@pytest.mark.slow
 def test_a_request_that_alone_is_told_to_come_back_later_is_given_up() -> None:
     poison = Provider(fault=lambda number, now: Unavailable("429 too many tokens", overloaded=True, retry_after_s=0.1))
     fine = Provider(latency_s=1)
@@ -336,6 +337,7 @@ ALWAYS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [3, 40, 1000])
 @pytest.mark.parametrize("error", ALWAYS.values(), ids=ALWAYS)
 def test_an_outage_ends_everything_in_bounded_time(error: Unavailable, count: int) -> None:
@@ -371,6 +373,7 @@ def test_after_an_outage_nothing_is_sent() -> None:
     assert made.error.startswith("the judge was given up")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [BROKEN, DOWN], ids=["500", "503"])
 @pytest.mark.parametrize("length", [5, 50])
 def test_an_outage_that_ends_in_time_loses_nothing(error: Unavailable, length: float) -> None:
@@ -424,6 +427,7 @@ def test_who_gives_up_leaves_nothing_behind(seed: int) -> None:
     assert not calls._waiting
 
 
+@pytest.mark.slow
 def test_the_storm_loses_nothing() -> None:
     chance = [sometimes(0.04, BROKEN), sometimes(0.04, DOWN, seed=1), sometimes(0.02, Unavailable("connection reset"), seed=2)]
     hangs = sometimes(0.02, BROKEN, seed=3)

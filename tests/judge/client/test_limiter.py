@@ -250,6 +250,7 @@ def test_time_in_which_nobody_asks_does_not_lower_the_rate() -> None:
     assert after > 0.7 * before
 
 
+@pytest.mark.slow
 def test_after_a_time_in_which_nothing_works_the_full_speed_comes_back() -> None:
     provider = Provider(latency_s=0.5, fault=between(3, 33, DOWN))
     _, took = run(3000, provider)

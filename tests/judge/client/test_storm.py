@@ -83,6 +83,7 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.mark.slow
 def test_in_a_storm_no_cell_is_lost_and_none_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     eval_set, storm = conversations(CASES, TURNS), Storm(per_second=150, burst=20)
     with serving(storm) as server:
@@ -103,6 +104,7 @@ def test_in_a_storm_no_cell_is_lost_and_none_is_wrong(monkeypatch: pytest.Monkey
     assert (votes.error == "").sum() >= 3 * CASES * TURNS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "handler", [lambda _call: gemini_error(503, "down"), lambda _call: RESET, lambda _call: HANG], ids=["503", "reset", "hang"]
 )
@@ -112,7 +114,7 @@ def test_with_the_judge_down_the_run_ends_undecided_in_bounded_time(handler: Han
         monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", server.url)
         options = adk_eval.JudgeOptions(timeout_s=0.5, outage_s=1.5)
         report = adk_eval.score(eval_set, eval_set, CONFIG, judge_options=options)
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 60
     assert report.verdict == "undecided"
     assert {reason.partition(": ")[2].partition(":")[0] for reason in report.reasons} == {"final_response_match_v2 was not evaluated"}
     assert report.judging is not None

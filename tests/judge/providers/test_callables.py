@@ -77,7 +77,7 @@ class TestAnswers:
         assert 0.05 <= answered(lambda _request: threading.Event().wait(0.05) or "x").latency_s < 5
 
     def test_sync_functions_run_in_threads_of_their_own(self) -> None:
-        barrier = threading.Barrier(3, timeout=10)
+        barrier = threading.Barrier(3, timeout=120)
 
         def meet(_request: Request) -> str:
             barrier.wait()
@@ -94,14 +94,14 @@ class TestAnswers:
 
         async def ask() -> None:
             async with asyncio.timeout(0.1):
-                await CallableJudge(lambda _request: release.wait(30) and "x").ask(request())
+                await CallableJudge(lambda _request: release.wait(300) and "x").ask(request())
 
         started = time.perf_counter()
         loop = asyncio.new_event_loop()
         try:
             with pytest.raises(TimeoutError):
                 loop.run_until_complete(ask())
-            assert time.perf_counter() - started < 10
+            assert time.perf_counter() - started < 100
         finally:
             release.set()
             loop.close()

@@ -206,6 +206,7 @@ class TestSetUp:
         with pytest.raises(UsageError, match=r"needs the extra `litellm`: pip install 'mlflow-adk-eval\[litellm\]'"):
             LiteLlmJudge(MODEL)
 
+    @pytest.mark.slow
     def test_quiet(self, tmp_path: Any) -> None:
         (tmp_path / ".env").write_text("FROM_DOTENV=read\n")
         code = (

@@ -20,7 +20,7 @@ from mlflow_adk_eval.judge.providers.vertex import COHERENCE, VertexClient, Vert
 from mlflow_adk_eval.judge.providers.vertex_reply import Result, RubricVerdict, read_result
 from mlflow_adk_eval.runtime import gathered
 from tests.judge.providers.vertex_server import LOCATION, PROJECT, client_of, error, evaluating, row, said_in, verdict
-from tests.judge.servers import CUT, HANG, RESET, Reply, replies, serving
+from tests.judge.servers import CUT, HANG, RESET, Reply, replies, serving, together
 
 INSTANCE = {
     "prompt": {"text": "hi"},
@@ -133,6 +133,7 @@ def test_without_tls_nothing_secret_is_sent(monkeypatch: pytest.MonkeyPatch) -> 
 # At the same time
 
 
+@pytest.mark.slow
 def test_requests_wait_for_the_service_at_the_same_time_and_the_event_loop_goes_on() -> None:
     ticks = 0
 
@@ -142,20 +143,17 @@ def test_requests_wait_for_the_service_at_the_same_time_and_the_event_loop_goes_
             await anyio.sleep(0.02)
             ticks += 1
 
-    async def many(client: VertexClient) -> float:
-        started = time.perf_counter()
+    async def many(client: VertexClient) -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(ticking)
             await gathered(partial(client.evaluate, SAFETY, INSTANCE) for _ in range(60))
             group.cancel_scope.cancel()
-        return time.perf_counter() - started
 
-    with serving(evaluating(lambda *_: row(1), after_s=0.8)) as server:
+    with serving(together(41, evaluating(lambda *_: row(1), after_s=0.3))) as server:
         client = client_of(server)
-        answer(client)
-        seconds = anyio.run(closing, client, partial(many, client))
+        anyio.run(closing, client, partial(many, client))
     assert server.most_in_flight > 40  # where anyio's pool of threads ends
-    assert seconds < 60 * 0.8 / 8
+    assert len(server.calls) == 60
     assert ticks > 5
 
 
@@ -173,9 +171,9 @@ def test_connections_are_used_again() -> None:
 def test_a_request_that_hangs_is_given_up_by_the_limit_of_the_run() -> None:
     with serving(replies(HANG)) as server:
         started = time.perf_counter()
-        found = result(service(client_of(server, timeout_s=1.5), timeout_s=0.2, attempts=1))
+        found = result(service(client_of(server, timeout_s=600), timeout_s=0.2, attempts=1))
     assert found.error == "no answer within 0.2 s"
-    assert time.perf_counter() - started < 1.4
+    assert time.perf_counter() - started < 300
 
 
 # What goes wrong

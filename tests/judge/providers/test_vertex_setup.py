@@ -118,6 +118,7 @@ def test_without_a_base_url_the_location_says_where(location: str, endpoint: str
     assert vertex_client(project="p", location=location, credentials=AnonymousCredentials()).endpoint == endpoint
 
 
+@pytest.mark.slow
 def test_the_package_is_loaded_only_where_it_is_needed() -> None:
     code = "import sys, mlflow_adk_eval.judge.providers.vertex, mlflow_adk_eval.criteria.vertex; print([m for m in sys.modules if 'aiplatform' in m])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

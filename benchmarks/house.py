@@ -1,0 +1,190 @@
+"""How the package is laid out, in numbers: ``make house``, or ``python benchmarks/house.py --before 33b8bb5`` beside an earlier commit.
+
+Reads the sources and runs none of them, but for the journeys (`journeys.py`), which it runs in a process of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import json
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+import tokenize
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = "mlflow_adk_eval"
+ROOT = Path(__file__).parents[1]
+JOURNEYS = ("evaluate", "gate", "vote", "scorer")
+_SMALL_FILE = 60
+_LAYOUT = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Source:
+    """One module: its name, its text and what the parser makes of it."""
+
+    name: str
+    path: Path
+    text: str
+    tree: ast.Module
+
+    def lines(self) -> int:
+        return self.text.count("\n")
+
+    def tokens(self) -> Iterator[tokenize.TokenInfo]:
+        return tokenize.generate_tokens(io.StringIO(self.text).readline)
+
+    def docstrings(self) -> set[int]:
+        """Return the lines of docstrings, those of fields and constants included."""
+        found: set[int] = set()
+        for node in ast.walk(self.tree):
+            for child in getattr(node, "body", []) if not isinstance(node, ast.Lambda | ast.IfExp) else []:
+                if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant) and isinstance(child.value.value, str):
+                    found |= _span(child)
+        return found
+
+    def comments(self) -> set[int]:
+        """Return the lines that hold a comment, alone or behind code."""
+        return {token.start[0] for token in self.tokens() if token.type == tokenize.COMMENT}
+
+    def code(self) -> set[int]:
+        """Return the lines that hold code: neither blank, nor comment, nor docstring."""
+        found: set[int] = set()
+        for token in self.tokens():
+            if token.type not in (*_LAYOUT, tokenize.COMMENT):
+                found |= set(range(token.start[0], token.end[0] + 1))
+        return found - self.docstrings()
+
+    def imports(self) -> set[int]:
+        """Return the lines of import statements, wherever they stand."""
+        return {line for node in ast.walk(self.tree) if isinstance(node, ast.Import | ast.ImportFrom) for line in _span(node)}
+
+    def functions(self) -> Iterator[Function]:
+        return (node for node in ast.walk(self.tree) if isinstance(node, Function))
+
+
+def _span(node: ast.stmt) -> set[int]:
+    return set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+
+
+def sources(root: Path) -> list[Source]:
+    """Return every module of the package below `root`."""
+    found = []
+    for path in sorted((root / PACKAGE).rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        text = path.read_text(encoding="utf-8")
+        found.append(Source(".".join(parts).removesuffix(".__init__"), path, text, ast.parse(text)))
+    return found
+
+
+def imports_between(modules: list[Source]) -> dict[str, set[str]]:
+    """Return which module imports which, lazy imports and those for type checkers included."""
+    known = {module.name for module in modules}
+    found: dict[str, set[str]] = {module.name: set() for module in modules}
+    for module in modules:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Import):
+                named = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                named = [both if (both := f"{node.module}.{alias.name}") in known else node.module for alias in node.names]
+            else:
+                continue
+            found[module.name] |= {name for name in named if name in known and name != module.name}
+    return found
+
+
+def largest_circle(edges: Mapping[str, set[str]]) -> int:
+    """Return how many modules the largest import circle has; 0 if there is none."""
+    reached = {name: _reachable(name, edges) for name in edges}
+    circles = ({other for other in reached[name] if name in reached[other]} for name in edges)
+    return max((len(circle) for circle in circles if len(circle) > 1), default=0)
+
+
+def _reachable(start: str, edges: Mapping[str, set[str]]) -> set[str]:
+    seen: set[str] = set()
+    waiting = [start]
+    while waiting:
+        new = edges[waiting.pop()] - seen
+        seen |= new
+        waiting += new
+    return seen
+
+
+def measured(root: Path) -> dict[str, str]:
+    """Return what is measured of the package below `root`, by what it is called."""
+    modules = sources(root)
+    lines = sum(module.lines() for module in modules)
+    written = sum(bool(line.strip()) for module in modules for line in module.text.splitlines())
+    explaining = sum(len(module.docstrings() | module.comments()) for module in modules)
+    lengths = sorted((node.end_lineno or 0) - node.lineno + 1 for module in modules for node in module.functions())
+    names = Counter(node.name for module in modules for node in module.tree.body if isinstance(node, Function))
+    classes = Counter(node.name for module in modules for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef))
+    stems = Counter(module.path.stem for module in modules if module.path.stem != "__init__")
+    loose = [path for path in (root / PACKAGE).glob("*.py") if path.stem not in ("__init__", "__main__")]
+    return {
+        "files": str(len(modules)),
+        "lines": f"{lines:,}",
+        "lines of code": f"{sum(len(module.code()) for module in modules):,}",
+        "docstrings and comments, of the lines that are not blank": f"{explaining / written:.1%}",
+        "share of import lines": f"{sum(len(module.imports()) for module in modules) / lines:.1%}",
+        "loose modules at the root": str(len(loose)),
+        "modules in the largest import circle": str(largest_circle(imports_between(modules))),
+        "lines of a function: median, p90, largest": f"{statistics.median(lengths):.0f}, {lengths[int(len(lengths) * 0.9)]}, {lengths[-1]}",
+        "median lines of a file": f"{statistics.median(module.lines() for module in modules):.0f}",
+        f"files under {_SMALL_FILE} lines": str(sum(module.lines() < _SMALL_FILE for module in modules)),
+        "top-level functions that share a name": f"{sum(n for n in names.values() if n > 1) / sum(names.values()):.0%}",
+        "class names that exist twice": str(sum(n > 1 for n in classes.values())),
+        "file stems that repeat": str(sum(n > 1 for n in stems.values())),
+    }
+
+
+def journeys(root: Path) -> dict[str, str]:
+    """Return how much of the package each journey enters, on the code below `root`."""
+    script = Path(__file__).with_name("journeys.py")
+    found = {}
+    for name in JOURNEYS:
+        command = [sys.executable, str(script), name, "--json", "--package", str(root)]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        try:
+            entered = json.loads(ran.stdout.strip().splitlines()[-1])
+        except (json.JSONDecodeError, IndexError):
+            found[f"{name}: files entered, functions, depth"] = "not measured"
+            sys.stderr.write(ran.stderr[-2000:])
+            continue
+        found[f"{name}: files entered, functions, depth"] = f"{entered['files']}, {entered['functions']}, {entered['depth']}"
+    return found
+
+
+def at_commit(commit: str, folder: Path) -> Path:
+    """Put the package of an earlier commit into `folder`."""
+    archive = subprocess.run(["git", "archive", commit, PACKAGE, "example_projects"], cwd=ROOT, capture_output=True, check=True)
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
+        tar.extractall(folder, filter="data")
+    return folder
+
+
+def main() -> None:
+    """Print a table, of one tree or of two side by side."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--before", metavar="COMMIT", help="an earlier commit to measure as well")
+    parser.add_argument("--no-journeys", action="store_true", help="only what can be read from the sources")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        roots = {"now": ROOT} if options.before is None else {options.before: at_commit(options.before, Path(folder)), "now": ROOT}
+        found = {title: measured(root) | ({} if options.no_journeys else journeys(root)) for title, root in roots.items()}
+    print(f"| | {' | '.join(found)} |\n|---|{'---|' * len(found)}")
+    for row in next(iter(found.values())):
+        print(f"| {row} | {' | '.join(columns.get(row, '') for columns in found.values())} |")
+
+
+if __name__ == "__main__":
+    main()

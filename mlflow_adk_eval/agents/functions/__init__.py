@@ -1,1 +1,0 @@
-"""Any function as an agent, and its tools."""

@@ -1,1 +1,0 @@
-"""Recordings: what an agent did, read from files and reports, and written to them."""

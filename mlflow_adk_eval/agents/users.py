@@ -1,0 +1,236 @@
+"""Who talks to an agent in a conversation: the case's own messages, the caller's function, or a model that simulates a user.
+
+A `User` gives one message at a time: `say` gets the turns so far, and returns the next message, or an `Ending` once there is nothing left
+to say. A case with a ``conversation`` has a `StaticUser`. One with a ``conversation_scenario`` has a `FunctionUser` if the caller passes a
+function, and otherwise a `SimulatedUser`, for which a model reads the plan, the persona and the conversation so far (`user_prompt_of`).
+The model is called through the judge's client, so that its answers are paid for once and kept in the ledger as those of judges are.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from typing import Any
+
+import anyio.to_thread
+
+from mlflow_adk_eval.config.criteria import UserSimulatorConfig
+from mlflow_adk_eval.config.template import filled, placeholders
+from mlflow_adk_eval.criteria.personas import persona_of, role_text
+from mlflow_adk_eval.criteria.transcript import conversation_text, dialogue_text
+from mlflow_adk_eval.errors import ConfigError, Problem, UsageError, shown
+from mlflow_adk_eval.evalset import Content, ConversationScenario, EvalCase, Invocation, Part
+from mlflow_adk_eval.evalset.conversation import Ending
+from mlflow_adk_eval.evalset.models import UserPersona
+from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
+from mlflow_adk_eval.judge.user_model import STOP_SIGNAL, UserMessage, UserModel, UserPrompt, user_message_of
+
+UserFunction = Callable[[ConversationScenario, Sequence[Invocation]], Any]
+"""From a scenario and the turns so far to the next message; ``None`` ends the conversation. Sync or async."""
+
+_ATTEMPTS = 3
+"""How often a model is asked for one message before the conversation is given up."""
+_MAX_NAMED = 5
+_AT = "$.user_simulator_config"
+
+
+@dataclass(frozen=True, slots=True)
+class StaticUser:
+    """Sends the messages of a case in order, whatever the agent answers."""
+
+    turns: tuple[Invocation, ...]
+
+    async def say(self, turns: Sequence[Invocation], /) -> Content | None:
+        """Return the next message of the case."""
+        return self.turns[len(turns)].user_content if len(turns) < len(self.turns) else None
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionUser:
+    """Sends what a function returns. The first message is the scenario's starting prompt, as for a model that simulates the user."""
+
+    function: UserFunction
+    scenario: ConversationScenario
+    max_allowed_invocations: int
+    """How many messages it may send, the starting prompt included; ``-1``: without limit."""
+
+    async def say(self, turns: Sequence[Invocation], /) -> Content | Ending:
+        """Return the next message, or that the user is done or has sent as many as it may."""
+        return _first_or_last(self.scenario, self.max_allowed_invocations, turns) or _content(await self._call(turns))
+
+    async def _call(self, turns: Sequence[Invocation]) -> Any:
+        if inspect.iscoroutinefunction(self.function):
+            return await self.function(self.scenario, turns)
+        answer = await anyio.to_thread.run_sync(self.function, self.scenario, turns, abandon_on_cancel=True)
+        return await answer if inspect.isawaitable(answer) else answer
+
+
+def _first_or_last(scenario: ConversationScenario, limit: int, turns: Sequence[Invocation]) -> Content | Ending | None:
+    """Return what is settled without asking anybody: the starting prompt, and that the limit of messages is reached."""
+    if 0 <= limit <= len(turns):
+        return Ending(reason="limit", detail=f"max_allowed_invocations of {limit}")
+    return None if turns else _message(scenario.starting_prompt)
+
+
+def _message(text: str) -> Content:
+    return Content(role="user", parts=(Part(text=text),))
+
+
+def _content(answer: Any) -> Content | Ending:
+    match answer:
+        case None:
+            return Ending(reason="goal")
+        case str() if answer.strip():
+            return _message(answer)
+        case Content() | Ending():
+            return answer
+        case _:
+            raise UsageError(
+                f"the simulated user returned {shown(answer)}; wanted a text that is not empty, or None to end the conversation"
+            )
+
+
+@dataclass(slots=True)
+class SimulatedUser:
+    """A model as the user of one conversation."""
+
+    settings: UserSimulatorConfig
+    model: UserModel
+    scenario: ConversationScenario
+    eval_id: str
+    run_index: int
+    """Counted from 0. Each run gets answers of its own."""
+    ending: Ending | None = None
+    """Why the conversation ends with the message that was sent last."""
+
+    async def say(self, turns: Sequence[Invocation], /) -> Content | Ending:
+        """Return the next message, or why the conversation is over."""
+        settled = self.ending or _first_or_last(self.scenario, self.settings.max_allowed_invocations, turns)
+        if settled:
+            return settled
+        answer = await self._ask(turns)
+        if isinstance(answer, Ending):
+            return answer
+        ending = Ending(reason="goal", detail=answer.reason)
+        if not answer.message:
+            return ending
+        self.ending = ending if answer.finished else None
+        return _message(answer.message)
+
+    async def _ask(self, turns: Sequence[Invocation]) -> UserMessage | Ending:
+        """Return the model's answer. One that cannot be used is asked for again; those that earlier runs paid for do not count."""
+        prompt = user_prompt_of(self.settings, self.scenario, turns)
+        problems: list[str] = []
+        paid = 0
+        for attempt in count():
+            result = await self.model.ask(prompt, (self.eval_id, self.run_index, len(turns), attempt))
+            read = user_message_of(result.answer) if result.answer else result.error
+            if isinstance(read, UserMessage):
+                return read
+            problems.append(read)
+            paid += not result.reused
+            if result.answer is None or paid == _ATTEMPTS:
+                break
+        attempts = f" ({len(problems)} attempts)" if len(problems) > 1 else ""
+        reason = "; ".join(dict.fromkeys(problems)) + attempts
+        return Ending(reason="error", detail=f"the simulated user said nothing before turn {len(turns) + 1}: {reason}")
+
+
+def user_prompt_of(settings: UserSimulatorConfig, scenario: ConversationScenario, turns: Sequence[Invocation]) -> UserPrompt:
+    """Return what the model reads before it writes a message. The agent's thoughts are left out: no user would see them."""
+    persona, own = scenario.user_persona, settings.custom_instructions
+    texts = {
+        "plan": scenario.conversation_plan,
+        "persona": role_text(persona, STOP_SIGNAL) if persona else "",
+        "conversation": conversation_text(turns) if settings.include_function_calls else dialogue_text(turns),
+    }
+    if own is None:
+        return UserPrompt(prompt=load_prompt("user_simulator"), blocks=blocks_of(texts))
+    prompt = load_prompt("user_simulator_custom")
+    return UserPrompt(prompt=prompt, blocks=blocks_of(texts), wording=own, arranged=partial(_fill_in, own, persona))
+
+
+def check_scenarios(settings: UserSimulatorConfig, cases: Sequence[EvalCase]) -> None:
+    """Refuse settings by which a model could not simulate the users of `cases`.
+
+    Raises:
+        ConfigError: with everything that is wrong.
+    """
+    if problems := list(_problems(settings, cases)):
+        raise ConfigError("config", problems)
+
+
+def _problems(settings: UserSimulatorConfig, cases: Sequence[EvalCase]) -> Iterator[Problem]:
+    if settings.type == "llm_audio":
+        yield Problem(f"{_AT}.type", "llm_audio, a user who is heard", "llm_backed, which writes what it would say; nobody speaks here")
+    own = settings.custom_instructions
+    if own is None:
+        return
+    at, named = f"{_AT}.custom_instructions", "persona" in placeholders(own)
+    nameless = [] if named else [case.eval_id for case in cases if scenario_of(case).user_persona]
+    if nameless:
+        more = f" and {len(nameless) - _MAX_NAMED} more" if len(nameless) > _MAX_NAMED else ""
+        yield Problem(at, "no {{ persona }}", f"it, since these cases have a persona: {', '.join(nameless[:_MAX_NAMED])}{more}")
+    for case in cases:
+        try:
+            user_prompt_of(settings, scenario_of(case), ()).request({})
+        except ValueError as error:
+            yield Problem(at, f"a template that case {case.eval_id!r} cannot fill in: {error}", "one that every scenario can fill in")
+            return
+
+
+def scenario_of(case: EvalCase) -> ConversationScenario:
+    """Return the scenario of a case that has one."""
+    assert case.conversation_scenario is not None  # noqa: S101 - only cases with a scenario get here
+    return case.conversation_scenario
+
+
+def _fill_in(template: str, persona: UserPersona | str | None, blocks: Mapping[str, str]) -> str:
+    """Return the caller's instructions, with the values that ADK's placeholders stand for."""
+    return filled(
+        template,
+        {
+            "stop_signal": STOP_SIGNAL,
+            "conversation_plan": blocks.get("plan", ""),
+            "conversation_history": blocks.get("conversation", ""),
+            "persona": _Persona.of(persona) if persona else None,
+        },
+    )
+
+
+@dataclass(frozen=True)
+class _Behavior:
+    """A trait as ADK's templates know it."""
+
+    name: str
+    description: str
+    behavior_instructions: tuple[str, ...]
+    violation_rubrics: tuple[str, ...]
+
+    def get_behavior_instructions_str(self) -> str:
+        return "\n".join(f"  * {line}" for line in self.behavior_instructions)
+
+    def get_violation_rubrics_str(self) -> str:
+        return "\n".join(f"  * {line}" for line in self.violation_rubrics)
+
+
+@dataclass(frozen=True)
+class _Persona:
+    """A persona as ADK's templates know it; as text, all that a model needs to act as it."""
+
+    id: str
+    description: str
+    behaviors: tuple[_Behavior, ...]
+    text: str
+
+    @classmethod
+    def of(cls, persona: UserPersona | str) -> _Persona:
+        found = persona_of(persona, STOP_SIGNAL)
+        behaviors = (_Behavior(one.name, one.description, one.behavior_instructions, one.violation_rubrics) for one in found.behaviors)
+        return cls(found.id, found.description, tuple(behaviors), role_text(persona, STOP_SIGNAL))
+
+    def __str__(self) -> str:
+        return self.text

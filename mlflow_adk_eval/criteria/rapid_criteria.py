@@ -1,0 +1,317 @@
+"""The 21 metrics of the Rapid Eval API as criteria, ``rapid_eval_`` and the metric's name: each turn of a conversation is an instance.
+
+The prediction is the turn's final response and the reference the expected one; tool calls are written as the API writes them. The
+context is what the agent knew, as for ``hallucinations_v1``, and the instruction what the user said or what the agent is told to do.
+
+What a metric is called, reads and answers stands in `config.rapid_catalogue`; the settings, the range and the direction of each criterion
+derive from that, so a new metric is a new entry there. ADK has none of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints
+
+from mlflow_adk_eval.config.criteria import BACKEND, CriterionSettings, JudgedSettings, VertexSettings
+from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS, RapidMetric
+from mlflow_adk_eval.config.spec import CriterionSpec, Need
+from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs
+from mlflow_adk_eval.criteria.judged_turns import (
+    TRIVIAL,
+    Cell,
+    judged_turns,
+    place,
+    trivial,
+)
+from mlflow_adk_eval.criteria.rapid.computed import computed_score, load
+from mlflow_adk_eval.criteria.rapid.messages import Rated
+from mlflow_adk_eval.criteria.rapid.ratings import Judgement, compare, rate
+from mlflow_adk_eval.criteria.transcript import final_text, instructions_text, json_text, knowledge_text, user_text
+from mlflow_adk_eval.criteria.vertex import votes_of
+from mlflow_adk_eval.evalset import Invocation
+from mlflow_adk_eval.judge.providers.vertex import VertexService
+from mlflow_adk_eval.judge.voting import CellKey, Jury
+from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored
+
+_NO_CALL = Scored(1.0, "No call was expected or made.")
+_NO_INSTRUCTION = Errored("the instructions of the agent were not recorded, so there is no instruction to judge by")
+_NO_CONTEXT = Errored("nothing is recorded of what the agent knew, so there is no context to judge by")
+_NO_REFERENCE = Errored("the turn has no expected response, so there is no reference to judge by")
+_NO_BASELINE = Errored("there is no baseline of this case to compare with")
+_NO_SUCH_TURN = Errored("the baseline has no such turn to compare with")
+_WINS = {"BASELINE": 0.0, "TIE": 0.5, "CANDIDATE": 1.0}
+
+
+class BleuSettings(CriterionSettings):
+    """How BLEU is computed."""
+
+    use_effective_order: bool = Field(
+        default=True, description="whether n-grams that a short answer cannot have are left out, without which it would score 0."
+    )
+
+
+class RougeSettings(CriterionSettings):
+    """How ROUGE is computed."""
+
+    rouge_type: Annotated[str, StringConstraints(pattern=r"^(rougen?[1-9]|rougeL|rougeLsum)$")] = Field(
+        default="rouge1", description="``rouge1`` to ``rouge9``, ``rougeL`` or ``rougeLsum``."
+    )
+    use_stemmer: bool = Field(default=False, description="whether English words are stemmed.")
+    split_summaries: bool = Field(default=False, description="whether ``rougeLsum`` takes each sentence for a line.")
+
+
+class ParameterSettings(CriterionSettings):
+    """How the parameters of tool calls are compared."""
+
+    use_strict_string_match: bool = Field(
+        default=False, description="whether values must be written alike; else they are compared as JSON."
+    )
+
+
+_INSTRUCTION = "what counts as the instruction: what the user said, or what the agent is told to do."
+_USE_REFERENCE = "whether the judge sees the expected answer."
+
+
+class RatingSettings(VertexSettings):
+    """A rating by a model: of our own choice, which is the default here, or by Vertex's service."""
+
+    backend: Literal["vertex", "judge"] = Field(default="judge", description=BACKEND)
+
+
+class InstructedSettings(RatingSettings):
+    """A rating of an answer beside what was asked for."""
+
+    instruction: Literal["user_message", "agent_instructions"] = Field(default="user_message", description=_INSTRUCTION)
+
+
+class TextRatingSettings(InstructedSettings):
+    """A rating of an answer beside what it was made of."""
+
+    use_reference: bool = Field(default=False, description=_USE_REFERENCE)
+
+
+class PairwiseSettings(JudgedSettings):
+    """A choice between the answer and that of a baseline."""
+
+    instruction: Literal["user_message", "agent_instructions"] = Field(default="user_message", description=_INSTRUCTION)
+    use_reference: bool = Field(default=False, description=_USE_REFERENCE)
+
+
+@dataclass(frozen=True, slots=True)
+class RapidComputed:
+    """A computed metric of each turn beside its reference; the case score is the mean."""
+
+    metric: RapidMetric
+    settings: CriterionSettings
+
+    def __post_init__(self) -> None:
+        """Refuse a metric whose package is not installed."""
+        load(self.metric.name)
+
+    def __call__(self, run: CaseRun, /) -> Judged:
+        """Judge each turn on its own."""
+        return judge_pairs(run, self._turn)
+
+    def _turn(self, actual: Invocation, expected: Invocation) -> Scored:
+        on_calls = _on_calls(self.metric)
+        if on_calls and not actual.tool_calls and not expected.tool_calls:
+            return _NO_CALL
+        text = _calls_text if on_calls else partial(final_text, include_intermediate=self.settings.include_intermediate_responses_in_final)
+        instance = {"prediction": text(actual), "reference": text(expected)}
+        spec = {name: getattr(self.settings, name) for name in self.metric.spec}
+        score = computed_score(self.metric.name, spec, instance)
+        given = ", ".join(f"{name} {value}" for name, value in spec.items())
+        return Scored(score, f"{self.metric.about[:1].upper()}{self.metric.about[1:]}{f' ({given})' if given else ''}: {score:.4g}.")
+
+
+def _on_calls(metric: RapidMetric) -> bool:
+    """Whether a metric compares tool calls instead of texts."""
+    return metric.name.startswith("tool_")
+
+
+def _calls_text(turn: Invocation) -> str:
+    """Return a turn's answer as the API writes one with tool calls."""
+    calls = [{"name": call.name or "", "arguments": json.loads(json_text(call.args or {}))} for call in turn.tool_calls]
+    return json.dumps({"content": final_text(turn), "tool_calls": calls}, ensure_ascii=False)
+
+
+Rate = Callable[[Mapping[str, str], CellKey], Awaitable[Judgement]]
+"""From an instance, and what votes on it are recorded under, to its rating."""
+
+
+@dataclass(frozen=True, slots=True)
+class RapidRating:
+    """A rating of each turn; the case score is the mean. An answer that says nothing gets the worst one."""
+
+    metric: RapidMetric
+    settings: RatingSettings
+    rate: Rate
+
+    async def __call__(self, run: CaseRun, /) -> Judged:
+        """Judge each turn on its own, all at the same time."""
+        return await judged_turns(run, partial(self._turn, run))
+
+    async def _turn(self, run: CaseRun, index: int) -> Cell:
+        instance = instance_of(self.metric, self.settings, run, index)
+        if isinstance(instance, Errored):
+            return Cell(instance)
+        if trivial(instance["prediction"]):
+            return Cell(_worst(self.metric))
+        judgement = await self.rate(instance, place(run, index, self.metric.criterion))
+        return Cell(_rating(self.metric, judgement), judgement.votes)
+
+
+def _by_jury(metric: RapidMetric, settings: RatingSettings, jury: Jury) -> RapidRating:
+    return RapidRating(metric, settings, lambda instance, at: rate(metric, instance, jury, at))
+
+
+def _by_service(metric: RapidMetric, settings: RatingSettings, service: VertexService) -> RapidRating:
+    """Return the service's rating of each turn."""
+    shown = isinstance(settings, TextRatingSettings) and settings.use_reference
+    spec = {"use_reference": True} if shown and "use_reference" in metric.spec else {}
+
+    async def service_rate(instance: Mapping[str, str], at: CellKey) -> Judgement:
+        result = await service.evaluate(metric.name, dict(instance), metric.bounds, spec)
+        rated = Rated(score=result.score, explanation=result.explanation, confidence=result.confidence)
+        return Judgement(rated=rated, error=result.error, votes=votes_of(result, metric.name, at))
+
+    return RapidRating(metric, settings, service_rate)
+
+
+def instance_of(metric: RapidMetric, settings: RatingSettings | PairwiseSettings, run: CaseRun, index: int) -> Mapping[str, str] | Errored:
+    """Return a turn as an instance of a judged metric, or what it lacks."""
+    turn = run.actual[index]
+    texts = {"prediction": final_text(turn, include_intermediate=settings.include_intermediate_responses_in_final)}
+    if "context" in metric.fields:
+        texts["context"] = knowledge_text(run.actual[: index + 1])
+        if not texts["context"]:
+            return _NO_CONTEXT
+    if isinstance(settings, InstructedSettings | PairwiseSettings):
+        texts["instruction"] = user_text(turn) if settings.instruction == "user_message" else instructions_text(turn.app_details)
+        if not texts["instruction"]:
+            return _NO_INSTRUCTION
+    if isinstance(settings, TextRatingSettings | PairwiseSettings) and settings.use_reference:
+        texts["reference"] = final_text(run.expected[index]) if run.expected and index < len(run.expected) else ""
+        if not texts["reference"]:
+            return _NO_REFERENCE
+    return texts
+
+
+def _worst(metric: RapidMetric) -> Scored:
+    """Return the worst score of a metric, for an answer that was not worth a call."""
+    low, high = _range(metric)
+    return Scored(high if _around_optimum(metric) else low, TRIVIAL, {"rating": metric.bounds[0]})
+
+
+def _around_optimum(metric: RapidMetric) -> bool:
+    """Whether the best grade is 0, in the middle of the scale; then the score is the distance from it, and lower is better."""
+    return metric.bounds[0] < 0
+
+
+def _range(metric: RapidMetric) -> tuple[float, float]:
+    return (0.0, metric.bounds[1]) if _around_optimum(metric) else metric.bounds
+
+
+def _rating(metric: RapidMetric, judgement: Judgement) -> Outcome:
+    """Return a judgement as an outcome: the rating, or, on a scale around an optimum, the distance from that."""
+    rated = judgement.rated
+    if rated is None or rated.score is None:
+        return Errored(judgement.error)
+    grade = metric.scale.get(round(rated.score), "")
+    details = {"rating": rated.score, "grade": grade, "confidence": rated.confidence}
+    score = abs(rated.score) if _around_optimum(metric) else rated.score
+    return Scored(score, f"{rated.score:g} ({grade}): {rated.explanation}", details)
+
+
+@dataclass(frozen=True, slots=True)
+class RapidPairwise:
+    """A judge's choice between each turn and the baseline's: 1 where the turn is better, 0.5 for a tie; the case score is the mean."""
+
+    metric: RapidMetric
+    settings: PairwiseSettings
+    jury: Jury
+
+    async def __call__(self, run: CaseRun, /) -> Judged:
+        """Judge each turn on its own, all at the same time."""
+        return await judged_turns(run, partial(self._turn, run))
+
+    async def _turn(self, run: CaseRun, index: int) -> Cell:
+        instance = instance_of(self.metric, self.settings, run, index)
+        if isinstance(instance, Errored):
+            return Cell(instance)
+        if run.baseline is None or index >= len(run.baseline):
+            return Cell(_NO_BASELINE if run.baseline is None else _NO_SUCH_TURN)
+        baseline = final_text(run.baseline[index], include_intermediate=self.settings.include_intermediate_responses_in_final)
+        silent = (trivial(instance["prediction"]), trivial(baseline))
+        if any(silent):
+            return Cell(_silent(*silent))
+        judgement = await compare(
+            self.metric, {**instance, "baseline_prediction": baseline}, self.jury, place(run, index, self.metric.criterion)
+        )
+        return Cell(_choice(judgement), judgement.votes)
+
+
+def _silent(candidate: bool, baseline: bool) -> Scored:
+    """Return the choice where an answer says nothing."""
+    choice = "TIE" if candidate and baseline else "BASELINE" if candidate else "CANDIDATE"
+    return Scored(_WINS[choice], f"{choice}: an answer that has no content is no better than any other.", {"pairwise_choice": choice})
+
+
+def _choice(judgement: Judgement) -> Outcome:
+    rated = judgement.rated
+    if rated is None or rated.choice is None:
+        return Errored(judgement.error)
+    details = {"pairwise_choice": rated.choice, "confidence": rated.confidence}
+    return Scored(_WINS[rated.choice], f"{rated.choice}: {rated.explanation}", details)
+
+
+def _settings_class(metric: RapidMetric) -> type[CriterionSettings]:
+    """Return the settings that fit a metric: with what it reads of a turn, or with the fields of its ``metric_spec``."""
+    if metric.kind == "pairwise":
+        return PairwiseSettings
+    if metric.kind == "judged":
+        if "instruction" not in metric.fields:
+            return RatingSettings
+        return TextRatingSettings if "use_reference" in metric.spec else InstructedSettings
+    common = CriterionSettings.model_fields.keys()
+    fitting = (one for one in (BleuSettings, RougeSettings, ParameterSettings) if one.model_fields.keys() - common == metric.spec.keys())
+    return next(fitting, CriterionSettings)
+
+
+def _needs(metric: RapidMetric) -> tuple[Need, ...]:
+    if metric.kind != "computed":
+        return ("baseline",) if metric.kind == "pairwise" else ()
+    if not _on_calls(metric):
+        return ("reference", "expected_response")
+    return ("reference", "calls") if metric.name == "tool_call_valid" else ("reference", "expected_calls", "calls")
+
+
+_MAKERS: Mapping[str, Callable[..., Any]] = {"computed": RapidComputed, "judged": _by_jury, "pairwise": RapidPairwise}
+_KEPT = {
+    "computed": "the settings it was computed with",
+    "judged": "the grade, its explanation, confidence and votes",
+    "pairwise": "the choice, its explanation, confidence and votes in both orders",
+}
+
+
+def _spec(metric: RapidMetric) -> CriterionSpec:
+    return CriterionSpec(
+        name=metric.criterion,
+        about=f"{metric.about}; the score is the distance from 0, and lower is better" if _around_optimum(metric) else metric.about,
+        kept=_KEPT[metric.kind],
+        settings=_settings_class(metric),
+        bounds=_range(metric),
+        greater_is_better=not _around_optimum(metric),
+        needs=_needs(metric),
+        prompts=() if metric.kind == "computed" else (metric.criterion,),
+        make=partial(_MAKERS[metric.kind], metric),
+        by_service=partial(_by_service, metric) if metric.kind == "judged" else None,
+    )
+
+
+SPECS = tuple(map(_spec, RAPID_METRICS.values()))

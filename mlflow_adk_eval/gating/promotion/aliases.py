@@ -1,0 +1,239 @@
+"""Looking after aliases that were set: taking one back (`AliasRollback`), and finding those that somebody moved (`audit_in`).
+
+Both go by the claim log of the alias, which says who set it where, and by `verify`, which says whether a version's record still holds. A
+rollback is a claim like a promotion and goes through the same `AliasLock`, with the record by which the version once passed, as
+that comes out today. An audit that restores is a rollback of each alias whose version has no record that verifies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal
+
+from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.gating.mlflow_store import MlflowStore
+from mlflow_adk_eval.gating.promotion.alias_lock import TIMEOUTS, AliasLock, ClaimLost, ClaimTimeouts, alias_moved, version_changed
+from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, aliases_in, read_claim_log
+from mlflow_adk_eval.gating.promotion.record import TAG, Record, format_version, pass_tag, stamped, undecided, with_problems
+from mlflow_adk_eval.gating.promotion.signing import Verifier
+from mlflow_adk_eval.gating.promotion.verify import Verification, verify_version
+from mlflow_adk_eval.results.decision import Decision
+
+LAST_ROLLBACK = f"{TAG}.last_rollback"
+"""Where a version says that the alias was taken back to it."""
+RollbackKind = Literal["rollback", "restore"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollbackResult:
+    """Where an alias was taken back to, or why it was not."""
+
+    model: str
+    alias: str
+    kind: RollbackKind = "rollback"
+    previous: str | None
+    """The version that held the alias."""
+    version: str | None
+    """The version that it was taken back to, or in a dry run would be; ``None``: there is none, or it was not moved."""
+    decision: Decision
+    """*passed* if it was moved, or would be, with what speaks for the version; else why not."""
+
+    def __str__(self) -> str:
+        """Return what happened as a sentence."""
+        if self.version is None:
+            return f"{self.alias} of {self.model!r} stays at {format_version(self.previous)}"
+        return f"{self.alias} of {self.model!r} goes back from {format_version(self.previous)} to version {self.version}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AliasRollback:
+    """How an alias is to be taken back."""
+
+    store: MlflowStore
+    name: str
+    alias: str
+    kind: RollbackKind
+    reason: str
+    verifier: Verifier | None = None
+    timeouts: ClaimTimeouts = TIMEOUTS
+
+    def run(self, to: str | None = None, *, dry_run: bool = False) -> RollbackResult:
+        """Take the alias back to the last version before that verifies, or to a given one if that does.
+
+        Raises:
+            UsageError: if there is no such model.
+        """
+        claims = read_claim_log(self.store.claims(self.name), self.alias)  # first: whoever claims after this is noticed
+        holder = self.store.aliases(self.name).get(self.alias)
+        if self.kind == "restore" and holder is not None and self._verify(holder).decision.passed:
+            return self._stay(holder, [f"version {holder}, which holds the alias {self.alias} by now, verifies"])
+        problems: list[str] = []
+        former = dict.fromkeys(version for version in reversed(claims.former_holders(holder)) if version != holder)
+        for version in [to] if to else former:
+            found = self._verify(version) if version != holder else Verification(decision=undecided("it holds it already"))
+            if found.record is not None and found.decision.passed:
+                return self._set(claims, holder, replace(found.record, decision=stamped(found.decision)), dry_run=dry_run)
+            problems += [f"version {version} cannot hold the alias {self.alias}: {reason}" for reason in found.decision.reasons]
+        nothing = f"no version of {self.name!r} that held the alias {self.alias} before is in its claim log"
+        return self._stay(holder, problems or [nothing])
+
+    def _verify(self, version: str) -> Verification:
+        try:
+            return verify_version(self.store, self.name, version, self.alias, verifier=self.verifier)
+        except UsageError as error:
+            return Verification(decision=undecided(str(error)))
+
+    def _result(self, holder: str | None, version: str | None, decision: Decision) -> RollbackResult:
+        return RollbackResult(model=self.name, alias=self.alias, kind=self.kind, previous=holder, version=version, decision=decision)
+
+    def _stay(self, holder: str | None, problems: Sequence[str], decision: Decision | None = None) -> RollbackResult:
+        return self._result(holder, None, stamped(with_problems(decision or undecided(), problems)))
+
+    def _set(self, claims: ClaimLog, holder: str | None, passed: Record, *, dry_run: bool) -> RollbackResult:
+        """Set the alias; the record of this holds what the record of the pass comes to today."""
+        record = replace(passed, kind=self.kind, previous=holder, claim=claims.next, reason=self.reason)
+        done = self._result(holder, record.target.version, record.decision)
+        if dry_run:
+            return done
+        lock = AliasLock(
+            store=self.store,
+            record=record,
+            claims=claims,
+            prechecks=lambda: (),
+            prepare=lambda: None,
+            final_checks=lambda: [*version_changed(self.store, record), *alias_moved(self.store, record)],
+            timeouts=self.timeouts,
+        )
+        try:
+            return lock.set_alias(lambda problem: self._finish(record, problem) or done)
+        except ClaimLost as lost:
+            return self._stay(holder, [str(lost)], record.decision)
+
+    def _finish(self, record: Record, problem: str) -> RollbackResult | None:
+        """Note on both versions what happened; return what became of it, if not what was wanted."""
+        if problem:
+            return self._stay(record.previous, [problem], record.decision)
+        with suppress(UsageError):  # a version that was deleted at once needs no tags
+            self.store.tag(record.target, record.tags(LAST_ROLLBACK) | {f"{LAST_ROLLBACK}.reason": self.reason, LAST_ROLLBACK: self.kind})
+        if self.kind == "rollback" and record.previous is not None:
+            left = replace(record.target, version=record.previous)
+            note = f"for version {record.target.version} by {record.decision.decided_by} at {record.decision.decided_at}: {self.reason}"
+            with suppress(UsageError):
+                self.store.tag(left, {f"{TAG}.given_up.{self.alias}": note})
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AliasAudit:
+    """What was found about one alias."""
+
+    model: str
+    alias: str
+    version: str | None
+    """The version that holds it; ``None``: none does."""
+    valid: bool
+    """Whether that version's record verifies; also where no version holds an alias that nobody asked for."""
+    reasons: tuple[str, ...]
+    """Why it is valid, or why not."""
+    set_by: str = ""
+    """Who set it there, by its claim log; empty where it was moved without a claim."""
+    set_at: str = ""
+    kind: str = ""
+    """``promotion``, ``rollback`` or ``restore``; empty where it was moved without a claim."""
+    notes: tuple[str, ...] = ()
+    """What else the claim log shows, such as moves in the past that it does not explain."""
+    restored: str | None = None
+    """The version that it was moved back to."""
+
+
+def audit_in(
+    store: MlflowStore,
+    name: str,
+    alias: str | None = None,
+    *,
+    restore: bool = False,
+    required: bool = True,
+    verifier: Verifier | None = None,
+    timeouts: ClaimTimeouts = TIMEOUTS,
+) -> tuple[AliasAudit, ...]:
+    """Look at an alias of a model, or at each that was ever promoted; `restore`: and move back what is not valid.
+
+    Args:
+        store: where everything is.
+        name: the model.
+        alias: the alias; ``None``: each that was ever promoted.
+        restore: whether to move back what is not valid.
+        required: whether `alias` has to be there.
+        verifier: checks the signatures that records must have; ``None``: they need none.
+        timeouts: how long claims of others are respected.
+
+    Raises:
+        UsageError: if there is no such model.
+    """
+    params, holders = _claims(store, name), store.aliases(name)  # in this order: no alias is set before its claim
+    if isinstance(params, str):
+        known = sorted(holders)
+    else:
+        known = sorted({*aliases_in(params), *(_promoted(store, name, holders) if alias is None else holders)})
+    wanted = alias if required else None
+    concerned = [each for each in known if alias in (None, each)] or ([wanted] if wanted else [])
+    if isinstance(params, str):  # without a claim log nothing is proven, and there is nothing to go back by
+        return tuple(AliasAudit(model=name, alias=each, version=holders.get(each), valid=False, reasons=(params,)) for each in concerned)
+    found = [_audit(store, name, read_claim_log(params, each), holders.get(each), verifier, wanted=bool(wanted)) for each in concerned]
+    return tuple(_restored(store, each, verifier, timeouts) if restore and not each.valid else each for each in found)
+
+
+def _claims(store: MlflowStore, name: str) -> Mapping[str, str] | str:
+    try:
+        return store.claims(name)
+    except UsageError as error:
+        return str(error)
+
+
+def _promoted(store: MlflowStore, name: str, holders: Mapping[str, str]) -> list[str]:
+    """Return the aliases whose holder has a record for them."""
+    return [alias for alias, version in holders.items() if pass_tag(alias) in store.version(name, version).tags]
+
+
+def _audit(store: MlflowStore, name: str, claims: ClaimLog, holder: str | None, verifier: Verifier | None, *, wanted: bool) -> AliasAudit:
+    moves, notes = claims.moves(holder), tuple(_notes(claims, holder))
+    last = moves[-1] if moves else None
+    if holder is None:
+        reason = f"no version holds it, though {last.claim} set it" if last else "no version holds it, and by its claim log none ever did"
+        return AliasAudit(model=name, alias=claims.alias, version=None, valid=not wanted, reasons=(reason,), notes=notes)
+    decision = verify_version(store, name, holder, claims.alias, verifier=verifier).decision
+    found = AliasAudit(model=name, alias=claims.alias, version=holder, valid=decision.passed, reasons=decision.reasons, notes=notes)
+    if last is not None and last.claim.version == holder:
+        claim = last.claim
+        return replace(found, set_by=claim.by, set_at=claim.at.isoformat(timespec="seconds"), kind=claim.kind)
+    before = f"from version {last.claim.version} (by {last.claim}) " if last else ""
+    return replace(found, notes=(*notes, f"it was moved by hand {before}to version {holder}: its claim log has no such claim"))
+
+
+def _notes(claims: ClaimLog, holder: str | None) -> Iterator[str]:
+    """Yield what else the claim log shows: moves that it does not explain, a claim that has not ended, and what is no claim."""
+    for before, after in pairwise(claims.moves(holder)):
+        if after.claim.previous != before.claim.version:
+            to = format_version(after.claim.previous)
+            yield f"before {after.claim}, it was moved by hand from version {before.claim.version} to {to}"
+    last = claims.last
+    if last is not None and last.pending:
+        yield f"{last.claim} has not ended"
+    yield from (f"{key} in the claim log is not a claim" for key in claims.invalid)
+
+
+def _restored(store: MlflowStore, found: AliasAudit, verifier: Verifier | None, timeouts: ClaimTimeouts) -> AliasAudit:
+    reason = f"{format_version(found.version)} has no record that verifies: {found.reasons[0]}"
+    way_back = AliasRollback(
+        store=store, name=found.model, alias=found.alias, kind="restore", reason=reason, verifier=verifier, timeouts=timeouts
+    )
+    try:
+        back = way_back.run()
+    except UsageError as error:  # the claim log is gone by now
+        return replace(found, notes=(*found.notes, f"not restored: {error}"))
+    if back.version is None:
+        return replace(found, notes=(*found.notes, *(f"not restored: {problem}" for problem in back.decision.reasons)))
+    return replace(found, restored=back.version)

@@ -1,0 +1,172 @@
+"""The keyword arguments that several functions share, each with its type and its meaning in one place.
+
+A function takes ``**options: Unpack[...]`` of one of the groups below, from which type checkers and editors know names, types and meanings. At
+run time `keywords` gives it the same signature and documentation, and refuses what it does not know. Defaults are those of the dataclasses
+that the values end up in, such as `Options`: `selected` picks the values for one of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+from collections.abc import Callable, Mapping
+from functools import cache, wraps
+from inspect import Parameter, cleandoc, signature
+from pathlib import Path
+from typing import Any, ParamSpec, TypedDict, TypeVar
+
+from mlflow_adk_eval.agents.recordings import Recorded
+from mlflow_adk_eval.agents.setup import UserSource
+from mlflow_adk_eval.errors import did_you_mean
+from mlflow_adk_eval.judge import JudgeOptions
+from mlflow_adk_eval.judge.setup import BudgetSource, JudgeArgs, LedgerSource
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Progress = Callable[[int, int], None]
+"""Called with the number of finished case runs and of all."""
+
+
+class ConversationArgs(TypedDict, total=False):
+    """How an agent has its conversations."""
+
+    concurrency: int
+    """How many conversations are had at the same time."""
+    case_timeout_s: float | None
+    """How long one case may take, in seconds; ``None``: as long as it takes."""
+    turn_timeout_s: float | None
+    """How long the agent may take to answer one message, in seconds; ``None``: as long as it takes."""
+    user_simulator: UserSource
+    """Who plays the user of conversation scenarios: a model's name, a judge object, or a function of the scenario and the turns so far that
+    returns the next message, or ``None`` to end the conversation; ``None``: the model that the config names."""
+
+
+class AgentArgs(ConversationArgs, total=False):
+    """Which agent has the conversations, and who is told of its progress."""
+
+    agent_name: str | None
+    """The sub-agent to evaluate instead of the root agent."""
+    progress: Progress | None
+    """Called with the number of finished case runs and of all."""
+
+
+class LogArgs(TypedDict, total=False):
+    """Where and as what an evaluation is logged."""
+
+    experiment: str | None
+    """The MLflow experiment, by name or id; ``None``: the current one."""
+    run_name: str | None
+    """The name of the MLflow run; ``None``: the eval set and the agent version."""
+    traces: int | bool
+    """Above how many turns only those that did not pass get a trace; ``True``: never; ``False``: none gets one."""
+    tracking_uri: str | None
+    """The MLflow server or store; ``None``: as MLflow is configured."""
+    pending_folder: str | Path | None
+    """Where the evaluation is kept if MLflow cannot take it; ``None``: ``adk_eval_pending``."""
+    register_prompts: bool
+    """Whether to keep the judges' prompts in MLflow's prompt registry; the run then names their versions."""
+
+
+class EvaluateArgs(JudgeArgs, AgentArgs, LogArgs, total=False):
+    """The keywords of `mlflow_adk_eval.evaluate`."""
+
+    num_runs: int
+    """How often the agent has each conversation."""
+    resume: str | None
+    """The run of an earlier evaluation of the same agent version on the same eval set, or ``latest``: the conversations that it had are not
+    had again, and what its judges answered is not paid for again. If it holds no result yet, it is gone on with; else there is a new run."""
+    baseline: Recorded | None
+    """What pairwise criteria compare with: a recording of another agent, its file, or ``runs:/<id>`` for what an agent did in a run."""
+
+
+class ScoreArgs(TypedDict, total=False):
+    """The keywords of `mlflow_adk_eval.score`; how to judge as in `JudgeArgs`."""
+
+    judge_options: JudgeOptions | None
+    budget: BudgetSource
+    ledger: LedgerSource
+    rejudge_failed: bool
+    progress: Progress | None
+    """Called with the number of finished case runs and of all."""
+    baseline: Recorded | None
+    """What pairwise criteria compare with: a recording, as `actual`."""
+
+
+class RecordArgs(AgentArgs, total=False):
+    """The keywords of `mlflow_adk_eval.record`."""
+
+    num_runs: int
+    """How often the agent has each conversation."""
+    agent_version: str
+    """What the recording is to say of the agent's version."""
+    budget: BudgetSource
+    """How much may be spent on a model that plays users: a `Budget`, or a dict with ``max_calls`` and ``max_tokens``."""
+    ledger: LedgerSource
+    """The file that keeps what such a model said; as of `evaluate`."""
+    save_to: str | Path | None
+    """A file for the recording. If this is interrupted, it gets whatever was recorded by then."""
+
+
+def selected(options: Mapping[str, Any], kind: Any) -> dict[str, Any]:
+    """Return the options that a dataclass, a typed dict or a function has a field, key or parameter for."""
+    names = kind.__annotations__ if isinstance(kind, type) else signature(kind).parameters
+    return {name: value for name, value in options.items() if name in names}
+
+
+def keywords(*groups: Any, defaults: tuple[Any, ...] = ()) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Give a function with ``**options`` the signature and documentation of its keywords, and refuse others.
+
+    Args:
+        groups: the typed dict of ``Unpack``, then those that it extends or repeats, which say what their keywords mean.
+        defaults: dataclasses and functions with parameters of the same names, whose defaults the signature shows; a keyword of none is ``None``.
+    """
+    known = {name: one.default for owner in defaults for name, one in signature(owner).parameters.items()}
+    docs = {name: text for group in reversed(groups) for name, text in docs_of(group).items()}
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        declared = signature(function)
+        own = [one for one in declared.parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
+        added = [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=known.get(name), annotation=getattr(found, "__forward_arg__", found))
+            for name, found in groups[0].__annotations__.items()
+        ]
+        shown = declared.replace(parameters=[*own, *added])
+
+        @wraps(function)
+        def checked(*args: P.args, **given: P.kwargs) -> R:
+            for name in given:
+                if name not in shown.parameters:
+                    hint = did_you_mean(name, shown.parameters)
+                    raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}. {hint}".rstrip())
+            return function(*args, **given)
+
+        checked.__signature__ = shown  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue] - any function may have one
+        checked.__doc__ = _documented(function.__doc__ or "", [f"    {one.name}: {docs.get(one.name, '')}" for one in added])
+        return checked
+
+    return decorate
+
+
+def docs_of(group: Any) -> dict[str, str]:
+    """Return what a group says of each of its own keywords, as far as its source can be read."""
+    file = Path(inspect.getfile(group))
+    body = _classes(file).get(group.__name__, []) if file.is_file() else []
+    return {
+        ast.unparse(named.target): (text := " ".join(str(said.value.value).split()))[:1].lower() + text[1:]
+        for named, said in itertools.pairwise(body)
+        if isinstance(named, ast.AnnAssign) and isinstance(said, ast.Expr) and isinstance(said.value, ast.Constant)
+    }
+
+
+@cache
+def _classes(file: Path) -> dict[str, list[ast.stmt]]:
+    return {node.name: node.body for node in ast.parse(file.read_text("utf-8")).body if isinstance(node, ast.ClassDef)}
+
+
+def _documented(text: str, lines: list[str]) -> str:
+    """Return a docstring with more arguments at the end of its ``Args:``."""
+    head, _, rest = cleandoc(text).partition("Args:\n")
+    named, gap, tail = rest.partition("\n\n")
+    return f"{head}Args:\n{named}\n" + "\n".join(lines) + gap + tail

@@ -1,0 +1,199 @@
+"""Which version of the agent is evaluated, as a LoggedModel of MLflow, and that version in the model registry."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import mlflow
+from mlflow import MlflowClient
+from mlflow.entities import LoggedModel, LoggedModelStatus
+from mlflow.entities.model_registry import ModelVersion
+from mlflow.exceptions import MlflowException
+from mlflow.tracking._tracking_service.utils import _use_tracking_uri  # pyright: ignore[reportPrivateUsage] - resets the URI afterwards
+
+from mlflow_adk_eval.agents.git import GitState, git_state
+from mlflow_adk_eval.errors import TrackingError, UsageError
+from mlflow_adk_eval.redact import redacted, secrets_of
+from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.tracking.client import connect, existing, is_absent, reaching_mlflow
+from mlflow_adk_eval.tracking.storable import model_name
+
+_LOGGED = re.compile(r"(?:models:/)?(m-\w+)")
+_NUMBERED = re.compile(r"models:/([^/@]+)/(\d+)")
+_ALIASED = re.compile(r"models:/([^/@]+)@(.+)")
+_NEAR = re.compile(r"(?:models:/*)?([^/@:]+[/@][^/@]+)")
+_FINGERPRINT = "adk_eval.fingerprint"
+_LONGEST_DIFF_TAG = 5000
+_WANTED = "models:/<name>/<version>, models:/<name>@<alias> or the id of a LoggedModel, or nothing to take it from git"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentVersion:
+    """A version of an agent that runs can be tied to."""
+
+    model_id: str
+    """The LoggedModel."""
+    label: str
+    """What people call it."""
+    tags: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What runs say about it."""
+    diff: str = ""
+    """What the working tree differs by from its commit."""
+
+
+def find_version(client: MlflowClient, agent_version: str | None, *, agent_name: str, experiment_id: str) -> AgentVersion:
+    """Return the version that `agent_version` names, or that the git state of the working directory is.
+
+    Args:
+        client: where it is.
+        agent_version: a registered version, a LoggedModel's id, or ``None`` for git.
+        agent_name: what a version taken from git is a version of.
+        experiment_id: where a version taken from git is kept.
+
+    Raises:
+        UsageError: if it names nothing, or a version that no run can be tied to.
+    """
+    if agent_version is None:
+        return _from_git(client, agent_name, experiment_id, git_state(Path.cwd()))
+    if found := _LOGGED.fullmatch(agent_version):
+        return AgentVersion(model_id=_logged(client, found[1], f"agent_version {agent_version!r}"), label=agent_version)
+    if found := _NUMBERED.fullmatch(agent_version):
+        with existing(f"agent_version {agent_version!r}"):
+            return _registered(client, agent_version, client.get_model_version(found[1], found[2]))
+    if found := _ALIASED.fullmatch(agent_version):
+        with existing(f"agent_version {agent_version!r}"):
+            version = client.get_model_version_by_alias(found[1], found[2])
+        return _registered(client, f"models:/{found[1]}/{version.version}", version)
+    near = _NEAR.fullmatch(agent_version)
+    hint = f". Did you mean 'models:/{near[1]}'?" if near else ""
+    raise UsageError(f"agent_version {agent_version!r}: wanted {_WANTED}{hint}")
+
+
+def _logged(client: MlflowClient, model_id: str, what: str) -> str:
+    with existing(what):
+        return str(client.get_logged_model(model_id).model_id)
+
+
+def _registered(client: MlflowClient, label: str, version: ModelVersion) -> AgentVersion:
+    source = _LOGGED.fullmatch(version.source or "")
+    if source is None:
+        raise UsageError(
+            f"agent_version {label!r}: this version was registered from {version.source!r}, not from a LoggedModel, "
+            "so no run can be tied to it; register one as mlflow.register_model('models:/<id of a LoggedModel>', name)"
+        )
+    return AgentVersion(model_id=_logged(client, source[1], f"the LoggedModel of agent_version {label!r}"), label=label)
+
+
+def _from_git(client: MlflowClient, agent_name: str, experiment_id: str, state: GitState | None) -> AgentVersion:
+    label = _label(agent_name, state)
+    diff = redacted(state.diff, secrets_of()) if state else ""
+    tags = _tags(state)
+    identity = (agent_name, state.commit, state.diff_sha256) if state else (agent_name,)
+    fingerprint = hashlib.sha256("\0".join(identity).encode("utf-8", "replace")).hexdigest()
+    known = client.search_logged_models([experiment_id], filter_string=f"tags.`{_FINGERPRINT}` = '{fingerprint}'", max_results=1)
+    if known:
+        return AgentVersion(model_id=known[0].model_id, label=label, tags=tags, diff=diff)
+    kept = {"mlflow.source.git.diff": diff} if diff and len(diff) <= _LONGEST_DIFF_TAG else {}
+    model = _create(client, experiment_id, model_name(label), {**tags, **kept, _FINGERPRINT: fingerprint})
+    return AgentVersion(model_id=model.model_id, label=label, tags=tags, diff=diff)
+
+
+def _label(agent_name: str, state: GitState | None) -> str:
+    if state is None:
+        return agent_name
+    return f"{agent_name}@{state.commit[:8]}" + (f"+{state.diff_sha256[:8]}" if state.diff else "")
+
+
+def _tags(state: GitState | None) -> dict[str, str]:
+    if state is None:
+        return {"adk_eval.git": "absent"}
+    tags = {
+        "mlflow.source.git.commit": state.commit,
+        "mlflow.source.git.branch": state.branch,
+        "mlflow.source.git.repoURL": state.repo_url,
+        "mlflow.source.git.dirty": str(bool(state.diff)).lower(),
+        "adk_eval.git.diff_sha256": state.diff_sha256,
+    }
+    return {name: value for name, value in tags.items() if value}
+
+
+def _create(client: MlflowClient, experiment_id: str, name: str, tags: Mapping[str, str]) -> LoggedModel:
+    """Create a LoggedModel whose code is elsewhere, as `mlflow.create_external_model` does in its global state."""
+    from mlflow.models.utils import get_external_mlflow_model_spec  # noqa: PLC0415 - only the first evaluation of a version
+
+    model = client.create_logged_model(experiment_id, name=name, tags={**tags, "mlflow.model.isExternal": "true"}, model_type="agent")
+    with tempfile.TemporaryDirectory() as folder:
+        get_external_mlflow_model_spec(model).save(str(Path(folder) / "MLmodel"))
+        client.log_model_artifacts(model.model_id, folder)
+    return client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+
+
+_VERSIONS = "mlflow.modelVersions"
+"""MLflow's tag of a LoggedModel with the versions that it is registered as."""
+
+
+def register(report: Report, name: str, *, tracking_uri: str | None = None) -> str:
+    """Return the version of the registered model `name` that is the evaluated agent, registering it if it is none yet.
+
+    Raises:
+        UsageError: if the report was not logged, or its run is not in this store.
+        TrackingError: if MLflow does not take it.
+    """
+    if report.run_id is None:
+        raise UsageError("the report was not logged in MLflow, so there is no agent version to register")
+    client = connect(tracking_uri)
+    with reaching_mlflow(f"the agent could not be registered as {name!r}"):
+        with existing(f"run {report.run_id}"):
+            model_id = client.get_run(report.run_id).data.params.get("adk_eval.model_id")
+        if model_id is None:
+            raise TrackingError(f"run {report.run_id} does not say which agent version it evaluated")
+        version = _version(client, name, f"models:/{model_id}", model_id)
+        _link(client, model_id, name, version)
+        return version
+
+
+def _version(client: MlflowClient, name: str, source: str, model_id: str) -> str:
+    try:
+        client.get_registered_model(name)
+    except MlflowException as error:
+        if not is_absent(error):
+            raise
+        client.create_registered_model(name)
+    known = [version for version in client.search_model_versions(f"name = '{name}'") if version.source == source]
+    if known:
+        return str(known[0].version)
+    with _default_store(client.tracking_uri):
+        return str(client.create_model_version(name, source, model_id=model_id).version)
+
+
+def _link(client: MlflowClient, model_id: str, name: str, version: str) -> None:
+    """Have the LoggedModel's pages name the version, which only MLflow's server sees to by itself."""
+    linked = json.loads(client.get_logged_model(model_id).tags.get(_VERSIONS, "[]"))
+    ours = {"name": name, "version": version}
+    if not any({**one, "version": str(one.get("version"))} == ours for one in linked):
+        client.set_logged_model_tags(model_id, {_VERSIONS: json.dumps([*linked, ours])})
+
+
+@contextmanager
+def _default_store(tracking_uri: str) -> Generator[None, None, None]:
+    """Make a store the default one within: MLflow looks up the LoggedModel of a new version there, whatever the client's store is."""
+    before, environment = mlflow.get_tracking_uri(), os.environ.get("MLFLOW_TRACKING_URI")
+    if before == tracking_uri:
+        yield
+        return
+    try:
+        with _use_tracking_uri(tracking_uri):
+            yield
+    finally:
+        if environment is None:
+            os.environ.pop("MLFLOW_TRACKING_URI", None)
+        else:
+            os.environ["MLFLOW_TRACKING_URI"] = environment

@@ -1,0 +1,256 @@
+"""Eval cases as records of a dataset, and records, ours or anybody's, as eval cases: nothing is lost and nothing left out silently."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter
+from pydantic_core import PydanticSerializationError
+
+from mlflow_adk_eval.errors import EvalSetError, Problem, json_path, shown
+from mlflow_adk_eval.evalset import EvalCase, EvalSet, dump
+from mlflow_adk_eval.evalset.digest import canonical, canonical_json
+from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.evalset.parse import parse
+from mlflow_adk_eval.tables.records import CASE, EXPECTATIONS, record_of
+from mlflow_adk_eval.tracking.foreign_records import OTHERS, foreign_case
+
+ORDER = "adk_eval.order"
+"""The tag with a record's place in the eval set; MLflow keeps no order."""
+_HASH = "adk_eval.sha256."
+"""How the tags begin that say what a part of a record was when it was pushed."""
+_INPUTS, _RESPONSE = "inputs", "expected_response"
+_SOURCE = {"source_type": "CODE", "source_data": {"by": "mlflow_adk_eval"}}
+
+_CASE = TypeAdapter(EvalCase)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """A record as MLflow holds it."""
+
+    record_id: str
+    inputs: Any
+    expectations: Json = field(default_factory=dict[str, Any])
+    tags: Json = field(default_factory=dict[str, Any])
+    created: int = 0
+
+    @property
+    def place(self) -> tuple[int, int, int, str]:
+        """Where it belongs: ours in the order of the eval set, then what others added, by age."""
+        return (0, int(self.tags[ORDER]), self.created, self.record_id) if self.pushed else (1, 0, self.created, self.record_id)
+
+    @property
+    def pushed(self) -> bool:
+        """Whether it is one of ours, perhaps edited since."""
+        return str(self.tags.get(ORDER, "")).isdecimal()
+
+
+def records_of(eval_set: EvalSet) -> list[Json]:
+    """Return an eval set's cases as records to merge into a dataset, in order.
+
+    Raises:
+        EvalSetError: if a dataset cannot hold all of a case, naming what; or if two cases have one id.
+    """
+    source = f"eval set {eval_set.eval_set_id!r}"
+    first: dict[str, int] = {}
+    for index, case in enumerate(eval_set.eval_cases):
+        if (earlier := first.setdefault(case.eval_id, index)) != index:
+            found = f"{shown(case.eval_id)}, which is $.eval_cases[{earlier}].eval_id too"
+            raise EvalSetError(source, [Problem(f"$.eval_cases[{index}].eval_id", found, "an id of its own")])
+    return [_record(case, index, source) for index, case in enumerate(eval_set.eval_cases)]
+
+
+def _record(case: EvalCase, index: int, source: str) -> Json:
+    """Return a case as a record from which it comes back as it is."""
+    at = f"$.eval_cases[{index}]"
+    filled = _filled(case, source, at)
+    for steps in _not_finite(filled):
+        raise EvalSetError(source, [Problem(json_path(at, steps), "a number that JSON does not have", "a finite number")])
+    others = (case.model_extra or {}).get(OTHERS, {})
+    ours = case.model_copy()
+    if others and ours.model_extra:
+        ours = EvalCase.model_validate({key: value for key, value in _given(case).items() if key != OTHERS})
+    record = record_of(ours)
+    for written in (dump(ours), _given(ours)):  # the second keeps even what is null
+        expectations = {**others, **record["expectations"], CASE: written}
+        found: Json = {"inputs": record["inputs"], "expectations": expectations, "source": _SOURCE}
+        found["tags"] = {ORDER: str(index), **_hashes(found)}
+        if not (lost := list(_differences(filled, _filled(_back(found, source), source, at)))):
+            return found
+    raise EvalSetError(source, [Problem(json_path(at, lost[0]), "what a dataset would not give back", "JSON that stays what it is")])
+
+
+def _back(record: Json, source: str) -> EvalCase:
+    copied = json.loads(json.dumps(record))
+    return case_of(Stored(record_id="", inputs=copied["inputs"], expectations=copied["expectations"], tags=copied["tags"]), source)
+
+
+def _given(case: EvalCase) -> Json:
+    return case.model_dump(mode="json", exclude_unset=True)
+
+
+def _filled(case: EvalCase, source: str, at: str) -> Json:
+    """Return all of a case as JSON values, so that two can be compared."""
+    try:
+        return case.model_dump(mode="json")
+    except PydanticSerializationError as error:
+        raise EvalSetError(source, [Problem(at, f"what is no JSON ({error})", "JSON")]) from None
+
+
+def _hashes(record: Json) -> Json:
+    parts = {_INPUTS: record["inputs"], **record["expectations"]}
+    return {f"{_HASH}{name}": _hash(parts[name]) for name in (_INPUTS, CASE, _RESPONSE) if name in parts}
+
+
+def _hash(value: Any) -> str:
+    """Return the hash of JSON in which ``1.0`` is ``1``, as MLflow's page writes it when anything in a record is edited there."""
+    return hashlib.sha256(canonical_json(canonical(value))).hexdigest()
+
+
+def cases_of(records: Sequence[Stored], source: str) -> tuple[EvalCase, ...]:
+    """Return the cases that records hold, in order.
+
+    Raises:
+        EvalSetError: with the problems of every record that is no case; none is left out.
+    """
+    cases: dict[str, EvalCase] = {}
+    problems: list[Problem] = []
+    holders: dict[str, str] = {}
+    for record in sorted(records, key=lambda record: record.place):
+        try:
+            case = case_of(record, source)
+        except EvalSetError as error:
+            problems += [_of_record(record, problem) for problem in error.problems]
+            continue
+        if case.eval_id in cases:
+            found = f"{shown(case.eval_id)}, which record {holders[case.eval_id]} is too"
+            problems.append(_of_record(record, Problem("$.inputs.eval_id", found, "an id of its own")))
+        cases[case.eval_id] = case
+        holders[case.eval_id] = record.record_id
+    if problems:
+        raise EvalSetError(source, problems)
+    return tuple(cases.values())
+
+
+def _of_record(record: Stored, problem: Problem) -> Problem:
+    return Problem(f"record {record.record_id}, {problem.path}", problem.found, problem.wanted, problem.hint)
+
+
+def case_of(record: Stored, source: str) -> EvalCase:
+    """Return the case that a record holds: its `eval_case`, with an `expected_response` that somebody has edited since.
+
+    Raises:
+        EvalSetError: with every problem of the record.
+    """
+    if CASE not in record.expectations:
+        return foreign_case(record.record_id, record.inputs, record.expectations, source)
+    case = parse(_CASE, record.expectations[CASE], source, at=f"$.expectations.{CASE}")
+    case = _with_response(case, record, source)
+    if _edited(record, _INPUTS) and _key(record_of(case)["inputs"]) != _key(record.inputs):
+        raise EvalSetError(
+            source, [Problem("$.inputs", "other inputs than those of its eval_case", "what eval_case says, or no eval_case")]
+        )
+    beside = {name: value for name, value in record.expectations.items() if name not in {CASE, _RESPONSE}}
+    if clash := sorted(beside.keys() & set(EXPECTATIONS)):
+        raise EvalSetError(source, [Problem(f"$.expectations.{clash[0]}", "an expectation beside eval_case", "eval_case to say it")])
+    return EvalCase.model_validate({**_given(case), OTHERS: beside}) if beside else case
+
+
+def _with_response(case: EvalCase, record: Stored, source: str) -> EvalCase:
+    """Return the case with the record's expected response, if that is what was edited."""
+    response = record.expectations.get(_RESPONSE)
+    last = case.conversation[-1] if case.conversation else None
+    if response is None or (last and response == last.final_text):
+        return case
+    if _edited(record, CASE):
+        if not _edited(record, _RESPONSE):
+            return case
+        raise EvalSetError(source, [Problem(f"$.expectations.{_RESPONSE}", "another answer than that of eval_case", "one of them edited")])
+    parts = last.final_response.parts or () if last and last.final_response else ()
+    if last is None or not isinstance(response, str) or len(parts) > 1 or any(part.text is None for part in parts):
+        raise EvalSetError(source, [Problem(f"$.expectations.{_RESPONSE}", shown(response), "the answer of eval_case, to be edited there")])
+    answer: Json = dump(last.final_response) if last.final_response else {"role": "model"}
+    answer["parts"] = [{**(dump(parts[0]) if parts else {}), "text": response}]
+    edited = _given(case)
+    edited["conversation"][-1]["final_response"] = answer
+    return EvalCase.model_validate(edited)
+
+
+def _edited(record: Stored, name: str) -> bool:
+    """Whether a part is another than the one that was pushed, or nobody knows."""
+    part = record.inputs if name == _INPUTS else record.expectations[name]
+    return bool(record.tags.get(f"{_HASH}{name}") != _hash(part))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What to do to a dataset so that it holds certain records and no others."""
+
+    delete: tuple[str, ...]
+    """Ids of records; deleted first, since some are written anew."""
+    upsert: tuple[Json, ...]
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.delete or self.upsert)
+
+
+def changes(stored: Sequence[Stored], wanted: Sequence[Json]) -> Changes:
+    """Return how to get from what a dataset holds to what it should hold.
+
+    MLflow merges a record into the one with the same inputs and keeps expectations that are gone, so such a one is replaced.
+    """
+    present = {_key(record.inputs): record for record in stored}
+    kept: set[str] = set()
+    upsert: list[Json] = []
+    for record in wanted:
+        old = present.get(_key(record["inputs"]))
+        if old is None:
+            upsert.append(record)
+            continue
+        if not old.expectations.keys() - record["expectations"].keys():
+            kept.add(old.record_id)
+        tags = {**old.tags, **record["tags"]}
+        if _key([old.expectations, old.tags]) != _key([record["expectations"], tags]):
+            upsert.append({**record, "tags": tags})
+    return Changes(delete=tuple(old.record_id for old in stored if old.record_id not in kept), upsert=tuple(upsert))
+
+
+def _key(value: Any) -> str:
+    """Return what identifies JSON: unlike in Python, ``1``, ``1.0`` and ``true`` are three values."""
+    return json.dumps(value, sort_keys=True)
+
+
+def _not_finite(value: Any, steps: tuple[int | str, ...] = ()) -> Iterator[tuple[int | str, ...]]:
+    match value:
+        case float() if not math.isfinite(value):
+            yield steps
+        case Mapping():
+            for key, item in value.items():
+                yield from _not_finite(item, (*steps, key))
+        case list():
+            for index, item in enumerate(value):
+                yield from _not_finite(item, (*steps, index))
+        case _:
+            return
+
+
+def _differences(one: Any, other: Any, steps: tuple[int | str, ...] = ()) -> Iterator[tuple[int | str, ...]]:
+    """Yield where two JSON values differ."""
+    match one, other:
+        case dict(), dict() if one.keys() == other.keys():
+            for key, item in one.items():
+                yield from _differences(item, other[key], (*steps, key))
+        case list(), list() if len(one) == len(other):
+            for index, item in enumerate(one):
+                yield from _differences(item, other[index], (*steps, index))
+        case _ if _key(one) != _key(other):
+            yield steps
+        case _:
+            return

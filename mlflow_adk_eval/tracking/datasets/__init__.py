@@ -1,1 +1,0 @@
-"""Eval sets as MLflow's evaluation datasets, and back without loss."""

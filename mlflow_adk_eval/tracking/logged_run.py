@@ -1,0 +1,339 @@
+"""The run in MLflow that an evaluation is logged as, from before the agent is called until MLflow has everything.
+
+`RunTarget` says where it goes, `LoggedRun` is the run, and the `Bundle` of a report is what it holds in the end, as plain data: what MLflow
+cannot take is kept in a folder, from which `upload` finishes the run later. Everything is written so that it can be tried again: an attempt
+that follows another one changes nothing and doubles nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import mlflow
+from mlflow import MlflowClient
+from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelInput, Metric, Param, RunTag
+
+from mlflow_adk_eval.config.eval_config import EvalConfig
+from mlflow_adk_eval.errors import AdkEvalError, TrackingError, UsageError
+from mlflow_adk_eval.evalset import EvalSet
+from mlflow_adk_eval.evalset.parse import no_collection
+from mlflow_adk_eval.gating.evidence.integrity import key_of_criterion
+from mlflow_adk_eval.redact import secrets_of, without_credentials
+from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.tracking.agent_versions import find_version
+from mlflow_adk_eval.tracking.bundle import NOTE, TABLES, Bundle, Run, bundle_of, load
+from mlflow_adk_eval.tracking.client import HASTY, connect, existing, experiment_of, reaching_mlflow
+from mlflow_adk_eval.tracking.run_facts import FOLDER, LONGEST_NAME, RUN_TYPE, dataset_of, start_params, start_tags
+from mlflow_adk_eval.tracking.storable import LONGEST_PARAM, LONGEST_TAG, fitted
+from mlflow_adk_eval.tracking.traces import missing_traces, write_traces
+
+T = TypeVar("T")
+
+_logger = logging.getLogger(__name__)
+
+PENDING = Path("adk_eval_pending")
+"""Where evaluations wait for MLflow, each in a folder named by its run."""
+_ITEMS_PER_REQUEST = 100
+_METRICS_PER_REQUEST = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTarget:
+    """Where and as what an evaluation is logged."""
+
+    experiment: str | None = None
+    """By name or id; ``None``: the current one."""
+    run_name: str | None = None
+    agent_version: str | None = None
+    """What `find_version` takes."""
+    tracking_uri: str | None = None
+    pending_folder: str | Path | None = None
+    """The folder for what MLflow cannot take; ``None``: `PENDING`."""
+    traces: int | bool = 2000
+    """Above how many turns only those that did not pass get a trace; ``True``: never; ``False``: none gets one."""
+    run_id: str | None = None
+    """A run that somebody else has opened for this evaluation; ``None``: a run of its own."""
+    parent: Any = None
+    """The run that the caller's thread has open in the same store, if any."""
+    dataset: Dataset | None = None
+    """What MLflow knows the eval set as; ``None``: as an artifact of the run."""
+    status: str = "complete"
+    """What the run is in the end; anything else is no evidence for a promotion."""
+    register_prompts: bool = False
+    """Whether the judges' prompts are kept in MLflow's prompt registry."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers of traces that are none."""
+        if not isinstance(self.traces, int) or self.traces < 0:
+            raise UsageError(f"traces={self.traces!r}: wanted a number of turns, True or False")
+
+
+def users_run(tracking_uri: str | None) -> Any:
+    """Return the run that the caller's thread has open in the same store, if any."""
+    return mlflow.active_run() if tracking_uri in (None, mlflow.get_tracking_uri()) else None
+
+
+class LoggedRun:
+    """The run of one evaluation.
+
+    Making it finds out what the run needs: a store that answers, the experiment, the agent version. `start` opens the run in MLflow, `finish`
+    logs a report and ends it, `abandon` ends it without one::
+
+        logged = LoggedRun(target, eval_set, config, agent_name="rooms", digest=eval_set_digest(eval_set))
+        logged.start()
+        report, bundle = logged.finish(report)
+    """
+
+    def __init__(self, target: RunTarget, eval_set: EvalSet, config: EvalConfig, *, agent_name: str, digest: str) -> None:
+        """Connect to MLflow and look up what is named.
+
+        Args:
+            target: where the run goes.
+            eval_set: the cases.
+            config: the criteria.
+            agent_name: what the agent is called, and a version of it that is taken from git.
+            digest: the digest of the eval set.
+
+        Raises:
+            UsageError: if the experiment was deleted, or the agent version does not exist.
+            TrackingError: within seconds, if MLflow does not answer.
+        """
+        self.target, self.eval_set, self.digest = target, eval_set, digest
+        self._agent_name = agent_name
+        self.client = connect(target.tracking_uri)
+        with reaching_mlflow("the run could not be started", HASTY):
+            self.experiment_id = self._experiment()
+            self.agent = find_version(self.client, target.agent_version, agent_name=agent_name, experiment_id=self.experiment_id)
+        self.params = start_params(config, digest, self.agent.model_id)
+        """What is known before the agent is called, as parameters."""
+        self.run: Run
+        """Once it is started."""
+
+    def _experiment(self) -> str:
+        if self.target.run_id:
+            return str(self.client.get_run(self.target.run_id).info.experiment_id)
+        parent = self.target.parent
+        return experiment_of(self.client, self.target.experiment, inherited=parent.info.experiment_id if parent else None)
+
+    def start(self, reopen: str | None = None) -> None:
+        """Open the run and log what is known before the agent is called.
+
+        Args:
+            reopen: a run that was interrupted before it came to a result, to go on with; what it was said to be stays.
+
+        Raises:
+            UsageError: if the run that the target names has ended, or holds an evaluation already.
+            TrackingError: if MLflow does not take it.
+        """
+        with reaching_mlflow("the run could not be started", HASTY):
+            self.run = self._reopened(reopen) if reopen else self._joined(self.target.run_id) if self.target.run_id else self._created()
+            try:
+                log_in_batches(self.client, self.run.run_id, params=self.params)
+                dataset = self.target.dataset or dataset_of(self.eval_set, self.run.run_id, digest=self.digest)
+                evaluated = DatasetInput(dataset, [InputTag("mlflow.data.context", "evaluation")])
+                self.client.log_inputs(self.run.run_id, [evaluated], [LoggedModelInput(self.run.model_id)])
+            except BaseException:
+                self._mark("FAILED")
+                raise
+
+    def _tags(self) -> dict[str, str]:
+        parent = self.target.parent
+        return start_tags(self.eval_set, self.agent, parent.info.run_id if parent else None)
+
+    def _created(self) -> Run:
+        name = self.target.run_name or f"{self.eval_set.eval_set_id} {self.agent.label}"
+        created = self.client.create_run(self.experiment_id, tags=self._tags(), run_name=fitted(name, LONGEST_NAME))
+        return self._of(created)
+
+    def _reopened(self, run_id: str) -> Run:
+        self.client.update_run(run_id, status="RUNNING")
+        self.client.set_tag(run_id, "adk_eval.status", "running")
+        return self._of(self.client.get_run(run_id))
+
+    def _joined(self, run_id: str) -> Run:
+        """Go into a run that somebody else has opened and will end. Its name and whatever it says of itself stay."""
+        joined = self.client.get_run(run_id)
+        if joined.info.status != "RUNNING" or joined.info.lifecycle_stage != "active":
+            raise UsageError(f"run {run_id!r} is not open: its status is {joined.info.status}, its stage {joined.info.lifecycle_stage}")
+        if "adk_eval.status" in joined.data.tags:
+            raise UsageError(f"run {run_id!r} holds an evaluation already, and its parameters cannot be written twice; start another run")
+        new = {name: value for name, value in self._tags().items() if name not in joined.data.tags}
+        log_in_batches(self.client, run_id, tags={**new, "mlflow.runType": RUN_TYPE})
+        return replace(self._of(joined), joined=True)
+
+    def _of(self, run: Any) -> Run:
+        """Return what is logged about later, as plain data."""
+        dataset = self.target.dataset or dataset_of(self.eval_set, digest=self.digest)
+        uri = self.client.tracking_uri
+        return Run(
+            run_id=run.info.run_id,
+            experiment_id=self.experiment_id,
+            model_id=self.agent.model_id,
+            dataset_name=dataset.name,
+            dataset_digest=dataset.digest,
+            agent_name=self._agent_name,
+            started_ms=run.info.start_time,
+            agent_diff=self.agent.diff,
+            tracking_uri=uri if without_credentials(uri) == uri else None,
+        )
+
+    def abandon(self, error: BaseException) -> None:
+        """Mark the run as one that came to nothing."""
+        interrupted = isinstance(error, KeyboardInterrupt | asyncio.CancelledError)
+        self._mark("KILLED" if interrupted else "FAILED")
+
+    def _mark(self, status: str) -> None:
+        """Mark the run as one that did not come to its end, if MLflow can still be reached."""
+        with suppress(TrackingError), reaching_mlflow("the run could not be marked", HASTY):
+            self.client.set_tag(self.run.run_id, "adk_eval.status", "failed")
+            if not self.run.joined:
+                self.client.set_terminated(self.run.run_id, status)
+
+    def finish(self, report: Report) -> tuple[Report, Bundle]:
+        """Log a report and return it with the id of the run, and what was logged.
+
+        Raises:
+            TrackingError: if MLflow does not take it. The message names the folder that holds everything then.
+        """
+        report, prompts = self._with_prompts(report) if self.target.register_prompts and report.judging else (report, {})
+        with no_collection():
+            bundle = bundle_of(report, self.run, traces=self.target.traces, secrets=secrets_of())
+        bundle = replace(bundle, params={**bundle.params, **prompts}, status=self.target.status)
+        try:
+            with reaching_mlflow("MLflow could not take the evaluation"):
+                finish_run(self.client, bundle, ends=not self.run.joined)
+        except AdkEvalError as error:
+            raise TrackingError(f"{error}\n{self._keep(bundle)}") from error
+        except BaseException as error:
+            error.add_note(self._keep(bundle))
+            self.abandon(error)
+            raise
+        return replace(report, run_id=self.run.run_id), bundle
+
+    def _with_prompts(self, report: Report) -> tuple[Report, Mapping[str, str]]:
+        """Register the prompts and return the parameters that name them; an evaluation is not given up for their sake."""
+        from mlflow_adk_eval.tracking.prompts import register_used_prompts  # noqa: PLC0415 - few want it
+
+        used = report.judging.prompts if report.judging else {}
+        try:
+            found = register_used_prompts(self.client, self.run.run_id, used)
+        except AdkEvalError as error:
+            _logger.warning("%s", error)
+            return replace(report, notes=(*report.notes, str(error))), {}
+        return report, {f"adk_eval.prompt_uri.{key_of_criterion(name)}": uri for name, uri in found.items()}
+
+    def _keep(self, bundle: Bundle) -> str:
+        """Save the bundle and return a sentence on how to go on."""
+        folder = Path(self.target.pending_folder or PENDING) / self.run.run_id
+        try:
+            bundle.save(folder)
+        except OSError as error:
+            return f"Nor could it be kept in {folder}: {error}"
+        return f"Everything is kept in {folder}. Once MLflow is back, finish with\n  mlflow-adk-eval upload {folder}"
+
+
+def finish_run(client: MlflowClient, bundle: Bundle, *, ends: bool = True) -> None:
+    """Log what the evaluation came to, and end the run. Whatever an earlier attempt has logged stays as it is.
+
+    Args:
+        client: where the run is.
+        bundle: what is to be logged.
+        ends: whether to end the run, which others may still be at work on.
+
+    Raises:
+        TrackingError: if MLflow has not stored every trace; the run is then marked as *partial*.
+    """
+    run = bundle.run
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in bundle.artifacts.items():
+            (Path(folder) / name).write_bytes(content)
+        client.log_artifacts(run.run_id, folder, FOLDER)
+    # A tag could be rewritten later.
+    kind = {} if bundle.status == "complete" else {"adk_eval.evidence": bundle.status}
+    log_in_batches(client, run.run_id, params={**bundle.params, **kind}, metrics=list(_metrics(bundle)))
+    write_traces(client, run, bundle.traces)
+    missing = missing_traces(client, run, bundle.traces)
+    tags = _beside(client.get_run(run.run_id).data.tags, bundle.tags) if run.joined else bundle.tags
+    log_in_batches(client, run.run_id, tags={**tags, "adk_eval.status": "partial" if missing else bundle.status})
+    if ends:
+        client.set_terminated(run.run_id, "FINISHED")
+    if missing:
+        raise TrackingError(
+            f"MLflow has stored {len(bundle.traces) - len(missing)} of {len(bundle.traces)} traces; missing is {missing[0]}"
+        )
+
+
+def _beside(said: Mapping[str, str], tags: Mapping[str, str]) -> dict[str, str]:
+    """Return the tags for a run of which others have said something: their note and their tables stay, before ours."""
+    note, tables = said.get(NOTE, ""), json.loads(said.get(TABLES, "[]"))
+    ours = [table for table in json.loads(tags[TABLES]) if table not in tables]
+    both = note if tags[NOTE] in note else "\n\n".join(filter(None, (note, tags[NOTE])))
+    return {**tags, NOTE: fitted(both, LONGEST_TAG), TABLES: json.dumps([*tables, *ours])}
+
+
+def _metrics(bundle: Bundle) -> Iterator[Metric]:
+    run = bundle.run
+    steps = ((name, value, step) for name, values in bundle.series.items() for step, value in enumerate(values, 1))
+    for name, value, step in (*((name, value, 0) for name, value in bundle.metrics.items()), *steps):
+        yield Metric(
+            name,
+            value,
+            run.started_ms,  # the same at each attempt, so that MLflow recognises what it has
+            step,
+            model_id=run.model_id,
+            dataset_name=run.dataset_name,
+            dataset_digest=run.dataset_digest,
+            run_id=run.run_id,
+        )
+
+
+def log_in_batches(
+    client: MlflowClient,
+    run_id: str,
+    *,
+    params: Mapping[str, str] | None = None,
+    tags: Mapping[str, str] | None = None,
+    metrics: Sequence[Metric] = (),
+) -> None:
+    """Log within MLflow's limits for a request; usually that is one."""
+    listed = [Param(name, fitted(value, LONGEST_PARAM)) for name, value in (params or {}).items()]
+    tagged = [RunTag(name, value) for name, value in (tags or {}).items()]
+    for some_params in _batches(listed, _ITEMS_PER_REQUEST):
+        client.log_batch(run_id, params=some_params)
+    for some_metrics in _batches(metrics, _METRICS_PER_REQUEST):
+        client.log_batch(run_id, metrics=some_metrics)
+    for some_tags in _batches(tagged, _ITEMS_PER_REQUEST):
+        client.log_batch(run_id, tags=some_tags)
+
+
+def _batches(items: Sequence[T], size: int) -> Iterable[Sequence[T]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def upload(folder: str | Path, *, tracking_uri: str | None = None) -> str:
+    """Log what `folder` holds and return the run's id. What an earlier attempt has logged is neither changed nor doubled.
+
+    Args:
+        folder: what an evaluation left in ``adk_eval_pending`` when it could not reach MLflow. It is not deleted.
+        tracking_uri: where the run is, if that has changed since.
+
+    Raises:
+        UsageError: if the folder is no such thing, or its run does not exist.
+        TrackingError: if MLflow can still not be reached, or loses something; everything stays in the folder.
+    """
+    bundle = load(Path(folder))
+    client = connect(tracking_uri or bundle.run.tracking_uri)
+    run_id = bundle.run.run_id
+    with reaching_mlflow(f"run {run_id} could not be finished, and {folder} still holds it"):
+        with existing(f"run {run_id}"):
+            client.get_run(run_id)
+        finish_run(client, bundle)
+    return run_id
