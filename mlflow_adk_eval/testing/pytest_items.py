@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,8 +17,22 @@ from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.runner import ExecutedCase
 from mlflow_adk_eval.testing.cases import Job
 from mlflow_adk_eval.testing.failure import Line, Tone, failure_of, kind_of, line, summary_of, text_of, votes_of
-from mlflow_adk_eval.testing.pytest_plugin import AdkOptions
 from mlflow_adk_eval.testing.sources import EvalFile, read_file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdkOptions:
+    """What the command line, or else the ini file, says."""
+
+    agent: str
+    config: Path | None
+    num_runs: int
+    judge: str | None
+    concurrency: int
+    case_timeout_s: float | None
+    turn_timeout_s: float | None
+    user_simulator: str | None
+    experiment: str | None
 
 
 class CaseRunner(Protocol):

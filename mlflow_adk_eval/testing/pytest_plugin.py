@@ -8,11 +8,13 @@ a second plugin: it collects eval sets (`pytest_items`), has their cases run sid
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from mlflow_adk_eval.testing.pytest_items import AdkOptions
 
 HELP = {
     "agent": ("AGENT", "Run *.test.json and *.evalset.json files on this agent: a module or folder with a root_agent, or a recording."),
@@ -26,21 +28,6 @@ HELP = {
     "experiment": ("NAME", "Log the results as a run in this MLflow experiment."),
 }
 """The options: for each its placeholder and its help. On the command line they begin with ``--adk-``, in the ini file with ``adk_``."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdkOptions:
-    """What the command line, or else the ini file, says."""
-
-    agent: str
-    config: Path | None
-    num_runs: int
-    judge: str | None
-    concurrency: int
-    case_timeout_s: float | None
-    turn_timeout_s: float | None
-    user_simulator: str | None
-    experiment: str | None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -71,6 +58,8 @@ def options_of(config: pytest.Config) -> AdkOptions | None:
     agent = _given(config, "agent")
     if not agent:
         return None
+    from mlflow_adk_eval.testing.pytest_items import AdkOptions  # noqa: PLC0415 - only where there is an agent
+
     named = _given(config, "config")
     return AdkOptions(
         agent=agent,

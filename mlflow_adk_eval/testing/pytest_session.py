@@ -26,8 +26,7 @@ from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.runner import CaseExecutor, ExecutedCase, Options
 from mlflow_adk_eval.runtime import BACKGROUND, each, model_or_object
 from mlflow_adk_eval.testing.cases import Cases, Job, JobKey
-from mlflow_adk_eval.testing.pytest_items import SUFFIXES, EvalCaseItem, EvalSetFile
-from mlflow_adk_eval.testing.pytest_plugin import AdkOptions
+from mlflow_adk_eval.testing.pytest_items import SUFFIXES, AdkOptions, EvalCaseItem, EvalSetFile
 from mlflow_adk_eval.testing.pytest_summary import Results, log_results
 from mlflow_adk_eval.testing.sources import EvalFile
 
