@@ -15,7 +15,7 @@ from mlflow_adk_eval.analysis.comparison.compare import Comparison
 from mlflow_adk_eval.gating.evidence.integrity import Evidence
 from mlflow_adk_eval.testing import Request, ScriptedJudge
 from mlflow_adk_eval.tracking.client import experiment_id
-from mlflow_adk_eval.tracking.compare import compare, run_of_evidence
+from mlflow_adk_eval.tracking.compare import compare, log_comparison, run_of_evidence
 from tests.cli.test_cli import invoke as run_cli
 from tests.gating.gate_kit import changed, evidence_of, report_of, with_artifact, with_table
 from tests.mlflow_kit import opened
