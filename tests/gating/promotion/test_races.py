@@ -145,7 +145,7 @@ class Race:
 
 
 WHY = {
-    "claimed meanwhile": "overtaken",
+    "claimed in the meantime": "overtaken",
     "is being set": "under way",
     "while the evidence was read": "alias or version moved",
     "was changed while it was decided on": "evidence changed",
