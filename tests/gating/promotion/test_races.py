@@ -109,7 +109,7 @@ class Course:
 
     def refresh(self) -> None:
         """Replace what was deleted or spoilt."""
-        for version in (self.gone | self.invalid) & set(self.runs):
+        for version in (self.gone | self.spoilt) & set(self.runs):
             del self.runs[version]
             self.enter(good=True)
         self.bad &= set(self.runs)
@@ -145,7 +145,7 @@ class Race:
 
 
 WHY = {
-    "claimed meanwhile": "overtaken",
+    "claimed in the meantime": "overtaken",
     "is being set": "under way",
     "while the evidence was read": "alias or version moved",
     "was changed while it was decided on": "evidence changed",
@@ -182,7 +182,7 @@ def check(race: Race, results: Sequence[Result], store: MlflowStore) -> None:
         assert result["verdict"] in ("passed", "failed", "undecided"), result["reasons"]
         assert result["reasons"], "a verdict without a reason"
         if result["verdict"] == "passed":
-            assert version not in course.bad | course.invalid | course.gone
+            assert version not in course.bad | course.spoilt | course.gone
             if edited is not None and race.edit is not None:
                 check_edit_was_late(result, edited, race.edit, version, previous(store, course.name, version))
     check_claim_log(race, promoters, store, by_hand=edited is not None and race.edit is not None and race.edit[0] in ALIAS_EDITS)
@@ -236,7 +236,7 @@ def check_holder(race: Race, store: MlflowStore, edited: bool) -> None:
     assert found.version == holder
     kind, version = race.edit or ("", "")
     if edited and kind in RUN_EDITS:
-        course.invalid.add(version)
+        course.spoilt.add(version)
     if edited and kind == "version deleted":
         course.gone.add(version)
     if found.valid:
@@ -249,7 +249,7 @@ def check_holder(race: Race, store: MlflowStore, edited: bool) -> None:
     elif moves[-1] != holder:
         assert any("moved by hand" in note for note in found.notes), "a move by hand that the audit does not name"
     else:
-        assert holder in course.invalid, f"a champion that does not verify: {found.reasons}"
+        assert holder in course.spoilt, f"a champion that does not verify: {found.reasons}"
 
 
 @pytest.fixture(params=RACES)
