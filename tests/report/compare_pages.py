@@ -7,7 +7,10 @@ from typing import Any
 
 from mlflow_adk_eval import EvalConfig, EvalSet, Invocation, Vote, score
 from mlflow_adk_eval.analysis.comparison.compare import ComparedRun, Comparison, compared, compared_run
-from mlflow_adk_eval.config.eval_config import FinalStateSettings, HallucinationsSettings, RubricSettings, ToolTrajectorySettings
+from mlflow_adk_eval.config.criteria import RubricSettings
+from mlflow_adk_eval.criteria.final_state import FinalStateSettings
+from mlflow_adk_eval.criteria.hallucinations import HallucinationsSettings
+from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings
 from mlflow_adk_eval.evalset import Rubric
 from mlflow_adk_eval.evalset.conversation import Origin
 from mlflow_adk_eval.report.html.compare import compare_html
