@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -49,5 +49,4 @@ def _function(name: str | None) -> Callable[[str], str] | None:
     if name is not None and not callable(found):
         problem = "not a function" if ":" in name else "not a function; wanted MODULE:FUNCTION"
         raise UsageError(f"--redact {name}: {problem}")
-    function: Callable[[str], str] | None = found
-    return function
+    return cast("Callable[[str], str] | None", found)

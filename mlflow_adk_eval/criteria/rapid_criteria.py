@@ -269,8 +269,8 @@ def _settings_class(metric: RapidMetric) -> type[CriterionSettings]:
         if "instruction" not in metric.fields:
             return RatingSettings
         return TextRatingSettings if "use_reference" in metric.spec else InstructedSettings
-    common = CriterionSettings.model_fields.keys()
-    fitting = (one for one in (BleuSettings, RougeSettings, ParameterSettings) if one.model_fields.keys() - common == metric.spec.keys())
+    common, wanted = set(CriterionSettings.model_fields), set(metric.spec)
+    fitting = (one for one in (BleuSettings, RougeSettings, ParameterSettings) if set(one.model_fields) - common == wanted)
     return next(fitting, CriterionSettings)
 
 

@@ -118,8 +118,10 @@ class MlflowStore:
             f"params.`adk_eval.model_id` = '{model_id}' and params.`adk_eval.eval_set_digest` = '{digest}'"
             " and tags.`adk_eval.status` = 'complete' and attributes.status = 'FINISHED'"
         )
-        newest = {"order_by": ["attributes.start_time DESC"], "max_results": _MAX_RUNS}
-        return [run.info.run_id for run in self.client.search_runs(list(homes), wanted, **newest)] if homes else []
+        if not homes:
+            return []
+        newest = self.client.search_runs(list(homes), wanted, order_by=["attributes.start_time DESC"], max_results=_MAX_RUNS)
+        return [run.info.run_id for run in newest]
 
     def version(self, name: str, version: str) -> Version:
         """Return a model version.

@@ -193,15 +193,16 @@ class JudgeClient:
         """
         outcome, retry_after_s = CallOutcome.NOTHING, None
         self._usage.sent()
+        given: Answer | None = None
         try:
-            with anyio.move_on_after(self._options.timeout_s) as limit:
+            with anyio.move_on_after(self._options.timeout_s):
                 try:
                     given = await send()
                 except NoAnswer:
                     raise
                 except Exception as error:  # a judge may be anybody's code: its bug costs one vote, not the cell
                     raise NoAnswer(f"{self._who} failed with {type(error).__name__}: {error}") from error
-            if limit.cancelled_caught:
+            if given is None:
                 raise _TimedOut(self._options.timeout_s)
             answer = replace(given, latency_s=anyio.current_time() - permit.sent_at)
             if address is not None and self._answers is not None:

@@ -98,7 +98,7 @@ def record(eval_set: EvalSetSource, agent: Any, config: ConfigSource = None, **o
     save_to = options.get("save_to")
     judges = judge_setup(**selected(options, JudgeArgs))
     with opened(judges.ledger) as ledger:
-        how = Options(**selected(options, Options) | {"judges": replace(judges, answers=ledger)})
+        how = replace(Options(**selected(options, Options)), judges=replace(judges, answers=ledger))
         recorder = Recorder(loaded, resolved, chosen, how, options.get("agent_version", ""))
         try:
             wait(recorder.run)

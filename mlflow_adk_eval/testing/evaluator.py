@@ -281,7 +281,7 @@ async def _reports(
     found: dict[int, CaseResult] = {}
     judges = judge_setup(**selected(options, JudgeArgs))
     with opened(judges.ledger) as ledger:
-        how = Options(**selected(options, Options) | {"num_runs": num_runs, "judges": replace(judges, answers=ledger)})
+        how = replace(Options(**selected(options, Options)), num_runs=num_runs, judges=replace(judges, answers=ledger))
         cases = Cases(CaseExecutor(resolved, how))
 
         async def work(index: int) -> None:

@@ -108,7 +108,8 @@ def _prepared(
 ) -> Generator[LoggedEvaluation]:
     """Provide the evaluation that arguments ask for, with its ledger open."""
     judges, uri = judge_setup(**selected(options, JudgeArgs)), options.get("tracking_uri")
-    how = Options(**selected(options, Options) | {"judges": judges, "baseline": _baseline(options.get("baseline"), uri)})
+    given: dict[str, Any] = {**selected(options, Options), "judges": judges, "baseline": _baseline(options.get("baseline"), uri)}
+    how = Options(**given)
     target = RunTarget(**selected(options, RunTarget), agent_version=agent_version, parent=users_run(uri))
     if agent is None:
         raise UsageError(

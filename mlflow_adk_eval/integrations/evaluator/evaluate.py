@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,17 +52,15 @@ def evaluated(asked: Asked, evaluator_config: Mapping[str, Any]) -> EvaluationRe
     settings = read_config(evaluator_config)
     sides = sides_of(asked, settings)
     judges = judge_setup(**selected(settings, JudgeArgs))
-    given = selected(settings, Options) | {"judges": judges}
+    given: dict[str, Any] = {**selected(settings, Options), "judges": judges}
     if given.get("concurrency") is None:
         given["concurrency"] = 1 if isinstance(sides.agent, ModelAgent) else 4  # a model need not stand more
-    target = RunTarget(
-        **selected(settings, RunTarget)
-        | {
-            "agent_version": _agent_version(settings.get("agent_version"), asked.model_id),
-            "run_id": asked.run_id,
-            "dataset": sides.dataset,
-            "status": sides.status,
-        }
+    target = replace(
+        RunTarget(**selected(settings, RunTarget)),
+        agent_version=_agent_version(settings.get("agent_version"), asked.model_id),
+        run_id=asked.run_id,
+        dataset=sides.dataset,
+        status=sides.status,
     )
     with opened(judges.ledger) as ledger:
         _, bundle = LoggedEvaluation(sides.eval_set, sides.agent, sides.config, Options(**given), target, ledger).execute()

@@ -67,9 +67,9 @@ def serve(
         JudgeError: if the judge that was named, or Vertex's service, cannot be had.
     """
     with require_extra("rapid-server", "the Rapid Eval server"):
-        import uvicorn  # noqa: F401, PLC0415 - an extra, which takes a quarter of a second to load
+        import uvicorn  # noqa: F401, PLC0415  # pyright: ignore[reportUnusedImport] - an extra, which takes a quarter of a second to load
 
-        import mlflow_adk_eval.integrations.rapid_server.app  # noqa: F401, PLC0415 - likewise, as it loads starlette
+        import mlflow_adk_eval.integrations.rapid_server.app  # noqa: F401, PLC0415  # pyright: ignore[reportUnusedImport] - likewise, as it loads starlette
     with listening(serving) as listener, opened(ledger) as kept:
         return anyio.run(_serve, listener, serving, replace(setup, answers=kept), backend, voting, ready)
 
