@@ -356,7 +356,7 @@ def test_it_is_kept_with_the_run_on_demand_and_the_evidence_still_holds(run: Rep
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--assessment", "a", "--assessment", "b"], "--assessment a: of several, each must be said as CRITERION=NAME"),
+        (["--assessment", "a", "--assessment", "b"], "--assessment a: with several, each must be CRITERION=NAME"),
         (["--assessment", "=b"], "--assessment: wanted NAME or CRITERION=NAME"),
         (["--assessment", "correct"], "must be said of which criterion"),
         (["--assessment", f"{MATCH}=correct"], "nothing is labelled: mlflow has no label of"),

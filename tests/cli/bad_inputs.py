@@ -197,7 +197,7 @@ CONFIGS: dict[str, tuple[Any, str, str]] = {
     "criteria are a list": ({"criteria": ["safety_v1"]}, "$.criteria", "found a list of 1"),
     "misspelt criteria": ({"criterias": {"safety_v1": 1}}, "$.criterias", "Did you mean 'criteria'?"),
     "unknown key": (_criteria(safety_v1=1) | {"banana": 1}, "$.banana", "wanted one of criteria, custom_metrics"),
-    "unknown criterion": (_criteria(banana=1), "$.criteria.banana", "Known are tool_trajectory_avg_score"),
+    "unknown criterion": (_criteria(banana=1), "$.criteria.banana", "Known are tool_call_count_v1"),
     "misspelt criterion": (_criteria(tool_trajectory_score=1), "$.criteria.tool_trajectory_score", "mean 'tool_trajectory_avg_score'?"),
     "criterion with dashes": ({"criteria": {"SAFETY-v1": 1}}, "$.criteria['SAFETY-v1']", "Did you mean 'safety_v1'?"),
     "threshold is null": (_criteria(safety_v1=None), "$.criteria.safety_v1", "found null; wanted a threshold"),

@@ -53,7 +53,7 @@ def test_a_run_is_held_against_the_champion(scene: Scene, policy: Path) -> None:
     assert good.stdout.count("PASSED") == 1
     bad = gate(scene, scene.candidate(wrong=ALL_BUT_ONE), "--policy", policy, "--baseline", f"runs:/{champion}")
     assert bad.exit_code == 1
-    assert f"beside 1 of run {champion}" in " ".join(bad.stdout.split())
+    assert f"against 1 for run {champion}" in " ".join(bad.stdout.split())
 
 
 def test_the_json_is_the_whole_decision(scene: Scene, policy: Path) -> None:

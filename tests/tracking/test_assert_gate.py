@@ -83,9 +83,9 @@ def test_a_report_that_was_not_logged_can_be_compared_with_a_champion(store: str
     decision = assert_gate(scored(), policy, tracking_uri=store)
     assert decision.baseline_run_id == champion.run_id
     worse = scored({eval_id: ["I do not know"] for eval_id in EIGHT.eval_ids})
-    with pytest.raises(AssertionError, match="more than luck"):
+    with pytest.raises(AssertionError, match="more than chance explains"):
         assert_gate(worse, policy, tracking_uri=store)
-    with pytest.raises(AssertionError, match="which agent version it evaluated is not known"):
+    with pytest.raises(AssertionError, match="it is unknown which agent version it evaluated"):
         assert_gate(scored(), policy, agent_version=champion_model(champion, store), tracking_uri=store)
 
 

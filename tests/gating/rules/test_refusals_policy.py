@@ -168,13 +168,13 @@ REFUSALS: dict[str, Situation] = {
         {"rules": {RESPONSE: {"max_drop": 0.02, "use": "mean"}}, "baseline": {"alias": "champion"}},
         scores(*rest(0.5)), None, "failed", RESPONSE,
     ),
-    "other cases than the champion": (COMPARED, scores(*[0.9] * (COUNT + 1)), None, "undecided", "another eval set"),
+    "other cases than the champion": (COMPARED, scores(*[0.9] * (COUNT + 1)), None, "undecided", "used a different eval set"),
     "other settings than the champion": (
         {"rules": {TRAJECTORY: {"max_drop": 0.02}}, "baseline": {"alias": "champion"}},
-        lambda e: changed_criterion(e.params["adk_eval.model_id"]), None, "undecided", f"has no {TRAJECTORY}",
+        lambda e: changed_criterion(e.params["adk_eval.model_id"]), None, "undecided", f"did not evaluate {TRAJECTORY}",
     ),
     "compared with itself": (
-        {**COMPARED, "baseline": {"run": "SELF"}}, None, None, "undecided", "the very run that is decided on",
+        {**COMPARED, "baseline": {"run": "SELF"}}, None, None, "undecided", "it is the candidate run itself",
     ),
     "a champion that must be there": (
         {**COMPARED, "baseline": {"alias": "grandmaster", "if_missing": "refuse"}}, None, None, "undecided", "grandmaster",

@@ -67,15 +67,15 @@ def test_a_bad_request_is_64_with_its_place(body: str, words: str, tmp_path: Pat
     ("options", "words"),
     [
         (["--judge", "tests.integrations.rapid_server.server_kit:jugde"], "--judge=tests.integrations.rapid_server.server_kit:jugde"),
-        (["--judge", "gemini-2.5-pro", "--backend", "vertex"], "it is the service that judges"),
-        (["--num_samples", "0"], "--num_samples"),
+        (["--judge", "gemini-2.5-pro", "--backend", "vertex"], "--backend vertex judges by itself"),
+        (["--num_samples", "0"], "--num-samples"),
         (["--backend", "vertx"], "--backend"),
         (["--host", "0.0.0.0"], "wanted a --token, or ADK_EVAL_RAPID_TOKEN"),  # noqa: S104 - refused
         (["--host", "::"], "wanted a --token, or ADK_EVAL_RAPID_TOKEN"),
         (["--host", "no.such.host.invalid"], "cannot listen at --host no.such.host.invalid"),
         (["--host", "192.0.2.1", "--token", "secret"], "cannot listen at --host 192.0.2.1"),
         (["--port", "70000"], "--port"),
-        (["--max_body", "0"], "--max_body"),
+        (["--max_body", "0"], "--max-body"),
     ],
 )
 def test_what_cannot_be_served_is_64(options: list[str], words: str) -> None:
