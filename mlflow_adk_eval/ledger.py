@@ -37,7 +37,7 @@ VARIABLE = "ADK_EVAL_LEDGER"
 
 _APPLICATION = 0x41444B45
 """Tells a ledger from other SQLite files."""
-_SCHEMA = 1
+_SCHEMA = 2
 _PATIENCE_S = 30.0
 """How long to wait for another process that is writing."""
 _TABLES = f"""

@@ -191,7 +191,7 @@ def _newer(path: Path) -> None:
     with CallCache(path) as ledger:
         ledger.put("a", ANSWER)
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 2")
+        connection.execute("PRAGMA user_version = 3")
 
 
 def _damaged(path: Path) -> None:
@@ -211,7 +211,7 @@ def _folder(path: Path) -> None:
     [
         (_text, "this is no ledger, or a damaged one (file is not a database)"),
         (_foreign, "this SQLite database is no ledger"),
-        (_newer, "this ledger has schema 2, and this version of mlflow-adk-eval reads 1"),
+        (_newer, "this ledger has schema 3, and this version of mlflow-adk-eval reads 2"),
         (_damaged, "this is no ledger, or a damaged one (database disk image is malformed)"),
         (_folder, "the ledger cannot be used (unable to open database file)"),
     ],

@@ -45,7 +45,7 @@ def show(agent: str, report: adk_eval.Report) -> None:
     """Print what came of it."""
     print(f"{agent}: {report.verdict} (MLflow run {report.run_id})")
     for case in report.repeats.flaky:
-        print(f"  flaky: {case.eval_id}, {case.told}")
+        print(f"  flaky: {case.eval_id}, {case.summary}")
 
 
 def gate(report: adk_eval.Report, store: str) -> None:
