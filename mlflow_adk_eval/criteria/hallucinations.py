@@ -23,7 +23,7 @@ from mlflow_adk_eval.criteria.transcript import Step, final_text, knowledge, ste
 from mlflow_adk_eval.evalset import IntermediateData, Invocation
 from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
 from mlflow_adk_eval.judge.question import JudgedItem, Question
-from mlflow_adk_eval.judge.voting import ItemResult
+from mlflow_adk_eval.judge.voting import VotedItem
 from mlflow_adk_eval.results.outcomes import Errored, Outcome, Scored, mean
 from mlflow_adk_eval.runtime import gathered
 
@@ -63,7 +63,7 @@ class Hallucinations(JudgedTurns[HallucinationsSettings]):
         context = knowledge(run.actual[: index + 1])
         asked = [(statement, question) for statement in statements for question in _questions(statement, context)]
         votings = await gathered(partial(self.collector.decide, question, place(run, index, _NAME)) for _, question in asked)
-        found: dict[str, list[ItemResult]] = {}
+        found: dict[str, list[VotedItem]] = {}
         for (statement, _), voting in zip(asked, votings, strict=True):
             found.setdefault(statement.id, []).extend(voting.results)
         return Cell(_outcome(found), tuple(vote for voting in votings for vote in voting.votes))
@@ -106,7 +106,7 @@ def _questions(statement: _Statement, context: Mapping[str, str]) -> Iterator[Qu
         yield Question(prompt=load_prompt(_NAME), blocks=blocks, items=chunk, label_values=_WORTH, remarks=_REMARKS)
 
 
-def _outcome(found: Mapping[str, Sequence[ItemResult]]) -> Outcome:
+def _outcome(found: Mapping[str, Sequence[VotedItem]]) -> Outcome:
     """Return the mean of a turn's texts, if every sentence has a verdict."""
     missing = [
         f"sentence {finding.item.id} ({finding.item.text!r}): {finding.outcome.error}"
@@ -123,7 +123,7 @@ def _outcome(found: Mapping[str, Sequence[ItemResult]]) -> Outcome:
     return Scored(mean(scores.values()), _rationale([record for listed in records.values() for record in listed]), details)
 
 
-def _record(finding: ItemResult) -> dict[str, Any]:
+def _record(finding: VotedItem) -> dict[str, Any]:
     """Return all that is known about a sentence."""
     outcome = finding.outcome
     said = {"score": outcome.score, "rationale": outcome.rationale, **outcome.details} if isinstance(outcome, Scored) else {}

@@ -15,7 +15,7 @@ from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs, missing_tur
 from mlflow_adk_eval.criteria.transcript import final_text
 from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.judge.question import Question
-from mlflow_adk_eval.judge.voting import CellKey, ItemResult, VoteCollector
+from mlflow_adk_eval.judge.voting import CellKey, VoteCollector, VotedItem
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, Vote, mean
 from mlflow_adk_eval.runtime import gathered
 
@@ -151,7 +151,7 @@ def predetermined(run: CaseRun) -> Outcome | None:
     return Scored(0.0, TRIVIAL) if all(trivial(final_text(turn)) for turn in run.actual) else None
 
 
-def combined(findings: Sequence[ItemResult], noun: str) -> Outcome:
+def combined(findings: Sequence[VotedItem], noun: str) -> Outcome:
     """Return the mean of what was voted on several items; an error that names each item without a verdict.
 
     Args:
@@ -170,7 +170,7 @@ def combined(findings: Sequence[ItemResult], noun: str) -> Outcome:
     )
 
 
-def single(finding: ItemResult) -> Outcome:
+def single(finding: VotedItem) -> Outcome:
     """Return what the votes on the only item come to."""
     outcome = finding.outcome
     if isinstance(outcome, Errored):
@@ -184,7 +184,7 @@ async def asked(collector: VoteCollector, question: Question, where: CellKey) ->
     return Cell(single(voting.results[0]), voting.votes)
 
 
-def tally(finding: ItemResult) -> str:
+def tally(finding: VotedItem) -> str:
     """Return a verdict with the votes for its side and against it, such as ``yes 3:2``; without a verdict, nothing."""
     if not isinstance(finding.outcome, Scored):
         return ""
@@ -201,7 +201,7 @@ def _line(text: str | None) -> str:
     return " ".join((text or "").split())
 
 
-def _item(finding: ItemResult, outcome: Scored) -> dict[str, Any]:
+def _item(finding: VotedItem, outcome: Scored) -> dict[str, Any]:
     found = {
         "id": finding.item.id,
         "text": finding.item.text,

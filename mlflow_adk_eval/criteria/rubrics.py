@@ -32,7 +32,7 @@ from mlflow_adk_eval.errors import did_you_mean, shown
 from mlflow_adk_eval.evalset import EvalCase, Invocation, Rubric
 from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
 from mlflow_adk_eval.judge.question import JudgedItem, Question
-from mlflow_adk_eval.judge.voting import CellKey, ItemResult, VoteCollector
+from mlflow_adk_eval.judge.voting import CellKey, VoteCollector, VotedItem
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored
 
 FINAL_RESPONSE = "rubric_based_final_response_quality_v1"
@@ -264,7 +264,7 @@ def _refused(rubrics: RubricSet) -> Outcome:
     """Return the outcome of an answer that satisfies no rubric, because it says nothing."""
     nothing = Scored(0.0, TRIVIAL)
     return combined(
-        [ItemResult(item=JudgedItem(id=key, text=text), outcome=nothing, label="no") for key, text in rubrics.texts.items()], "rubric"
+        [VotedItem(item=JudgedItem(id=key, text=text), outcome=nothing, label="no") for key, text in rubrics.texts.items()], "rubric"
     )
 
 

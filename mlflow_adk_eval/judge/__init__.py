@@ -23,9 +23,9 @@ from mlflow_adk_eval.judge.question import JudgedItem, Question
 from mlflow_adk_eval.judge.setup import Budget, JudgeOptions
 from mlflow_adk_eval.judge.voting import (
     CellKey,
-    ItemResult,
     JudgeResponse,
     VoteCollector,
+    VotedItem,
     VotingResult,
 )
 
@@ -35,7 +35,6 @@ __all__ = [
     "Block",
     "Budget",
     "CellKey",
-    "ItemResult",
     "Judge",
     "JudgeOptions",
     "JudgeResponse",
@@ -47,6 +46,7 @@ __all__ = [
     "Request",
     "Unavailable",
     "VoteCollector",
+    "VotedItem",
     "VotingResult",
     "load_prompt",
 ]

@@ -4,7 +4,7 @@ A `Question` has one or several items, such as rubrics or sentences, and the lab
 judge is a vote on every item (`JudgeResponse`). `VoteCollector.decide` asks for as many votes as it takes at least to reach a verdict, all at
 the same time, looks at what came back, and asks for more only while a verdict could still change; votes that failed are replaced
 within a bound. The verdict on an item is the median of the values of its labels, the lower one of two: for two labels that is the
-majority, and a tie loses, as in ADK. What comes out is a `VotingResult`: one `ItemResult` for each item, and a record of every vote.
+majority, and a tie loses, as in ADK. What comes out is a `VotingResult`: one `VotedItem` for each item, and a record of every vote.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class CellKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ItemResult:
+class VotedItem:
     """What the votes on one item come to."""
 
     item: JudgedItem
@@ -115,7 +115,7 @@ class ItemResult:
 class VotingResult:
     """The result for each item of a question, and every vote."""
 
-    results: tuple[ItemResult, ...]
+    results: tuple[VotedItem, ...]
     votes: tuple[Vote, ...]
 
 
@@ -171,13 +171,13 @@ class VoteCollector:
             return max(self.num_samples - len(votes) for votes in usable)
         return max(needed(votes, of=self.num_samples, values=values) for votes in usable)
 
-    def _result(self, question: Question, index: int, responses: Sequence[JudgeResponse]) -> ItemResult:
+    def _result(self, question: Question, index: int, responses: Sequence[JudgeResponse]) -> VotedItem:
         item, values = question.items[index], question.label_values
         votes = _usable(question, index, responses)[: self.num_samples]
         score = early_verdict(votes, of=self.num_samples, lowest=min(values.values()), highest=max(values.values()))
         verdicts = [response.verdicts[index] for response in responses]
         if score is None:
-            return ItemResult(item=item, outcome=Errored(_missing(len(votes), self.num_samples, verdicts)))
+            return VotedItem(item=item, outcome=Errored(_missing(len(votes), self.num_samples, verdicts)))
         return _scored(item, score, values, verdicts)
 
 
@@ -187,7 +187,7 @@ def _usable(question: Question, index: int, responses: Sequence[JudgeResponse]) 
     return [question.label_values[label] for label in labels if label is not None]
 
 
-def _scored(item: JudgedItem, score: float, values: Mapping[str, float], verdicts: Sequence[ItemVerdict]) -> ItemResult:
+def _scored(item: JudgedItem, score: float, values: Mapping[str, float], verdicts: Sequence[ItemVerdict]) -> VotedItem:
     """Return the result with the first explanation for it; what the other votes said is kept beside it."""
     usable = [verdict for verdict in verdicts if verdict.label is not None]
     agreeing = [verdict for verdict in usable if values[str(verdict.label)] == score]
@@ -196,7 +196,7 @@ def _scored(item: JudgedItem, score: float, values: Mapping[str, float], verdict
     details: dict[str, Any] = {"votes": dict(Counter(str(verdict.label) for verdict in usable)), **first.remarks}
     if dissent := [f"{verdict.label}: {verdict.rationale}" for verdict in usable if verdict not in agreeing]:
         details["dissent"] = dissent
-    return ItemResult(item=item, outcome=Scored(score, first.rationale, details), label=label)
+    return VotedItem(item=item, outcome=Scored(score, first.rationale, details), label=label)
 
 
 def _missing(usable: int, of: int, verdicts: Sequence[ItemVerdict]) -> str:

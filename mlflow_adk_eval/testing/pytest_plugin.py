@@ -48,9 +48,9 @@ def pytest_configure(config: pytest.Config) -> None:
             "--adk-experiment: the cases of one MLflow run must come from one process; leave out -n, since conversations run in parallel anyway"
         )
     config.addinivalue_line("markers", "adk: a case of an ADK eval set.")
-    from mlflow_adk_eval.testing.pytest_session import AdkSession  # noqa: PLC0415 - only where there is an agent
+    from mlflow_adk_eval.testing.pytest_session import PytestSession  # noqa: PLC0415 - only where there is an agent
 
-    config.pluginmanager.register(AdkSession(config, options), "mlflow_adk_eval_session")
+    config.pluginmanager.register(PytestSession(config, options), "mlflow_adk_eval_session")
 
 
 def options_of(config: pytest.Config) -> AdkOptions | None:

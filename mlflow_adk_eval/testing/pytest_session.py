@@ -119,7 +119,7 @@ class _Ready:
     resources: ExitStack
 
 
-class AdkSession:
+class PytestSession:
     """The plugin that is registered where there is an agent."""
 
     def __init__(self, config: pytest.Config, options: AdkOptions) -> None:

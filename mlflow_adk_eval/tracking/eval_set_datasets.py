@@ -35,7 +35,7 @@ _MANAGED = "mlflow_evaluation_dataset"
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class DatasetOrigin:
     """Where an eval set came from, in the words of a run's dataset input."""
 
     source_type: str
@@ -197,12 +197,12 @@ def eval_set_of(source: Any, *, tracking_uri: str | None = None) -> Any:
     return source.eval_set if _is_eval_set_dataset(source) else source
 
 
-def origin_of(source: Any) -> Origin | None:
+def origin_of(source: Any) -> DatasetOrigin | None:
     """Return where an MLflow dataset says that it comes from, so that a run links to it; ``None`` for all else."""
     if _is_managed(source):
-        return Origin(_MANAGED, json.dumps({"dataset_id": source.dataset_id}), str(source.name))
+        return DatasetOrigin(_MANAGED, json.dumps({"dataset_id": source.dataset_id}), str(source.name))
     if _is_eval_set_dataset(source):
-        return Origin(source.source._get_source_type(), source.source.to_json(), str(source.name))  # noqa: SLF001 - MLflow's protocol
+        return DatasetOrigin(source.source._get_source_type(), source.source.to_json(), str(source.name))  # noqa: SLF001 - MLflow's protocol
     return None
 
 

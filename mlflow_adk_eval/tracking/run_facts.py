@@ -29,7 +29,7 @@ from mlflow_adk_eval.tracking.storable import LONGEST_DIGEST, LONGEST_TAG, Secre
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.tracking.agent_versions import AgentVersion
-    from mlflow_adk_eval.tracking.eval_set_datasets import Origin
+    from mlflow_adk_eval.tracking.eval_set_datasets import DatasetOrigin
 
 FOLDER = "adk_eval"
 """Where a run's artifacts lie."""
@@ -89,7 +89,7 @@ def start_params(config: EvalConfig, digest: str, model_id: str) -> dict[str, st
     return params
 
 
-def dataset_of(eval_set: EvalSet, run_id: str = "", *, digest: str = "", origin: Origin | None = None) -> Dataset:
+def dataset_of(eval_set: EvalSet, run_id: str = "", *, digest: str = "", origin: DatasetOrigin | None = None) -> Dataset:
     """Return what MLflow is to know an eval set as.
 
     Args:

@@ -19,7 +19,7 @@ from mlflow_adk_eval.criteria.judged_turns import (
     tally,
     trivial,
 )
-from mlflow_adk_eval.judge import ItemResult, JudgedItem
+from mlflow_adk_eval.judge import JudgedItem, VotedItem
 from mlflow_adk_eval.results.outcomes import Errored, Outcome, Scored, Skipped, Vote
 from tests.criteria.builders import run_of, turn
 from tests.strategies import QUICK
@@ -125,12 +125,12 @@ def test_long_texts_are_read_in_no_time() -> None:
         assert trivial(piece * 100_000) == (piece == "\u200b")
 
 
-def finding(key: str | None, label: str | None, *, votes: dict[str, int] | None = None, error: str = "") -> ItemResult:
+def finding(key: str | None, label: str | None, *, votes: dict[str, int] | None = None, error: str = "") -> VotedItem:
     tally = votes or {str(label): 3}
     dissent = [other for other, count in tally.items() for _ in range(count) if other != label]
     details = {"votes": tally} | ({"dissent": dissent} if dissent else {})
     outcome = Errored(error) if label is None else Scored(float(label == "yes"), f"It is {label}.", details)
-    return ItemResult(item=JudgedItem(id=key, text=f"The  agent\nis {key}."), outcome=outcome, label=label)
+    return VotedItem(item=JudgedItem(id=key, text=f"The  agent\nis {key}."), outcome=outcome, label=label)
 
 
 def test_several_findings_are_their_mean_with_each_of_them_as_a_line_and_in_the_details() -> None:

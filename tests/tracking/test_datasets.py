@@ -20,7 +20,7 @@ from mlflow_adk_eval.errors import EvalSetError, TrackingError, UsageError
 from mlflow_adk_eval.evalset import EvalSet, dumps, eval_set_digest, load_eval_set, parse_eval_set, write_eval_set
 from mlflow_adk_eval.tracking import evaluate
 from mlflow_adk_eval.tracking.eval_set_datasets import (
-    Origin,
+    DatasetOrigin,
     eval_set_of,
     origin_of,
     pull_eval_set,
@@ -352,7 +352,7 @@ def test_datasets_are_told_from_all_else() -> None:
 
     for one in (dataset, entity):
         assert eval_set_of(one) == named("told")
-        assert origin_of(one) == Origin("mlflow_evaluation_dataset", source, "told")
+        assert origin_of(one) == DatasetOrigin("mlflow_evaluation_dataset", source, "told")
     for other in ("path.evalset.json", Path("x"), rooms(), ["a", "b"], None, mlflow.data.from_numpy(__import__("numpy").zeros(1))):
         assert eval_set_of(other) is other
         assert origin_of(other) is None

@@ -34,7 +34,7 @@ from mlflow_adk_eval.agents.http.a2a_wire import (
 from mlflow_adk_eval.agents.http.client import (
     HttpClient,
     HttpError,
-    Request,
+    HttpRequest,
     checked_url,
     excerpt,
     origin,
@@ -93,7 +93,7 @@ class A2AAgent(HttpAgent):
     def _read(self, client: HttpClient, url: str, answer: Any) -> tuple[Card, Interface]:
         card = card_of(answer)
         if card is None:
-            raise client.unexpected(Request(url=url), answer, "an agent card")
+            raise client.unexpected(HttpRequest(url=url), answer, "an agent card")
         interface = card.interface()
         if interface is None:
             offered = ", ".join(f"{one.protocol_binding} {one.protocol_version}" for one in card.interfaces)
@@ -113,11 +113,11 @@ async def _fetched_card(client: HttpClient, address: str) -> tuple[str, Any]:
     *before, last = [split._replace(path=one).geturl() for one in ([path] if path.endswith(".json") else [path + card for card in _CARDS])]
     for url in before:
         try:
-            return url, await client.send(Request(url=url, method="GET"))
+            return url, await client.send(HttpRequest(url=url, method="GET"))
         except HttpError as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
-    return last, await client.send(Request(url=last, method="GET"))
+    return last, await client.send(HttpRequest(url=last, method="GET"))
 
 
 @dataclass(slots=True)
@@ -206,7 +206,7 @@ class A2ASession:
 
     async def _call(self, action: Action, params: Json, *, harmless: bool = True) -> Message | Task:
         body = call(action, self.interface, params)
-        request = Request(url=self.interface.url, body=body, headers=headers(self.interface), harmless=harmless)
+        request = HttpRequest(url=self.interface.url, body=body, headers=headers(self.interface), harmless=harmless)
         response = await self.client.send(request)
         given = response if isinstance(response, dict) else {}
         if given.get("error"):

@@ -45,7 +45,7 @@ class File(_Wire):
     mime_type: str | None = None
 
 
-class Part(_Wire):
+class MessagePart(_Wire):
     """A part of a message, in either dialect."""
 
     text: str | None = None
@@ -63,7 +63,7 @@ class Message(_Wire):
     message_id: str = ""
     context_id: str | None = None
     role: str = "agent"
-    parts: tuple[Part, ...] | None = None
+    parts: tuple[MessagePart, ...] | None = None
 
 
 class Status(_Wire):
@@ -77,7 +77,7 @@ class Artifact(_Wire):
     """A result of a task."""
 
     artifact_id: str = ""
-    parts: tuple[Part, ...] | None = None
+    parts: tuple[MessagePart, ...] | None = None
     metadata: Json | None = None
 
 
@@ -297,7 +297,7 @@ def _event(artifact: Artifact, author: str) -> TurnEvent:
     )
 
 
-def _final(parts: Iterable[Part] | None, author: str) -> list[TurnEvent]:
+def _final(parts: Iterable[MessagePart] | None, author: str) -> list[TurnEvent]:
     """Return the answer; nothing where there are no parts."""
     content = _content(parts)
     return [TurnEvent(author=author, content=content, kind="text", final=True)] if content else []
@@ -307,13 +307,13 @@ def _is_busy(content: Content | None) -> bool:
     return any(part.function_call or part.function_response for part in (content and content.parts) or ())
 
 
-def _content(parts: Iterable[Part] | None) -> Content | None:
+def _content(parts: Iterable[MessagePart] | None) -> Content | None:
     found = tuple(part for one in parts or () if (part := _turn_part(one)))
     answers = bool(found) and all(part.function_response for part in found)
     return Content(role="user" if answers else "model", parts=found) if found else None
 
 
-def _turn_part(one: Part) -> TurnPart | None:
+def _turn_part(one: MessagePart) -> TurnPart | None:
     """Return a part; data of other kinds than ADK's own is its JSON."""
     about = one.metadata or {}
     if one.text is not None:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from mlflow_adk_eval.agents.conversation import chat_messages
-from mlflow_adk_eval.agents.http.client import HttpClient, Request
+from mlflow_adk_eval.agents.http.client import HttpClient, HttpRequest
 from mlflow_adk_eval.agents.http.session import HttpAgent, require_real_tools
 from mlflow_adk_eval.agents.protocol import Tools, Turn
 from mlflow_adk_eval.agents.turn_log import TurnEvent, TurnLog
@@ -187,7 +187,7 @@ class ChatSession:
         agent = self.agent
         system = [{"role": "system", "content": agent.system}] if agent.system else []
         body = {**({"model": agent.model} if agent.model else {}), **agent.body, "messages": [*system, *chat_messages(self.history, user)]}
-        request = Request(url=agent.endpoint, body=body)
+        request = HttpRequest(url=agent.endpoint, body=body)
         completion = await self.client.send(request)
         found = answer_of(completion, agent.name)
         if found is None:

@@ -1,8 +1,8 @@
 """Requests to an agent behind HTTP: retries, time limits, shared connections, and errors that show no secret.
 
-`HttpClient.send` sends a `Request` and returns the JSON of the answer. A request is repeated where that can do no harm: after 429, 503 and a
+`HttpClient.send` sends a `HttpRequest` and returns the JSON of the answer. A request is repeated where that can do no harm: after 429, 503 and a
 connection that was refused the agent has surely not seen it; after another 5xx or a connection that broke it may have, so that only a
-`Request` that is `harmless` is sent again. Redirects are followed within the same server, where the headers may go. One `Pool` serves all
+`HttpRequest` that is `harmless` is sent again. Redirects are followed within the same server, where the headers may go. One `Pool` serves all
 conversations of an agent. Whatever goes wrong is an `HttpError`, with secrets of headers and addresses masked.
 """
 
@@ -153,7 +153,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class HttpRequest:
     """One request to an agent."""
 
     url: str
@@ -174,7 +174,7 @@ class HttpClient:
     timeout_s: float
     attempts: int
 
-    async def send(self, request: Request) -> Any:
+    async def send(self, request: HttpRequest) -> Any:
         """Return the JSON that the agent answers with.
 
         Raises:
@@ -195,16 +195,16 @@ class HttpClient:
                 raise HttpError(f"{error} ({self.attempts} attempts)", status=error.status) from None
             raise
 
-    def unexpected(self, request: Request, answer: Any, wanted: str) -> HttpError:
+    def unexpected(self, request: HttpRequest, answer: Any, wanted: str) -> HttpError:
         """Return the error that an answer is something else than what was `wanted`."""
         found = excerpt(canonical_json(answer), self.hidden(request))
         return HttpError(f"{shown_url(request.url)} answered with JSON that is not {wanted}: {found}")
 
-    def hidden(self, request: Request) -> dict[str, str]:
+    def hidden(self, request: HttpRequest) -> dict[str, str]:
         """Return what no error may show of a request."""
         return hidden_of(request.url, {**self.headers, **request.headers})
 
-    async def _send_once(self, client: AsyncClient, request: Request) -> Any:
+    async def _send_once(self, client: AsyncClient, request: HttpRequest) -> Any:
         where = shown_url(request.url)
         hidden = self.hidden(request)
         try:
@@ -225,7 +225,7 @@ class HttpClient:
             text = excerpt(response.content, hidden)
             raise HttpError(f"{where} answered {response.status_code} with what is no JSON: {text}") from None
 
-    async def _response(self, client: AsyncClient, request: Request) -> Response:
+    async def _response(self, client: AsyncClient, request: HttpRequest) -> Response:
         """Return the response; one that leads to another address of the same server is followed."""
         url = request.url
         response = await self._send_to(client, request, url)
@@ -242,7 +242,7 @@ class HttpClient:
             )
         return response
 
-    async def _send_to(self, client: AsyncClient, request: Request, url: str) -> Response:
+    async def _send_to(self, client: AsyncClient, request: HttpRequest, url: str) -> Response:
         from httpx import ConnectError, DecodingError, TransportError, UnsupportedProtocol  # noqa: PLC0415 - as in `Pool.connections`
 
         where = shown_url(url)
@@ -256,7 +256,7 @@ class HttpClient:
             raise HttpError(f"the connection to {where} broke: {str(error) or type(error).__name__}", again="if harmless") from None
 
 
-def _is_worth_repeating(error: BaseException, request: Request) -> bool:
+def _is_worth_repeating(error: BaseException, request: HttpRequest) -> bool:
     return isinstance(error, HttpError) and (error.again == "always" or (error.again == "if harmless" and request.harmless))
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from mlflow_adk_eval.agents.adk.events import split_answer
 from mlflow_adk_eval.agents.traces.messages import ModelCall, model_call
-from mlflow_adk_eval.agents.traces.spans import Span, Trace, Turn, decoded, error_of, object_of, spent, unreadable
+from mlflow_adk_eval.agents.traces.spans import Span, Trace, TracedTurn, decoded, error_of, object_of, spent, unreadable
 from mlflow_adk_eval.agents.turn_log import TurnEvent
 from mlflow_adk_eval.errors import InputError
 from mlflow_adk_eval.evalset import (
@@ -79,7 +79,7 @@ def calls_tools(span: Span) -> bool:
     return any(map(_is_tool, span.walk()))
 
 
-def adk_turn(trace: Trace, span: Span) -> Turn:
+def adk_turn(trace: Trace, span: Span) -> TracedTurn:
     """Return what happened in a turn.
 
     Raises:
@@ -97,7 +97,7 @@ def adk_turn(trace: Trace, span: Span) -> Turn:
     costs = ((model.ended_ns, _event(model, call)) for model, call in within)
     timed = sorted((*_events(known, tools), *costs), key=lambda pair: pair[0])
     final, events = split_answer([event for _, event in timed])
-    return Turn(
+    return TracedTurn(
         invocation=Invocation(
             invocation_id=next((found for model in models if (found := _invocation_id(model))), trace.id),
             user_content=user,

@@ -1,6 +1,6 @@
 """From traces to conversations: which traces belong together, in which order, what happened in them, and which case each is of.
 
-    MLflow's traces ── traces_of ──> Trace ── conversations_of ──> TracedConversation ── turns ──> Turn ── recording_of_traces ──> Recording
+    MLflow's traces ── traces_of ──> Trace ── conversations_of ──> TracedConversation ── turns ──> TracedTurn ── recording_of_traces ──> Recording
 
 Traces of one conversation share a case and run (tags that this package writes), else a session, else each is a conversation of its own.
 A conversation is of the case that its tags name, else of the case whose id or session input names its session, else of the case whose
@@ -17,7 +17,7 @@ from mlflow_adk_eval.agents.protocol import Conversation
 from mlflow_adk_eval.agents.recordings import Recording
 from mlflow_adk_eval.agents.traces.adk import adk_turn, adk_turns, calls_tools
 from mlflow_adk_eval.agents.traces.manual import manual_turns, record_error, records
-from mlflow_adk_eval.agents.traces.spans import Trace, Turn, traces_of, unreadable
+from mlflow_adk_eval.agents.traces.spans import Trace, TracedTurn, traces_of, unreadable
 from mlflow_adk_eval.errors import InputError, Problem, UsageError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation
 
@@ -51,7 +51,7 @@ class TracedConversation:
         """What messages call it."""
         return f"session {self.session}" if self.session else f"trace {self.traces[0].id}"
 
-    def turns(self) -> tuple[Turn, ...]:
+    def turns(self) -> tuple[TracedTurn, ...]:
         """Return what happened, turn by turn.
 
         Raises:
@@ -59,7 +59,7 @@ class TracedConversation:
         """
         self._require_all()
         problems: list[InputError] = []
-        turns: list[Turn] = []
+        turns: list[TracedTurn] = []
         for trace in self.traces:
             try:
                 turns += _turns(trace)
@@ -69,7 +69,7 @@ class TracedConversation:
             raise all_of(problems, self.label)
         return tuple(turns)
 
-    def conversation(self, turns: Sequence[Turn] | None = None) -> Conversation:
+    def conversation(self, turns: Sequence[TracedTurn] | None = None) -> Conversation:
         """Return what the agent did, up to the turn in which it failed.
 
         Args:
@@ -183,7 +183,7 @@ def _place(trace: Trace) -> tuple[int, int, str]:
     return int(index) if index.isdigit() else 0, start, trace.id
 
 
-def _turns(trace: Trace) -> list[Turn]:
+def _turns(trace: Trace) -> list[TracedTurn]:
     if not trace.roots:
         raise unreadable(trace.id, "$.data.spans", "no span", "the spans, which are missing where a search leaves them out")
     spans = [span for root in trace.roots for span in adk_turns(root)]
@@ -204,7 +204,7 @@ def _final_state(trace: Trace) -> dict[str, Any] | None:
     return next((state for state in states if isinstance(state, dict)), None)
 
 
-def agent_name(turns: Iterable[Turn]) -> str:
+def agent_name(turns: Iterable[TracedTurn]) -> str:
     """Return the name of the agent that had the first turn of which it is known; empty where it is of none."""
     return next((turn.agent for turn in turns if turn.agent), "")
 

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from mlflow_adk_eval.agents.traces.messages import model_name, usage_of
-from mlflow_adk_eval.agents.traces.spans import Span, Trace, Turn, error_of, object_of, spent, unreadable
+from mlflow_adk_eval.agents.traces.spans import Span, Trace, TracedTurn, error_of, object_of, spent, unreadable
 from mlflow_adk_eval.evalset import (
     Content,
     FunctionCall,
@@ -74,7 +74,7 @@ def record_error(span: Span) -> str:
     return redacted(str(span.outputs.get("error") or ""), secrets_of()) or error_of(span)
 
 
-def manual_turns(trace: Trace) -> Iterator[Turn]:
+def manual_turns(trace: Trace) -> Iterator[TracedTurn]:
     """Yield the turns that a trace's inputs and outputs hold.
 
     Raises:
@@ -87,12 +87,14 @@ def manual_turns(trace: Trace) -> Iterator[Turn]:
         yield from (_turn(trace, span) for span in list(_outermost(root, _says_turn)) or [root])
 
 
-def _recorded(trace: Trace, span: Span) -> Iterator[Turn]:
+def _recorded(trace: Trace, span: Span) -> Iterator[TracedTurn]:
     """Yield the turns of a conversation whose invocations are the outputs themselves."""
     turns = parse(_INVOCATIONS, span.outputs["conversation"], f"trace {trace.id}, outputs", at="$.conversation")
     last = len(turns) - bool(span.outputs.get("unfinished"))
     agent = span.name if span.kind == "AGENT" else ""
-    yield from (Turn(invocation=turn, error=record_error(span) if index >= last else "", agent=agent) for index, turn in enumerate(turns))
+    yield from (
+        TracedTurn(invocation=turn, error=record_error(span) if index >= last else "", agent=agent) for index, turn in enumerate(turns)
+    )
 
 
 def _says_turn(span: Span) -> bool:
@@ -108,7 +110,7 @@ def _outermost(span: Span, holds: Callable[[Span], bool]) -> Iterator[Span]:
             yield from _outermost(child, holds)
 
 
-def _turn(trace: Trace, span: Span) -> Turn:
+def _turn(trace: Trace, span: Span) -> TracedTurn:
     tools = [tool for child in span.children for tool in _outermost(child, lambda below: below.kind == "TOOL")]
     models = [
         found
@@ -127,7 +129,7 @@ def _turn(trace: Trace, span: Span) -> Turn:
         intermediate_data=_events(span, tools, models) if models else _calls(tools),
         **times,
     )
-    return Turn(invocation=invocation, error=error, agent=span.name if span.kind == "AGENT" and _TURN not in span.inputs else "")
+    return TracedTurn(invocation=invocation, error=error, agent=span.name if span.kind == "AGENT" and _TURN not in span.inputs else "")
 
 
 def _message_of(trace: Trace, span: Span, value: Any, side: _Side) -> Any:

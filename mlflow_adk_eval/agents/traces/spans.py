@@ -1,7 +1,7 @@
 """MLflow's traces as trees of spans, from its objects or from their JSON; without importing MLflow.
 
 `traces_of` takes whatever MLflow returns: a trace, several, the frame of a search. Each becomes a `Trace` with its root `Span` objects,
-children in order of time. What the spans of one turn amount to is a `Turn`, which `traces.adk` and `traces.manual` make.
+children in order of time. What the spans of one turn amount to is a `TracedTurn`, which `traces.adk` and `traces.manual` make.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ def _by_time(spans: Iterable[Span]) -> list[Span]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class TracedTurn:
     """One turn, and whether the agent got to its end."""
 
     invocation: Invocation

@@ -150,7 +150,7 @@ def _number(value: Any) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LabelRow:
     """A row of a table of labels."""
 
     place: str
@@ -159,7 +159,7 @@ class Row:
     """Its texts by column; without those that are empty."""
 
 
-def read_rows(source: str | Path | Iterable[Mapping[str, Any]]) -> tuple[str, list[Row]]:
+def read_rows(source: str | Path | Iterable[Mapping[str, Any]]) -> tuple[str, list[LabelRow]]:
     """Return the name of a table of labels and its rows, from a CSV file or from mappings.
 
     Raises:
@@ -171,10 +171,10 @@ def read_rows(source: str | Path | Iterable[Mapping[str, Any]]) -> tuple[str, li
     columns = dict.fromkeys(str(name) for row in given for name in row)
     if given and (problems := list(_column_problems("$", list(columns)))):
         raise LabelError("labels", problems)
-    return "labels", [Row(f"$[{index}]", _texts(row)) for index, row in enumerate(given)]
+    return "labels", [LabelRow(f"$[{index}]", _texts(row)) for index, row in enumerate(given)]
 
 
-def _csv_rows(path: Path) -> list[Row]:
+def _csv_rows(path: Path) -> list[LabelRow]:
     text = read_text(path, error=LabelError)
     try:
         lines = list(csv.reader(io.StringIO(text.decode(), newline=""), strict=True))
@@ -187,7 +187,7 @@ def _csv_rows(path: Path) -> list[Row]:
     problems += [Problem(f"row {number}", f"{len(cells)} cells", wanted) for number, cells in rows if len(cells) != len(header)]
     if problems:
         raise LabelError(str(path), problems)
-    return [Row(f"row {number}", _texts(dict(zip(header, cells, strict=True)))) for number, cells in rows]
+    return [LabelRow(f"row {number}", _texts(dict(zip(header, cells, strict=True)))) for number, cells in rows]
 
 
 def _texts(row: Mapping[str, Any]) -> dict[str, str]:
@@ -249,7 +249,7 @@ class Reader:
         self._runs = list(dict.fromkeys(key[0] for key in self._known))
         self._seen: dict[tuple[Unit, str], str] = {}
 
-    def read(self, row: Row) -> None:
+    def read(self, row: LabelRow) -> None:
         """Add the label of a row, or what is wrong with it."""
         unit = self._unit(row)
         if unit is None:
@@ -264,10 +264,10 @@ class Reader:
         else:
             self.labels.append(Label(unit=unit, passed=passed, labeller=labeller))
 
-    def _amiss(self, row: Row, column: str, found: str, wanted: str, hint: str = "") -> None:
+    def _amiss(self, row: LabelRow, column: str, found: str, wanted: str, hint: str = "") -> None:
         self.problems.append(Problem(f"{row.place}, {column}", found, wanted, hint))
 
-    def _unit(self, row: Row) -> Unit | None:
+    def _unit(self, row: LabelRow) -> Unit | None:
         """Return what a row is about; ``None`` where that is nothing, of which the first wrong column is told."""
         default = {"run_id": self._runs[0] if len(self._runs) == 1 else "", "run_index": "0"}
         key = tuple(row.cells.get(column, default.get(column, "")) for column in _PLACE)
@@ -275,7 +275,7 @@ class Reader:
             self._explain(row, key)
         return self._known.get(key)
 
-    def _explain(self, row: Row, key: Sequence[str]) -> None:
+    def _explain(self, row: LabelRow, key: Sequence[str]) -> None:
         left = list(self._known)
         for number, (column, given) in enumerate(zip(_PLACE, key, strict=True)):
             kept = [other for other in left if other[number] == given]

@@ -24,7 +24,7 @@ from mlflow_adk_eval.analysis.comparison.runs import (
     judge_cost,
     pairing_of,
 )
-from mlflow_adk_eval.analysis.comparison.turns import TurnRecord
+from mlflow_adk_eval.analysis.comparison.turns import ComparedTurn
 from mlflow_adk_eval.results.outcomes import Scored
 
 __all__ = [
@@ -163,6 +163,6 @@ def _criterion(change: CriterionChange) -> dict[str, Any]:
     return {"criterion": change.criterion, "before": before, "after": after, **values, "causes": list(map(_cause, change.causes))}
 
 
-def _record(record: TurnRecord) -> dict[str, Any]:
+def _record(record: ComparedTurn) -> dict[str, Any]:
     calls = [{"name": call.name, "args": call.args or {}} for call in record.calls]
     return {"user": record.user, "response": record.response, "calls": calls, "error": record.error or None}

@@ -163,7 +163,7 @@ class CellChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TurnRecord:
+class ComparedTurn:
     """What one run did on a turn."""
 
     user: str
@@ -179,9 +179,9 @@ class TurnChange:
     """One turn in both runs."""
 
     index: int
-    before: TurnRecord | None
+    before: ComparedTurn | None
     """``None``: the run has no such turn."""
-    after: TurnRecord | None
+    after: ComparedTurn | None
     expected_response: str
     """Empty where none is given."""
     calls: tuple[CallChange, ...]
@@ -241,11 +241,11 @@ def _turn(index: int, before: Row | None, after: Row | None, pair: tuple[CaseRes
     )
 
 
-def _record(row: Row | None) -> TurnRecord | None:
+def _record(row: Row | None) -> ComparedTurn | None:
     if row is None:
         return None
     said = row["actual_response"]
-    return TurnRecord(
+    return ComparedTurn(
         user=_text(row["user"]),
         response=None if said is None else _text(said),
         calls=tuple(calls_of(row["actual_tool_calls"])),

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 from mlflow_adk_eval.config.criteria import JudgedSettings, JudgeModelOptions
 from mlflow_adk_eval.criteria.rapid.computed import computed_score, load
 from mlflow_adk_eval.criteria.rapid.messages import (
-    Asked,
+    RapidRequest,
     Rated,
     answer,
     error_body,
@@ -35,7 +35,7 @@ _AT_ONCE = 256
 class RapidBackend(Protocol):
     """Who evaluates requests. It lives inside one event loop."""
 
-    async def answer(self, asked: Asked, /) -> Json:
+    async def answer(self, asked: RapidRequest, /) -> Json:
         """Return the answer to a request.
 
         Raises:
@@ -48,7 +48,7 @@ class RapidBackend(Protocol):
         ...
 
 
-async def answers_of(bench: RapidBackend, asked: Sequence[Asked]) -> list[Json | JudgeError]:
+async def answers_of(bench: RapidBackend, asked: Sequence[RapidRequest]) -> list[Json | JudgeError]:
     """Return the answer to each request, or why there is none."""
     found: dict[int, Json | JudgeError] = {}
 
@@ -80,7 +80,7 @@ class Voting:
         return JudgedSettings(threshold=0.0, judge_model_options=options, early_stop=self.early_stop)
 
 
-def backend_of(setup: JudgeSetup, backend: Backend, voting: Voting, asked: Sequence[Asked] = ()) -> RapidBackend:
+def backend_of(setup: JudgeSetup, backend: Backend, voting: Voting, asked: Sequence[RapidRequest] = ()) -> RapidBackend:
     """Return who evaluates.
 
     Raises:
@@ -111,7 +111,7 @@ class LocalBackend:
         """Give back connections."""
         await self.judging.aclose()
 
-    async def answer(self, asked: Asked, /) -> Json:
+    async def answer(self, asked: RapidRequest, /) -> Json:
         """Return the answer to a request.
 
         Raises:
@@ -125,13 +125,13 @@ class LocalBackend:
             raise JudgeError(f"{asked.metric.name}: {'; '.join(errors)}")
         return answer(asked, [one.rated for one in found if one.rated is not None])
 
-    async def _judged(self, asked: Asked, index: int) -> Judgement:
+    async def _judged(self, asked: RapidRequest, index: int) -> Judgement:
         decide = compare if asked.metric.kind == "pairwise" else rate
         place = CellKey(eval_id=f"instance {index + 1}", run_index=0, invocation_index=0, criterion=asked.metric.criterion)
         return await decide(asked.metric, _material(asked, index), self.judging.vote_collector(self.settings), place)
 
 
-def _material(asked: Asked, index: int) -> Mapping[str, str]:
+def _material(asked: RapidRequest, index: int) -> Mapping[str, str]:
     """Return what is shown of an instance; the reference only if the request says so, as the service does."""
     instance = asked.instances[index]
     if asked.spec.get("use_reference"):

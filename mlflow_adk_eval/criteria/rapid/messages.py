@@ -36,7 +36,7 @@ class RequestError(InputError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class RapidRequest:
     """One request, read."""
 
     metric: RapidMetric
@@ -59,7 +59,7 @@ class Rated:
     """The share of votes that agree; ``None`` where nothing was voted on."""
 
 
-def read_request(body: Any, source: str = "request") -> Asked:
+def read_request(body: Any, source: str = "request") -> RapidRequest:
     """Return a decoded request.
 
     Raises:
@@ -83,7 +83,7 @@ def read_request(body: Any, source: str = "request") -> Asked:
     return _input(_INPUTS[inputs[0]], given[inputs[0]], source)
 
 
-def answer(asked: Asked, rated: Sequence[Rated]) -> Json:
+def answer(asked: RapidRequest, rated: Sequence[Rated]) -> Json:
     """Return the answer to a request in its documented shape: for computed metrics a list of values, else one result."""
     metric = asked.metric
     if metric.kind == "computed":
@@ -126,7 +126,7 @@ def _refuse_twins(body: Mapping[Any, Any], source: str) -> None:
         raise RequestError(source, twins)
 
 
-def _input(metric: RapidMetric, value: Any, source: str) -> Asked:
+def _input(metric: RapidMetric, value: Any, source: str) -> RapidRequest:
     at = f"$.{metric.input_key}"
     if not isinstance(value, Mapping):
         raise RequestError(source, [Problem(at, shown(value), "an object with metric_spec and instances")])
@@ -145,7 +145,7 @@ def _input(metric: RapidMetric, value: Any, source: str) -> Asked:
         )
     if problems:
         raise RequestError(source, problems)
-    return Asked(metric=metric, spec=spec, instances=instances)
+    return RapidRequest(metric=metric, spec=spec, instances=instances)
 
 
 def _spec(metric: RapidMetric, value: Any, at: str, problems: list[Problem]) -> Json:

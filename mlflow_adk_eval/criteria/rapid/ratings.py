@@ -9,7 +9,7 @@ from functools import partial
 
 from mlflow_adk_eval.config.rapid_catalogue import RapidMetric
 from mlflow_adk_eval.criteria.rapid.messages import Rated
-from mlflow_adk_eval.judge import Block, CellKey, ItemResult, JudgedItem, Question, VoteCollector, VotingResult, load_prompt
+from mlflow_adk_eval.judge import Block, CellKey, JudgedItem, Question, VoteCollector, VotedItem, VotingResult, load_prompt
 from mlflow_adk_eval.results.outcomes import Errored, Vote
 from mlflow_adk_eval.runtime import gathered
 
@@ -115,7 +115,7 @@ def _choice(straight: VotingResult, swapped: VotingResult) -> Judgement:
     return Judgement(rated=rated, votes=named)
 
 
-def _explained(findings: tuple[ItemResult, ItemResult], labels: list[str]) -> str:
+def _explained(findings: tuple[VotedItem, VotedItem], labels: list[str]) -> str:
     """Return the explanation of the first order, or, where the orders disagree, of both."""
     said = [finding.outcome.rationale for finding in findings if not isinstance(finding.outcome, Errored)]
     if labels[0] == labels[1]:

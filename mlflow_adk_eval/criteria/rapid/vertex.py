@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from mlflow_adk_eval.criteria.rapid.messages import Asked, Rated, answer
+from mlflow_adk_eval.criteria.rapid.messages import RapidRequest, Rated, answer
 from mlflow_adk_eval.errors import JudgeError
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.judge.providers.vertex import Material
@@ -30,7 +30,7 @@ class VertexBackend:
         """Refuse to begin without the service: nothing has been sent yet."""
         self.judging.vertex()
 
-    async def answer(self, asked: Asked, /) -> Json:
+    async def answer(self, asked: RapidRequest, /) -> Json:
         """Return what the service answers to a request: a computed metric takes all instances at once, any other one at a time.
 
         Raises:
@@ -54,7 +54,7 @@ def _spec(given: Mapping[str, Any]) -> Json:
     return {key: value.replace("rougen", "rouge") if key == "rouge_type" else value for key, value in given.items()}
 
 
-def _materials(asked: Asked) -> list[Material]:
+def _materials(asked: RapidRequest) -> list[Material]:
     """Return what is judged in each call."""
     return [list(asked.instances)] if asked.metric.kind == "computed" else [dict(one) for one in asked.instances]
 

@@ -17,7 +17,7 @@ from mlflow.models.evaluation.artifacts import JsonEvaluationArtifact, ParquetEv
 from mlflow.models.evaluation.base import EvaluationArtifact, EvaluationResult
 
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.integrations.evaluator.sides import Asked, ModelAgent, read_config, sides_of
+from mlflow_adk_eval.integrations.evaluator.sides import EvaluatorCall, ModelAgent, read_config, sides_of
 from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup
 from mlflow_adk_eval.ledger import opened
 from mlflow_adk_eval.runner import Options
@@ -29,7 +29,7 @@ from mlflow_adk_eval.tracking.evaluate import LoggedEvaluation
 from mlflow_adk_eval.tracking.logged_run import RunTarget
 from mlflow_adk_eval.tracking.run_facts import FOLDER
 
-__all__ = ["Asked", "LoggedJson", "LoggedParquet", "LoggedText", "evaluated", "refuse_extras"]
+__all__ = ["EvaluatorCall", "LoggedJson", "LoggedParquet", "LoggedText", "evaluated", "refuse_extras"]
 
 RESULTS = "eval_results_table"
 """What MLflow's own evaluators call their table."""
@@ -47,7 +47,7 @@ def refuse_extras(**given: Any) -> None:
             raise UsageError(f"{name} is not for the adk evaluator, which computes the criteria of its config; {way_out}")
 
 
-def evaluated(asked: Asked, evaluator_config: Mapping[str, Any]) -> EvaluationResult:
+def evaluated(asked: EvaluatorCall, evaluator_config: Mapping[str, Any]) -> EvaluationResult:
     """Evaluate, log and return the metrics and artifacts."""
     settings = read_config(evaluator_config)
     sides = sides_of(asked, settings)

@@ -76,7 +76,7 @@ def read_config(evaluator_config: Mapping[str, Any]) -> EvaluatorConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class EvaluatorCall:
     """What MLflow was asked to evaluate."""
 
     dataset: Any
@@ -102,7 +102,7 @@ class Sides:
     status: str = "complete"
 
 
-def sides_of(asked: Asked, settings: EvaluatorConfig) -> Sides:
+def sides_of(asked: EvaluatorCall, settings: EvaluatorConfig) -> Sides:
     """Return both sides.
 
     Raises:
@@ -120,7 +120,7 @@ def sides_of(asked: Asked, settings: EvaluatorConfig) -> Sides:
     return _of_table(asked, settings)
 
 
-def _of_eval_set(asked: Asked, data: EvalSetDataset, settings: EvaluatorConfig, *, compared: bool) -> Sides:
+def _of_eval_set(asked: EvaluatorCall, data: EvalSetDataset, settings: EvaluatorConfig, *, compared: bool) -> Sides:
     expected, source = settings.get("expected"), settings.get("config")
     if expected is not None:
         eval_set, config, dataset = inputs_of(expected, source)
@@ -142,13 +142,13 @@ _PROVES_NOTHING = (
 )
 
 
-def _of_table(asked: Asked, settings: EvaluatorConfig) -> Sides:
+def _of_table(asked: EvaluatorCall, settings: EvaluatorConfig) -> Sides:
     config = load_config(settings.get("config"))
     eval_set, recording = table_of(asked.dataset, settings.get("col_mapping", {})).sides(config)
     return Sides(eval_set=eval_set, config=config, agent=recording)
 
 
-def _agent(asked: Asked, settings: EvaluatorConfig) -> Agent:
+def _agent(asked: EvaluatorCall, settings: EvaluatorConfig) -> Agent:
     """Return who answers, or what was answered."""
     if asked.model is not None:
         return ModelAgent(model=asked.model, column=asked.predictions)
@@ -204,7 +204,7 @@ class ModelAgent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class CaseTable:
     """The cells of each row that we have a word for."""
 
     name: str
@@ -236,7 +236,7 @@ class Table:
         return EvalSet(eval_set_id=self.name, eval_cases=tuple(cases.values()))
 
 
-def table_of(dataset: Any, col_mapping: Mapping[str, str]) -> Table:
+def table_of(dataset: Any, col_mapping: Mapping[str, str]) -> CaseTable:
     """Return the table that MLflow hands to evaluators.
 
     Args:
@@ -256,7 +256,7 @@ def table_of(dataset: Any, col_mapping: Mapping[str, str]) -> Table:
     if dataset.has_predictions:
         given["predictions"] = list(dataset.predictions_data)
     rows = tuple({cell: values[index] for cell, values in given.items()} for index in range(len(frame)))
-    return Table(name=f"{dataset.name}_cases", rows=rows)
+    return CaseTable(name=f"{dataset.name}_cases", rows=rows)
 
 
 def _columns(found: Iterable[Any], col_mapping: Mapping[str, str]) -> dict[str, Any]:

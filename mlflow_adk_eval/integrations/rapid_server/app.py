@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from mlflow_adk_eval.criteria.rapid.computed import computed_score
 from mlflow_adk_eval.criteria.rapid.evaluate import LocalBackend
 from mlflow_adk_eval.criteria.rapid.messages import (
-    Asked,
+    RapidRequest,
     Rated,
     answer,
     error_body,
@@ -62,7 +62,7 @@ def application(bench: LocalBackend | VertexBackend, *, token: str, max_body: in
         max_body: the most bytes of a request.
         concurrency: how many requests are evaluated at the same time; others wait.
     """
-    endpoint = Endpoint(bench=bench, max_body=max_body, places=anyio.CapacityLimiter(concurrency))
+    endpoint = RapidEndpoint(bench=bench, max_body=max_body, places=anyio.CapacityLimiter(concurrency))
     described = openapi(token=bool(token))
     path = "projects/{project}/locations/{location}"
     app = Starlette(
@@ -80,7 +80,7 @@ def application(bench: LocalBackend | VertexBackend, *, token: str, max_body: in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class RapidEndpoint:
     """Answers requests."""
 
     bench: LocalBackend | VertexBackend
@@ -100,7 +100,7 @@ class Endpoint:
         except anyio.get_cancelled_exc_class():  # the event loop ends, and nobody else waits for this task
             return _error(503, "the server was stopped before there was an answer")
 
-    async def _answer(self, asked: Asked) -> Json:
+    async def _answer(self, asked: RapidRequest) -> Json:
         if asked.metric.kind == "computed" and isinstance(self.bench, LocalBackend):
             return await anyio.to_thread.run_sync(_computed, asked)  # so that a long text does not keep everybody waiting
         self.bench.judging.recover()
@@ -131,11 +131,11 @@ class Guard:
         return None
 
 
-def _asked(raw: bytes) -> Asked:
+def _asked(raw: bytes) -> RapidRequest:
     return read_request(read_json(raw))
 
 
-def _computed(asked: Asked) -> Json:
+def _computed(asked: RapidRequest) -> Json:
     return answer(asked, [Rated(score=computed_score(asked.metric.name, asked.spec, one)) for one in asked.instances])
 
 

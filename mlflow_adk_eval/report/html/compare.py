@@ -17,7 +17,7 @@ from mlflow_adk_eval.analysis.comparison.case import CriterionChange
 from mlflow_adk_eval.analysis.comparison.causes import Cause
 from mlflow_adk_eval.analysis.comparison.compare import FLIPS, CaseChange, Comparison
 from mlflow_adk_eval.analysis.comparison.delta import Delta
-from mlflow_adk_eval.analysis.comparison.turns import CallChange, CellChange, TurnChange, TurnRecord
+from mlflow_adk_eval.analysis.comparison.turns import CallChange, CellChange, ComparedTurn, TurnChange
 from mlflow_adk_eval.report.comparison import (
     HEADINGS,
     format_cases,
@@ -270,7 +270,7 @@ def _turn(turn: TurnChange, texts: Texts) -> TurnView:
     )
 
 
-def _missing(side: TurnRecord | None, texts: Texts) -> str:
+def _missing(side: ComparedTurn | None, texts: Texts) -> str:
     """Return why there is no answer; empty where there is one."""
     if side is None:
         return "the conversation had no such turn"

@@ -12,7 +12,7 @@ import pytest
 from mlflow_adk_eval import AgentError, UsageError, score
 from mlflow_adk_eval.agents import A2AAgent, Limits, LiveAgent, OpenAIChatAgent
 from mlflow_adk_eval.agents.conversation import converse
-from mlflow_adk_eval.agents.http.client import HttpClient, HttpError, Pool, Request
+from mlflow_adk_eval.agents.http.client import HttpClient, HttpError, HttpRequest, Pool
 from mlflow_adk_eval.agents.protocol import Conversation, ConversationSetup
 from mlflow_adk_eval.agents.resolve import headers_of_environment, resolve_agent
 from mlflow_adk_eval.agents.users import StaticUser
@@ -263,7 +263,7 @@ def test_tools_that_are_out_of_reach_are_not_claimed_to_be_simulated(agent: Any)
 def test_what_the_agent_may_have_heard_is_repeated_only_where_that_does_no_harm(harmless: bool, status: int, asked: int) -> None:
     async def ask(url: str) -> None:
         client = HttpClient(pool=Pool(), headers={}, timeout_s=10, attempts=2)
-        await client.send(Request(url=url, body={}, harmless=harmless))
+        await client.send(HttpRequest(url=url, body={}, harmless=harmless))
 
     with serving(replies(Reply(status=status))) as server, pytest.raises(HttpError) as refusal:
         anyio.run(ask, server.url)
