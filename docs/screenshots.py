@@ -209,7 +209,7 @@ def door_shots(pages: Pages) -> list[Shot]:
     chosen = columns("Trace ID", "eval_case", "All Assessments", "final_session_state", "State")
     table = pages.run("models", "/artifacts/eval_results_table.json")
     return [
-        Shot("doors", f"{pages.page}/evaluation-runs", "genai"),
+        Shot("integrations", f"{pages.page}/evaluation-runs", "genai"),
         Shot("dataset", f"{pages.page}/datasets/{pages.datasets[0]}", "warm_up", ("text=turn_off_light",)),
         Shot("dataset_run", pages.run("dataset"), "tool_trajectory_avg_score/pass_rate"),
         Shot("genai_rows", pages.run("genai", "/traces"), "[warm_up]", chosen),
