@@ -7,7 +7,7 @@ those. Texts of several authors stand in JSON lines, one per step: what one of t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Literal
@@ -156,9 +156,6 @@ def _pairs(found: Sequence[Step], calls: Sequence[int]) -> dict[int, int]:
                     pairs[at] = call
                     taken |= {call} if once else set()
     return pairs
-
-
-_Matches = Callable[[Step, Step], bool]
 
 
 def _same_id(call: Step, response: Step) -> bool:
