@@ -149,7 +149,7 @@ def gate_audit(model: str | None, *, every: bool, alias: str | None, as_json: bo
 @click.option("-o", "--output", type=PATH, required=True, help="The file for the private key, such as gate.pem.")
 def gate_keygen(output: Path) -> None:
     """Create an ed25519 key for signing records, and its public key, for verifying them, beside it."""
-    from mlflow_adk_eval.gating.promotion.signing import SIGNING_KEY, VERIFY_KEY, make_key  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.gating.attestation.keys import SIGNING_KEY, VERIFY_KEY, make_key  # noqa: PLC0415 - `--help` stays fast
 
     public = make_key(output)
     click.echo(f"{SIGNING_KEY}={output}   for those who promote; keep it secret")

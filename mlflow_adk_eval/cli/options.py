@@ -68,10 +68,10 @@ baseline_option = click.option(
 )
 dry_run_option = click.option("--dry-run", is_flag=True, help="Report the decision without moving the alias.")
 verify_key_option = click.option(
-    "--verify-key", metavar="PEM|hmac:FILE", help="Require records signed with this key. Default: MLFLOW_ADK_EVAL_VERIFY_KEY, else none."
+    "--verify-key", metavar="PEM", help="Require records signed with this key. Default: MLFLOW_ADK_EVAL_VERIFY_KEY, else none."
 )
 signing_key_option = click.option(
-    "--signing-key", metavar="PEM|hmac:FILE", help="Sign the record with this key. Default: MLFLOW_ADK_EVAL_SIGNING_KEY, else unsigned."
+    "--signing-key", metavar="PEM", help="Sign the record with this key. Default: MLFLOW_ADK_EVAL_SIGNING_KEY, else unsigned."
 )
 
 budget_options = together(

@@ -11,7 +11,7 @@ How a decision flows, and which file does which step:
 4. **rules → decision**: `rules.subset` leaves out what is waived and selects slices, `rules.measures` computes what rules are about,
    `rules.min_max` and `rules.max_drop` check it, `rules.checks` has the checks that need no measure, `rules.apply` goes through the policy,
    and `rules.decide` makes one `Decision` of it. These are pure.
-5. **decision → claim → alias**: `promotion.promote` records the decision (`promotion.record`, `promotion.signing`) and sets the alias under a
+5. **decision → claim → alias**: `promotion.promote` records the decision (`promotion.record`, `attestation.keys`) and sets the alias under a
    claim (`promotion.alias_lock`, `promotion.claim_log`), so that no two promotions win against the same champion.
 6. **later**: `promotion.verify` decides again from the record, and `promotion.aliases` audits aliases and takes them back.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.gating.attestation.keys import load_signer, load_verifier
 from mlflow_adk_eval.gating.baseline.comparable import Reevaluate
 from mlflow_adk_eval.gating.baseline.search import BaselineSearch, overridden
 from mlflow_adk_eval.gating.evidence.examine import ExaminedRun, examine
@@ -19,7 +20,6 @@ from mlflow_adk_eval.gating.policy.load import load_policy
 from mlflow_adk_eval.gating.promotion.aliases import AliasAudit, AliasRollback, RollbackResult, audit_in
 from mlflow_adk_eval.gating.promotion.promote import promote_in
 from mlflow_adk_eval.gating.promotion.record import Target, check_alias, check_version, stamped, with_problems
-from mlflow_adk_eval.gating.promotion.signing import load_signer, load_verifier
 from mlflow_adk_eval.gating.promotion.verify import verify_in
 from mlflow_adk_eval.gating.rules.decide import decide
 from mlflow_adk_eval.results.decision import Decision, GateFailed
@@ -107,8 +107,8 @@ def promote(  # noqa: PLR0913 - which version, on which evidence, in which store
             `mlflow_adk_eval.reevaluation` does, also in a dry run; ``None``: the decision is then *undecided*.
         dry_run: whether to decide only, and write nothing to the registry.
         raise_on_failure: whether anything but *passed* is an error.
-        signing_key: signs the record: a PEM file with an ed25519 key or its content, ``hmac:<path>`` for a file with a secret, or
-            ``hmac:$<name>`` for a variable that holds one; ``None``: what ``MLFLOW_ADK_EVAL_SIGNING_KEY`` says, or no signature.
+        signing_key: signs the record: a PEM file with an ed25519 or ECDSA P-256 key, or its content; ``None``: what
+            ``MLFLOW_ADK_EVAL_SIGNING_KEY`` says, or no signature.
         tracking_uri: where MLflow is; ``None``: as MLflow is configured.
         registry_uri: where the registry is; ``None``: as MLflow is configured.
 

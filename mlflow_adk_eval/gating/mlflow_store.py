@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.gating.attestation.keys import ENVELOPE, Signer
+from mlflow_adk_eval.gating.attestation.statement import PAYLOAD_TYPE
 from mlflow_adk_eval.gating.evidence.integrity import FOLDER, MANIFEST, Evidence
 from mlflow_adk_eval.gating.mlflow_client import DECIDING, existing, reaching_mlflow
-from mlflow_adk_eval.gating.promotion.record import TAG, Record, Target, Version
-from mlflow_adk_eval.gating.promotion.signing import SIGNATURE, Signer
+from mlflow_adk_eval.gating.promotion.record import TAG, Record, Target, Version, decision_statement
 
 if TYPE_CHECKING:
     from mlflow.entities import Experiment, Run
@@ -60,7 +61,7 @@ class MlflowStore:
         from mlflow import MlflowClient  # noqa: PLC0415 - seconds, which only users of MLflow should pay
 
         self.client = MlflowClient(tracking_uri, registry_uri)
-        self._signer = signer
+        self.signer = signer
         self._claim_runs: dict[str, str] = {}
 
     def evidence(self, run_id: str) -> Evidence:
@@ -236,16 +237,13 @@ class MlflowStore:
             self.client.delete_experiment(aside)
         return self._claims_run_in(model, found)
 
-    def signature(self, record: Record) -> str:
-        """Return the signature of a record; empty where records are not signed."""
-        return self._signer.sign(record.text().encode()) if self._signer else ""
-
     def write(self, record: Record) -> None:
-        """Keep a record as an artifact of the run that it is about, beside it its signature."""
-        location = record.location
-        if signature := self.signature(record):
-            self.client.log_text(location.run_id, signature, location.path + SIGNATURE)
-        self.client.log_text(location.run_id, record.text(), location.path)
+        """Keep a record as an artifact of the run that it is about, beside it the signed statement about it."""
+        location, text = record.location, record.text()
+        if self.signer:
+            statement = decision_statement(location, text.encode())
+            self.client.log_text(location.run_id, self.signer.seal(statement.to_json(), PAYLOAD_TYPE), location.path + ENVELOPE)
+        self.client.log_text(location.run_id, text, location.path)
 
     def tag(self, target: Target, tags: Mapping[str, str]) -> None:
         """Set tags on a version, in their order.

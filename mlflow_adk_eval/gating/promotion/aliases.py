@@ -14,11 +14,11 @@ from itertools import pairwise
 from typing import Literal
 
 from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.gating.attestation.keys import Verifier
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.gating.promotion.alias_lock import TIMEOUTS, AliasLock, ClaimLost, ClaimTimeouts, alias_moved, version_changed
 from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, aliases_in, read_claim_log
 from mlflow_adk_eval.gating.promotion.record import TAG, Record, format_version, pass_tag, stamped, undecided, with_problems
-from mlflow_adk_eval.gating.promotion.signing import Verifier
 from mlflow_adk_eval.gating.promotion.verify import Verification, verify_version
 from mlflow_adk_eval.results.decision import Decision
 

@@ -117,8 +117,8 @@ def _set_alias(
 def _finish(store: MlflowStore, record: Record, earlier: str | None, problem: str) -> Decision:
     target, key = record.target, pass_tag(record.target.alias)
     if not problem:
-        signature = {f"{TAG}.signature": found} if (found := store.signature(record)) else {}
-        _tag(store, target, {**record.tags(), **signature, key: str(record.location)})
+        signed = {f"{TAG}.signed_by": store.signer.verifier.key_ids[0]} if store.signer else {}
+        _tag(store, target, {**record.tags(), **signed, key: str(record.location)})
         return record.decision
     with suppress(UsageError):
         if store.version(target.name, target.version).tags.get(key) == str(record.location):

@@ -7,6 +7,7 @@ artifact of the run that was decided on (`RecordLocation`), beside the evidence,
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -17,8 +18,9 @@ from typing import Annotated, Literal
 from pydantic import PlainSerializer, TypeAdapter, ValidationError
 
 from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.gating.attestation.statement import DECISION, Statement
 from mlflow_adk_eval.gating.baseline.comparable import Baseline
-from mlflow_adk_eval.gating.evidence.integrity import Evidence, agent_problems, sha256
+from mlflow_adk_eval.gating.evidence.integrity import FOLDER, MANIFEST, Evidence, agent_problems, sha256
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, Policy
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.runtime import user_at_host
@@ -229,6 +231,13 @@ def read_record(content: bytes) -> Record | None:
         return _RECORD.validate_json(content)
     except ValidationError:
         return None
+
+
+def decision_statement(location: RecordLocation, content: bytes) -> Statement:
+    """Return what is signed beside a record: its content, about its own file and the manifest of the evidence."""
+    record = json.loads(content)
+    evidence = {f"{FOLDER}/{MANIFEST}": found} if (found := record["decision"]["evidence_sha256"]) else {}
+    return Statement(subjects={location.path: location.sha256, **evidence}, predicate_type=DECISION, predicate=record)
 
 
 def pass_tag(alias: str) -> str:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.gating.attestation.keys import ENVELOPE, Verifier
+from mlflow_adk_eval.gating.attestation.statement import DECISION, PAYLOAD_TYPE, read_statement
 from mlflow_adk_eval.gating.baseline.comparable import Baseline
 from mlflow_adk_eval.gating.evidence.examine import ExaminedRun, examine
 from mlflow_adk_eval.gating.evidence.integrity import sha256
@@ -25,6 +27,7 @@ from mlflow_adk_eval.gating.promotion.record import (
     RecordLocation,
     Target,
     Version,
+    decision_statement,
     find_record,
     read_location,
     read_record,
@@ -32,7 +35,6 @@ from mlflow_adk_eval.gating.promotion.record import (
     version_problems,
     with_problems,
 )
-from mlflow_adk_eval.gating.promotion.signing import SIGNATURE, Verifier
 from mlflow_adk_eval.gating.rules.decide import decide
 from mlflow_adk_eval.results.decision import Check, Decision
 
@@ -160,11 +162,15 @@ def _read(content: bytes | None, location: RecordLocation, name: str, version: s
 def _signature_problems(store: MlflowStore, location: RecordLocation, content: bytes, verifier: Verifier | None) -> Iterator[str]:
     if verifier is None:
         return
-    signature = store.artifact(location.run_id, location.path + SIGNATURE)
-    if signature is None:
+    envelope = store.artifact(location.run_id, location.path + ENVELOPE)
+    if envelope is None:
         yield f"its record {location.path} is not signed"
-    elif not verifier.verifies(content, signature.decode("utf-8", "replace")):
+        return
+    payload = verifier.opened(envelope, PAYLOAD_TYPE)
+    if payload is None:
         yield f"its record {location.path} was not signed with the key"
+    elif read_statement(payload, DECISION) != decision_statement(location, content):
+        yield f"what was signed beside its record {location.path} is about something else"
 
 
 def _claim_problems(claims: ClaimLog, record: Record, location: RecordLocation, holder: str | None) -> Iterator[str]:

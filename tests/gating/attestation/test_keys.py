@@ -6,6 +6,7 @@ import hashlib
 import json
 import stat
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -16,29 +17,55 @@ from hypothesis import strategies as st
 from mlflow_adk_eval.cli.gate import gate_group
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.api import audit, rollback
+from mlflow_adk_eval.gating.attestation.keys import ENVELOPE, Signer, load_signer, load_verifier, make_key
+from mlflow_adk_eval.gating.attestation.statement import DECISION, PAYLOAD_TYPE, read_statement
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
-from mlflow_adk_eval.gating.promotion.signing import Secret, load_signer, load_verifier, make_key
 from tests.gating.entrant import Entrant, promoted
 from tests.gating.gate_kit import Lab
 
+NONSENSE = (
+    "",
+    "ed25519 AAAA",
+    "{}",
+    "[]",
+    "null",
+    '{"payload": 1}',
+    '{"payload": "", "payloadType": "x", "signatures": [{"sig": "Ä"}]}',
+    "[" * 99_999,
+)
 SECRET = "correct horse battery staple"  # noqa: S105 - of no account
 
 
-@pytest.fixture(params=["ed25519", "hmac file", "hmac variable", "pem variable"])
-def keys(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+def ec_key(path: Path) -> Path:
+    """Write an ECDSA key, as `cosign generate-key-pair` makes one, and return its path."""
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+
+    key = generate_private_key(SECP256R1())
+    path.write_bytes(key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption()))
+    public = key.public_key().public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
+    path.with_suffix(".pub.pem").write_bytes(public)
+    return path
+
+
+@pytest.fixture(params=["ed25519", "ecdsa", "pem variable", "rotated"])
+def keys(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
     """A key to sign with, and one to verify with."""
-    if request.param == "hmac file":
-        (tmp_path / "secret").write_text(SECRET + "\n")
-        return (f"hmac:{tmp_path / 'secret'}",) * 2
-    if request.param == "hmac variable":
-        monkeypatch.setenv("GATE_SECRET", SECRET)
-        return ("hmac:$GATE_SECRET",) * 2
-    public = make_key(tmp_path / "key.pem")
-    return (
-        ((tmp_path / "key.pem").read_text(), public.read_text())
-        if request.param == "pem variable"
-        else (str(tmp_path / "key.pem"), str(public))
-    )
+    key = tmp_path / "key.pem"
+    public = ec_key(key).with_suffix(".pub.pem") if request.param == "ecdsa" else make_key(key)
+    if request.param == "rotated":
+        return str(key), make_key(tmp_path / "former.pem").read_text() + public.read_text()
+    return (key.read_text(), public.read_text()) if request.param == "pem variable" else (str(key), str(public))
+
+
+def signer_of_a_new_key() -> Signer:
+    with TemporaryDirectory() as folder:
+        signer = load_signer(make_key(Path(folder) / "key.pem").with_name("key.pem"))
+    assert signer is not None
+    return signer
+
+
+SIGNERS = signer_of_a_new_key(), signer_of_a_new_key()
 
 
 @pytest.fixture
@@ -52,10 +79,18 @@ def test_a_signed_promotion_verifies_with_the_key(lab: Lab, model: str, keys: tu
     assert entrant.verify(verify_key=keys[1]).passed
     assert entrant.verify(verify_key=keys[0]).passed
     assert entrant.verify().passed
-    path = entrant.tags["adk_eval.gate.record"]
-    signature = MlflowStore(lab.uri).artifact(entrant.run_id, f"{path}.sig")
-    assert signature is not None
-    assert entrant.tags["adk_eval.gate.signature"] == signature.decode()
+    path, store = entrant.tags["adk_eval.gate.record"], MlflowStore(lab.uri)
+    verifier = load_verifier(keys[1])
+    assert verifier is not None
+    assert entrant.tags["adk_eval.gate.signed_by"] in verifier.key_ids
+    payload = verifier.opened(store.artifact(entrant.run_id, path + ENVELOPE) or b"", PAYLOAD_TYPE)
+    statement = read_statement(payload or b"", DECISION)
+    assert statement is not None
+    record = store.artifact(entrant.run_id, path) or b""
+    manifest = store.artifact(entrant.run_id, "adk_eval/manifest.json") or b""
+    digests = {path: hashlib.sha256(record).hexdigest(), "adk_eval/manifest.json": hashlib.sha256(manifest).hexdigest()}
+    assert statement.subjects == digests
+    assert statement.predicate == json.loads(record)
 
 
 def test_the_environment_can_name_the_keys(lab: Lab, model: str, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,8 +110,8 @@ def test_what_another_key_signed_does_not_verify(lab: Lab, model: str, pair: tup
     entrant.promote(signing_key=make_key(tmp_path / "other.pem").with_name("other.pem"))
     path = entrant.tags["adk_eval.gate.record"]
     assert entrant.verify(verify_key=pair[1]).reasons == (f"its record {path} was not signed with the key",)
-    for nonsense in ("", "ed25519", "ed25519 ?", "hmac-sha256 00", "ed25519 AAAA", "ed25519 Ä"):
-        lab.client.log_text(entrant.run_id, nonsense, f"{path}.sig")
+    for nonsense in NONSENSE:
+        lab.client.log_text(entrant.run_id, nonsense, path + ENVELOPE)
         assert entrant.verify(verify_key=pair[1]).reasons == (f"its record {path} was not signed with the key",)
 
 
@@ -91,8 +126,8 @@ def forge(lab: Lab, champion: Entrant, target: Entrant) -> None:
     record["decision"] |= {"run_id": target.run_id, "evidence_sha256": evidence.sha256, "decided_by": "the boss"}
     content, path = json.dumps(record), "adk_eval_gate/forged.json"
     lab.client.log_text(target.run_id, content, path)
-    signature = store.artifact(champion.run_id, tags["adk_eval.gate.record"] + ".sig") or b""
-    lab.client.log_text(target.run_id, signature.decode(), f"{path}.sig")
+    signature = store.artifact(champion.run_id, tags["adk_eval.gate.record"] + ENVELOPE) or b""
+    lab.client.log_text(target.run_id, signature.decode(), path + ENVELOPE)
     place = f"{target.run_id} {path} {hashlib.sha256(content.encode()).hexdigest()}"
     lab.client.set_model_version_tag(target.name, target.version, "adk_eval.gate.passed.champion", place)
     at = record["decision"]["decided_at"]
@@ -108,7 +143,7 @@ def test_a_forged_promotion_of_a_good_version_is_found_by_its_signature_alone(la
     champion.promote(signing_key=pair[0])
     forge(lab, champion, forged)
     assert forged.verify().passed, "the forgery is complete"
-    expected = "its record adk_eval_gate/forged.json was not signed with the key"
+    expected = "what was signed beside its record adk_eval_gate/forged.json is about something else"
     assert forged.verify(verify_key=pair[1]).reasons == (expected,)
     (found,) = audit(model, "champion", restore=True, signing_key=pair[0], verify_key=pair[1], tracking_uri=lab.uri)
     assert found.reasons == (expected,)
@@ -133,44 +168,57 @@ def test_a_rollback_wants_signed_records_and_signs_its_own(lab: Lab, model: str,
     move = rollback(model, reason="slow", signing_key=pair[0], verify_key=pair[1], tracking_uri=lab.uri)
     assert (move.previous, move.version) == (promoted_last.version, first.version)
     tags = first.tags
-    signature = MlflowStore(lab.uri).artifact(first.run_id, tags["adk_eval.gate.last_rollback.record"] + ".sig")
+    signature = MlflowStore(lab.uri).artifact(first.run_id, tags["adk_eval.gate.last_rollback.record"] + ENVELOPE)
     content = MlflowStore(lab.uri).artifact(first.run_id, tags["adk_eval.gate.last_rollback.record"])
     verifier = load_verifier(pair[1])
     assert verifier is not None
-    assert verifier.verifies(content or b"", (signature or b"").decode())
+    payload = verifier.opened(signature or b"", PAYLOAD_TYPE)
+    statement = read_statement(payload or b"", DECISION)
+    assert statement is not None
+    assert statement.predicate == json.loads(content or b"")
 
 
-@given(content=st.binary(max_size=200), other=st.binary(max_size=200))
-def test_a_signature_fits_its_record_alone(content: bytes, other: bytes) -> None:
-    secret = Secret(SECRET.encode())
-    assert secret.verifies(content, secret.sign(content))
-    assert secret.verifies(other, secret.sign(content)) == (content == other)
-    assert not Secret(b"another secret, long").verifies(content, secret.sign(content))
+@given(payload=st.binary(max_size=200), other=st.binary(max_size=200), kind=st.text(max_size=20), other_kind=st.text(max_size=20))
+def test_a_signature_fits_its_payload_and_type_alone(payload: bytes, other: bytes, kind: str, other_kind: str) -> None:
+    kind, other_kind = (text.encode("utf-8", "replace").decode() for text in (kind, other_kind))
+    signer, stranger = SIGNERS
+    signature = signer.sign(payload, kind)
+    assert signer.verifier.verifies(payload, kind, signature)
+    assert signer.verifier.verifies(other, other_kind, signature) == ((payload, kind) == (other, other_kind))
+    assert not stranger.verifier.verifies(payload, kind, signature)
+    assert signer.verifier.opened(signer.seal(payload, kind).encode(), kind) == payload
+    assert signer.verifier.opened(stranger.seal(payload, kind).encode(), kind) is None
 
 
-def test_a_secret_is_in_no_text(tmp_path: Path) -> None:
-    (tmp_path / "secret").write_text(SECRET)
-    signer = load_signer(f"hmac:{tmp_path / 'secret'}")
-    assert signer is not None
-    assert SECRET not in repr(signer) + signer.sign(b"record")
+@given(at=st.integers(min_value=0), bit=st.integers(0, 7))
+def test_an_envelope_with_one_altered_bit_opens_to_what_was_signed_or_not_at_all(at: int, bit: int) -> None:
+    signer, payload = SIGNERS[0], b'{"_type": "https://in-toto.io/Statement/v1"}'
+    envelope = bytearray(signer.seal(payload, PAYLOAD_TYPE).encode())
+    envelope[at % len(envelope)] ^= 1 << bit
+    assert signer.verifier.opened(bytes(envelope), PAYLOAD_TYPE) in (None, payload)
+
+
+def test_a_key_is_in_no_text(tmp_path: Path) -> None:
     key = make_key(tmp_path / "key.pem").with_name("key.pem")
-    assert repr(load_signer(key)) == "PrivateKey()"
+    signer = load_signer(key)
+    assert signer is not None
+    secret = key.read_text().splitlines()[1]
+    assert repr(signer) == "Signer()"
+    assert secret not in signer.seal(b"record", "text") + repr(signer.verifier)
 
 
 @pytest.fixture
-def spoilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def spoilt(tmp_path: Path) -> dict[str, str]:
     """Keys that are none."""
     from cryptography.hazmat.primitives import serialization as form
-    from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+    from cryptography.hazmat.primitives.asymmetric.ec import SECP521R1, generate_private_key
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     locked = form.BestAvailableEncryption(SECRET.encode())
     pem, pkcs8 = form.Encoding.PEM, form.PrivateFormat.PKCS8
     (tmp_path / "locked.pem").write_bytes(Ed25519PrivateKey.generate().private_bytes(pem, pkcs8, locked))
-    (tmp_path / "ec.pem").write_bytes(generate_private_key(SECP256R1()).private_bytes(pem, pkcs8, form.NoEncryption()))
+    (tmp_path / "ec.pem").write_bytes(generate_private_key(SECP521R1()).private_bytes(pem, pkcs8, form.NoEncryption()))
     (tmp_path / "text.pem").write_text(SECRET)
-    (tmp_path / "short").write_text("hunter2")
-    monkeypatch.delenv("NO_SUCH_SECRET", raising=False)
     return {
         "missing": str(tmp_path / "missing.pem"),
         "locked": str(tmp_path / "locked.pem"),
@@ -178,9 +226,8 @@ def spoilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         "no key": str(tmp_path / "text.pem"),
         "a secret itself": SECRET * 20,
         "spoilt text": f"-----BEGIN PRIVATE KEY-----\n{SECRET}\n",
-        "short": f"hmac:{tmp_path / 'short'}",
-        "no variable": "hmac:$NO_SUCH_SECRET",
-        "the secret after hmac:": f"hmac:{SECRET}",
+        "empty": "",
+        "blank": " \n",
     }
 
 
@@ -190,7 +237,13 @@ def test_what_is_no_key_is_a_usage_error_that_shows_none_of_it(load: Any, spoilt
         with pytest.raises(UsageError, match="wanted a PEM file") as caught:
             load(spec)
         assert SECRET not in str(caught.value), what
-        assert "hunter2" not in str(caught.value), what
+
+
+@pytest.mark.parametrize(("load", "name"), [(load_signer, "MLFLOW_ADK_EVAL_SIGNING_KEY"), (load_verifier, "MLFLOW_ADK_EVAL_VERIFY_KEY")])
+def test_a_variable_that_is_set_but_empty_is_an_error(load: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "")
+    with pytest.raises(UsageError, match=f"{name} is empty; .* or unset it"):
+        load()
 
 
 def test_without_a_key_nothing_is_signed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +254,7 @@ def test_without_a_key_nothing_is_signed(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_public_part_alone_cannot_sign(pair: tuple[Path, Path]) -> None:
-    with pytest.raises(UsageError, match="does not name an ed25519 private key"):
+    with pytest.raises(UsageError, match="does not name a private key"):
         load_signer(pair[1])
 
 
@@ -217,8 +270,8 @@ def test_the_command_makes_a_key_that_only_its_owner_can_read(tmp_path: Path) ->
     signer, verifier = load_signer(key), load_verifier(tmp_path / "gate.pub.pem")
     assert signer is not None
     assert verifier is not None
-    assert verifier.verifies(b"record", signer.sign(b"record"))
-    assert not verifier.verifies(b"records", signer.sign(b"record"))
+    assert verifier.verifies(b"record", "text", signer.sign(b"record", "text"))
+    assert not verifier.verifies(b"records", "text", signer.sign(b"record", "text"))
     before = key.read_text()
     again = CliRunner().invoke(gate_group, ["keygen", "-o", str(key)])
     assert isinstance(again.exception, UsageError)

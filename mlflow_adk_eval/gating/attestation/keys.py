@@ -1,0 +1,220 @@
+"""Keys, and what they sign: so that who may write to MLflow, but has no key, cannot make up an evaluation or a promotion.
+
+Everything is signed as DSSE does it: the signature is over the type of a payload and its bytes. A statement is kept in an envelope that holds
+its payload (`Signer.seal`, `Verifier.opened`), a claim beside its signature (`Signer.sign`, `Verifier.verifies`). Whoever evaluates or
+promotes has the private key (`load_signer`); whoever verifies needs its public part (`load_verifier`). No message shows what a key file holds.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mlflow_adk_eval.errors import UsageError
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import CryptoSigner, SSlibKey
+
+ENVELOPE = ".dsse.json"
+"""What the path of an envelope ends with, after that of what it is about."""
+SIGNING_KEY, VERIFY_KEY = "MLFLOW_ADK_EVAL_SIGNING_KEY", "MLFLOW_ADK_EVAL_VERIFY_KEY"
+_BEGINNING = "-----BEGIN "
+_BLOCK = re.compile(rb"-----BEGIN [A-Z ]+-----.*?-----END [A-Z ]+-----", re.DOTALL)
+_WANTED = "wanted a PEM file with an ed25519 or ECDSA P-256 key, or what is in it"
+_SCHEMES = ("ed25519", "ecdsa-sha2-nistp256")
+
+
+@dataclass(frozen=True, slots=True)
+class Verifier:
+    """The public keys of which one must have signed."""
+
+    keys: tuple[SSlibKey, ...] = field(repr=False)
+
+    @property
+    def key_ids(self) -> tuple[str, ...]:
+        """What identifies each key: the hash of its public part, in hex."""
+        return tuple(str(key.keyid) for key in self.keys)
+
+    def verifies(self, payload: bytes, payload_type: str, signature: str) -> bool:
+        """Whether one of the keys signed a payload.
+
+        Args:
+            payload: the bytes.
+            payload_type: what they are.
+            signature: in Base64.
+        """
+        return self._signed(payload, payload_type, [{"sig": signature}])
+
+    def opened(self, envelope: bytes, payload_type: str) -> bytes | None:
+        """Return the payload of a DSSE envelope that one of the keys signed; ``None`` for anything else."""
+        try:
+            found = json.loads(envelope)
+            payload = base64.b64decode(found["payload"], validate=True)
+            signed = found["payloadType"] == payload_type and self._signed(payload, payload_type, found["signatures"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+        return payload if signed else None
+
+    def _signed(self, payload: bytes, payload_type: str, signatures: list[Mapping[str, Any]]) -> bool:
+        """Whether a signature is by one of the keys, whatever key the envelope says that it is by: that is not signed."""
+        from securesystemslib.dsse import Envelope  # noqa: PLC0415 - only where something is signed
+        from securesystemslib.exceptions import UnverifiedSignatureError, VerificationError  # noqa: PLC0415
+        from securesystemslib.signer import Signature  # noqa: PLC0415
+
+        content = Envelope(payload, payload_type, {}).pae()
+        for signature in signatures:
+            try:
+                text = base64.b64decode(signature["sig"], validate=True).hex()
+            except (binascii.Error, ValueError, KeyError, TypeError):
+                continue
+            for key in self.keys:
+                try:
+                    key.verify_signature(Signature(key.keyid, text), content)
+                except (UnverifiedSignatureError, VerificationError):
+                    continue
+                return True
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """A private key, to sign with."""
+
+    key: CryptoSigner = field(repr=False)
+
+    @property
+    def verifier(self) -> Verifier:
+        """What checks its signatures."""
+        return Verifier((self.key.public_key,))
+
+    def sign(self, payload: bytes, payload_type: str) -> str:
+        """Return the signature of a payload, in Base64.
+
+        Args:
+            payload: the bytes.
+            payload_type: what they are, which is signed, too: so what is signed for one purpose serves no other.
+        """
+        return str(self._envelope(payload, payload_type)["signatures"][0]["sig"])
+
+    def seal(self, payload: bytes, payload_type: str) -> str:
+        """Return the DSSE envelope of a payload, as JSON."""
+        return json.dumps(self._envelope(payload, payload_type))
+
+    def _envelope(self, payload: bytes, payload_type: str) -> dict[str, Any]:
+        from securesystemslib.dsse import Envelope  # noqa: PLC0415 - only where something is signed
+
+        envelope = Envelope(payload, payload_type, {})
+        envelope.sign(self.key)
+        return dict(envelope.to_dict())
+
+
+def load_signer(spec: str | Path | None = None) -> Signer | None:
+    """Return what signs; ``None`` if neither `spec` nor the environment names a key.
+
+    Args:
+        spec: the path of a PEM file with an ed25519 or ECDSA P-256 key, or its content; ``None``: what ``MLFLOW_ADK_EVAL_SIGNING_KEY`` says.
+
+    Raises:
+        UsageError: if it is no such key, or empty. What is in the file is never shown.
+    """
+    found = _content(spec, SIGNING_KEY)
+    if found is None:
+        return None
+    content, source = found
+    key = _private(content)
+    if key is None:
+        raise UsageError(f"{source} does not name a private key without a passphrase; {_WANTED}")
+    return Signer(key)
+
+
+def load_verifier(spec: str | Path | None = None) -> Verifier | None:
+    """Return what checks signatures; ``None`` if neither `spec` nor the environment names a key.
+
+    Args:
+        spec: as for `load_signer`, or a PEM file with public keys, of which one must have signed; ``None``: what
+            ``MLFLOW_ADK_EVAL_VERIFY_KEY`` says.
+
+    Raises:
+        UsageError: if it is no such key, or empty.
+    """
+    found = _content(spec, VERIFY_KEY)
+    if found is None:
+        return None
+    content, source = found
+    keys = [_public(block) for block in _BLOCK.findall(content)]
+    known = tuple(key for key in keys if key is not None)
+    if not keys or len(known) < len(keys):
+        raise UsageError(f"{source} does not name a key; {_WANTED}")
+    return Verifier(known)
+
+
+def make_key(path: Path) -> Path:
+    """Write a new ed25519 key, readable by its owner alone, and its public part beside it, whose path is returned.
+
+    Raises:
+        UsageError: if one of the files exists or cannot be written.
+    """
+    from cryptography.hazmat.primitives import serialization as form  # noqa: PLC0415 - only where something is signed
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415
+
+    key, public = Ed25519PrivateKey.generate(), path.with_suffix(".pub.pem")
+    private_text = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
+    public_text = key.public_key().public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
+    for file, content, mode in ((path, private_text, 0o600), (public, public_text, 0o644)):
+        try:
+            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as opened:
+                opened.write(content)
+        except OSError as error:
+            raise UsageError(f"{file} cannot be written: {error.strerror}") from None
+    return public
+
+
+def _content(spec: str | Path | None, variable: str) -> tuple[bytes, str] | None:
+    """Return the PEM text that is named, and who named it so.
+
+    A variable that is set but empty is what CI makes of a secret that is not there. It must not mean that no key is wanted.
+    """
+    text, source = (os.environ.get(variable), variable) if spec is None else (str(spec), "the key")
+    if text is None:
+        return None
+    if not text.strip():
+        raise UsageError(f"{source} is empty; {_WANTED}" + (", or unset it" if spec is None else ""))
+    if text.lstrip().startswith(_BEGINNING):
+        return text.encode(), source
+    try:
+        return Path(text).read_bytes(), source
+    except (OSError, ValueError):  # what was given may be the key itself, which no message may repeat
+        raise UsageError(f"{source} cannot be read as a file; {_WANTED}") from None
+
+
+def _private(content: bytes) -> CryptoSigner | None:
+    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - only where something is signed
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key  # noqa: PLC0415
+    from securesystemslib.signer import CryptoSigner  # noqa: PLC0415
+
+    try:
+        found = CryptoSigner(load_pem_private_key(content, None))
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return None
+    return found if found.public_key.scheme in _SCHEMES else None
+
+
+def _public(content: bytes) -> SSlibKey | None:
+    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - as above
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key  # noqa: PLC0415
+    from securesystemslib.signer import SSlibKey  # noqa: PLC0415
+
+    if private := _private(content):
+        return private.public_key
+    try:
+        found = SSlibKey.from_crypto(load_pem_public_key(content))
+    except (ValueError, UnsupportedAlgorithm):
+        return None
+    return found if found.scheme in _SCHEMES else None
