@@ -53,11 +53,11 @@ def is_new(delivery: str) -> bool:
 
 
 def look_after(model: str, alias: str) -> None:
-    """Audit an alias, and move it back if the version that holds it has no record that verifies."""
+    """Audit an alias, and move it back if no claim set it where it is."""
     try:
         for wait_s in WAITS_S:  # somebody else may just be setting it
             time.sleep(wait_s)
-            (found,) = adk_eval.audit(model, alias, restore=True)
+            (found,) = adk_eval.audit(model, alias, restore=True, dry_run=False)
             if found.valid or found.restored:
                 break
     except adk_eval.AdkEvalError:

@@ -18,10 +18,10 @@ from mlflow_adk_eval.cli.options import (
     json_option,
     policy_option,
     published_options,
-    signing_key_option,
+    signing_options,
     store_option,
     together,
-    verify_key_option,
+    verify_options,
 )
 from mlflow_adk_eval.cli.output import print_json, show_decision
 from mlflow_adk_eval.cli.promote import reevaluation_options, reevaluator
@@ -88,7 +88,8 @@ gate_group.add_command(gate_command, "run")
 
 _verify_options = together(
     click.option("--alias", help="Check the promotion to this alias. Default: champion, or the last decision on the version."),
-    verify_key_option,
+    policy_option,
+    verify_options,
     store_option,
     json_option,
 )
@@ -124,9 +125,9 @@ def _verify(model: str, *, version: str | None, alias: str | None, as_json: bool
 @click.argument("model", required=False)
 @click.option("--all", "every", is_flag=True, help="Audit all registered models.")
 @click.option("--alias", help="Audit only this alias, which must be set. Default: every alias that was ever promoted.")
-@click.option("--restore", is_flag=True, help="Move invalid aliases back to the last version whose record verifies.")
-@verify_key_option
-@signing_key_option
+@click.option("--restore", is_flag=True, help="Show where aliases would be moved back that no claim set where they are.")
+@click.option("--dry-run/--no-dry-run", default=True, show_default=True, help="With --restore: whether to leave them where they are.")
+@signing_options
 @store_option
 @json_option
 def gate_audit(model: str | None, *, every: bool, alias: str | None, as_json: bool, **options: Any) -> None:

@@ -67,12 +67,22 @@ baseline_option = click.option(
     "--baseline", metavar="FILE|runs:/ID", help="The recording or earlier run that pairwise criteria compare against."
 )
 dry_run_option = click.option("--dry-run", is_flag=True, help="Report the decision without moving the alias.")
-verify_key_option = click.option(
-    "--verify-key", metavar="PEM", help="Require records signed with this key. Default: MLFLOW_ADK_EVAL_VERIFY_KEY, else none."
+verify_options = together(
+    click.option(
+        "--verify-key",
+        metavar="PEM",
+        help="Require records and claims signed with one of these public keys. Default: MLFLOW_ADK_EVAL_VERIFY_KEY, else none.",
+    ),
+    click.option("--checkpoint", type=PATH, help="Require the claim log to go on from what this file pins."),
 )
-signing_key_option = click.option(
-    "--signing-key", metavar="PEM", help="Sign the record with this key. Default: MLFLOW_ADK_EVAL_SIGNING_KEY, else unsigned."
+"""Whom to trust when a promotion is verified."""
+signing_options = together(
+    click.option(
+        "--signing-key", metavar="PEM", help="Sign the record and the claim. Default: MLFLOW_ADK_EVAL_SIGNING_KEY, else unsigned."
+    ),
+    verify_options,
 )
+"""The same for what sets an alias, and how it signs that."""
 
 budget_options = together(
     click.option("--max-calls", type=COUNT, help="Stop after this many model requests; undecided results stay undecided."),

@@ -16,10 +16,9 @@ from mlflow_adk_eval.cli.options import (
     judge_options,
     policy_option,
     published_options,
-    signing_key_option,
+    signing_options,
     store_option,
     together,
-    verify_key_option,
 )
 from mlflow_adk_eval.cli.output import show_decision
 
@@ -70,7 +69,7 @@ def reevaluator(options: dict[str, Any], tracking_uri: str | None, *, shown: boo
 @policy_option
 @reevaluation_options
 @dry_run_option
-@signing_key_option
+@signing_options
 @published_options
 @store_option
 @json_option
@@ -80,7 +79,7 @@ def promote_command(
     """Set an alias on a version of MODEL if its run passes the gate."""
     from mlflow_adk_eval.gating.api import promote as decide  # noqa: PLC0415 - `--help` stays fast
 
-    how = {name: options.pop(name) for name in ("run_id", "policy", "signing_key", "tracking_uri")}
+    how = {name: options.pop(name) for name in ("run_id", "policy", "signing_key", "verify_key", "checkpoint", "tracking_uri")}
     reevaluate = reevaluator(options, how["tracking_uri"], shown=not as_json)
     decision = decide(model, version, alias, **how, dry_run=dry_run, reevaluate=reevaluate, raise_on_failure=False)
     moved = decision.passed and not dry_run
@@ -96,8 +95,7 @@ def promote_command(
 @click.option("--to", metavar="VERSION", help="The version to return to. Default: the previous one whose record verifies.")
 @click.option("--reason", required=True, help="The reason, for the record.")
 @dry_run_option
-@verify_key_option
-@signing_key_option
+@signing_options
 @store_option
 @json_option
 def rollback_command(model: str, *, alias: str, reason: str, dry_run: bool, as_json: bool, **options: Any) -> None:

@@ -7,17 +7,18 @@ one function: `decide`, `promote_in`, `verify_in`, `audit_in`, `AliasRollback`. 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.gating.attestation.keys import load_signer, load_verifier
+from mlflow_adk_eval.gating.attestation.keys import SIGNING_KEY, Signer, Verifier, load_signer, load_verifier
 from mlflow_adk_eval.gating.baseline.comparable import Reevaluate
 from mlflow_adk_eval.gating.baseline.search import BaselineSearch, overridden
 from mlflow_adk_eval.gating.evidence.examine import ExaminedRun, examine
 from mlflow_adk_eval.gating.evidence.integrity import agent_problems
-from mlflow_adk_eval.gating.mlflow_store import store_at
+from mlflow_adk_eval.gating.mlflow_store import MlflowStore, store_at
 from mlflow_adk_eval.gating.policy.load import load_policy
 from mlflow_adk_eval.gating.promotion.aliases import AliasAudit, AliasRollback, RollbackResult, audit_in
+from mlflow_adk_eval.gating.promotion.checkpoint import Checkpoint, load_checkpoint
 from mlflow_adk_eval.gating.promotion.promote import promote_in
 from mlflow_adk_eval.gating.promotion.record import Target, check_alias, check_version, stamped, with_problems
 from mlflow_adk_eval.gating.promotion.verify import verify_in
@@ -91,6 +92,8 @@ def promote(  # noqa: PLR0913 - which version, on which evidence, in which store
     dry_run: bool = False,
     raise_on_failure: bool = True,
     signing_key: str | Path | None = None,
+    verify_key: str | Path | None = None,
+    checkpoint: str | Path | None = None,
     tracking_uri: str | None = None,
     registry_uri: str | None = None,
 ) -> Decision:
@@ -107,8 +110,11 @@ def promote(  # noqa: PLR0913 - which version, on which evidence, in which store
             `mlflow_adk_eval.reevaluation` does, also in a dry run; ``None``: the decision is then *undecided*.
         dry_run: whether to decide only, and write nothing to the registry.
         raise_on_failure: whether anything but *passed* is an error.
-        signing_key: signs the record: a PEM file with an ed25519 or ECDSA P-256 key, or its content; ``None``: what
+        signing_key: signs the record and the claim: a PEM file with an ed25519 or ECDSA P-256 key, or its content; ``None``: what
             ``MLFLOW_ADK_EVAL_SIGNING_KEY`` says, or no signature.
+        verify_key: the public keys of which one must have signed the promotions before this one; ``None``: as
+            ``MLFLOW_ADK_EVAL_VERIFY_KEY`` says, or that of `signing_key`.
+        checkpoint: a file that pins the claim log as it was last seen, and is brought up to date; ``None``: nothing is pinned.
         tracking_uri: where MLflow is; ``None``: as MLflow is configured.
         registry_uri: where the registry is; ``None``: as MLflow is configured.
 
@@ -118,10 +124,12 @@ def promote(  # noqa: PLR0913 - which version, on which evidence, in which store
         UsageError: if the run, the model or the version does not exist, the alias is no valid one, or the key is none.
         TrackingError: if MLflow cannot be reached.
     """
-    target, demanded, signer = Target(name=name, version=str(version), alias=alias), load_policy(policy), load_signer(signing_key)
-    with store_at(tracking_uri, registry_uri, signer=signer) as store:
-        search = BaselineSearch(store=store, policy=demanded, model=name, reevaluate=reevaluate)
+    target, demanded = Target(name=name, version=str(version), alias=alias), load_policy(policy)
+    with store_at(tracking_uri, registry_uri, **_trust(signing_key, verify_key, checkpoint, writes=not dry_run)) as store:
+        search = BaselineSearch(store=store, policy=demanded, model=name, candidate=target.version, reevaluate=reevaluate)
         decision = promote_in(store, target, run_id_of(run_id), demanded, dry_run=dry_run, baseline=search)
+        if decision.passed and not dry_run:
+            _advance(store, name, alias)
     return _answer(decision, raise_on_failure=raise_on_failure)
 
 
@@ -130,7 +138,9 @@ def verify(
     version: int | str | None = None,
     *,
     alias: str | None = None,
+    policy: Any = None,
     verify_key: str | Path | None = None,
+    checkpoint: str | Path | None = None,
     tracking_uri: str | None = None,
     registry_uri: str | None = None,
 ) -> Decision:
@@ -140,8 +150,11 @@ def verify(
         name: the registered model.
         version: the version; ``None``: the one that holds `alias`.
         alias: the alias whose promotion is checked; ``None``: the last decision on `version`.
-        verify_key: the key by which the record must be signed, as for `promote` or its public part; ``None``: what
-            ``MLFLOW_ADK_EVAL_VERIFY_KEY`` says, or records need no signature.
+        policy: what the run must fulfil as of today, besides the policy by which it was promoted: so that who uses a version decides for
+            itself; ``None``: nothing.
+        verify_key: the public keys of which one must have signed the record and the claim log; ``None``: what
+            ``MLFLOW_ADK_EVAL_VERIFY_KEY`` says, or they need no signature.
+        checkpoint: a file that pins the claim log as it was last seen; it is not changed. ``None``: nothing is pinned.
         tracking_uri: where MLflow is; ``None``: as MLflow is configured.
         registry_uri: where the registry is; ``None``: as MLflow is configured.
 
@@ -155,18 +168,20 @@ def verify(
         check_version(str(version))
     if alias is not None:
         check_alias(alias)
-    number, verifier = None if version is None else str(version), load_verifier(verify_key)
-    with store_at(tracking_uri, registry_uri) as store:
-        return stamped(verify_in(store, name, number, alias, verifier=verifier))
+    number, demanded = None if version is None else str(version), None if policy is None else load_policy(policy)
+    with store_at(tracking_uri, registry_uri, verifier=load_verifier(verify_key), checkpoint=load_checkpoint(checkpoint)) as store:
+        return stamped(verify_in(store, name, number, alias, demanded))
 
 
-def audit(
+def audit(  # noqa: PLR0913 - which aliases, what to do about them, whom to trust, in which store
     name: str | None = None,
     alias: str | None = None,
     *,
     restore: bool = False,
+    dry_run: bool = True,
     signing_key: str | Path | None = None,
     verify_key: str | Path | None = None,
+    checkpoint: str | Path | None = None,
     tracking_uri: str | None = None,
     registry_uri: str | None = None,
 ) -> tuple[AliasAudit, ...]:
@@ -175,9 +190,12 @@ def audit(
     Args:
         name: the registered model; ``None``: all of them.
         alias: the alias; ``None``: each that was ever promoted by the gate.
-        restore: whether an alias that is not valid is moved back to the last version in its claim log whose record verifies.
+        restore: whether an alias that no claim set where it is, or whose record is proven false, is moved back to where its claim log has it.
+            One whose evidence was edited or deleted stays: that proves nothing.
+        dry_run: whether to say only where it would be moved.
         signing_key: signs the records of what is moved back, as for `promote`.
-        verify_key: the key by which records must be signed; ``None``: as ``MLFLOW_ADK_EVAL_VERIFY_KEY`` says.
+        verify_key: the public keys of which one must have signed; ``None``: as ``MLFLOW_ADK_EVAL_VERIFY_KEY`` says.
+        checkpoint: a file that pins each claim log as it was last seen, and is brought up to date; ``None``: nothing is pinned.
         tracking_uri: where MLflow is; ``None``: as MLflow is configured.
         registry_uri: where the registry is; ``None``: as MLflow is configured.
 
@@ -187,12 +205,15 @@ def audit(
     """
     if alias is not None:
         check_alias(alias)
-    signer, verifier = load_signer(signing_key), load_verifier(verify_key)
-    with store_at(tracking_uri, registry_uri, signer=signer) as store:
-        names = [name] if name is not None else store.models()
-        return tuple(
-            found for each in names for found in audit_in(store, each, alias, restore=restore, required=name is not None, verifier=verifier)
+    with store_at(tracking_uri, registry_uri, **_trust(signing_key, verify_key, checkpoint, writes=restore and not dry_run)) as store:
+        names, required = [name] if name is not None else store.models(), name is not None
+        audits = tuple(
+            found for each in names for found in audit_in(store, each, alias, restore=restore, dry_run=dry_run, required=required)
         )
+        for found in audits:
+            if found.valid or found.restored:
+                _advance(store, found.model, found.alias)
+        return audits
 
 
 def rollback(  # noqa: PLR0913 - which alias, where to, why, in which store
@@ -205,6 +226,7 @@ def rollback(  # noqa: PLR0913 - which alias, where to, why, in which store
     raise_on_failure: bool = True,
     signing_key: str | Path | None = None,
     verify_key: str | Path | None = None,
+    checkpoint: str | Path | None = None,
     tracking_uri: str | None = None,
     registry_uri: str | None = None,
 ) -> RollbackResult:
@@ -220,7 +242,8 @@ def rollback(  # noqa: PLR0913 - which alias, where to, why, in which store
         dry_run: whether to say only which version that would be.
         raise_on_failure: whether it is an error if the alias stays where it is.
         signing_key: signs the record, as for `promote`.
-        verify_key: the key by which the version's record must be signed; ``None``: as ``MLFLOW_ADK_EVAL_VERIFY_KEY`` says.
+        verify_key: the public keys of which one must have signed; ``None``: as ``MLFLOW_ADK_EVAL_VERIFY_KEY`` says.
+        checkpoint: a file that pins the claim log as it was last seen, and is brought up to date; ``None``: nothing is pinned.
         tracking_uri: where MLflow is; ``None``: as MLflow is configured.
         registry_uri: where the registry is; ``None``: as MLflow is configured.
 
@@ -234,12 +257,39 @@ def rollback(  # noqa: PLR0913 - which alias, where to, why, in which store
     check_alias(alias)
     if to is not None:
         check_version(str(to))
-    signer, verifier = load_signer(signing_key), load_verifier(verify_key)
-    with store_at(tracking_uri, registry_uri, signer=signer) as store:
-        back = AliasRollback(store=store, name=name, alias=alias, kind="rollback", reason=reason.strip(), verifier=verifier)
+    with store_at(tracking_uri, registry_uri, **_trust(signing_key, verify_key, checkpoint, writes=not dry_run)) as store:
+        back = AliasRollback(store=store, name=name, alias=alias, kind="rollback", reason=reason.strip())
         result = back.run(None if to is None else str(to), dry_run=dry_run)
+        if result.decision.passed and not dry_run:
+            _advance(store, name, alias)
     _answer(result.decision, raise_on_failure=raise_on_failure)
     return result
+
+
+class _Trust(TypedDict):
+    """What makes claims and records credible, as `store_at` takes it."""
+
+    signer: Signer | None
+    verifier: Verifier | None
+    checkpoint: Checkpoint | None
+
+
+def _trust(signing_key: str | Path | None, verify_key: str | Path | None, checkpoint: str | Path | None, *, writes: bool = True) -> _Trust:
+    """Read the keys and the checkpoint; `writes`: whether a claim is to be made, which those who verify must believe.
+
+    Raises:
+        UsageError: if they would not.
+    """
+    signer, verifier = load_signer(signing_key), load_verifier(verify_key)
+    if verifier and writes and (signer is None or signer.verifier.key_ids[0] not in verifier.key_ids):
+        which = "no signing key is given" if signer is None else "the signing key is none of the keys to verify with"
+        raise UsageError(f"{which}, so what is set now would not verify; name one with --signing-key, signing_key= or {SIGNING_KEY}")
+    return _Trust(signer=signer, verifier=verifier, checkpoint=load_checkpoint(checkpoint))
+
+
+def _advance(store: MlflowStore, name: str, alias: str) -> None:
+    if store.checkpoint:
+        store.checkpoint.advance(name, store.claim_log(name, alias))
 
 
 def _answer(decision: Decision, *, raise_on_failure: bool) -> Decision:

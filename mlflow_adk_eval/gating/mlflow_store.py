@@ -18,14 +18,17 @@ import time
 import uuid
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.gating.attestation.keys import ENVELOPE, Signer
+from mlflow_adk_eval.gating.attestation.keys import ENVELOPE, Signer, Verifier
 from mlflow_adk_eval.gating.attestation.statement import PAYLOAD_TYPE
 from mlflow_adk_eval.gating.evidence.integrity import FOLDER, MANIFEST, Evidence
-from mlflow_adk_eval.gating.mlflow_client import DECIDING, existing, reaching_mlflow
+from mlflow_adk_eval.gating.mlflow_client import DECIDING, existing, is_absent, reaching_mlflow
+from mlflow_adk_eval.gating.promotion.checkpoint import Checkpoint
+from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, ClaimLogError, ClaimParams, read_claim_log
 from mlflow_adk_eval.gating.promotion.record import TAG, Record, Target, Version, decision_statement
 
 if TYPE_CHECKING:
@@ -34,35 +37,58 @@ if TYPE_CHECKING:
 _AGENT_VERSION = re.compile(r"(?:models:/)?(m-[^/@]+)|models:/([^/@]+)(?:/(\d+)|@([\w-]+))")
 _MAX_RUNS = 10
 _MODELS_AT_ONCE = 100
-_CLAIMS_RUN = f"{TAG}.ledger_run"
-"""The tag of an experiment that names the run with the claims."""
+_CLAIMS_RUN, _CLAIMS_MODEL = f"{TAG}.claim_log", f"{TAG}.model"
+"""The tags of an experiment that name the run with the claims, which is also a tag of the registered model, and the hash of that model's name."""
 _LONGEST = 400
 _NOTE = "Who set which alias of the registered model {name!r}, when and on which record: the parameters of the run in here. Written by mlflow-adk-eval."
 
 
 @contextmanager
 def store_at(
-    tracking_uri: str | None = None, registry_uri: str | None = None, *, signer: Signer | None = None
+    tracking_uri: str | None = None,
+    registry_uri: str | None = None,
+    *,
+    signer: Signer | None = None,
+    verifier: Verifier | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> Generator[MlflowStore, None, None]:
     """Yield an MLflow store that gives up within a minute, and says so without its credentials, where it does not answer.
+
+    Args:
+        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
+        registry_uri: where the registry is; ``None``: as MLflow is configured.
+        signer: signs records and claims; ``None``: they are not signed.
+        verifier: checks the signatures that records and claims must have; ``None``: they need none, or that of the `signer`.
+        checkpoint: what the claim logs must still hold; ``None``: anything.
 
     Raises:
         TrackingError: if MLflow cannot be reached, or refuses.
     """
     with reaching_mlflow("MLflow could not be asked", DECIDING):
-        yield MlflowStore(tracking_uri, registry_uri, signer=signer)
+        yield MlflowStore(tracking_uri, registry_uri, signer=signer, verifier=verifier, checkpoint=checkpoint)
 
 
 class MlflowStore:
     """An MLflow tracking server with its model registry, in the terms of the gate."""
 
-    def __init__(self, tracking_uri: str | None = None, registry_uri: str | None = None, *, signer: Signer | None = None) -> None:
-        """Connect; ``None``: as MLflow is configured. With a `signer`, records are signed."""
+    def __init__(
+        self,
+        tracking_uri: str | None = None,
+        registry_uri: str | None = None,
+        *,
+        signer: Signer | None = None,
+        verifier: Verifier | None = None,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
+        """Connect; the arguments are those of `store_at`."""
         from mlflow import MlflowClient  # noqa: PLC0415 - seconds, which only users of MLflow should pay
 
         self.client = MlflowClient(tracking_uri, registry_uri)
         self.signer = signer
-        self._claim_runs: dict[str, str] = {}
+        self.verifier = verifier or (signer.verifier if signer else None)
+        self.checkpoint = checkpoint
+        self._claim_logs: dict[str, tuple[str, str]] = {}
+        """The run and the experiment of each model's claim log."""
 
     def evidence(self, run_id: str) -> Evidence:
         """Return what a run holds.
@@ -169,14 +195,48 @@ class MlflowStore:
             if token is None:
                 return found
 
-    def claims(self, name: str) -> dict[str, str]:
+    def claims(self, name: str) -> ClaimParams:
         """Return the claims to the aliases of a model as they were written, by key; none where nothing was ever promoted.
 
         Raises:
-            UsageError: if the run that holds them was deleted.
+            ClaimLogError: if the run that holds them was deleted, renamed or replaced, as far as MLflow's tags tell.
+            UsageError: if there is no such model.
         """
         run = self._claims_run(name)
-        return dict(run.data.params) if run else {}
+        return ClaimParams(log=run.info.run_id, params=run.data.params) if run else ClaimParams(params={})
+
+    def claim_log(self, name: str, alias: str, found: ClaimParams | None = None) -> ClaimLog:
+        """Return the claim log of an alias; `found`: the claims of the model, where they are read already.
+
+        Raises:
+            ClaimLogError: as `claims` does, and if it does not hold what the checkpoint pins.
+        """
+        claims = read_claim_log(found or self.claims(name), alias, self.verifier)
+        if self.checkpoint:
+            self.checkpoint.check(name, claims)
+        return claims
+
+    def open_claim_log(self, name: str) -> None:
+        """Make a claim log for a model that has none yet.
+
+        Raises:
+            ClaimLogError: as `claims` does.
+        """
+        self._claim_log(name)
+
+    def _claim_log(self, name: str) -> tuple[str, str]:
+        if name not in self._claim_logs and self._claims_run(name) is None:
+            self._new_claims_run(name)
+        return self._claim_logs[name]
+
+    def now(self, name: str) -> datetime:
+        """Return the time by the clock of MLflow's server, which all who promote share, from the experiment with the claims of a model.
+
+        Giving an experiment the name that it has is the one request whose time the server notes by its own clock and that changes nothing.
+        """
+        _, experiment_id = self._claim_log(name)
+        self.client.rename_experiment(experiment_id, claims_experiment(name))
+        return datetime.fromtimestamp(self.client.get_experiment(experiment_id).last_update_time / 1000, UTC)
 
     def claim(self, name: str, key: str, text: str) -> str:
         """Write `text` under `key` if nothing is there, which nobody can change then, and return what is there now.
@@ -186,7 +246,7 @@ class MlflowStore:
         """
         from mlflow.exceptions import MlflowException  # noqa: PLC0415 - as above
 
-        run_id = self._claim_runs.get(name) or (self._claims_run(name) or self._new_claims_run(name)).info.run_id
+        run_id, _ = self._claim_log(name)
         failure: Exception | None = None
         try:
             self.client.log_param(run_id, key, text, synchronous=True)
@@ -198,23 +258,46 @@ class MlflowStore:
         return str(found)
 
     def _claims_run(self, model: str) -> Run | None:
-        experiment = self.client.get_experiment_by_name(claims_experiment(model))
-        return None if experiment is None else self._claims_run_in(model, experiment)
+        name = claims_experiment(model)
+        experiment = self.client.get_experiment_by_name(name)
+        run = None if experiment is None else self._claims_run_in(model, experiment)
+        if others := sorted(self._known_claim_logs(model) - {run.info.run_id if run else ""}):
+            state = f"replaced by run {run.info.run_id}" if run else "renamed or deleted"
+            raise ClaimLogError(
+                f"the claim log of {model!r}, which says who set its aliases, was in run {others[0]}, but was {state};"
+                f" give the experiment of run {others[0]} the name {name!r} again"
+            )
+        return run
+
+    def _known_claim_logs(self, model: str) -> set[str]:
+        """Return the runs that are known to hold claims of a model, whatever the experiments that they are in are called by now."""
+        from mlflow.entities import ViewType  # noqa: PLC0415 - as above
+        from mlflow.exceptions import MlflowException  # noqa: PLC0415
+
+        try:
+            tagged = self.client.get_registered_model(model).tags.get(_CLAIMS_RUN)
+        except MlflowException as error:
+            if not is_absent(error):
+                raise
+            tagged = None
+        wanted = f"tags.`{_CLAIMS_MODEL}` = '{_digest(model)}'"
+        experiments = self.client.search_experiments(view_type=ViewType.ALL, filter_string=wanted)
+        return {tagged} - {None} | {found for each in experiments if (found := each.tags.get(_CLAIMS_RUN))}
 
     def _claims_run_in(self, model: str, experiment: Experiment) -> Run:
         from mlflow.exceptions import MlflowException  # noqa: PLC0415 - as above
 
         what = f"the claim log of {model!r}, which says who set its aliases (experiment {experiment.name!r})"
         if experiment.lifecycle_stage != "active":
-            raise UsageError(f"{what}, was deleted; restore it: mlflow experiments restore --experiment-id {experiment.experiment_id}")
+            raise ClaimLogError(f"{what}, was deleted; restore it: mlflow experiments restore --experiment-id {experiment.experiment_id}")
         run_id = experiment.tags.get(_CLAIMS_RUN, "")
         try:
             run = self.client.get_run(run_id)
         except MlflowException:
-            raise UsageError(f"{what}, has no run {run_id!r}; rename that experiment to begin a new claim log") from None
+            raise ClaimLogError(f"{what}, has no run {run_id!r}, which its tag {_CLAIMS_RUN} names") from None
         if run.info.lifecycle_stage != "active":
-            raise UsageError(f"{what}, was deleted; restore it: mlflow runs restore --run-id {run_id}")
-        self._claim_runs[model] = run_id
+            raise ClaimLogError(f"{what}, was deleted; restore it: mlflow runs restore --run-id {run_id}")
+        self._claim_logs[model] = run_id, experiment.experiment_id
         return run
 
     def _new_claims_run(self, model: str) -> Run:
@@ -235,7 +318,11 @@ class MlflowStore:
             raise failure or OSError(f"the experiment {name!r} was created, but is not there")
         if found.experiment_id != aside:
             self.client.delete_experiment(aside)
-        return self._claims_run_in(model, found)
+        run = self._claims_run_in(model, found)
+        self.client.set_experiment_tag(found.experiment_id, _CLAIMS_MODEL, _digest(model))
+        with suppress(MlflowException):  # a model that was deleted at once
+            self.client.set_registered_model_tag(model, _CLAIMS_RUN, run.info.run_id)
+        return run
 
     def write(self, record: Record) -> None:
         """Keep a record as an artifact of the run that it is about, beside it the signed statement about it."""
@@ -282,4 +369,8 @@ def claims_experiment(model: str) -> str:
     """
     if len(model) <= _LONGEST:
         return f"{TAG}/{model}"
-    return f"{TAG}/{model[: _LONGEST - 70]}_{hashlib.sha256(model.encode('utf-8', 'replace')).hexdigest()}"
+    return f"{TAG}/{model[: _LONGEST - 70]}_{_digest(model)}"
+
+
+def _digest(model: str) -> str:
+    return hashlib.sha256(model.encode("utf-8", "replace")).hexdigest()

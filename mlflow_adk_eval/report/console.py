@@ -166,6 +166,8 @@ def _audit_lines(each: AliasAudit) -> Iterator[Text]:
     yield from (Text(f"  - note: {note}", style="yellow") for note in each.notes)
     if each.restored is not None:
         yield Text(f"  - restored: it is at version {each.restored} now", style="bold")
+    if each.restorable is not None:
+        yield Text(f"  - not restored (dry run): --no-dry-run would move it to version {each.restorable}", style="bold")
 
 
 def _case_view(report: Report, case: CaseResult) -> Iterator[RenderableType]:

@@ -17,7 +17,9 @@ from mlflow_adk_eval.gating.evidence.examine import ExaminedRun, ReadableRun, ex
 from mlflow_adk_eval.gating.evidence.integrity import agent_problems, state_problems
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.gating.policy.model import BaselineSource, Policy, Rule
-from mlflow_adk_eval.gating.promotion.record import find_record
+from mlflow_adk_eval.gating.promotion.claim_log import aliases_in
+from mlflow_adk_eval.gating.promotion.record import Record, Version
+from mlflow_adk_eval.gating.promotion.verify import moved_by_hand, recorded_pass
 from mlflow_adk_eval.gating.rules.decide import decide
 
 _NAMED = re.compile(r"runs:/([^/@\s]+)|models:/([^/@]+)(?:/(\d+)|@([\w-]+))")
@@ -74,6 +76,8 @@ class BaselineRef:
     agent_version: str
     run_id: str
     """The run of its record, or the one that the policy names; empty where there is no record."""
+    sha256: str = ""
+    """The hash of the evidence that the record is about; empty where there is no record."""
     version: str | None = None
 
 
@@ -85,6 +89,8 @@ class BaselineSearch:
     policy: Policy
     model: str | None = None
     """The registered model that an alias or a version belongs to where the policy names none."""
+    candidate: str | None = None
+    """The number of the version that is to be promoted: one that was given its alias by hand may be promoted first."""
     reevaluate: Reevaluate | None = None
     """Evaluates the baseline again where nothing known of it can be compared; ``None``: nobody does."""
     _examined: dict[str, ExaminedRun] = field(init=False, default_factory=dict[str, ExaminedRun])
@@ -122,15 +128,44 @@ class BaselineSearch:
             )
         number = str(source.version) if source.version else self._holder(model, source.alias or "")
         if number is None:
-            return Baseline(name=f"the {source.alias} of {model!r}")
+            moved = moved_by_hand(self.store, model, source.alias or "", None)
+            return Baseline(name=f"the {source.alias} of {model!r}", problems=(moved,) if moved else ())
+        if number == self.candidate and not self._promoted_ever(model, source.alias):
+            return Baseline(name=f"the {source.alias} of {model!r}", version=number)
         version, agent_version = self.store.version(model, number), f"models:/{model}/{number}"
         name = (f"the {source.alias}, " if source.alias else "") + f"version {number} of {model!r}"
         if version.model_id is None:
             problem = f"it was made from {version.source!r}, not from a LoggedModel, so no run can be said to be about it"
             return Baseline(name=name, version=number, problems=(problem,))
-        place = (find_record(version.tags, source.alias) if source.alias else None) or find_record(version.tags)
-        run_id = place.run_id if place else ""
-        return BaselineRef(name=name, model_id=version.model_id, agent_version=agent_version, run_id=run_id, version=number)
+        recorded = self._recorded(model, number, source.alias, version)
+        if isinstance(recorded, str):
+            return Baseline(name=name, version=number, problems=(recorded,))
+        run_id, sha256 = (recorded.decision.run_id, recorded.decision.evidence_sha256) if recorded else ("", "")
+        return BaselineRef(name=name, model_id=version.model_id, agent_version=agent_version, run_id=run_id, sha256=sha256, version=number)
+
+    def _recorded(self, model: str, number: str, alias: str | None, version: Version) -> Record | str | None:
+        """Return the record by which a version holds an alias, or held one, or why that does not stand.
+
+        ``None``: no alias is named, and it never held one.
+        """
+        try:
+            if alias is not None:
+                if moved := moved_by_hand(self.store, model, alias, number):
+                    return f"{moved}; `mlflow-adk-eval gate audit {model}` says more"
+            else:
+                params, holders = self.store.claims(model), self.store.aliases(model)
+                logs = (self.store.claim_log(model, each, params) for each in aliases_in(params.params))
+                held = [log.alias for log in logs if any(entry.claim.version == number for entry in log.moves(holders.get(log.alias)))]
+                if not held:
+                    return None
+                alias = held[0]
+            found = recorded_pass(self.store, model, number, alias, version)
+        except UsageError as error:
+            return str(error)
+        return found if isinstance(found, str) else found.problems[0] if found.problems else found.record
+
+    def _promoted_ever(self, model: str, alias: str | None) -> bool:
+        return alias is None or bool(self.store.claim_log(model, alias).entries)
 
     def _holder(self, model: str, alias: str) -> str | None:
         try:
@@ -149,8 +184,8 @@ class BaselineSearch:
         if ref.run_id and self._must_refuse:
             return _none(ref, *problems)
         if other := next(self._other_runs(candidate, ref), None):
-            is_other = ref.run_id and other != candidate.evidence.run_id
-            return self._found(ref, other, f" (by its later run {other})" if is_other else "")
+            how = f" (by its later run {other})" if ref.run_id else f" (by its run {other}, which no promotion recorded)"
+            return self._found(ref, other, "" if other == candidate.evidence.run_id else how)
         return self._reevaluated(candidate, ref, problems)
 
     @property
@@ -162,10 +197,13 @@ class BaselineSearch:
 
     def _recorded_problems(self, candidate: ExaminedRun, ref: BaselineRef) -> list[str]:
         try:
-            self._examine(ref.run_id)
+            found = self._examine(ref.run_id)
         except UsageError as error:
             return [f"its evidence is gone: {error}"]
-        return self._problems(candidate, ref, ref.run_id)
+        problems = self._problems(candidate, ref, ref.run_id)
+        if not problems and ref.sha256 and found.evidence.sha256 != ref.sha256:
+            return [f"run {ref.run_id}: its evidence was changed after it was promoted"]
+        return problems
 
     def _problems(self, candidate: ExaminedRun, ref: BaselineRef, run_id: str) -> list[str]:
         """Return why a run cannot stand for the baseline."""

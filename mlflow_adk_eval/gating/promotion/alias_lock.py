@@ -4,21 +4,19 @@ MLflow has no compare-and-set for aliases. An `AliasLock` makes one of the claim
 number, check that everything is as it was decided on, write the record, check again, confirm the claim, set the alias, and end the claim.
 Of several who decided on the same claim log only one gets the number; the others get `ClaimLost`. A claim whose owner seems to be
 dead is cancelled by whoever comes next, through the same entry by which its owner would have confirmed it, so that only one of the two
-can succeed.
+can succeed. All times are those of MLflow's server (`MlflowStore.now`): clocks of their own would differ, and stop while a machine sleeps.
 """
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
-from mlflow_adk_eval.gating.promotion.claim_log import Claim, ClaimLog, Confirmation, End, Outcome, key_of, read_claim, text_of
+from mlflow_adk_eval.gating.promotion.claim_log import Claim, ClaimLog, Confirmation, End, Entry, Outcome, key_of, read_claim, text_of
 from mlflow_adk_eval.gating.promotion.record import Record, format_version
 
 T = TypeVar("T")
@@ -37,7 +35,7 @@ class ClaimTimeouts:
     grace_s: float = 300.0
     """For how long others wait for a claim that has not ended, before they take its owner for dead."""
     lease_s: float = 30.0
-    """For how long its owner may set the alias after it has confirmed the claim; far less, so that clocks may differ by the rest."""
+    """For how long its owner may begin to set the alias after it has confirmed the claim; far less, since that request takes time, too."""
 
 
 TIMEOUTS = ClaimTimeouts()
@@ -63,26 +61,29 @@ class AliasLock:
         """Set the alias under a claim.
 
         Args:
-            finish: notes that the alias was set, or why it was not, before others may go on.
+            finish: notes that the alias was set, or why it was not, before others may go on. It is called again if it turns out last that
+                the claim had been given up.
 
         Raises:
             ClaimLost: if it was not set since the claim went to somebody else.
         """
-        number, claim = self.claims.next, Claim.of(self.record)
-        if problem := self._settle_last() or self._claim(number, claim):
-            raise ClaimLost(problem)
+        self.store.open_claim_log(self.record.target.name)
+        claim = self._claim(self._settled())
         try:
-            problem = self._check_and_set(number, claim)
+            problem = self._check_and_set(claim)
         except UsageError as error:  # what was there when it was decided is gone
             problem = f"{error}; it did when the decision was made"
         except Exception:
-            self._cancel(number, claim)  # so that nobody has to wait until its owner seems to be dead
+            self._cancel(claim)  # so that nobody has to wait until its owner seems to be dead
             raise
         finished = finish(problem)
-        self._end(number, "refused" if problem else "done", problem)
-        return finished
+        outcome = self._end(claim, "refused" if problem else "done", problem)
+        if problem or outcome == "done":
+            return finished
+        self._give_back()
+        return finish(f"MLflow took so long to set the alias {self.claims.alias} that somebody else gave the claim up as {outcome}")
 
-    def _check_and_set(self, number: int, claim: Claim) -> str:
+    def _check_and_set(self, claim: Claim) -> str:
         """Return why the alias was not set; empty if it was."""
         if problem := next(iter(self.prechecks()), ""):
             return problem
@@ -90,10 +91,12 @@ class AliasLock:
         self.prepare()
         if problem := next(iter(self.final_checks()), ""):
             return problem
-        confirmed_at = time.monotonic()
-        if problem := self._confirm(number, claim):
-            return problem
-        took_s, target = time.monotonic() - confirmed_at, self.record.target
+        target = self.record.target
+        confirmed_at = self.store.now(target.name)
+        mine = text_of(Confirmation(claim=claim.id, at=confirmed_at), self.store.signer)
+        if self._write(claim, "go", mine) != mine:
+            return f"the claim to the alias {target.alias} took so long that somebody else cancelled it"
+        took_s = (self.store.now(target.name) - confirmed_at).total_seconds()
         if took_s > self.timeouts.lease_s:
             return f"MLflow took {took_s:.0f} s to confirm the claim, so the alias {target.alias} was not set: others may no longer wait for it"
         self.store.set_alias(target)
@@ -102,41 +105,69 @@ class AliasLock:
             "" if found == target.version else f"the alias {target.alias} was set on {target}, but at once moved to {format_version(found)}"
         )
 
-    def _settle_last(self) -> str:
-        """End the last claim if its owner seems to be dead; return why that cannot be, if so."""
-        last = self.claims.last
-        if last is None or not last.pending:
-            return ""
-        if problem := self.claims.in_progress(datetime.now(UTC), self.timeouts.grace_s):
-            return problem
-        if last.state == "open":
-            return f"{last.claim} was confirmed at this very moment" if self._cancel(last.number, last.claim) else ""
-        holder = self.store.aliases(self.record.target.name).get(self.claims.alias)
-        self._end(last.number, "done" if last.set_on(holder) else "lost", "its owner did not end it")
-        return ""
+    def _settled(self) -> ClaimLog:
+        """Return the claim log in which the last claim has ended, if its owner seems to be dead by ending it.
 
-    def _cancel(self, number: int, claim: Claim) -> bool:
-        """Keep a claim from being confirmed; return whether it is already, so that the alias may be set."""
-        return claim.id in self._write(number, "go", text_of(Confirmation(id=uuid.uuid4().hex, at=datetime.now(UTC))))
+        Raises:
+            ClaimLost: if somebody is at work, or somebody claimed since the decision was made.
+        """
+        name, last = self.record.target.name, self.claims.last
+        if last is not None and last.pending:
+            if problem := self.claims.in_progress(self.store.now(name), self.timeouts.grace_s):
+                raise ClaimLost(problem)
+            if last.state == "open":
+                if not self._cancel(last.claim):
+                    raise ClaimLost(f"{last.claim} was confirmed at this very moment")
+            else:
+                holder = self.store.aliases(name).get(self.claims.alias)
+                self._end(last.claim, "done" if last.set_on(holder) else "lost", "its owner did not end it")
+        found = self.store.claim_log(name, self.claims.alias)
+        if found.next != self.claims.next:
+            latest = found.last if found.last and found.last.number >= self.claims.next else None
+            what = str(latest.claim) if latest else "something that is no claim"
+            raise ClaimLost(f"the alias {self.claims.alias} was claimed in the meantime: {what}")
+        return found
 
-    def _claim(self, number: int, claim: Claim) -> str:
-        mine = text_of(claim)
-        found = self._write(number, "", mine)
-        if found == mine:
-            return ""
-        return f"the alias {self.claims.alias} was claimed in the meantime: {read_claim(found) or found}"
+    def _claim(self, claims: ClaimLog) -> Claim:
+        name = self.record.target.name
+        claim = Claim.of(self.record, claims, self.store.now(name))
+        mine = text_of(claim, self.store.signer)
+        found = self.store.claim(name, key_of(claims.alias, claims.next), mine)
+        if found != mine:
+            raise ClaimLost(f"the alias {claims.alias} was claimed in the meantime: {read_claim(found) or found}")
+        return claim
 
-    def _confirm(self, number: int, claim: Claim) -> str:
-        mine = text_of(Confirmation(id=claim.id, at=datetime.now(UTC)))
-        if self._write(number, "go", mine) == mine:
-            return ""
-        return f"the claim to the alias {self.claims.alias} took so long that somebody else cancelled it"
+    def _cancel(self, claim: Claim) -> bool:
+        """Keep a claim from being confirmed; return whether it will not be, now and for ever."""
+        now = self.store.now(self.record.target.name)
+        self._write(claim, "go", text_of(Confirmation(claim=claim.id, cancelled=True, at=now), self.store.signer))
+        entry = self._entry(claim)
+        return entry is None or entry.state == "cancelled"
 
-    def _end(self, number: int, outcome: Outcome, reason: str) -> None:
-        self._write(number, "end", text_of(End(outcome=outcome, at=datetime.now(UTC), reason=reason)))
+    def _end(self, claim: Claim, outcome: Outcome, reason: str) -> str:
+        """End a claim, unless somebody has, and return what came of it by what the claim log says now.
 
-    def _write(self, number: int, suffix: str, text: str) -> str:
-        return self.store.claim(self.record.target.name, key_of(self.claims.alias, number, suffix), text)
+        What cannot be read there stands in nobody's way: the claim was confirmed and not given up, so it was carried out.
+        """
+        at = self.store.now(self.record.target.name)
+        self._write(claim, "end", text_of(End(claim=claim.id, outcome=outcome, at=at, reason=reason), self.store.signer))
+        entry = self._entry(claim)
+        return "lost" if entry is None else outcome if entry.state == "confirmed" else entry.state
+
+    def _entry(self, claim: Claim) -> Entry | None:
+        return self.store.claim_log(self.record.target.name, claim.alias).entry(claim.number)
+
+    def _write(self, claim: Claim, suffix: str, text: str) -> str:
+        return self.store.claim(self.record.target.name, key_of(claim.alias, claim.number, suffix, claim.id), text)
+
+    def _give_back(self) -> None:
+        """Put the alias where the claim log has it, if it is where this claim set it too late and nobody is at work on it."""
+        target = self.record.target
+        with suppress(UsageError):  # the version that had it is gone
+            claims, holder = self.store.claim_log(target.name, target.alias), self.store.aliases(target.name).get(target.alias)
+            rightful = claims.rightful_holder(holder)
+            if rightful and holder == target.version != rightful and not (claims.last and claims.last.pending):
+                self.store.set_alias(replace(target, version=rightful))
 
 
 def alias_moved(store: MlflowStore, record: Record) -> list[str]:

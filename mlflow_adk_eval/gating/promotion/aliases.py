@@ -14,10 +14,10 @@ from itertools import pairwise
 from typing import Literal
 
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.gating.attestation.keys import Verifier
+from mlflow_adk_eval.gating.evidence.integrity import few
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.gating.promotion.alias_lock import TIMEOUTS, AliasLock, ClaimLost, ClaimTimeouts, alias_moved, version_changed
-from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, aliases_in, read_claim_log
+from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, ClaimLogError, ClaimParams, aliases_in
 from mlflow_adk_eval.gating.promotion.record import TAG, Record, format_version, pass_tag, stamped, undecided, with_problems
 from mlflow_adk_eval.gating.promotion.verify import Verification, verify_version
 from mlflow_adk_eval.results.decision import Decision
@@ -57,7 +57,6 @@ class AliasRollback:
     alias: str
     kind: RollbackKind
     reason: str
-    verifier: Verifier | None = None
     timeouts: ClaimTimeouts = TIMEOUTS
 
     def run(self, to: str | None = None, *, dry_run: bool = False) -> RollbackResult:
@@ -66,10 +65,10 @@ class AliasRollback:
         Raises:
             UsageError: if there is no such model.
         """
-        claims = read_claim_log(self.store.claims(self.name), self.alias)  # first: whoever claims after this is noticed
+        claims = self.store.claim_log(self.name, self.alias)  # first: whoever claims after this is noticed
         holder = self.store.aliases(self.name).get(self.alias)
-        if self.kind == "restore" and holder is not None and self._verify(holder).decision.passed:
-            return self._stay(holder, [f"version {holder}, which holds the alias {self.alias} by now, verifies"])
+        if self.kind == "restore" and not self._proof(claims, holder):
+            return self._stay(holder, [f"the alias {self.alias} is where its claim log has it by now, and nothing proves its record false"])
         problems: list[str] = []
         former = dict.fromkeys(version for version in reversed(claims.former_holders(holder)) if version != holder)
         for version in [to] if to else former:
@@ -77,14 +76,25 @@ class AliasRollback:
             if found.record is not None and found.decision.passed:
                 return self._set(claims, holder, replace(found.record, decision=stamped(found.decision)), dry_run=dry_run)
             problems += [f"version {version} cannot hold the alias {self.alias}: {reason}" for reason in found.decision.reasons]
+            if self.kind == "restore" and not found.disproven:
+                break  # to go back further could be what somebody spoilt its evidence for
         nothing = f"no version of {self.name!r} that held the alias {self.alias} before is in its claim log"
         return self._stay(holder, problems or [nothing])
 
     def _verify(self, version: str) -> Verification:
         try:
-            return verify_version(self.store, self.name, version, self.alias, verifier=self.verifier)
+            return verify_version(self.store, self.name, version, self.alias)
         except UsageError as error:
-            return Verification(decision=undecided(str(error)))
+            return Verification(decision=undecided(str(error)), disproven=True)
+
+    def _proof(self, claims: ClaimLog, holder: str | None) -> bool:
+        """Whether it is proven that the alias is not where it belongs: no claim set it there, or the record of that one is false.
+
+        Evidence that was edited, deleted or merely tagged proves nothing: else whoever may edit it could move the alias back.
+        """
+        if claims.rightful_holder(holder) != holder:
+            return True
+        return holder is not None and self._verify(holder).disproven
 
     def _result(self, holder: str | None, version: str | None, decision: Decision) -> RollbackResult:
         return RollbackResult(model=self.name, alias=self.alias, kind=self.kind, previous=holder, version=version, decision=decision)
@@ -147,6 +157,8 @@ class AliasAudit:
     """What else the claim log shows, such as moves in the past that it does not explain."""
     restored: str | None = None
     """The version that it was moved back to."""
+    restorable: str | None = None
+    """The version that it would be moved back to; only a dry run says so."""
 
 
 def audit_in(
@@ -155,42 +167,48 @@ def audit_in(
     alias: str | None = None,
     *,
     restore: bool = False,
+    dry_run: bool = False,
     required: bool = True,
-    verifier: Verifier | None = None,
     timeouts: ClaimTimeouts = TIMEOUTS,
 ) -> tuple[AliasAudit, ...]:
-    """Look at an alias of a model, or at each that was ever promoted; `restore`: and move back what is not valid.
+    """Look at an alias of a model, or at each that was ever promoted; `restore`: and move back what is proven to be wrong.
 
     Args:
         store: where everything is.
         name: the model.
         alias: the alias; ``None``: each that was ever promoted.
-        restore: whether to move back what is not valid.
-        required: whether `alias` has to be there.
-        verifier: checks the signatures that records must have; ``None``: they need none.
+        restore: whether to move back an alias that no claim set where it is, or whose record is proven false.
+        dry_run: whether to say only where it would be moved.
+        required: whether the model was asked for by its name, so that an alias without any proof is worth telling.
         timeouts: how long claims of others are respected.
 
     Raises:
         UsageError: if there is no such model.
     """
     params, holders = _claims(store, name), store.aliases(name)  # in this order: no alias is set before its claim
-    if isinstance(params, str):
-        known = sorted(holders)
+    if isinstance(params, str) or (required and not params.params):
+        known = set(holders)
     else:
-        known = sorted({*aliases_in(params), *(_promoted(store, name, holders) if alias is None else holders)})
+        known = {*aliases_in(params.params), *(_promoted(store, name, holders) if alias is None else holders)}
+    if store.checkpoint:
+        known |= store.checkpoint.aliases(name)
     wanted = alias if required else None
-    concerned = [each for each in known if alias in (None, each)] or ([wanted] if wanted else [])
+    concerned = [each for each in sorted(known) if alias in (None, each)] or ([wanted] if wanted else [])
     if isinstance(params, str):  # without a claim log nothing is proven, and there is nothing to go back by
-        return tuple(AliasAudit(model=name, alias=each, version=holders.get(each), valid=False, reasons=(params,)) for each in concerned)
-    found = [_audit(store, name, read_claim_log(params, each), holders.get(each), verifier, wanted=bool(wanted)) for each in concerned]
-    return tuple(_restored(store, each, verifier, timeouts) if restore and not each.valid else each for each in found)
+        return tuple(_unproven(name, each, holders.get(each), params) for each in concerned)
+    found = [_audit(store, name, each, params, holders.get(each), wanted=bool(wanted)) for each in concerned]
+    return tuple(_restored(store, each, timeouts, dry_run=dry_run) if restore and not each.valid else each for each in found)
 
 
-def _claims(store: MlflowStore, name: str) -> Mapping[str, str] | str:
+def _claims(store: MlflowStore, name: str) -> ClaimParams | str:
     try:
         return store.claims(name)
-    except UsageError as error:
+    except ClaimLogError as error:
         return str(error)
+
+
+def _unproven(name: str, alias: str, holder: str | None, reason: str) -> AliasAudit:
+    return AliasAudit(model=name, alias=alias, version=holder, valid=False, reasons=(reason,))
 
 
 def _promoted(store: MlflowStore, name: str, holders: Mapping[str, str]) -> list[str]:
@@ -198,19 +216,33 @@ def _promoted(store: MlflowStore, name: str, holders: Mapping[str, str]) -> list
     return [alias for alias, version in holders.items() if pass_tag(alias) in store.version(name, version).tags]
 
 
-def _audit(store: MlflowStore, name: str, claims: ClaimLog, holder: str | None, verifier: Verifier | None, *, wanted: bool) -> AliasAudit:
+def _audit(store: MlflowStore, name: str, alias: str, params: ClaimParams, holder: str | None, *, wanted: bool) -> AliasAudit:
+    try:
+        claims = store.claim_log(name, alias, params)
+    except ClaimLogError as error:
+        return _unproven(name, alias, holder, str(error))
     moves, notes = claims.moves(holder), tuple(_notes(claims, holder))
     last = moves[-1] if moves else None
     if holder is None:
         reason = f"no version holds it, though {last.claim} set it" if last else "no version holds it, and by its claim log none ever did"
-        return AliasAudit(model=name, alias=claims.alias, version=None, valid=not wanted, reasons=(reason,), notes=notes)
-    decision = verify_version(store, name, holder, claims.alias, verifier=verifier).decision
-    found = AliasAudit(model=name, alias=claims.alias, version=holder, valid=decision.passed, reasons=decision.reasons, notes=notes)
-    if last is not None and last.claim.version == holder:
-        claim = last.claim
-        return replace(found, set_by=claim.by, set_at=claim.at.isoformat(timespec="seconds"), kind=claim.kind)
-    before = f"from version {last.claim.version} (by {last.claim}) " if last else ""
-    return replace(found, notes=(*notes, f"it was moved by hand {before}to version {holder}: its claim log has no such claim"))
+        valid = last is None and not wanted
+        return AliasAudit(model=name, alias=alias, version=None, valid=valid, reasons=(reason,), notes=notes)
+    if last is None or last.claim.version != holder:
+        before = f"from version {last.claim.version} (by {last.claim}) " if last else ""
+        reason = f"it was moved by hand {before}to version {holder}: its claim log has no such claim"
+        return AliasAudit(model=name, alias=alias, version=holder, valid=False, reasons=(reason,), notes=notes)
+    decision, claim = verify_version(store, name, holder, alias).decision, last.claim
+    return AliasAudit(
+        model=name,
+        alias=alias,
+        version=holder,
+        valid=decision.passed,
+        reasons=decision.reasons,
+        set_by=claim.by,
+        set_at=claim.at.isoformat(timespec="seconds"),
+        kind=claim.kind,
+        notes=notes,
+    )
 
 
 def _notes(claims: ClaimLog, holder: str | None) -> Iterator[str]:
@@ -222,18 +254,16 @@ def _notes(claims: ClaimLog, holder: str | None) -> Iterator[str]:
     last = claims.last
     if last is not None and last.pending:
         yield f"{last.claim} has not ended"
-    yield from (f"{key} in the claim log is not a claim" for key in claims.invalid)
+    yield from few(claims.skipped)
 
 
-def _restored(store: MlflowStore, found: AliasAudit, verifier: Verifier | None, timeouts: ClaimTimeouts) -> AliasAudit:
-    reason = f"{format_version(found.version)} has no record that verifies: {found.reasons[0]}"
-    way_back = AliasRollback(
-        store=store, name=found.model, alias=found.alias, kind="restore", reason=reason, verifier=verifier, timeouts=timeouts
-    )
+def _restored(store: MlflowStore, found: AliasAudit, timeouts: ClaimTimeouts, *, dry_run: bool) -> AliasAudit:
+    reason = f"{format_version(found.version)}: {found.reasons[0]}"
+    way_back = AliasRollback(store=store, name=found.model, alias=found.alias, kind="restore", reason=reason, timeouts=timeouts)
     try:
-        back = way_back.run()
+        back = way_back.run(dry_run=dry_run)
     except UsageError as error:  # the claim log is gone by now
         return replace(found, notes=(*found.notes, f"not restored: {error}"))
     if back.version is None:
         return replace(found, notes=(*found.notes, *(f"not restored: {problem}" for problem in back.decision.reasons)))
-    return replace(found, restored=back.version)
+    return replace(found, restorable=back.version) if dry_run else replace(found, restored=back.version)

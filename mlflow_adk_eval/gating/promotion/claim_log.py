@@ -1,32 +1,53 @@
-"""The claim log of an alias: numbered claims, of which each number exists once and which nobody can change.
+"""The claim log of an alias: numbered claims, each of which exists once, names the one before by its hash, and is signed where there is a key.
 
 MLflow has no compare-and-set for aliases, but a parameter of a run can be written only once. So whoever would set an alias
 claims the next number first, as a parameter of a run that all agree on; of several who decided at the same time one gets it.
 Before the alias is set, the claim has to be confirmed, again by a parameter: so that a claim can be cancelled by others once
 its owner seems to be dead, and the owner, should it live after all, finds out in time. What came of it is a third parameter.
+
+Whoever may write to MLflow can write parameters, too, or a whole other run of them. So a claim says in which run it is, under which number and after
+which claim, and what followed says to which claim: nothing can be written in advance, copied or left out in between without being
+seen. What is no such claim is named and skipped. That the last claims are missing can only be seen by a `Checkpoint`.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Literal, TypeVar
 
 from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
+from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.gating.attestation.keys import Signer, Verifier
 from mlflow_adk_eval.gating.promotion.record import Kind, Record
 
 Outcome = Literal["done", "refused", "lost"]
 State = Literal["open", "confirmed", "cancelled", "done", "refused", "lost"]
 
 _NOUNS: Mapping[Kind, str] = {"promotion": "promotion", "rollback": "rollback", "restore": "restoration"}
-_LONGEST_ALIAS = 200
+_LONGEST_ALIAS = 190
 _MAX_NAME, _MAX_REASON = 200, 1000
-T = TypeVar("T")
+_PAYLOAD_TYPE = "application/vnd.mlflow-adk-eval.{}+json"
+T = TypeVar("T", "Claim", "Confirmation", "End")
+
+
+class ClaimLogError(UsageError):
+    """The claim log of a model is gone, or not the one that it was, so nothing about its aliases is proven."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimParams:
+    """The parameters that hold the claims to the aliases of a model."""
+
+    log: str = ""
+    """The run that they are parameters of; empty where nothing was ever claimed."""
+    params: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +55,12 @@ class Claim:
     """The right to set an alias, which its owner has as soon as the claim log holds it."""
 
     id: str
+    log: str
+    """The run that holds the claim log, so that a copy of it in another run is none."""
+    alias: str
+    number: int
+    before: str
+    """The hash of the entry before; empty for the first."""
     kind: Kind
     version: str
     previous: str | None
@@ -42,19 +69,25 @@ class Claim:
     """Where the record of the decision lies, and its hash."""
     by: str
     at: AwareDatetime
+    """By the clock of MLflow's server."""
     reason: str = ""
+    signature: str = ""
 
     @staticmethod
-    def of(record: Record) -> Claim:
-        """Return the claim for a record."""
+    def of(record: Record, claims: ClaimLog, at: datetime) -> Claim:
+        """Return the next claim, for a record."""
         return Claim(
             id=uuid.uuid4().hex,
+            log=claims.log,
+            alias=claims.alias,
+            number=claims.next,
+            before=claims.head,
             kind=record.kind,
             version=record.target.version,
             previous=record.previous,
             record=str(record.location),
             by=record.decision.decided_by[:_MAX_NAME],
-            at=datetime.now(UTC),
+            at=at,
             reason=record.reason[:_MAX_REASON],
         )
 
@@ -67,33 +100,45 @@ class Claim:
 class Confirmation:
     """The last word before an alias is set: that of the claim's owner, or of somebody who cancels the claim."""
 
-    id: str
-    """The id of the claim, or another one: it was cancelled."""
+    claim: str
+    """The id of the claim."""
+    cancelled: bool = False
     at: AwareDatetime
+    """By the clock of MLflow's server."""
+    signature: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
     """What came of a claim."""
 
+    claim: str
+    """The id of the claim."""
     outcome: Outcome
     at: AwareDatetime
     reason: str = ""
+    signature: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """A claim with all that followed."""
 
-    number: int
     claim: Claim
     confirmation: Confirmation | None = None
     end: End | None = None
+    sha256: str = ""
+    """The hash of its texts, by which the next claim names it; without the end of a cancelled claim, which comes late."""
+
+    @property
+    def number(self) -> int:
+        """Its place in the claim log."""
+        return self.claim.number
 
     @property
     def state(self) -> State:
         """How far it got."""
-        if self.confirmation is not None and self.confirmation.id != self.claim.id:
+        if self.confirmation is not None and self.confirmation.cancelled:
             return "cancelled"
         if self.end is not None:
             return self.end.outcome
@@ -114,11 +159,18 @@ class ClaimLog:
     """All claims to an alias, in their order."""
 
     alias: str
+    log: str = ""
+    """The run that holds it; empty where nothing was ever claimed."""
     entries: tuple[Entry, ...] = ()
     next: int = 1
     """The number that nobody has claimed."""
-    invalid: tuple[str, ...] = ()
-    """The keys that hold something else than a claim."""
+    skipped: tuple[str, ...] = ()
+    """What else the parameters hold, as sentences."""
+
+    @property
+    def head(self) -> str:
+        """The hash of the last entry; empty where there is none."""
+        return self.entries[-1].sha256 if self.entries else ""
 
     @property
     def last(self) -> Entry | None:
@@ -132,6 +184,11 @@ class ClaimLog:
     def moves(self, holder: str | None) -> list[Entry]:
         """Return the claims by which the alias was set."""
         return [entry for entry in self.entries if entry.set_on(holder)]
+
+    def rightful_holder(self, holder: str | None) -> str | None:
+        """Return the version that the alias was set on last by a claim; ``None`` if it never was."""
+        moves = self.moves(holder)
+        return moves[-1].claim.version if moves else None
 
     def former_holders(self, holder: str | None) -> list[str]:
         """Return the versions that one can go back to, the last one last: those between were gone back over."""
@@ -156,13 +213,13 @@ class ClaimLog:
         return f"the alias {self.alias} is being set: {last.claim} is in progress; if it has died, try again after {until}"
 
 
-def key_of(alias: str, number: int, suffix: str = "") -> str:
-    """Return the key of a claim, or of what followed.
+def key_of(alias: str, number: int, suffix: str = "", claim: str = "") -> str:
+    """Return the key of a claim, or of what followed, which ends with the begin of the claim's id: nobody can know that in advance.
 
-    >>> key_of("champion", 7), key_of("champion", 7, "end")
-    ('champion.0007', 'champion.0007.end')
+    >>> key_of("champion", 7), key_of("champion", 7, "end", "0d1f9a2be27c4c5b")
+    ('champion.0007', 'champion.0007.end.0d1f9a2b')
     """
-    return f"{_stem(alias)}.{number:04d}" + (f".{suffix}" if suffix else "")
+    return f"{_stem(alias)}.{number:04d}" + (f".{suffix}.{claim[:8]}" if suffix else "")
 
 
 def _stem(alias: str) -> str:
@@ -171,43 +228,114 @@ def _stem(alias: str) -> str:
     return f"{alias[: _LONGEST_ALIAS - 40]}_{hashlib.sha256(alias.encode('utf-8', 'replace')).hexdigest()[:32]}"
 
 
-def read_claim_log(params: Mapping[str, str], alias: str) -> ClaimLog:
-    """Return the claim log of an alias from the claims to all aliases of a model."""
-    pattern = re.compile(rf"{re.escape(_stem(alias))}\.(\d{{4,9}})")
-    numbers = sorted(int(found[1]) for key in params if (found := pattern.fullmatch(key)) and key == key_of(alias, int(found[1])))
-    read = [(number, _read(_CLAIM, params[key_of(alias, number)])) for number in numbers]
-    return ClaimLog(
-        alias=alias,
-        entries=tuple(
-            Entry(
-                number=number,
-                claim=claim,
-                confirmation=_read(_CONFIRMATION, params.get(key_of(alias, number, "go"))),
-                end=_read(_END, params.get(key_of(alias, number, "end"))),
-            )
-            for number, claim in read
-            if claim is not None
-        ),
-        next=numbers[-1] + 1 if numbers else 1,
-        invalid=tuple(key_of(alias, number) for number, claim in read if claim is None),
+def read_claim_log(found: ClaimParams, alias: str, verifier: Verifier | None = None) -> ClaimLog:
+    """Return the claim log of an alias from the claims to all aliases of a model.
+
+    Args:
+        found: the claims as they were written.
+        alias: the alias.
+        verifier: checks the signatures that all of it must have; ``None``: it needs none.
+    """
+    params, entries, skipped, number = found.params, list[Entry](), list[str](), 1
+    while (text := params.get(key_of(alias, number))) is not None:
+        key, head = key_of(alias, number), entries[-1].sha256 if entries else ""
+        claim = _read(_CLAIM, text)
+        if problem := _problem(claim, Claim, verifier) or _place_problem(claim, found.log, alias, number, head):
+            skipped.append(f"{key} in the claim log {problem}")
+        elif claim:
+            entry, problems = _entry(claim, text, params, verifier)
+            entries.append(entry)
+            skipped += problems
+        number += 1
+    skipped += [f"{key} in the claim log follows no claim" for key in _strays(params, alias, number, entries)]
+    return ClaimLog(alias=alias, log=found.log, entries=tuple(entries), next=number, skipped=tuple(skipped))
+
+
+def _entry(claim: Claim, text: str, params: Mapping[str, str], verifier: Verifier | None) -> tuple[Entry, list[str]]:
+    """Return a claim with what followed, and what was written there but is not part of it."""
+    go_key, end_key = (key_of(claim.alias, claim.number, suffix, claim.id) for suffix in ("go", "end"))
+    go_text, end_text = params.get(go_key), params.get(end_key)
+    go, end = _read(_CONFIRMATION, go_text), _read(_END, end_text)
+    go_problem = "" if go_text is None else _problem(go, Confirmation, verifier) or _of_another(go, claim)
+    end_problem = "" if end_text is None else _problem(end, End, verifier) or _of_another(end, claim)
+    # Nothing else can be written where something is, so a claim with such a confirmation can be confirmed no more.
+    confirmation = Confirmation(claim=claim.id, cancelled=True, at=claim.at) if go_problem else go
+    cancelled = confirmation is not None and confirmation.cancelled
+    texts = [text, go_text or "", "" if cancelled or end_problem else end_text or ""]
+    entry = Entry(
+        claim=claim,
+        confirmation=confirmation,
+        end=None if end_problem else end,
+        sha256=hashlib.sha256(json.dumps(texts).encode()).hexdigest(),
     )
+    problems = {go_key: go_problem, end_key: end_problem}
+    return entry, [f"{key} in the claim log {problem}" for key, problem in problems.items() if problem]
+
+
+def _problem(value: Claim | Confirmation | End | None, wanted: type[Claim | Confirmation | End], verifier: Verifier | None) -> str:
+    """Return why a parameter is no part of the claim log, going by itself; empty if it is."""
+    if value is None:
+        return f"is not {_WANTED[wanted]}"
+    if verifier is None:
+        return ""
+    return "" if verifier.verifies(_signed_bytes(value), _payload_type(value), value.signature) else "is not signed with the key"
+
+
+def _place_problem(claim: Claim | None, log: str, alias: str, number: int, head: str) -> str:
+    """Return why a claim does not belong where it is; empty if it does."""
+    if claim is None or (claim.log, claim.alias, claim.number, claim.before) == (log, alias, number, head):
+        return ""
+    if claim.log != log:
+        return f"was written for another claim log (run {claim.log}): this is a copy"
+    return "does not follow the claim before it" if (claim.alias, claim.number) == (alias, number) else "was written for another place"
+
+
+def _of_another(value: Confirmation | End | None, claim: Claim) -> str:
+    return "" if value is None or value.claim == claim.id else "is about another claim"
+
+
+def _strays(params: Mapping[str, str], alias: str, end: int, entries: list[Entry]) -> Iterator[str]:
+    """Yield the keys that look like the alias's and belong to no entry, nor to what is skipped as a whole."""
+    known = {key_of(alias, entry.number, suffix, entry.claim.id) for entry in entries for suffix in ("go", "end")}
+    skipped = {key_of(alias, number) for number in range(1, end)}
+    for entry in entries:
+        skipped.discard(key_of(alias, entry.number))
+        known.add(key_of(alias, entry.number))
+    stem = re.compile(rf"({re.escape(_stem(alias))}\.\d+)(\..*)?", re.DOTALL)
+    for key in sorted(params):
+        if key not in known and (found := stem.fullmatch(key)) and found[1] not in skipped:
+            yield key
 
 
 def aliases_in(params: Mapping[str, str]) -> list[str]:
     """Return the aliases that a model has claims to, in their order; those too long to be a key are left out."""
-    found = (re.fullmatch(r"(.+)\.\d{4,9}", key) for key in params)
-    return sorted({match[1] for match in found if match and len(match[1]) < _LONGEST_ALIAS - 7})
+    found = (re.fullmatch(r"(.+)\.0001", key) for key in params)
+    return sorted({match[1] for match in found if match and len(match[1]) <= _LONGEST_ALIAS})
 
 
-def text_of(value: Claim | Confirmation | End) -> str:
-    """Return what a parameter holds."""
+def text_of(value: Claim | Confirmation | End, signer: Signer | None = None) -> str:
+    """Return what a parameter holds, with a signature where there is a signer."""
+    value = replace(value, reason=value.reason[:_MAX_REASON]) if isinstance(value, End) else value
+    signed = replace(value, signature=signer.sign(_signed_bytes(value), _payload_type(value))) if signer else value
+    return _dump(signed).decode()
+
+
+def _signed_bytes(value: Claim | Confirmation | End) -> bytes:
+    return _dump(replace(value, signature=""))
+
+
+def _payload_type(value: Claim | Confirmation | End) -> str:
+    return _PAYLOAD_TYPE.format(type(value).__name__.lower())
+
+
+def _dump(value: Claim | Confirmation | End) -> bytes:
     match value:
         case Claim():
-            return _CLAIM.dump_json(value).decode()
+            return _CLAIM.dump_json(value)
         case Confirmation():
-            return _CONFIRMATION.dump_json(value).decode()
+            return _CONFIRMATION.dump_json(value)
         case End():
-            return _END.dump_json(replace(value, reason=value.reason[:_MAX_REASON])).decode()
+            return _END.dump_json(value)
 
 
 def _read(adapter: TypeAdapter[T], text: str | None) -> T | None:
@@ -222,4 +350,5 @@ def read_claim(text: str) -> Claim | None:
     return _read(_CLAIM, text)
 
 
+_WANTED = {Claim: "a claim", Confirmation: "a confirmation", End: "the end of a claim"}
 _CLAIM, _CONFIRMATION, _END = TypeAdapter(Claim), TypeAdapter(Confirmation), TypeAdapter(End)

@@ -18,7 +18,7 @@ from mlflow_adk_eval.gating.evidence.integrity import Evidence
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.gating.policy.model import Policy
 from mlflow_adk_eval.gating.promotion.alias_lock import TIMEOUTS, AliasLock, ClaimLost, ClaimTimeouts, alias_moved, version_changed
-from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, read_claim_log
+from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, ClaimLogError
 from mlflow_adk_eval.gating.promotion.record import (
     REFUSAL,
     TAG,
@@ -29,6 +29,7 @@ from mlflow_adk_eval.gating.promotion.record import (
     holds_pass,
     pass_tag,
     stamped,
+    undecided,
     version_problems,
     with_problems,
 )
@@ -61,13 +62,17 @@ def promote_in(
         dry_run: whether to write nothing.
         timeouts: how long claims of others are respected.
     """
-    claims = read_claim_log(store.claims(target.name), target.alias)  # first: whoever claims after this is noticed
+    try:
+        claims = store.claim_log(target.name, target.alias)  # first: whoever claims after this is noticed
+    except ClaimLogError as error:
+        return stamped(undecided(str(error), run_id=run_id))
     version, holder = store.version(target.name, target.version), store.aliases(target.name).get(target.alias)
     run = examine(store.evidence(run_id))
     compared = baseline(run) if callable(baseline) else baseline
     now = datetime.now(UTC)
     decision = decide(run, policy, baseline=compared, now=now)
-    in_progress = claims.in_progress(now, timeouts.grace_s)
+    pending = claims.last is not None and claims.last.pending
+    in_progress = claims.in_progress(store.now(target.name), timeouts.grace_s) if pending else ""
     problems = [*version_problems(target, version, run.evidence), *_baseline_moved(store, target, policy, compared, holder)]
     record = Record(
         target=target,

@@ -1,7 +1,6 @@
 """Whether a promotion still holds: its claim and its record are unchanged, and the evidence says today what it said then.
 
-The record is found by the version's tags or by the claim log, then held against its own hash, its signature, its claim and the tags that
-repeat it. Then both runs are read and examined as they are today, and the recorded policy decides again as of the time of the
+The record is found by the claim log, then held against its own hash, its signature, its claim and the tags that repeat it (`recorded_pass`). Then both runs are read and examined as they are today, and the recorded policy decides again as of the time of the
 decision. It must come to the same verdict and the same numbers; whatever does not is named.
 """
 
@@ -13,13 +12,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.gating.attestation.keys import ENVELOPE, Verifier
+from mlflow_adk_eval.gating.attestation.keys import ENVELOPE
 from mlflow_adk_eval.gating.attestation.statement import DECISION, PAYLOAD_TYPE, read_statement
 from mlflow_adk_eval.gating.baseline.comparable import Baseline
 from mlflow_adk_eval.gating.evidence.examine import ExaminedRun, examine
 from mlflow_adk_eval.gating.evidence.integrity import sha256
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
-from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, Entry, key_of, read_claim_log
+from mlflow_adk_eval.gating.policy.model import Policy
+from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, Entry, key_of
 from mlflow_adk_eval.gating.promotion.record import (
     TAG,
     Record,
@@ -29,6 +29,7 @@ from mlflow_adk_eval.gating.promotion.record import (
     Version,
     decision_statement,
     find_record,
+    format_version,
     read_location,
     read_record,
     undecided,
@@ -82,10 +83,29 @@ class Verification:
     decision: Decision
     record: Record | None = None
     """``None`` if there is none that can be read."""
+    disproven: bool = False
+    """Whether the record itself is false: its evidence is as it was, and comes to *failed*; or the version is no more."""
 
 
-def verify_in(store: MlflowStore, name: str, version: str | None, alias: str | None, *, verifier: Verifier | None = None) -> Decision:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedPass:
+    """The record by which a version holds an alias, or held it, as it was written."""
+
+    record: Record
+    location: RecordLocation
+    problems: tuple[str, ...]
+    """Why it does not stand, going by the claim log and the signatures alone; the evidence is not read."""
+
+
+def verify_in(store: MlflowStore, name: str, version: str | None, alias: str | None, policy: Policy | None = None) -> Decision:
     """Check the promotion of a version, or of the one that holds an alias.
+
+    Args:
+        store: where everything is.
+        name: the registered model.
+        version: the version; ``None``: the one that holds `alias`.
+        alias: the alias; ``None``: the last decision on `version` is checked.
+        policy: what the run must fulfil besides, as of today; ``None``: nothing.
 
     Raises:
         UsageError: if the model, the version or the alias does not exist.
@@ -97,51 +117,81 @@ def verify_in(store: MlflowStore, name: str, version: str | None, alias: str | N
     if alias is not None and aliases.get(alias) != chosen:
         store.version(name, chosen)
         return undecided(f"version {chosen} of {name!r} does not hold the alias {alias}")
-    return verify_version(store, name, chosen, alias, verifier=verifier).decision
+    if alias is not None and (moved := moved_by_hand(store, name, alias, chosen)):
+        return undecided(moved)
+    return verify_version(store, name, chosen, alias, policy).decision
 
 
-def verify_version(store: MlflowStore, name: str, version: str, alias: str | None, *, verifier: Verifier | None = None) -> Verification:
+def moved_by_hand(store: MlflowStore, name: str, alias: str, holder: str | None) -> str:
+    """Return that an alias is not where its claim log has it; empty if it is."""
+    try:
+        claims = store.claim_log(name, alias)
+    except UsageError as error:
+        return str(error)
+    rightful = claims.rightful_holder(holder)
+    if rightful == holder:
+        return ""
+    skipped = f" ({claims.skipped[-1]})" if claims.skipped else ""
+    if rightful is None:
+        found = f"{format_version(holder)} of {name!r} holds the alias {alias}, but its claim log has no such promotion"
+        return f"{found}: it was set by hand{skipped}"
+    found = f"the alias {alias} of {name!r} is at {format_version(holder)}, but at {format_version(rightful)} by its claim log"
+    return f"{found}: it was moved by hand{skipped}"
+
+
+def verify_version(store: MlflowStore, name: str, version: str, alias: str | None, policy: Policy | None = None) -> Verification:
     """Return what the promotion of a version to an alias, or else its last decision, comes to today, whether or not it holds the alias.
 
     Raises:
         UsageError: if there is no such version.
     """
-    found, what = store.version(name, version), f"version {version} of {name!r}"
+    found = store.version(name, version)
     try:
-        params, aliases = store.claims(name), store.aliases(name)
-        claims = read_claim_log(params, alias) if alias else None
-        location = _location(found, claims, version, aliases.get(alias or ""), alias)
-        if location is None:
-            wanted = f"a passed gate for the alias {alias}" if alias else "a gate decision"
-            return Verification(decision=undecided(f"{what} has no record of {wanted}"))
-        content = store.artifact(location.run_id, location.path)
-        run = examine(store.evidence(location.run_id))
+        recorded = recorded_pass(store, name, version, alias, found)
+        if isinstance(recorded, str):
+            return Verification(decision=undecided(recorded))
+        run = examine(store.evidence(recorded.location.run_id))
     except UsageError as error:
-        return Verification(decision=undecided(f"the evidence for {what} is gone: {error}"))
+        return Verification(decision=undecided(f"the evidence for version {version} of {name!r} is gone: {error}"))
+    record = recorded.record
+    problems = [*recorded.problems, *_decision_problems(record, run), *version_problems(record.target, found, run.evidence)]
+    decision = _decide_again(store, record, run, problems, policy)
+    intact = not problems and not run.problems and policy is None
+    return Verification(decision=decision, record=record, disproven=intact and decision.verdict == "failed")
+
+
+def recorded_pass(store: MlflowStore, name: str, version: str, alias: str | None, found: Version) -> RecordedPass | str:
+    """Return the record of a version's last promotion to an alias, as the claim log names it, or why there is none that can be read.
+
+    Tags lead to it only where no alias is named: anybody could have them lead elsewhere.
+
+    Raises:
+        UsageError: if the model or the run of the record is gone, or its claim log.
+    """
+    what = f"version {version} of {name!r}"
+    params, holder = store.claims(name), store.aliases(name).get(alias or "")
+    location = find_record(found.tags) if alias is None else _promotion(store.claim_log(name, alias, params), version, holder)
+    if location is None:
+        return f"{what} has no record of " + (f"a passed gate for the alias {alias} in the claim log" if alias else "a gate decision")
+    content = store.artifact(location.run_id, location.path)
     record = _read(content, location, name, version, alias)
     if isinstance(record, str):
-        return Verification(decision=undecided(f"{what}: {record}", run_id=location.run_id))
-    claims, holder = read_claim_log(params, record.target.alias), aliases.get(record.target.alias)
-    entry = claims.entry(record.claim)
+        return f"{what}: {record}"
+    claims = store.claim_log(name, record.target.alias, params)
+    entry, holder = claims.entry(record.claim), store.aliases(name).get(record.target.alias)
     problems = [
-        *_signature_problems(store, location, content or b"", verifier),
+        *_signature_problems(store, location, content or b""),
         *_claim_problems(claims, record, location, holder),
         *(() if entry and entry.pending else _tag_problems(record, location, found)),  # tags that are just being written
-        *_decision_problems(record, run),
-        *version_problems(record.target, found, run.evidence),
+        *(() if holder == version else _refused_since(record, found)),
     ]
-    return Verification(decision=_decide_again(store, record, run, problems), record=record)
+    return RecordedPass(record=record, location=location, problems=tuple(problems))
 
 
-def _location(version: Version, claims: ClaimLog | None, number: str, holder: str | None, alias: str | None) -> RecordLocation | None:
-    """Return where the record is: by the tags, but if the claim log knows of that, where the last claim that set the alias says."""
-    tagged = find_record(version.tags, alias)
-    if tagged is None or claims is None:
-        return tagged
-    mine = [entry for entry in claims.entries if entry.claim.version == number and entry.claim.kind == "promotion"]
-    done = [entry.claim.record for entry in mine if entry.set_on(holder)]
-    known = str(tagged) in {entry.claim.record for entry in mine}
-    return (read_location(done[-1]) if known and done else None) or tagged
+def _promotion(claims: ClaimLog, version: str, holder: str | None) -> RecordLocation | None:
+    """Return where the record of the last promotion of a version is."""
+    mine = [entry.claim.record for entry in claims.moves(holder) if (entry.claim.version, entry.claim.kind) == (version, "promotion")]
+    return read_location(mine[-1]) if mine else None
 
 
 def _read(content: bytes | None, location: RecordLocation, name: str, version: str, alias: str | None) -> Record | str:
@@ -159,14 +209,14 @@ def _read(content: bytes | None, location: RecordLocation, name: str, version: s
     return record
 
 
-def _signature_problems(store: MlflowStore, location: RecordLocation, content: bytes, verifier: Verifier | None) -> Iterator[str]:
-    if verifier is None:
+def _signature_problems(store: MlflowStore, location: RecordLocation, content: bytes) -> Iterator[str]:
+    if store.verifier is None:
         return
     envelope = store.artifact(location.run_id, location.path + ENVELOPE)
     if envelope is None:
         yield f"its record {location.path} is not signed"
         return
-    payload = verifier.opened(envelope, PAYLOAD_TYPE)
+    payload = store.verifier.opened(envelope, PAYLOAD_TYPE)
     if payload is None:
         yield f"its record {location.path} was not signed with the key"
     elif read_statement(payload, DECISION) != decision_statement(location, content):
@@ -203,6 +253,13 @@ def _tag_problems(record: Record, location: RecordLocation, version: Version) ->
                 yield f"the tag {key} is not what the record says"
 
 
+def _refused_since(record: Record, version: Version) -> Iterator[str]:
+    """Yield that a version that holds the alias no more was refused it later."""
+    verdict, alias = version.tags.get(TAG, "passed"), version.tags.get(f"{TAG}.alias")
+    if verdict != "passed" and alias == record.target.alias:
+        yield f"{record.target} was refused the alias {alias} since: {version.tags.get(f'{TAG}.reason', verdict)}"
+
+
 def _decision_problems(record: Record, run: ExaminedRun) -> Iterator[str]:
     """Yield why a record holds no pass, or one by another policy or on other evidence."""
     then = record.decision
@@ -214,7 +271,7 @@ def _decision_problems(record: Record, run: ExaminedRun) -> Iterator[str]:
         yield f"the evidence of run {run.evidence.run_id} was changed after the decision"
 
 
-def _decide_again(store: MlflowStore, record: Record, run: ExaminedRun, problems: list[str]) -> Decision:
+def _decide_again(store: MlflowStore, record: Record, run: ExaminedRun, problems: list[str], policy: Policy | None) -> Decision:
     then, baseline = record.decision, _baseline_today(store, record.compared)
     if isinstance(baseline, str):
         return with_problems(undecided(baseline, run_id=run.evidence.run_id), problems)
@@ -223,6 +280,10 @@ def _decide_again(store: MlflowStore, record: Record, run: ExaminedRun, problems
         problems = [*problems, *differences(then, today)]
     if problems or not today.passed:
         return with_problems(today, problems)
+    if policy is not None:
+        today = decide(run, policy, baseline=baseline)
+        if not today.passed:
+            return replace(today, reasons=(f"{record.target} does not meet the policy {policy.name!r}", *today.reasons))
     promoted = f"{record.target} became {record.target.alias} by {then.decided_by} at {then.decided_at}"
     return replace(today, reasons=(promoted, *today.reasons))
 

@@ -22,6 +22,7 @@ from mlflow_adk_eval.gating.attestation.statement import DECISION, PAYLOAD_TYPE,
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from tests.gating.entrant import Entrant, promoted
 from tests.gating.gate_kit import Lab
+from tests.gating.promotion.claim_kit import forge_claim
 
 NONSENSE = (
     "",
@@ -32,6 +33,10 @@ NONSENSE = (
     '{"payload": 1}',
     '{"payload": "", "payloadType": "x", "signatures": [{"sig": "Ä"}]}',
     "[" * 99_999,
+)
+UNSIGNED = (
+    "version 1 of {name!r} holds the alias champion, but its claim log has no such promotion: it was set by hand"
+    " (champion.0001 in the claim log is not signed with the key)"
 )
 SECRET = "correct horse battery staple"  # noqa: S105 - of no account
 
@@ -96,8 +101,13 @@ def test_a_signed_promotion_verifies_with_the_key(lab: Lab, model: str, keys: tu
 def test_the_environment_can_name_the_keys(lab: Lab, model: str, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_ADK_EVAL_VERIFY_KEY", str(pair[1]))
     first, second = Entrant(lab, model), Entrant(lab, model)
+    with pytest.raises(UsageError, match="no signing key is given, so what is set now would not verify"):
+        first.promote()
+    assert first.promote(dry_run=True).passed
+    monkeypatch.delenv("MLFLOW_ADK_EVAL_VERIFY_KEY")
     first.promote()
-    assert first.verify().reasons == (f"its record {first.tags['adk_eval.gate.record']} is not signed",)
+    monkeypatch.setenv("MLFLOW_ADK_EVAL_VERIFY_KEY", str(pair[1]))
+    assert first.verify().reasons == (UNSIGNED.format(name=model),)
     monkeypatch.setenv("MLFLOW_ADK_EVAL_SIGNING_KEY", str(pair[0]))
     second.promote()
     assert second.verify().passed
@@ -107,9 +117,14 @@ def test_the_environment_can_name_the_keys(lab: Lab, model: str, pair: tuple[Pat
 
 def test_what_another_key_signed_does_not_verify(lab: Lab, model: str, pair: tuple[Path, Path], tmp_path: Path) -> None:
     entrant = Entrant(lab, model)
-    entrant.promote(signing_key=make_key(tmp_path / "other.pem").with_name("other.pem"))
+    other = make_key(tmp_path / "other.pem").with_name("other.pem")
+    with pytest.raises(UsageError, match="the signing key is none of the keys to verify with"):
+        entrant.promote(signing_key=other, verify_key=pair[1])
+    entrant.promote(signing_key=other)
+    assert entrant.verify(verify_key=pair[1]).reasons == (UNSIGNED.format(name=model),)
+    entrant = Entrant(lab, f"{model}_signed")
+    entrant.promote(signing_key=pair[0])
     path = entrant.tags["adk_eval.gate.record"]
-    assert entrant.verify(verify_key=pair[1]).reasons == (f"its record {path} was not signed with the key",)
     for nonsense in NONSENSE:
         lab.client.log_text(entrant.run_id, nonsense, path + ENVELOPE)
         assert entrant.verify(verify_key=pair[1]).reasons == (f"its record {path} was not signed with the key",)
@@ -130,11 +145,7 @@ def forge(lab: Lab, champion: Entrant, target: Entrant) -> None:
     lab.client.log_text(target.run_id, signature.decode(), path + ENVELOPE)
     place = f"{target.run_id} {path} {hashlib.sha256(content.encode()).hexdigest()}"
     lab.client.set_model_version_tag(target.name, target.version, "adk_eval.gate.passed.champion", place)
-    at = record["decision"]["decided_at"]
-    claim = {"id": "x", "kind": "promotion", "version": target.version, "previous": "1", "record": place, "by": "the boss", "at": at}
-    store.claim(target.name, "champion.0002", json.dumps(claim))
-    store.claim(target.name, "champion.0002.go", json.dumps({"id": "x", "at": at}))
-    store.claim(target.name, "champion.0002.end", json.dumps({"outcome": "done", "at": at}))
+    forge_claim(store, target.name, version=target.version, previous="1", record=place, by="the boss")
     target.set_by_hand()
 
 
@@ -143,10 +154,14 @@ def test_a_forged_promotion_of_a_good_version_is_found_by_its_signature_alone(la
     champion.promote(signing_key=pair[0])
     forge(lab, champion, forged)
     assert forged.verify().passed, "the forgery is complete"
-    expected = "what was signed beside its record adk_eval_gate/forged.json is about something else"
-    assert forged.verify(verify_key=pair[1]).reasons == (expected,)
-    (found,) = audit(model, "champion", restore=True, signing_key=pair[0], verify_key=pair[1], tracking_uri=lab.uri)
-    assert found.reasons == (expected,)
+    unsigned = "(champion.0002 in the claim log is not signed with the key)"
+    (reason,) = forged.verify(verify_key=pair[1]).reasons
+    assert reason.endswith(f"is at version 2, but at version 1 by its claim log: it was moved by hand {unsigned}")
+    keys = {"signing_key": pair[0], "verify_key": pair[1]}
+    (found,) = audit(model, "champion", restore=True, tracking_uri=lab.uri, **keys)
+    assert (found.valid, found.restorable, found.restored) == (False, "1", None)
+    (found,) = audit(model, "champion", restore=True, dry_run=False, tracking_uri=lab.uri, **keys)
+    assert found.reasons[0].startswith("it was moved by hand from version 1")
     assert found.restored == lab.alias(model) == "1"
     assert champion.verify(verify_key=pair[1]).passed
 

@@ -184,18 +184,30 @@ def test_a_policy_that_compares_nothing_asks_for_no_champion(scene: Scene) -> No
     assert scene.gate(scene.candidate(), policy, model=None).passed
 
 
-def test_a_champion_without_a_record_is_known_by_its_newest_complete_run(scene: Scene) -> None:
+def test_a_champion_that_was_set_by_hand_is_not_compared_with_until_it_is_promoted_itself(scene: Scene) -> None:
     version, model_id = scene.register()
     scene.lab.client.set_registered_model_alias(scene.name, "champion", version)
+    champion, candidate = scene.run(model_id), scene.candidate()
+    by_hand = f"version 1 of {scene.name!r} holds the alias champion, but its claim log has no such promotion: it was set by hand"
+    assert by_hand in about(scene.gate(candidate))
+    assert scene.promote(version, champion).passed
+    assert scene.gate(candidate).baseline_run_id == champion
+
+
+def test_a_version_that_was_never_promoted_is_known_by_its_newest_complete_run(scene: Scene) -> None:
+    version, model_id = scene.register()
+    policy = POLICY | {"baseline": {"version": int(version)}}
     candidate = scene.candidate()
-    missing = scene.gate(candidate)
-    assert about(missing) == f"not compared with the champion, version 1 of {scene.name!r}: it has no complete run on this eval set"
+    missing = scene.gate(candidate, policy)
+    assert about(missing) == f"not compared with version 1 of {scene.name!r}: it has no complete run on this eval set"
     assert f"evaluate it: mlflow-adk-eval run AGENT EVAL_SET --agent_version models:/{scene.name}/1" in "\n".join(missing.reasons)
     scene.run(model_id)
     newest = scene.run(model_id)
     scene.lab.log(changed(made_of(model_id), "tags", {"adk_eval.status": "partial"}))
     scene.run(model_id, eval_set=NINE)
-    assert scene.gate(candidate).baseline_run_id == newest
+    compared = scene.gate(candidate, policy)
+    assert compared.baseline_run_id == newest
+    assert f"version 1 of {scene.name!r} (by its run {newest}, which no promotion recorded)" in "\n".join(compared.reasons)
 
 
 def test_a_champion_that_is_no_logged_model_cannot_be_compared_with(scene: Scene, lab: Lab) -> None:

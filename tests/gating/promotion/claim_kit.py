@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import random
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from mlflow_adk_eval.gating.evidence.integrity import Evidence
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
-from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, read_claim_log
+from mlflow_adk_eval.gating.promotion.claim_log import Claim, ClaimLog, ClaimParams, Confirmation, End, Outcome, key_of, text_of
 from mlflow_adk_eval.gating.promotion.record import Record, Target, Version
 
 
@@ -27,7 +28,7 @@ class Watched(MlflowStore):
         self.watch(f"after {step}")
         return found
 
-    def claims(self, name: str) -> dict[str, str]:
+    def claims(self, name: str) -> ClaimParams:
         return self._watched("claims", lambda: super(Watched, self).claims(name))
 
     def version(self, name: str, version: str) -> Version:
@@ -40,7 +41,7 @@ class Watched(MlflowStore):
         return self._watched("evidence", lambda: super(Watched, self).evidence(run_id))
 
     def claim(self, name: str, key: str, text: str) -> str:
-        return self._watched(f"claim {key.partition('.')[2]}", lambda: super(Watched, self).claim(name, key, text))
+        return self._watched(f"claim {'.'.join(key.split('.')[1:3])}", lambda: super(Watched, self).claim(name, key, text))
 
     def write(self, record: Record) -> None:
         self._watched("write", lambda: super(Watched, self).write(record))
@@ -89,7 +90,28 @@ def without_waiting_for_the_disk() -> None:
 
 
 def claim_log_of(store: MlflowStore, name: str, alias: str = "champion") -> ClaimLog:
-    return read_claim_log(store.claims(name), alias)
+    return store.claim_log(name, alias)
+
+
+def forge_claim(store: MlflowStore, name: str, outcome: Outcome | None = "done", *, alias: str = "champion", **values: Any) -> Claim:
+    """Write the next claim, confirmed and ended, as anybody can who may write to MLflow and has no key.
+
+    Args:
+        store: where.
+        name: the registered model.
+        outcome: what came of it; ``None``: it is in progress.
+        alias: the alias.
+        values: what the claim says.
+    """
+    store.open_claim_log(name)
+    log = store.claim_log(name, alias)
+    given = {"id": uuid.uuid4().hex, "kind": "promotion", "previous": None, "record": "r p 0", "by": "me", "at": store.now(name)}
+    claim = Claim(**{**given, "log": log.log, "alias": alias, "number": log.next, "before": log.head, **values})
+    store.claim(name, key_of(alias, claim.number), text_of(claim))
+    if outcome is not None:
+        store.claim(name, key_of(alias, claim.number, "go", claim.id), text_of(Confirmation(claim=claim.id, at=claim.at)))
+        store.claim(name, key_of(alias, claim.number, "end", claim.id), text_of(End(claim=claim.id, outcome=outcome, at=claim.at)))
+    return claim
 
 
 def two_against_one(claims: ClaimLog, holder: str | None, first: str | None) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
@@ -15,7 +16,20 @@ from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.gating.promotion.aliases import AliasAudit, audit_in
 from tests.gating.entrant import Entrant, promoted
 from tests.gating.gate_kit import Lab
-from tests.gating.promotion.claim_kit import claim_log_of
+from tests.gating.promotion.claim_kit import claim_log_of, forge_claim
+
+
+def forge_promotion(lab: Lab, champion: Entrant, target: Entrant) -> None:
+    """Write a record and a claim as if `target` had been promoted: all that can be done without a key."""
+    store = MlflowStore(lab.uri)
+    record = json.loads(store.artifact(champion.run_id, champion.tags["adk_eval.gate.record"]) or b"")
+    record["target"]["version"], record["source"] = target.version, f"models:/{target.model_id}"
+    record["claim"], record["previous"] = 2, champion.version
+    record["decision"] |= {"run_id": target.run_id, "evidence_sha256": store.evidence(target.run_id).sha256}
+    content, path = json.dumps(record), "adk_eval_gate/forged.json"
+    lab.client.log_text(target.run_id, content, path)
+    place = f"{target.run_id} {path} {hashlib.sha256(content.encode()).hexdigest()}"
+    forge_claim(store, target.name, version=target.version, previous=champion.version, record=place)
 
 
 def audited(lab: Lab, model: str, alias: str | None = "champion", **options: Any) -> AliasAudit:
@@ -43,12 +57,14 @@ def test_an_alias_that_was_moved_by_hand_is_not_valid_and_is_restored(lab: Lab, 
     Entrant(lab, model, good=False).set_by_hand()
     found = audited(lab, model)
     assert not found.valid
-    assert found.reasons == (f"version 3 of {model!r} has no record of a passed gate for the alias champion",)
-    assert found.notes[0].startswith("it was moved by hand from version 2 (by a promotion to version 2, by ")
-    assert found.notes[0].endswith("to version 3: its claim log has no such claim")
+    (reason,) = found.reasons
+    assert reason.startswith("it was moved by hand from version 2 (by a promotion to version 2, by ")
+    assert reason.endswith("to version 3: its claim log has no such claim")
     assert lab.alias(model) == "3"
 
-    restored = audited(lab, model, restore=True)
+    shown = audited(lab, model, restore=True)
+    assert (shown.restored, shown.restorable, lab.alias(model)) == (None, "2", "3")
+    restored = audited(lab, model, restore=True, dry_run=False)
     assert not restored.valid
     assert restored.restored == lab.alias(model) == "2"
     again = audited(lab, model)
@@ -58,7 +74,7 @@ def test_an_alias_that_was_moved_by_hand_is_not_valid_and_is_restored(lab: Lab, 
     assert again.notes[0].endswith("it was moved by hand from version 2 to version 3")
     tags = lab.tags(model, "2")
     assert tags["adk_eval.gate.last_rollback"] == "restore"
-    assert tags["adk_eval.gate.last_rollback.reason"].startswith("version 3 has no record that verifies")
+    assert tags["adk_eval.gate.last_rollback.reason"].startswith("version 3: it was moved by hand")
     record = json.loads(
         MlflowStore(lab.uri).artifact(tags["adk_eval.gate.last_rollback.run_id"], tags["adk_eval.gate.last_rollback.record"]) or b""
     )
@@ -67,27 +83,49 @@ def test_an_alias_that_was_moved_by_hand_is_not_valid_and_is_restored(lab: Lab, 
 
 def test_what_has_no_version_to_go_back_to_stays_where_it_is(lab: Lab, model: str) -> None:
     Entrant(lab, model, good=False).set_by_hand()
-    found = audited(lab, model, restore=True)
+    found = audited(lab, model, restore=True, dry_run=False)
     assert found.restored is None
     assert found.notes[-1] == f"not restored: no version of {model!r} that held the alias champion before is in its claim log"
     assert lab.alias(model) == "1"
 
 
-def test_a_version_whose_evidence_was_edited_is_gone_back_over(lab: Lab, model: str) -> None:
-    first, second, third = promoted(lab, model, 3)
-    for entrant in (second, third):
-        lab.client.log_text(entrant.run_id, "{}", "adk_eval/invocations.json")
-    found = audited(lab, model, restore=True)
+def test_edited_evidence_proves_nothing_so_the_alias_stays(lab: Lab, model: str) -> None:
+    _, _, third = promoted(lab, model, 3)
+    lab.client.log_text(third.run_id, "{}", "adk_eval/invocations.json")
+    found = audited(lab, model, restore=True, dry_run=False)
     assert found.reasons == ("the artifact adk_eval/invocations.json was changed after the run",)
+    stays = "not restored: the alias champion is where its claim log has it by now, and nothing proves its record false"
+    assert found.notes == (stays,)
+    assert lab.alias(model) == third.version
+
+
+def test_an_alias_moved_by_hand_stays_if_the_evidence_of_where_it_belongs_was_edited(lab: Lab, model: str) -> None:
+    first, second = promoted(lab, model, 2)
+    lab.client.log_text(second.run_id, "{}", "adk_eval/invocations.json")
+    Entrant(lab, model).set_by_hand()
+    found = audited(lab, model, restore=True, dry_run=False)
+    assert found.notes[-1].startswith("not restored: version 2 cannot hold the alias champion: the artifact adk_eval/invocations.json")
+    assert (found.restored, lab.alias(model)) == (None, "3")
+    assert first.version == "1"
+
+
+def test_a_version_whose_record_is_proven_false_is_gone_back_over(lab: Lab, model: str) -> None:
+    """Without a key anybody can claim; but what was decided is decided again."""
+    first, bad = Entrant(lab, model), Entrant(lab, model, good=False)
+    first.promote()
+    forge_promotion(lab, first, bad)
+    bad.set_by_hand()
+    found = audited(lab, model, restore=True, dry_run=False)
+    assert "below the threshold" in found.reasons[0]
     assert found.restored == lab.alias(model) == first.version
 
 
-def test_an_alias_that_was_moved_by_hand_to_a_version_that_verifies_is_valid_with_a_note(lab: Lab, model: str) -> None:
+def test_an_alias_that_was_moved_by_hand_to_a_former_champion_is_not_valid(lab: Lab, model: str) -> None:
     first, _ = promoted(lab, model, 2)
     first.set_by_hand()
     found = audited(lab, model)
-    assert found.valid
-    assert "it was moved by hand from version 2" in found.notes[0]
+    assert not found.valid
+    assert "it was moved by hand from version 2" in found.reasons[0]
     assert found.set_by == ""
 
 
@@ -105,16 +143,15 @@ def test_what_was_promoted_while_it_was_audited_is_not_restored(lab: Lab, model:
 
     (found,) = audit_in(Slow(lab.uri), model, "champion", restore=True)
     assert (found.version, found.valid, found.restored) == ("3", False, None)
-    assert found.notes[-1] == "not restored: version 2, which holds the alias champion by now, verifies"
+    assert found.notes[-1].startswith("not restored: the alias champion is where its claim log has it by now")
     assert lab.alias(model) == "2"
 
 
-def test_an_alias_that_is_gone_is_told_and_restored_only_if_it_was_asked_for(lab: Lab, model: str) -> None:
+def test_a_deleted_alias_is_not_valid_and_is_restored(lab: Lab, model: str) -> None:
     promoted(lab, model, 2)
     lab.client.delete_registered_model_alias(model, "champion")
-    assert audited(lab, model, None).valid
-    assert audited(lab, model, None, restore=True).restored is None
-    found = audited(lab, model, restore=True)
+    assert not audited(lab, model, None).valid
+    found = audited(lab, model, restore=True, dry_run=False)
     assert not found.valid
     assert found.reasons[0].startswith("no version holds it, though a promotion to version 2")
     assert lab.alias(model) == "2"
@@ -123,7 +160,7 @@ def test_an_alias_that_is_gone_is_told_and_restored_only_if_it_was_asked_for(lab
 def test_a_deleted_champion_is_replaced_by_the_one_before(lab: Lab, model: str) -> None:
     promoted(lab, model, 2)
     lab.client.delete_model_version(model, "2")
-    assert audited(lab, model, restore=True).restored == "1"
+    assert audited(lab, model, restore=True, dry_run=False).restored == "1"
 
 
 def test_a_claim_in_the_claim_log_that_is_none_is_named_and_stands_in_nobodys_way(lab: Lab, model: str) -> None:
@@ -145,7 +182,7 @@ def test_without_its_claim_log_no_alias_is_valid(lab: Lab, model: str) -> None:
     promoted(lab, model, 1)
     experiment = lab.client.get_experiment_by_name(f"adk_eval.gate/{model}")
     lab.client.delete_experiment(experiment.experiment_id)
-    found = audited(lab, model, None, restore=True)
+    found = audited(lab, model, None, restore=True, dry_run=False)
     assert not found.valid
     assert "was deleted; restore it: mlflow experiments restore" in found.reasons[0]
 
@@ -180,6 +217,9 @@ def test_the_command_tells_and_exits_by_what_it_found(lab: Lab, model: str) -> N
     assert text.rstrip().endswith("1 alias audited, all valid")
     Entrant(lab, model, good=False).set_by_hand()
     code, text = command(lab, "audit", model, "--restore")
+    assert code == 1
+    assert "  - not restored (dry run): --no-dry-run would move it to version 1\n" in text
+    code, text = command(lab, "audit", model, "--restore", "--no-dry-run")
     assert code == 1
     assert "INVALID  champion of" in text
     assert "  - restored: it is at version 1 now\n" in text

@@ -2,52 +2,62 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlflow_adk_eval.gating.attestation.keys import Signer, Verifier
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore, claims_experiment
 from mlflow_adk_eval.gating.promotion.claim_log import (
     Claim,
     ClaimLog,
+    ClaimParams,
     Confirmation,
     End,
     Entry,
+    State,
     aliases_in,
     key_of,
-    read_claim,
     read_claim_log,
     text_of,
 )
+from mlflow_adk_eval.gating.promotion.record import Kind
+from tests.gating.attestation.test_keys import signer_of_a_new_key
 from tests.gating.gate_kit import Lab
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
-def claim(version: str, previous: str | None = None, kind: str = "promotion", **values: object) -> Claim:
-    found = {
-        "id": f"id-{version}",
-        "kind": kind,
-        "version": version,
-        "previous": previous,
-        "record": "r p 0",
-        "by": "me",
-        "at": NOW.isoformat(),
-    }
-    read = read_claim(json.dumps(found | values))
-    assert read is not None
-    return read
+def claim(version: str, previous: str | None = None, kind: Kind = "promotion", *, number: int = 1, **values: Any) -> Claim:
+    found = {"id": f"id-{number}-{version}", "log": "run", "alias": "champion", "before": "", "record": "r p 0", "by": "me", "at": NOW}
+    return Claim(**{**found, "number": number, "kind": kind, "version": version, "previous": previous, **values})
 
 
-def entry(number: int, version: str, state: str = "done", **values: object) -> Entry:
-    made = claim(version, **values)  # type: ignore[arg-type]
-    confirmed = None if state == "open" else Confirmation(id="other" if state == "cancelled" else made.id, at=NOW)
-    end = End(outcome=state, at=NOW) if state in ("done", "refused", "lost") else None  # type: ignore[arg-type]
-    return Entry(number=number, claim=made, confirmation=confirmed, end=end)
+def entry(number: int, version: str, state: State = "done", **values: Any) -> Entry:
+    made = claim(version, number=number, **values)
+    confirmed = None if state == "open" else Confirmation(claim=made.id, cancelled=state == "cancelled", at=NOW)
+    end = End(claim=made.id, outcome=state, at=NOW) if state in ("done", "refused", "lost") else None
+    return Entry(claim=made, confirmation=confirmed, end=end)
+
+
+def written(entries: Sequence[Entry], *, log: str = "run", signer: Signer | None = None) -> dict[str, str]:
+    """Return the parameters that hold entries, each of which follows the one before."""
+    params: dict[str, str] = {}
+    for each in entries:
+        head = read_claim_log(ClaimParams(log=log, params=params), "champion", signer.verifier if signer else None).head
+        made = replace(each.claim, log=log, before=head)
+        params[key_of("champion", each.number)] = text_of(made, signer)
+        if each.confirmation:
+            params[key_of("champion", each.number, "go", made.id)] = text_of(each.confirmation, signer)
+        if each.end:
+            params[key_of("champion", each.number, "end", made.id)] = text_of(each.end, signer)
+    return params
 
 
 @pytest.mark.parametrize("state", ["open", "confirmed", "cancelled", "done", "refused", "lost"])
@@ -59,36 +69,123 @@ def test_an_entry_knows_how_far_it_got(state: str) -> None:
     assert found.set_on("5") == (state == "done")
 
 
+def read(params: dict[str, str], *, log: str = "run", verifier: Verifier | None = None) -> ClaimLog:
+    return read_claim_log(ClaimParams(log=log, params=params), "champion", verifier)
+
+
 def test_what_a_parameter_holds_is_read_again() -> None:
-    params = {
-        "champion.0001": text_of(claim("1")),
-        "champion.0001.go": text_of(Confirmation(id="id-1", at=NOW)),
-        "champion.0001.end": text_of(End(outcome="done", at=NOW, reason="x" * 5000)),
-        "champion.0002": "nonsense",
-        "champion.0010": text_of(claim("2", "1")),
-        "champion.10": text_of(claim("9")),
-        "champion.00010": text_of(claim("9")),
-        "staging.0001": text_of(claim("7")),
-        "xchampion.0011": text_of(claim("8")),
-    }
-    found = read_claim_log(params, "champion")
-    assert [(each.number, each.claim.version, each.state) for each in found.entries] == [(1, "1", "done"), (10, "2", "open")]
-    assert found.next == 11
-    assert found.invalid == ("champion.0002",)
+    entries = [entry(1, "1"), entry(2, "2", previous="1"), entry(3, "3", "open", previous="2")]
+    params = written(entries)
+    found = read(params)
+    assert [(each.number, each.claim.version, each.state) for each in found.entries] == [
+        (1, "1", "done"),
+        (2, "2", "done"),
+        (3, "3", "open"),
+    ]
+    assert found.next == 4
+    assert found.skipped == ()
+    assert found.last == found.entry(3)
+    assert found.entry(4) is None
+    assert found.rightful_holder("9") == "2"
+    assert aliases_in({**params, "staging.0001": "", "canary.0002": "", "x": ""}) == ["champion", "staging"]
+    assert read({}, log="") == ClaimLog(alias="champion")
+    long = text_of(End(claim="i", outcome="done", at=NOW, reason="x" * 50_000), SIGNER)
+    assert len(long) < 6000
+
+
+KEY_OF_END = key_of("champion", 3, "end", "id-3-3")
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "told"),
+    [
+        ("champion.0004", "nonsense", "champion.0004 in the claim log is not a claim"),
+        ("champion.999999999", text_of(claim("9", number=999999999)), "champion.999999999 in the claim log follows no claim"),
+        ("champion.9999999999", "x", "champion.9999999999 in the claim log follows no claim"),
+        ("champion.4", "x", "champion.4 in the claim log follows no claim"),
+        ("champion.0004.end", "x", "champion.0004.end in the claim log follows no claim"),
+        ("champion.0003.end", "x", "champion.0003.end in the claim log follows no claim"),
+        ("champion.0003.go.ffffffff", "x", "champion.0003.go.ffffffff in the claim log follows no claim"),
+        (KEY_OF_END, "x", f"{KEY_OF_END} in the claim log is not the end of a claim"),
+        (KEY_OF_END, text_of(End(claim="another", outcome="lost", at=NOW)), f"{KEY_OF_END} in the claim log is about another claim"),
+        ("champion.0004", text_of(claim("9", number=4)), "champion.0004 in the claim log does not follow the claim before it"),
+        ("champion.0004", text_of(claim("9", number=5)), "champion.0004 in the claim log was written for another place"),
+        (
+            "champion.0004",
+            text_of(claim("9", number=4, log="other")),
+            "champion.0004 in the claim log was written for another claim log (run other): this is a copy",
+        ),
+    ],
+)
+def test_what_is_no_part_of_the_claim_log_is_told_and_skipped(key: str, text: str, told: str) -> None:
+    params = written([entry(1, "1"), entry(2, "2", previous="1"), entry(3, "3", "confirmed", previous="2")])
+    before, found = read(params), read({**params, key: text})
+    assert found.entries == before.entries
+    assert found.skipped == (told,)
+    assert found.next == (5 if key == "champion.0004" else 4)
+    assert "champion" in aliases_in({**params, key: text})
+
+
+def test_a_claim_with_a_spoilt_confirmation_counts_as_cancelled() -> None:
+    params = written([entry(1, "1"), entry(2, "2", "open", previous="1")])
+    found = read({**params, key_of("champion", 2, "go", "id-2-2"): "x"})
     assert found.last is not None
-    assert found.last.number == 10
-    assert found.entry(2) is None
-    assert all(len(text) < 6000 for text in params.values())
-    assert aliases_in(params) == ["champion", "staging", "xchampion"]
-    assert read_claim_log({}, "champion") == ClaimLog(alias="champion")
+    assert found.last.state == "cancelled"
+    assert found.skipped == ("champion.0002.go.id-2-2 in the claim log is not a confirmation",)
+
+
+def test_a_copy_in_another_run_is_no_claim_log() -> None:
+    params = written([entry(1, "1"), entry(2, "2", previous="1")])
+    copy = read(params, log="copy")
+    assert copy.entries == ()
+    assert copy.skipped[0] == "champion.0001 in the claim log was written for another claim log (run run): this is a copy"
+
+
+@given(cut=st.integers(1, 3))
+def test_a_gap_is_seen(cut: int) -> None:
+    params = written([entry(number, str(number)) for number in range(1, 5)])
+    missing = {key: text for key, text in params.items() if not key.startswith(f"champion.{cut:04d}")}
+    found = read(missing)
+    assert [each.number for each in found.entries] == list(range(1, cut))
+    assert any(key.startswith(f"champion.{cut + 1:04d} ") for key in found.skipped)
+
+
+@given(at=st.integers(min_value=0), text=st.text(alphabet="0123456789abcdef", min_size=1, max_size=2))
+def test_an_entry_that_was_rewritten_does_not_lead_to_the_next(at: int, text: str) -> None:
+    """The database may be edited, too: whatever changes in an entry changes its hash, which the next one names and a checkpoint pins."""
+    params = written([entry(1, "1"), entry(2, "2", previous="1")])
+    key = sorted(key for key in params if key.startswith("champion.0001"))[at % 3]
+    position = at % len(params[key])
+    edited = params[key][:position] + text + params[key][position + len(text) :]
+    found = read({**params, key: edited})
+    assert edited == params[key] or not any(each.number == 2 for each in found.entries)
+
+
+SIGNER = signer_of_a_new_key()
+
+
+def test_with_a_key_only_what_is_signed_counts() -> None:
+    signed = written([entry(1, "1"), entry(2, "2", previous="1")], signer=SIGNER)
+    verifier = SIGNER.verifier
+    assert len(read(signed, verifier=verifier).entries) == 2
+    assert len(read(signed).entries) == 2
+    assert read(signed, verifier=signer_of_a_new_key().verifier).entries == ()
+    forged = text_of(claim("9", "2", number=3, before=read(signed, verifier=verifier).head))
+    found = read({**signed, "champion.0003": forged}, verifier=verifier)
+    assert len(found.entries) == 2
+    assert found.skipped == ("champion.0003 in the claim log is not signed with the key",)
+    assert found.next == 4
+    key = key_of("champion", 2, "end", "id-2-2")
+    lost = read({**signed, key: text_of(End(claim="id-2-2", outcome="lost", at=NOW))}, verifier=verifier)
+    assert [each.state for each in lost.entries] == ["done", "confirmed"]
 
 
 @given(st.text(alphabet="abc-_Ä", min_size=1, max_size=255), st.integers(1, 10**6))
 def test_every_alias_has_keys_that_mlflow_takes(alias: str, number: int) -> None:
-    key = key_of(alias, number, "end")
-    assert len(key) <= 250
-    assert read_claim_log({key_of(alias, number): text_of(claim("1"))}, alias).entries[0].number == number
-    assert read_claim_log({key_of(alias, number): text_of(claim("1"))}, alias + "x").entries == ()
+    assert len(key_of(alias, number, "end", "0d1f9a2be27c4c5b")) <= 250
+    params = {key_of(alias, 1): text_of(claim("1", alias=alias))}
+    assert read_claim_log(ClaimParams(log="run", params=params), alias).entries[0].number == 1
+    assert read_claim_log(ClaimParams(log="run", params=params), alias + "x").entries == ()
 
 
 @pytest.mark.parametrize(("seconds", "waits"), [(0, True), (299, True), (301, False), (-299, True), (-301, False)])
@@ -138,11 +235,11 @@ def test_only_what_was_carried_out_counts() -> None:
 
 def test_a_claim_can_be_made_once(lab: Lab, model: str) -> None:
     store = MlflowStore(lab.uri)
-    assert store.claims(model) == {}
+    assert store.claims(model) == ClaimParams(params={})
     assert store.claim(model, "champion.0001", "one") == "one"
     assert store.claim(model, "champion.0001", "two") == "one"
     assert store.claim(model, "champion.0001", "one") == "one"
-    assert store.claims(model) == {"champion.0001": "one"}
+    assert store.claims(model).params == {"champion.0001": "one"}
 
 
 def test_all_who_begin_a_claim_log_at_once_begin_the_same_one(lab: Lab, model: str) -> None:

@@ -18,6 +18,7 @@ from mlflow_adk_eval.gating.promotion.verify import differences
 from mlflow_adk_eval.results.decision import Check, Decision
 from tests.gating.entrant import Entrant, promoted
 from tests.gating.gate_kit import TRAJECTORY, Lab
+from tests.gating.promotion.claim_kit import forge_claim
 
 POLICY = {
     "name": "gate.yaml",
@@ -77,11 +78,7 @@ def rewritten(entrant: Entrant, edit: Callable[[dict[str, Any]], object]) -> tup
     content, path = json.dumps(record), "adk_eval_gate/edited.json"
     lab.client.log_text(entrant.run_id, content, path)
     place = f"{entrant.run_id} {path} {hashlib.sha256(content.encode()).hexdigest()}"
-    at = record["decision"]["decided_at"]
-    claim = {"id": "x", "kind": "promotion", "version": entrant.version, "previous": None, "record": place, "by": "me", "at": at}
-    store.claim(entrant.name, "champion.0002", json.dumps(claim))
-    store.claim(entrant.name, "champion.0002.go", json.dumps({"id": "x", "at": at}))
-    store.claim(entrant.name, "champion.0002.end", json.dumps({"outcome": "done", "at": at}))
+    forge_claim(store, entrant.name, version=entrant.version, record=place)
     lab.client.set_model_version_tag(entrant.name, entrant.version, "adk_eval.gate.passed.champion", place)
     decision = entrant.verify()
     assert decision.verdict == "undecided" or not decision.reasons
