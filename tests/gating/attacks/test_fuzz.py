@@ -1,0 +1,201 @@
+"""Random edits, alone and in pairs, of everything that MLflow's API lets one write: no promotion that should not be passes and verifies.
+
+`ADK_EVAL_EDITS` says how many edits there are, `ADK_EVAL_EDITS_SEED` which ones.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from mlflow.exceptions import MlflowException
+
+from mlflow_adk_eval.errors import AdkEvalError
+from mlflow_adk_eval.gating.api import audit, promote, rollback, verify
+from mlflow_adk_eval.gating.attestation.keys import make_key
+from mlflow_adk_eval.gating.mlflow_store import claims_experiment
+from mlflow_adk_eval.gating.promotion.claim_log import key_of
+from tests.gating.entrant import Entrant
+from tests.gating.gate_kit import TRAJECTORY, Lab
+
+pytestmark = pytest.mark.slow
+EDITS = {"quick": 300, "full": 1200}
+EDITS_PER_SCENE = 24
+AUDITED = 0.2
+"""The share of edits after which the alias is audited, too."""
+POLICY = {"rules": {TRAJECTORY: {"min": 0.5, "max_drop": 0.05, "use": "mean"}}, "baseline": {"alias": "champion"}}
+Edit = tuple[str, Callable[[], object]]
+
+
+@dataclass
+class Scene:
+    """A model with a champion, one that was rolled back, one that may be promoted, and one that may not."""
+
+    lab: Lab
+    name: str
+    luck: random.Random
+    signing: dict[str, Any]
+    verifying: dict[str, Any]
+    entrants: dict[str, Entrant] = field(default_factory=dict)
+    rightful: set[str] = field(default_factory=set)
+    """The versions that may hold the alias."""
+
+    def build(self) -> Scene:
+        self.entrants = {what: Entrant(self.lab, self.name, good=what != "bad") for what in ("champion", "rude", "good", "bad")}
+        for what in ("champion", "rude"):
+            self.promote(what)
+        rollback(self.name, reason="it is rude", tracking_uri=self.lab.uri, **self.signing)
+        self.rightful = {self.entrants["champion"].version}
+        return self
+
+    def promote(self, what: str) -> bool:
+        entrant = self.entrants[what]
+        how = {"policy": POLICY, "raise_on_failure": False, "tracking_uri": self.lab.uri}
+        return promote(self.name, entrant.version, run_id=entrant.run_id, **how, **self.signing).passed
+
+    def edit(self) -> str:
+        """Make an edit and return of which kind."""
+        kind = "edit"
+        try:
+            kind, edit = self.luck.choice([self.run_edit, self.model_edit, self.log_edit])()
+            edit()
+        except MlflowException:
+            return f"{kind}, refused by MLflow"
+        return kind
+
+    def value(self, *likely: str) -> str:
+        versions = [entrant.version for entrant in self.entrants.values()]
+        runs = [entrant.run_id for entrant in self.entrants.values()]
+        return self.luck.choice([*likely, *versions, *runs, "", "passed", "complete", "1.0", "x" * 500, "{}", "None"])
+
+    def run_edit(self) -> Edit:
+        client, luck, run_id = self.lab.client, self.luck, self.luck.choice([one.run_id for one in self.entrants.values()])
+        run, other = client.get_run(run_id), client.get_run(self.luck.choice([one.run_id for one in self.entrants.values()]))
+        tag = luck.choice(sorted({*run.data.tags, "adk_eval.verdict", "adk_eval.evidence"}))
+        param = luck.choice(sorted({*run.data.params, "adk_eval.new", "adk_eval.evidence"}))
+        metric = luck.choice(sorted({*run.data.metrics, "cases", "case_pass_rate"}))
+        files = sorted(
+            path.relative_to(self.lab.artifacts(run_id)).as_posix() for path in self.lab.artifacts(run_id).rglob("*") if path.is_file()
+        )
+        file = luck.choice(files)
+        return luck.choice([
+            ("run tag set", lambda: client.set_tag(run_id, tag, self.value(other.data.tags.get(tag, "")))),
+            ("run tag deleted", lambda: client.delete_tag(run_id, tag)),
+            ("parameter logged", lambda: client.log_param(run_id, param, self.value(other.data.params.get(param, "")))),
+            ("metric logged", lambda: client.log_metric(run_id, metric, luck.choice([0.0, 1.0, 1000.0, -1.0]))),
+            ("status set", lambda: client.update_run(run_id, luck.choice(["FINISHED", "FAILED", "RUNNING", "KILLED"]))),
+            ("run deleted", lambda: client.delete_run(run_id)),
+            ("run restored", lambda: client.restore_run(run_id)),
+            ("artifact overwritten", lambda: client.log_text(run_id, self.value(), file)),
+            ("artifact swapped", lambda: self.swap(run_id, other.info.run_id, file)),
+            ("artifact deleted", (self.lab.artifacts(run_id) / file).unlink),
+        ])  # fmt: skip
+
+    def swap(self, run_id: str, other: str, file: str) -> None:
+        found = self.lab.artifacts(other) / file
+        if found.exists():
+            (self.lab.artifacts(run_id) / file).write_bytes(found.read_bytes())
+
+    def model_edit(self) -> Edit:
+        client, luck, name = self.lab.client, self.luck, self.name
+        version, other = (luck.choice(list(self.entrants.values())) for _ in range(2))
+        tags = version.tags
+        key = luck.choice(sorted({*tags, "adk_eval.gate", "adk_eval.gate.passed.champion", "adk_eval.gate.alias"}))
+        return luck.choice([
+            ("alias set", lambda: client.set_registered_model_alias(name, "champion", version.version)),
+            ("alias deleted", lambda: client.delete_registered_model_alias(name, "champion")),
+            ("version tag set", lambda: client.set_model_version_tag(name, version.version, key, self.value(other.tags.get(key, "")))),
+            ("version tag deleted", lambda: client.delete_model_version_tag(name, version.version, key)),
+            ("all tags of another version", lambda: [client.set_model_version_tag(name, version.version, *tag) for tag in other.tags.items()]),
+            ("model tag set", lambda: client.set_registered_model_tag(name, "adk_eval.gate.claim_log", self.value())),
+            ("model tag deleted", lambda: client.delete_registered_model_tag(name, "adk_eval.gate.claim_log")),
+            ("agent tag set", lambda: client.set_logged_model_tags(version.model_id, {"adk_eval.fingerprint": self.value()})),
+        ])  # fmt: skip
+
+    def log_edit(self) -> Edit:
+        client, luck, experiment = self.lab.client, self.luck, self.lab.client.get_experiment_by_name(claims_experiment(self.name))
+        if experiment is None:
+            return "claim log made", lambda: client.create_experiment(claims_experiment(self.name))
+        run_id = experiment.tags.get("adk_eval.gate.claim_log", "")
+        claims = dict(client.get_run(run_id).data.params) if run_id else {}
+        number = luck.randint(1, len([key for key in claims if key.count(".") == 1]) + 2)
+        key = luck.choice(
+            [key_of("champion", number), *(f"{key}{luck.choice(['', '.x'])}" for key in claims), "champion.999999999", "champion.0001.end"]
+        )
+        text = luck.choice([*claims.values(), self.value()])
+        tag = luck.choice(["adk_eval.gate.claim_log", "adk_eval.gate.model"])
+        return luck.choice([
+            ("claim written", lambda: client.log_param(run_id, key, text.replace(luck.choice(['"1"', '"2"', "lost"]), luck.choice(['"4"', '"2"', "done"])))),
+            ("claim log renamed", lambda: client.rename_experiment(experiment.experiment_id, f"{self.name} {luck.random()}")),
+            ("claim log deleted", lambda: client.delete_experiment(experiment.experiment_id)),
+            ("claim log restored", lambda: client.restore_experiment(experiment.experiment_id)),
+            ("claim log's run deleted", lambda: client.delete_run(run_id)),
+            ("claim log's run restored", lambda: client.restore_run(run_id)),
+            ("claim log's tag set", lambda: client.set_experiment_tag(experiment.experiment_id, tag, self.value())),
+            ("claim log copied", lambda: self.copy(claims)),
+        ])  # fmt: skip
+
+    def copy(self, claims: dict[str, str]) -> None:
+        client = self.lab.client
+        experiment = client.get_experiment_by_name(claims_experiment(self.name))
+        client.rename_experiment(experiment.experiment_id, f"{self.name} {self.luck.random()}")
+        new = client.create_experiment(claims_experiment(self.name))
+        run_id = client.create_run(new).info.run_id
+        client.set_experiment_tag(new, "adk_eval.gate.claim_log", run_id)
+        kept = self.luck.randint(0, len(claims))
+        for key, text in sorted(claims.items())[:kept]:
+            client.log_param(run_id, key, text)
+
+    def check(self, outcomes: Counter[str]) -> None:
+        """Try to promote the one that may not be, now and then the one that may, and look who verifies."""
+        assert not self.attempt("bad", outcomes), "a version was promoted that should not be"
+        if self.luck.random() < 0.2 and self.attempt("good", outcomes):
+            self.rightful = {self.entrants["good"].version}
+        try:
+            verified = verify(self.name, alias="champion", tracking_uri=self.lab.uri, **self.verifying)
+        except AdkEvalError as error:
+            outcomes[f"verify: {type(error).__name__}"] += 1
+        else:
+            outcomes[f"verify: {verified.verdict}"] += 1
+            assert not verified.passed or self.lab.alias(self.name) in self.rightful, "a version verifies that holds the alias wrongly"
+        if self.luck.random() > AUDITED:
+            return
+        for found in audit(self.name, "champion", tracking_uri=self.lab.uri, **self.verifying):
+            assert not found.valid or found.version in self.rightful
+
+    def attempt(self, what: str, outcomes: Counter[str]) -> bool:
+        try:
+            passed = self.promote(what)
+        except AdkEvalError as error:
+            outcomes[f"promote: {type(error).__name__}"] += 1
+            return False
+        outcomes[f"{what}: {'passed' if passed else 'refused'}"] += 1
+        return passed
+
+
+@pytest.mark.parametrize("signed", [False, True], ids=["without keys", "with keys"])
+def test_no_edit_promotes_what_should_not_be(signed: bool, lab: Lab, model: str, tmp_path: Any) -> None:
+    if lab.uri.startswith("http"):
+        pytest.skip("the requests are the same; a thousand of them take minutes through a server")
+    profile = "full" if os.environ.get("HYPOTHESIS_PROFILE") == "full" else "quick"
+    count = int(os.environ.get("ADK_EVAL_EDITS", EDITS[profile])) // 2
+    luck = random.Random(int(os.environ.get("ADK_EVAL_EDITS_SEED", "14")) + signed)
+    public = make_key(tmp_path / "key.pem")
+    signing = {"signing_key": tmp_path / "key.pem"} if signed else {}
+    verifying = {"verify_key": public} if signed else {}
+    kinds, outcomes, done, number = Counter[str](), Counter[str](), 0, 0
+    while done < count:
+        scene, number = Scene(lab, f"{model}_{number}", luck, signing, verifying).build(), number + 1
+        for _ in range(EDITS_PER_SCENE // 2):
+            edits = luck.choice([1, 2, 2])
+            kinds.update(scene.edit() for _ in range(edits))
+            done += edits
+            scene.check(outcomes)
+    print(f"\n{done} edits in {number} models: {dict(kinds)}; {dict(outcomes)}")  # noqa: T201 - how many there were of each kind
+    assert outcomes["verify: passed"], "some edits must leave the champion alone, else nothing was tried"
+    assert outcomes["bad: refused"] > done / 4
