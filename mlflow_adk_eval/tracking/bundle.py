@@ -39,7 +39,7 @@ from mlflow_adk_eval.results.table import Table, table_of
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.results.votes import dump_votes, judged_criteria
 from mlflow_adk_eval.tracking.run_facts import FOLDER, dataset_of, judge_params, outage_tag, start_params
-from mlflow_adk_eval.tracking.storable import LONGEST_PARAM, LONGEST_TAG, Secrets, clean_table, fitted, model_json, storable_text
+from mlflow_adk_eval.tracking.storable import LONGEST_PARAM, LONGEST_TAG, Secrets, clean_table, fitted, model_json, storable, storable_text
 from mlflow_adk_eval.tracking.trace_records import TraceRecord, records_of
 
 
@@ -140,10 +140,17 @@ class Bundle:
         artifacts.mkdir(parents=True, exist_ok=True)
         for name, content in self.artifacts.items():
             _write(artifacts / name, content)
-        _write(folder / _DATA, _BUNDLE.dump_json(replace(self, artifacts={})))
+        _write(folder / _DATA, _dumped(replace(self, artifacts={})))
 
 
 _BUNDLE = TypeAdapter(Bundle)
+
+
+def _dumped(bundle: Bundle) -> bytes:
+    try:
+        return _BUNDLE.dump_json(bundle)
+    except ValueError:  # whatever got this far that JSON lacks, what was paid for must not be lost over it
+        return json.dumps(storable(_BUNDLE.dump_python(bundle), {})).encode()
 
 
 def _write(path: Path, content: bytes) -> None:

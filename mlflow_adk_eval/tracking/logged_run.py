@@ -203,9 +203,13 @@ class LoggedRun:
         Raises:
             TrackingError: if MLflow does not take it. The message names the folder that holds everything then.
         """
-        report, prompts = self._with_prompts(report) if self.target.register_prompts and report.judging else (report, {})
-        with no_collection():
-            bundle = bundle_of(report, self.run, traces=self.target.traces, secrets=secrets_of())
+        try:
+            report, prompts = self._with_prompts(report) if self.target.register_prompts and report.judging else (report, {})
+            with no_collection():
+                bundle = bundle_of(report, self.run, traces=self.target.traces, secrets=secrets_of())
+        except BaseException as error:
+            self.abandon(error)
+            raise
         bundle = replace(bundle, params={**bundle.params, **prompts}, status=self.target.status)
         try:
             with reaching_mlflow("MLflow could not take the evaluation"):
@@ -213,8 +217,8 @@ class LoggedRun:
         except AdkEvalError as error:
             raise TrackingError(f"{error}\n{self._keep(bundle)}") from error
         except BaseException as error:
-            error.add_note(self._keep(bundle))
             self.abandon(error)
+            error.add_note(self._keep(bundle))
             raise
         return replace(report, run_id=self.run.run_id), bundle
 
