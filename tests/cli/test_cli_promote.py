@@ -91,7 +91,8 @@ def test_summary_and_junit_are_written_where_asked(scene: Scene, policy: Path, t
 def test_a_file_that_cannot_be_written_is_64(scene: Scene, tmp_path: Path) -> None:
     result = gate(scene, scene.candidate(), "--summary", tmp_path / "nowhere" / "gate.md")
     assert result.exit_code == 64
-    assert "gate.md cannot be written: No such file or directory" in result.stderr
+    assert "gate.md cannot be written: there is no folder" in result.stderr
+    assert not result.stdout  # nothing was decided, and with `promote` nothing set, before that was found
 
 
 def test_a_job_of_github_gets_a_summary_and_annotations(

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, PlainSerializer, StringConstraints, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, StringConstraints, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from mlflow_adk_eval.config.criteria import Settings
@@ -30,15 +30,27 @@ _MINUTE = timedelta(minutes=1)
 _AGE_WANTED = "an age such as 12h, 7d or 2w"
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 
-Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-Share = Annotated[float, Field(gt=0, lt=1)]
-Confidence = Annotated[float, Field(gt=0.5, lt=1)]
-Number = Annotated[float, Field(allow_inf_nan=False, strict=True)]
-Use = Literal["mean", "ci_low", "ci_high", "corrected_ci_low"]
-
 
 def _unwanted(found: str, wanted: str) -> PydanticCustomError:
     return PydanticCustomError("unwanted", "{wanted}", {"found": found, "wanted": wanted})
+
+
+def _as_it_is(value: str) -> str:
+    if not value.strip():
+        raise _unwanted(repr(value), "a string that is not empty")
+    if value != value.strip():
+        raise _unwanted(repr(value), "a name without spaces around it")
+    return value
+
+
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+"""What people read, such as a reason."""
+Name = Annotated[str, StringConstraints(min_length=1), AfterValidator(_as_it_is)]
+"""What must be the very name of something else. Were spaces dropped, one key could stand for another unseen."""
+Share = Annotated[float, Field(gt=0, lt=1, strict=True)]
+Confidence = Annotated[float, Field(gt=0.5, lt=1, strict=True)]
+Number = Annotated[float, Field(allow_inf_nan=False, strict=True)]
+Use = Literal["mean", "ci_low", "ci_high", "corrected_ci_low"]
 
 
 def _age(value: Any) -> Any:
@@ -126,10 +138,10 @@ class Rule(Settings):
 class Slice(Settings):
     """Some of the cases, with rules of their own."""
 
-    ids: tuple[Text, ...] = Field(default=(), description="Patterns of eval ids, such as refund_*.")
-    tags: tuple[Text, ...] = Field(default=(), description="Tags, of which a case has one: the list `tags` in the eval case.")
+    ids: tuple[Name, ...] = Field(default=(), description="Patterns of eval ids, such as refund_*.")
+    tags: tuple[Name, ...] = Field(default=(), description="Tags, of which a case has one: the list `tags` in the eval case.")
     min_cases: int = Field(default=1, ge=1, strict=True)
-    rules: dict[Text, Rule] = Field(min_length=1)
+    rules: dict[Name, Rule] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _some_cases(self) -> Self:
@@ -143,8 +155,8 @@ class Slice(Settings):
 class Waiver(Settings):
     """A case, or one criterion of it, that does not count until a day."""
 
-    case: Text = Field(description="The eval id.")
-    criterion: Text | None = Field(default=None, description="Only this criterion; without it, the whole case.")
+    case: Name = Field(description="The eval id.")
+    criterion: Name | None = Field(default=None, description="Only this criterion; without it, the whole case.")
     owner: Text
     reason: Text
     expires: Day = Field(description="The last day on which it holds, in UTC.")
@@ -158,7 +170,7 @@ class Waiver(Settings):
 class EvalSetPin(Settings):
     """Which eval set the run must have used."""
 
-    id: Text | None = None
+    id: Name | None = None
     digest: Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")] | None = Field(
         default=None, description="As the run's parameter adk_eval.eval_set_digest has it."
     )
@@ -173,16 +185,16 @@ class EvalSetPin(Settings):
 class JudgePin(Settings):
     """Who may judge."""
 
-    models: tuple[Text, ...] = Field(min_length=1, description="The models that may have judged, as the config names them.")
+    models: tuple[Name, ...] = Field(min_length=1, description="The models that may have judged, as the config names them.")
 
 
 class BaselineSource(Settings):
     """What the run is compared with: the version that holds an alias, a version, or a run."""
 
-    alias: Text | None = None
+    alias: Name | None = None
     version: Annotated[int, Field(ge=1, strict=True)] | None = None
-    run: Text | None = None
-    model: Text | None = Field(default=None, description="The registered model; without it, the one that is promoted.")
+    run: Name | None = None
+    model: Name | None = Field(default=None, description="The registered model; without it, the one that is promoted.")
     if_missing: Literal["absolute", "refuse"] = Field(
         default="absolute", description="Without a champion: the absolute rules alone decide, or nothing is promoted."
     )
@@ -223,7 +235,9 @@ class Policy(Settings):
 
     name: Text = "policy"
     thresholds: bool = Field(
-        default=False, description="Whether each case must also reach every threshold of the run's own config, as without a policy."
+        default=False,
+        strict=True,
+        description="Whether each case must also reach every threshold of the run's own config, as without a policy.",
     )
     eval_set: EvalSetPin | None = None
     judge: JudgePin | None = None
@@ -231,13 +245,13 @@ class Policy(Settings):
     max_age: Age | None = Field(default=None, description="How long ago the run may have ended, such as 7d.")
     confidence: Confidence = CONFIDENCE
     power: Share = Field(default=POWER, description="The power with which the number of cases is told that an undecided rule needs.")
-    rules: dict[Text, Rule] = Field(default_factory=dict, description="By criterion or other measure.")
-    slices: dict[Text, Slice] = Field(default_factory=dict)
-    must_pass: tuple[Text, ...] = Field(default=(), description="The eval ids of cases that must pass in each run.")
+    rules: dict[Name, Rule] = Field(default_factory=dict, description="By criterion or other measure.")
+    slices: dict[Name, Slice] = Field(default_factory=dict)
+    must_pass: tuple[Name, ...] = Field(default=(), description="The eval ids of cases that must pass in each run.")
     waivers: tuple[Waiver, ...] = ()
     baseline: BaselineSource | None = None
     calibration: Json | None = Field(default=None, description="What `calibrate` found, for corrected_ci_low; in a file, its path.")
-    prices: dict[Text, Price] = Field(default_factory=dict, description="By judge model, and `agent`; for rules on cost.")
+    prices: dict[Name, Price] = Field(default_factory=dict, description="By judge model, and `agent`; for rules on cost.")
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:

@@ -109,7 +109,8 @@ def check_thresholds(report: Report) -> Iterator[Check]:
     thresholds = report.config.thresholds()
     for summary in _deciding(report):
         name, threshold = summary.criterion, thresholds[summary.criterion]
-        results = _results(report, name)
+        # A criterion may decide some cases and be mere information on the others.
+        results = [(case, result) for case, result in _results(report, name) if result.decides]
         verdict: Verdict = "undecided"
         if missed := _missed(report, summary, threshold, results):
             verdict, finding = "failed", missed
@@ -123,7 +124,7 @@ def check_thresholds(report: Report) -> Iterator[Check]:
             demand=f"threshold {threshold}",
             verdict=verdict,
             reason=f"{name}: {finding}",
-            cases=len(summary.case_scores),
+            cases=len({case.eval_id for case, result in results if result.score is not None}),
             value=summary.mean,
         )
 

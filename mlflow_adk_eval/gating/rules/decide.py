@@ -61,6 +61,7 @@ def _decide(run: ReadableRun, policy: Policy, baseline: Baseline | None, now: da
         repeated = rules.uncompared | {check for check in thresholds if check.verdict == "undecided"}
         open_checks = [check for check in checks if check not in repeated]
         reasons = [*problems, *_reasons(open_checks, "failed"), *missing, *_reasons(open_checks, "undecided")]
+        reasons = reasons or _reasons(checks, verdict)  # whatever is left out elsewhere, no refusal goes without a reason
     return _decision(
         run.evidence,
         policy,

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mlflow_adk_eval.config.spec import CRITERIA
+from mlflow_adk_eval.config.spec import CRITERIA, PASS_HAT
 from mlflow_adk_eval.errors import did_you_mean
 from mlflow_adk_eval.gating.evidence.integrity import few
 from mlflow_adk_eval.gating.policy.model import AGENT, COST, Price
@@ -122,7 +122,6 @@ def _named(model: str, name: str) -> str:
 
 
 SHARE = (0.0, 1.0)
-PASS_HAT = re.compile(r"pass(?:\^|_hat_)([1-9]\d{0,5})")
 _FEWEST_RUNS = 2
 _MAX_NAMED = 3
 

@@ -173,7 +173,7 @@ def test_two_policies_have_one_digest_only_if_they_demand_the_same(one: dict[str
         ),
         ({}, "$: found a policy that demands nothing; wanted rules, slices, must_pass or thresholds: true"),
         ([RULES], "$: found a list of 1; wanted an object with rules"),
-        ({"rules": {1: {"min": 1}}}, "$.rules[1]['[key]']: found 1; wanted a string"),
+        ({"rules": {1: {"min": 1}}}, "$.rules[1]: found 1; wanted a string"),
     ],
 )  # fmt: skip
 def test_what_a_policy_does_not_say_clearly_is_refused(value: Any, problem: str) -> None:
