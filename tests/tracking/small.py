@@ -41,8 +41,8 @@ def many(turns: int, eval_set_id: str = "many") -> EvalSet:
 
 
 def expected_of(cases: EvalSet) -> dict[str, list[Any]]:
-    """Return a recording in which the agent does what is expected."""
-    return {case.eval_id: list(case.conversation or ()) for case in cases.eval_cases}
+    """Return a recording in which the agent does what is expected; unlike the expectation, it took some time."""
+    return {case.eval_id: [turn.model_copy(update={"duration": 0.25}) for turn in case.conversation or ()] for case in cases.eval_cases}
 
 
 def answering(cases: EvalSet, **answers: Any) -> Any:
