@@ -14,7 +14,7 @@ import pkgutil
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mlflow_adk_eval.config.criteria import CriterionSettings, JudgedSettings, VertexSettings
@@ -63,6 +63,8 @@ class CriterionSpec:
     """The prompt files that its judge is given."""
     judged_from_turn: int = 0
     """The first turn, counted from 0, whose score takes a judge."""
+    unasked: Mapping[str, float] = field(default_factory=dict[str, float])
+    """The reasons with which it gives a score that takes no judge although it is not the worst, each with that score."""
     informative: bool = False
     """Whether it is measured on every run, as information; given a threshold, it decides."""
 

@@ -20,16 +20,27 @@ _BYTES = {"data", "thought_signature"}
 _NOTHING: tuple[Any, ...] = ("", [], {})
 
 
+_CONTENT = ("conversation", "conversation_scenario", "session_input", "rubrics", "final_session_state")
+"""What a case asks and expects. Its id, and fields that nobody knows, make no other case of it."""
+
+
 def eval_set_digest(eval_set: EvalSet) -> str:
     """Return ``sha256:<hex>`` over the cases.
 
     Spelling, key order, ``1`` or ``1.0``, absent or empty fields, ids and times of invocations and the name of the set
     do not matter; the order of cases and turns and everything else does.
     """
-    digest = hashlib.sha256()
+    return digest_and_contents(eval_set)[0]
+
+
+def digest_and_contents(eval_set: EvalSet) -> tuple[str, tuple[bytes, ...]]:
+    """Return the digest of an eval set, and for each of its cases what is the same for cases that ask and expect the same."""
+    digest, contents = hashlib.sha256(), []
     for case in eval_set.eval_cases:
-        digest.update(canonical_json(canonical(case)) + b"\n")
-    return f"sha256:{digest.hexdigest()}"
+        plain = canonical(case)
+        digest.update(canonical_json(plain) + b"\n")
+        contents.append(hashlib.sha256(canonical_json({name: plain[name] for name in _CONTENT if name in plain})).digest())
+    return f"sha256:{digest.hexdigest()}", tuple(contents)
 
 
 def canonical_json(value: Any) -> bytes:

@@ -22,6 +22,7 @@ from mlflow_adk_eval.evalset.models import Json
 
 CONFIDENCE = 0.95
 POWER = 0.8
+NO_WORSE_FROM = 20
 COST, AGENT = "cost", "agent"
 """The measure that needs prices, and whose price it is that is not a judge's."""
 _AGE = re.compile(r"(\d+)\s*([mhdw])")
@@ -95,6 +96,7 @@ def _once(entries: Iterable[str], what: str) -> None:
         raise _unwanted(f"{twice!r} twice", f"each {what} once")
 
 
+Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 Age = Annotated[
     timedelta,
     BeforeValidator(_age),
@@ -119,9 +121,16 @@ class Rule(Settings):
         default=None, description="How much worse than the baseline it may be, over the same cases, in the unit of the measure."
     )
     confidence: Confidence | None = Field(default=None, description="The confidence of intervals and tests, instead of the policy's.")
+    range: tuple[Number, Number] | None = Field(
+        default=None,
+        description="The least and the most that a single case may count, such as [0, 100]: values beyond count as the end. Needed where"
+        " the measure itself has no such end, since one case could then carry the mean of all.",
+    )
 
     @model_validator(mode="after")
     def _one_demand(self) -> Self:
+        if self.range is not None and not self.range[0] < self.range[1]:
+            raise _unwanted(f"the range {self.range[0]:g} to {self.range[1]:g}", "a range from a lower to a higher number")
         if self.min is None and self.max is None and self.max_drop is None:
             raise _unwanted("a rule that demands nothing", "at least one of min, max and max_drop")
         if self.min is not None and self.max is not None and self.min > self.max:
@@ -140,7 +149,9 @@ class Slice(Settings):
 
     ids: tuple[Name, ...] = Field(default=(), description="Patterns of eval ids, such as refund_*.")
     tags: tuple[Name, ...] = Field(default=(), description="Tags, of which a case has one: the list `tags` in the eval case.")
-    min_cases: int = Field(default=1, ge=1, strict=True)
+    min_cases: int = Field(
+        default=1, ge=1, strict=True, description="How many cases with different contents each of its rules must be about."
+    )
     rules: dict[Name, Rule] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -171,14 +182,29 @@ class EvalSetPin(Settings):
     """Which eval set the run must have used."""
 
     id: Name | None = None
-    digest: Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")] | None = Field(
-        default=None, description="As the run's parameter adk_eval.eval_set_digest has it."
+    digest: Digest | None = Field(
+        default=None, description="As the run's parameter adk_eval.eval_set_digest has it. Without it, any cases under that id will do."
     )
 
     @model_validator(mode="after")
     def _one_pin(self) -> Self:
         if self.id is None and self.digest is None:
             raise _unwanted("neither id nor digest", "at least one of id and digest")
+        return self
+
+
+class ConfigPin(Settings):
+    """Which config the run must have used."""
+
+    digest: Digest | None = Field(default=None, description="As the run's parameter adk_eval.config_digest has it: every setting.")
+    criteria: dict[Name, Number] | None = Field(
+        default=None, min_length=1, description="The criteria that decide each case, and no others, with their thresholds."
+    )
+
+    @model_validator(mode="after")
+    def _one_pin(self) -> Self:
+        if self.digest is None and self.criteria is None:
+            raise _unwanted("neither digest nor criteria", "at least one of digest and criteria")
         return self
 
 
@@ -240,11 +266,24 @@ class Policy(Settings):
         description="Whether each case must also reach every threshold of the run's own config, as without a policy.",
     )
     eval_set: EvalSetPin | None = None
+    config: ConfigPin | None = None
     judge: JudgePin | None = None
-    min_cases: int = Field(default=1, ge=1, strict=True, description="How many cases there must be that are not waived.")
+    min_cases: int = Field(
+        default=1,
+        ge=1,
+        strict=True,
+        description="How many cases with different contents there must be that are not waived, in the run and for each rule on all cases.",
+    )
     max_age: Age | None = Field(default=None, description="How long ago the run may have ended, such as 7d.")
     confidence: Confidence = CONFIDENCE
     power: Share = Field(default=POWER, description="The power with which the number of cases is told that an undecided rule needs.")
+    no_worse_from: int = Field(
+        default=NO_WORSE_FROM,
+        ge=1,
+        strict=True,
+        description="With how many compared cases it is enough for max_drop that none of them did worse. With fewer, a larger drop must be"
+        " excluded: that no case of ten got worse is often luck.",
+    )
     rules: dict[Name, Rule] = Field(default_factory=dict, description="By criterion or other measure.")
     slices: dict[Name, Slice] = Field(default_factory=dict)
     must_pass: tuple[Name, ...] = Field(default=(), description="The eval ids of cases that must pass in each run.")
