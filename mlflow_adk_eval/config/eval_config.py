@@ -76,6 +76,11 @@ class EvalConfig(Settings):
         """Return what answers tool calls in one case; ``None``: the tools."""
         return self.case_environments.get(eval_id, self.environment_simulation_config)
 
+    def surroundings_of(self, eval_id: str) -> str:
+        """Return the tool environment that only some cases have, as text: in another one the same words are another case."""
+        environment = self.environment_of(eval_id) if self.case_environments else None
+        return environment.model_dump_json() if environment else ""
+
     def greater_is_better(self, criterion: str) -> bool:
         """Whether a higher score of `criterion` is better."""
         return self._described(criterion).greater_is_better

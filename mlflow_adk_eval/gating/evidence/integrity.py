@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ from mlflow_adk_eval.config.eval_config import EvalConfig, parse_config
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import ConfigError, InputError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet
-from mlflow_adk_eval.evalset.digest import digest_and_contents
+from mlflow_adk_eval.evalset.digest import copies_of, digest_and_contents
 from mlflow_adk_eval.evalset.parse import decode, parse
 from mlflow_adk_eval.results.table import Table, parse_table
 
@@ -245,20 +245,8 @@ def read_documents(evidence: Evidence) -> tuple[Documents | None, list[str]]:
     mismatches = list(_param_problems(evidence.params, digest, config))
     if problems or isinstance(num_runs, str):
         return None, [*mismatches, *problems]
-    copies = _copies(eval_set, config, contents)
+    copies = copies_of(eval_set.eval_ids, contents, config.surroundings_of)
     return Documents(eval_set=eval_set, config=config, table=table, num_runs=num_runs, copies=copies), mismatches
-
-
-def _copies(eval_set: EvalSet, config: EvalConfig, contents: Sequence[bytes]) -> dict[str, str]:
-    """Return the cases that are another one over again. In another tool environment the same words are another case."""
-    first: dict[tuple[bytes, str], str] = {}
-    found: dict[str, str] = {}
-    for eval_id, content in zip(eval_set.eval_ids, contents, strict=True):
-        environment = config.environment_of(eval_id) if config.case_environments else None
-        known = first.setdefault((content, environment.model_dump_json() if environment else ""), eval_id)
-        if known != eval_id:
-            found[eval_id] = known
-    return found
 
 
 def _num_runs(params: Mapping[str, str]) -> int | str:

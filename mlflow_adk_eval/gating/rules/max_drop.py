@@ -143,7 +143,7 @@ def _check(drop: Drop, p_adjusted: float | None, tests: int, power: float, no_wo
             f"{format_cases(paired.cases)} cannot show a drop at {format_percent(confidence)} confidence: at least {fewest} are needed"
         )
         return drop.check("undecided", finding, needed=fewest)
-    p_value = f"p = {p_adjusted:.2g}" + (f", adjusted for {tests} comparisons" if tests > 1 else "")
+    p_value = f"p = {p_adjusted:.2g}" + (f", adjusted for {tests} comparisons; {paired.p_worse:.2g} alone" if tests > 1 else "")
     match drop_verdict(paired, max_drop=drop.max_drop, confidence=confidence, p_adjusted=p_adjusted, no_worse_from=no_worse_from):
         case "passed":
             return drop.check("passed", _why_passed(drop), p_adjusted)
