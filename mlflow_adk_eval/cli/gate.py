@@ -15,6 +15,7 @@ import click
 from mlflow_adk_eval.cli.options import (
     EXIT_CODES,
     PATH,
+    check_published,
     json_option,
     policy_option,
     published_options,
@@ -50,6 +51,7 @@ def gate_command(run_id: str, *, policy: Path | None, summary: Path | None, juni
     """Decide from the evidence of RUN_ID whether the agent is good enough. Changes nothing."""
     from mlflow_adk_eval.gating.api import gate as decide  # noqa: PLC0415 - `--help` stays fast
 
+    check_published(summary, junit)
     compared = {name: options.pop(name) for name in ("baseline", "model", "tracking_uri")}
     reevaluate = reevaluator(options, compared["tracking_uri"], shown=not as_json)
     decision = decide(run_id, policy, **compared, reevaluate=reevaluate, raise_on_failure=False)

@@ -7,7 +7,9 @@ modules import only click and the errors; what a command needs is imported when 
 from __future__ import annotations
 
 import sys
+from io import TextIOWrapper
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -16,6 +18,7 @@ from mlflow_adk_eval.cli.capture import capture
 from mlflow_adk_eval.cli.compare import compare_command
 from mlflow_adk_eval.cli.gate import gate_group, verify_command
 from mlflow_adk_eval.cli.options import EXIT_CODES, PATH
+from mlflow_adk_eval.cli.output import error_json, print_json
 from mlflow_adk_eval.cli.plan import plan_command
 from mlflow_adk_eval.cli.promote import promote_command, rollback_command
 from mlflow_adk_eval.cli.rapid_eval import rapid_eval
@@ -63,16 +66,27 @@ for command in (
 
 
 def main() -> None:
-    """Run the command line; every foreseen failure is one message and an exit code, never a traceback."""
+    """Run the command line; every foreseen failure is one message and an exit code, never a traceback.
+
+    With ``--json`` the message is a JSON object on standard output besides, so that whoever reads that always finds one.
+    """
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # agents' texts may hold what no terminal takes
     try:
         cli(standalone_mode=False)
     except click.exceptions.Abort:
         click.echo("aborted", err=True)
-        sys.exit(RunError.exit_code)
+        _exit(RunError("aborted"))
     except click.ClickException as error:
         error.show()
-        sys.exit(UsageError.exit_code)
+        _exit(UsageError(error.format_message()))
     except AdkEvalError as error:
         # A gate that did not pass is a result, not an error.
         click.echo(f"error: {error}" if isinstance(error, UsageError | RunError) else str(error), err=True)
-        sys.exit(error.exit_code)
+        _exit(error)
+
+
+def _exit(error: AdkEvalError) -> NoReturn:
+    if "--json" in sys.argv[1:]:
+        print_json(error_json(error))
+    sys.exit(error.exit_code)

@@ -185,3 +185,13 @@ def check_output(file: Path | None, *, force: bool = False, remedy: str = "--for
         raise UsageError(f"{file} exists already; {remedy}")
     if not file.parent.is_dir():
         raise UsageError(f"{file} cannot be written: there is no folder {file.parent}")
+
+
+def check_published(summary: Path | None, junit: Path | None) -> None:
+    """Refuse files of a decision that cannot be written, before anything is decided.
+
+    Raises:
+        UsageError: if the folder of one does not exist.
+    """
+    for file in (summary, junit):
+        check_output(file, force=True)

@@ -11,12 +11,13 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.errors import AdkEvalError, InputError, UsageError
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.results.decision import Decision
@@ -27,6 +28,14 @@ def print_json(value: Any) -> None:
     """Print a value as JSON; halves of surrogate pairs, which no terminal takes, as question marks."""
     text = json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False)
     click.echo(text.encode("utf-8", "replace").decode())
+
+
+def error_json(error: AdkEvalError) -> dict[str, Any]:
+    """Return an error as JSON values; what is wrong with a file, problem by problem."""
+    found: dict[str, Any] = {"error": str(error), "kind": type(error).__name__, "exit_code": error.exit_code}
+    if isinstance(error, InputError):
+        found |= {"source": error.source, "problems": [asdict(problem) for problem in error.problems]}
+    return found
 
 
 def write_file(path: Path, content: str | bytes) -> None:
@@ -65,8 +74,6 @@ def show_report(report: Report, *, detailed: bool, as_json: bool, extra: Mapping
 
 
 def _report_json(report: Report) -> dict[str, Any]:
-    from dataclasses import asdict  # noqa: PLC0415
-
     shown = ("threshold", "mean", "pass_rate", "evaluated", "errored", "skipped")
     return {
         "verdict": report.verdict,
@@ -104,8 +111,6 @@ def show_decision(
         summary: the file for Markdown.
         junit: the file for XML.
     """
-    from dataclasses import asdict  # noqa: PLC0415
-
     from mlflow_adk_eval.report import ci  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.report.console import console, decision_view  # noqa: PLC0415
     from mlflow_adk_eval.report.markdown import decision_summary, plain  # noqa: PLC0415

@@ -11,6 +11,7 @@ from mlflow_adk_eval.cli.options import (
     EXIT_CODES,
     agent_path,
     arguments,
+    check_published,
     dry_run_option,
     json_option,
     judge_options,
@@ -79,6 +80,7 @@ def promote_command(
     """Set an alias on a version of MODEL if its run passes the gate."""
     from mlflow_adk_eval.gating.api import promote as decide  # noqa: PLC0415 - `--help` stays fast
 
+    check_published(summary, junit)
     how = {name: options.pop(name) for name in ("run_id", "policy", "signing_key", "verify_key", "checkpoint", "tracking_uri")}
     reevaluate = reevaluator(options, how["tracking_uri"], shown=not as_json)
     decision = decide(model, version, alias, **how, dry_run=dry_run, reevaluate=reevaluate, raise_on_failure=False)

@@ -27,7 +27,7 @@ from mlflow_adk_eval.config.criteria import (
     UserSimulatorConfig,
 )
 from mlflow_adk_eval.config.environment import EnvironmentSimulationConfig
-from mlflow_adk_eval.config.spec import CRITERIA, CriterionSpec
+from mlflow_adk_eval.config.spec import CRITERIA, CriterionSpec, is_measure
 from mlflow_adk_eval.errors import ConfigError, Problem, did_you_mean, json_path, shown
 from mlflow_adk_eval.evalset.digest import canonical, canonical_json
 from mlflow_adk_eval.evalset.models import EvalCase, Json
@@ -75,6 +75,11 @@ class EvalConfig(Settings):
     def environment_of(self, eval_id: str) -> EnvironmentSimulationConfig | None:
         """Return what answers tool calls in one case; ``None``: the tools."""
         return self.case_environments.get(eval_id, self.environment_simulation_config)
+
+    def surroundings_of(self, eval_id: str) -> str:
+        """Return the tool environment that only some cases have, as text: in another one the same words are another case."""
+        environment = self.environment_of(eval_id) if self.case_environments else None
+        return environment.model_dump_json() if environment else ""
 
     def greater_is_better(self, criterion: str) -> bool:
         """Whether a higher score of `criterion` is better."""
@@ -139,6 +144,7 @@ def parse_config(value: Any, source: str) -> EvalConfig:
     problems: list[Problem] = []
     frame = _read(EvalConfig, _without_criteria(value), "$", problems)
     customs = _custom_metrics(frame, value)
+    problems += _taken_names(customs)
     criteria = _criteria(value["criteria"], "$.criteria", customs, problems) if "criteria" in value else {}
     cases = {
         str(eval_id): _criteria(found, f"$.{key}[{eval_id!r}]", customs, problems)
@@ -170,6 +176,18 @@ def _custom_metrics(frame: EvalConfig | None, value: dict[str, Any]) -> Mapping[
     if frame is not None:
         return frame.custom_metrics or {}
     return dict.fromkeys(_object(value.get("custom_metrics")) | _object(value.get("customMetrics")))
+
+
+def _taken_names(customs: Iterable[str]) -> Iterator[Problem]:
+    """Yield the custom metrics that stand in the place of something else: a rule on that would be about them, unseen."""
+    for name in customs:
+        if name in CRITERIA:
+            found = "the name of a built-in criterion"
+        elif is_measure(str(name)):
+            found = "the name of a measure of the gate"
+        else:
+            continue
+        yield Problem(json_path("$.custom_metrics", [name]), found, "a name of its own")
 
 
 def _criteria(value: Any, at: str, customs: Mapping[str, CustomMetricConfig | None], problems: list[Problem]) -> Criteria:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import importlib
 import math
 import pkgutil
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mlflow_adk_eval.config.criteria import CriterionSettings, JudgedSettings, VertexSettings
@@ -62,6 +63,8 @@ class CriterionSpec:
     """The prompt files that its judge is given."""
     judged_from_turn: int = 0
     """The first turn, counted from 0, whose score takes a judge."""
+    unasked: Mapping[str, float] = field(default_factory=dict[str, float])
+    """The reasons with which it gives a score that takes no judge although it is not the worst, each with that score."""
     informative: bool = False
     """Whether it is measured on every run, as information; given a threshold, it decides."""
 
@@ -165,3 +168,19 @@ class CriterionRegistry(Mapping[str, CriterionSpec]):
 
 
 CRITERIA = CriterionRegistry(_PLUGINS)
+
+
+MEASURES = ("case_pass_rate", "flaky_rate", "judge_flip_rate", "cost", "judge_tokens", "judge_calls")
+"""What policies measure of a run as a whole, `pass^k` apart."""
+MEASURES_OF_A_CRITERION = ("pass_rate", "flip_rate")
+"""What they measure of a criterion besides its score, as ``<criterion>/<name>``."""
+PASS_HAT = re.compile(r"pass(?:\^|_hat_)([1-9]\d{0,5})")
+
+
+def is_measure(name: str) -> bool:
+    """Whether a policy's rule on `name` is about something else than a criterion of that name.
+
+    >>> is_measure("pass^3"), is_measure("my_metric/pass_rate"), is_measure("my_metric")
+    (True, True, False)
+    """
+    return name in MEASURES or PASS_HAT.fullmatch(name) is not None or (name.rpartition("/")[2] in MEASURES_OF_A_CRITERION and "/" in name)

@@ -50,11 +50,11 @@ def plan(config: EvalConfig, eval_set: EvalSet, judging: JudgeSession | None = N
         judging: the judges; ``None``: those that the config names.
 
     Raises:
-        UsageError: if the eval set holds an id twice.
+        UsageError: if the eval set holds an id twice, or one that is no text.
         ConfigError: naming each criterion that cannot be applied to a case.
         JudgeError: if a judge cannot be had.
     """
-    refuse_duplicates(eval_set)
+    check_ids(eval_set)
     judges = judging or _judges()
     places = _places(config, eval_set)
     problems = [*_inapplicable(config, places), *_without_rubrics(places), *_without_case(config, eval_set)]
@@ -87,8 +87,10 @@ def _places(config: EvalConfig, eval_set: EvalSet) -> list[Place]:
     return list(places.values())
 
 
-def refuse_duplicates(eval_set: EvalSet) -> None:
-    """Raise an error that names the ids that several cases of `eval_set` have."""
+def check_ids(eval_set: EvalSet) -> None:
+    """Raise an error that names the ids by which cases of `eval_set` could not be told apart, or not be stored."""
+    if broken := [eval_id for eval_id in eval_set.eval_ids if eval_id != eval_id.encode("utf-8", "replace").decode()]:
+        raise UsageError(f"eval set {eval_set.eval_set_id!r} has the id {broken[0]!r}, which is no text in Unicode: half a surrogate pair")
     twice = [eval_id for eval_id, count in Counter(eval_set.eval_ids).items() if count > 1]
     if twice:
         named = ", ".join(map(repr, twice[:_MAX_NAMED]))

@@ -24,7 +24,7 @@ from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs
 from mlflow_adk_eval.criteria.judged_turns import TRIVIAL, Cell, JudgedTurns, judged_turns, place, trivial
 from mlflow_adk_eval.criteria.rapid.computed import computed_score, load
 from mlflow_adk_eval.criteria.rapid.messages import Rated
-from mlflow_adk_eval.criteria.rapid.ratings import Judgement, compare, rate
+from mlflow_adk_eval.criteria.rapid.ratings import SAME_TEXT, Judgement, compare, rate
 from mlflow_adk_eval.criteria.transcript import final_text, instructions_text, json_text, knowledge_text, user_text
 from mlflow_adk_eval.criteria.vertex import votes_of
 from mlflow_adk_eval.evalset import Invocation
@@ -41,6 +41,8 @@ _NO_REFERENCE = Errored("the turn has no expected response, so there is no refer
 _NO_BASELINE = Errored("there is no baseline of this case to compare with")
 _NO_SUCH_TURN = Errored("the baseline has no such turn to compare with")
 _WINS = {"BASELINE": 0.0, "TIE": 0.5, "CANDIDATE": 1.0}
+_NO_CONTENT = "an answer that has no content is no better than any other."
+_UNASKED = {f"TIE: {SAME_TEXT}": _WINS["TIE"]} | {f"{choice}: {_NO_CONTENT}": worth for choice, worth in _WINS.items()}
 
 
 class BleuSettings(CriterionSettings):
@@ -250,7 +252,7 @@ class RapidPairwise(JudgedTurns[PairwiseSettings]):
 def _silent(candidate: bool, baseline: bool) -> Scored:
     """Return the choice where an answer says nothing."""
     choice = "TIE" if candidate and baseline else "BASELINE" if candidate else "CANDIDATE"
-    return Scored(_WINS[choice], f"{choice}: an answer that has no content is no better than any other.", {"pairwise_choice": choice})
+    return Scored(_WINS[choice], f"{choice}: {_NO_CONTENT}", {"pairwise_choice": choice})
 
 
 def _choice(judgement: Judgement) -> Outcome:
@@ -297,6 +299,7 @@ def _spec(metric: RapidMetric) -> CriterionSpec:
         kept=_KEPT[metric.kind],
         settings=_settings_class(metric),
         bounds=_range(metric),
+        unasked=_UNASKED if metric.kind == "pairwise" else {},
         greater_is_better=not _around_optimum(metric),
         needs=_needs(metric),
         prompts=() if metric.kind == "computed" else (metric.criterion,),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -20,16 +20,42 @@ _BYTES = {"data", "thought_signature"}
 _NOTHING: tuple[Any, ...] = ("", [], {})
 
 
+_CONTENT = ("conversation", "conversation_scenario", "session_input", "rubrics", "final_session_state")
+"""What a case asks and expects. Its id, and fields that nobody knows, make no other case of it."""
+
+
 def eval_set_digest(eval_set: EvalSet) -> str:
     """Return ``sha256:<hex>`` over the cases.
 
     Spelling, key order, ``1`` or ``1.0``, absent or empty fields, ids and times of invocations and the name of the set
     do not matter; the order of cases and turns and everything else does.
     """
-    digest = hashlib.sha256()
+    return digest_and_contents(eval_set)[0]
+
+
+def digest_and_contents(eval_set: EvalSet) -> tuple[str, tuple[bytes, ...]]:
+    """Return the digest of an eval set, and for each of its cases what is the same for cases that ask and expect the same."""
+    digest, contents = hashlib.sha256(), []
     for case in eval_set.eval_cases:
-        digest.update(canonical_json(canonical(case)) + b"\n")
-    return f"sha256:{digest.hexdigest()}"
+        plain = canonical(case)
+        digest.update(canonical_json(plain) + b"\n")
+        contents.append(hashlib.sha256(canonical_json({name: plain[name] for name in _CONTENT if name in plain})).digest())
+    return f"sha256:{digest.hexdigest()}", tuple(contents)
+
+
+def copies_of(eval_ids: Iterable[str], contents: Iterable[bytes], surroundings: Callable[[str], str]) -> dict[str, str]:
+    """Return the cases that are another one over again, by id, each with the first that has its content.
+
+    Args:
+        eval_ids: the ids of the cases.
+        contents: what is the same for cases that ask and expect the same, as `digest_and_contents` returns it.
+        surroundings: what else makes a case another one, such as its tool environment, by its id.
+    """
+    first: dict[tuple[bytes, str], str] = {}
+    found = {
+        eval_id: first.setdefault((content, surroundings(eval_id)), eval_id) for eval_id, content in zip(eval_ids, contents, strict=True)
+    }
+    return {eval_id: original for eval_id, original in found.items() if original != eval_id}
 
 
 def canonical_json(value: Any) -> bytes:

@@ -102,6 +102,10 @@ def inner(kind: Kind, step: int | str) -> Kind:
     return Any
 
 
+_KEY = "[key]"
+"""What pydantic adds to the location of a key that is wrong itself."""
+
+
 def place(kind: Kind, location: Steps, value: Any) -> Steps | None:
     """Return the JSON steps of a location that pydantic reports; ``None`` if it lies in an alternative that `value` does not take.
 
@@ -118,6 +122,8 @@ def place(kind: Kind, location: Steps, value: Any) -> Steps | None:
             continue
         step = rest.pop(0)
         present = _holds(value, step)
+        if step == _KEY and not present and not rest:
+            break
         steps.append(step if present or not is_model(kind) else _name(kind, step))
         value = value[step] if present else None
         kind = inner(kind, step)

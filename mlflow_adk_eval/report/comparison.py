@@ -151,7 +151,8 @@ def verdict_on(delta: Delta, confidence: float) -> str:
     if not delta.difference:
         return "the same"
     if not delta.clear(confidence):
-        return "may be chance"
+        among = f" among {delta.tests} comparisons (p = {delta.p_value:.2g} alone)"
+        return "may be chance" + (among if delta.clear_alone(confidence) else "")
     return "better" if delta.improved else "worse"
 
 
@@ -184,7 +185,7 @@ def comparison_view(found: Comparison, words: Words, *, every: bool = False) -> 
 
 def _deltas(found: Comparison, words: Words) -> Table:
     table = Table()
-    for heading in ("", "before", "now", "difference", f"{100 * found.confidence:g}% interval", "p (Holm)", "", "cases"):
+    for heading in ("", "before", "now", "difference", f"interval, each end {100 * found.confidence:g}%", "p (Holm)", "", "cases"):
         table.add_column(heading, justify="left" if not heading else "right", overflow="fold")
     for delta in found.deltas:
         verdict = verdict_on(delta, found.confidence)

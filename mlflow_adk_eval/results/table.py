@@ -58,10 +58,14 @@ class Table:
         """Return each row by column name."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
-    def dumps(self) -> str:
-        """Return the table as JSON text."""
+    def dumps(self, *, strict: bool = False) -> str:
+        """Return the table as JSON text.
+
+        Args:
+            strict: whether half a surrogate pair, as in the text of an error, is a `UnicodeEncodeError` and not a question mark.
+        """
         text = json.dumps({"columns": self.columns, "data": self.rows}, ensure_ascii=False, allow_nan=False)
-        return text.encode("utf-8", "replace").decode()  # half a surrogate pair, as in the text of an error, is no UTF-8
+        return text.encode("utf-8", "strict" if strict else "replace").decode()
 
 
 def parse_table(text: bytes, source: str) -> Table:
@@ -232,9 +236,14 @@ def frame_of(results: Sequence[CaseResult], rows: str) -> pd.DataFrame:
         wanted = ", ".join((*_SHAPES, "repeats"))
         raise UsageError(f"to_frame({rows!r}): wanted one of {wanted}")
     columns, rows_of = _SHAPES[rows]
-    found = [row for case in results for result in case.results for row in rows_of(case, result)]
+    # pandas takes no half of a surrogate pair, which a reason may quote from an agent's answer.
+    found = [tuple(map(_whole, row)) for case in results for result in case.results for row in rows_of(case, result)]
     frame = pd.DataFrame(found, columns=list(columns))
     return frame.astype({"score": "float64"}) if "score" in columns else frame
+
+
+def _whole(value: Any) -> Any:
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
 def frame_of_repeats(repeats: Repeats) -> pd.DataFrame:

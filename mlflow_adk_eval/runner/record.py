@@ -12,7 +12,7 @@ from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.agents.setup import conversation_setups
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.config.inputs import ConfigSource, EvalSetSource, load_inputs
-from mlflow_adk_eval.criteria.plan import refuse_duplicates
+from mlflow_adk_eval.criteria.plan import check_ids
 from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.evalset.conversation import Origin
 from mlflow_adk_eval.evalset.parse import no_rescanning
@@ -47,7 +47,7 @@ class Recorder:
             UsageError: before the agent is called, if the eval set holds an id twice.
             JudgeError: before the agent is called, if the model that is to play the user cannot be had.
         """
-        refuse_duplicates(self.eval_set)
+        check_ids(self.eval_set)
         judges = JudgeSession(self.options.judges)
         setups = conversation_setups(self.config, self.eval_set, self.agent, judges, self.options.user_simulator)
         runs = [(case, run_index) for case in self.eval_set.eval_cases for run_index in range(self.options.num_runs)]

@@ -25,7 +25,7 @@ from mlflow_adk_eval.config.eval_config import dumps_config
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import dumps, eval_set_digest
-from mlflow_adk_eval.evalset.digest import canonical_json
+from mlflow_adk_eval.evalset.digest import canonical, canonical_json
 from mlflow_adk_eval.gating.evidence.examine import recomputed_metrics
 from mlflow_adk_eval.gating.evidence.integrity import SCHEMA, VOTES, Evidence, key_of_criterion
 from mlflow_adk_eval.redact import secrets_of
@@ -39,7 +39,7 @@ from mlflow_adk_eval.results.table import Table, table_of
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.results.votes import dump_votes, judged_criteria
 from mlflow_adk_eval.tracking.run_facts import FOLDER, dataset_of, judge_params, outage_tag, start_params
-from mlflow_adk_eval.tracking.storable import LONGEST_PARAM, LONGEST_TAG, Secrets, clean_table, fitted, model_json, storable_text
+from mlflow_adk_eval.tracking.storable import LONGEST_PARAM, LONGEST_TAG, Secrets, clean_table, fitted, model_json, storable, storable_text
 from mlflow_adk_eval.tracking.trace_records import TraceRecord, records_of
 
 
@@ -90,6 +90,8 @@ def series_of_repeats(report: Report) -> Mapping[str, tuple[float, ...]]:
     return {"case_pass_rate_by_run": rates} if rates else {}
 
 
+SELF_COMPARISON = "self_comparison"
+"""The status of a run in which what the agent did was compared with itself."""
 TABLE, MANIFEST = "invocations.json", "manifest.json"
 NOTE, TABLES = "mlflow.note.content", "mlflow.loggedArtifacts"
 """Tags of a run that others may have written, too."""
@@ -140,10 +142,17 @@ class Bundle:
         artifacts.mkdir(parents=True, exist_ok=True)
         for name, content in self.artifacts.items():
             _write(artifacts / name, content)
-        _write(folder / _DATA, _BUNDLE.dump_json(replace(self, artifacts={})))
+        _write(folder / _DATA, _dumped(replace(self, artifacts={})))
 
 
 _BUNDLE = TypeAdapter(Bundle)
+
+
+def _dumped(bundle: Bundle) -> bytes:
+    try:
+        return _BUNDLE.dump_json(bundle)
+    except ValueError:  # whatever got this far that JSON lacks, what was paid for must not be lost over it
+        return json.dumps(storable(_BUNDLE.dump_python(bundle), {})).encode()
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -214,7 +223,20 @@ def bundle_of(report: Report, run: Run, *, traces: int | bool, secrets: Secrets)
         metrics=dict(metrics_of(report)),
         tags=_tags(report, extent, len(records), len(table.rows), secrets),
         traces=records,
+        status=SELF_COMPARISON if compares_itself(report) else "complete",
         series=series_of_repeats(report),
+    )
+
+
+def compares_itself(report: Report) -> bool:
+    """Whether what the agent did is what the eval set expects, to the last detail, in every case.
+
+    An agent may well do all that is expected, but what it did has a duration besides, or its own events. So this is the eval set in the place
+    of a recording, whether it came as a file, an object or a dict.
+    """
+    pairs = [(case.actual, case.expected) for case in report.cases]
+    return bool(pairs) and all(
+        expected and (actual == expected or canonical(tuple(actual)) == canonical(tuple(expected))) for actual, expected in pairs
     )
 
 

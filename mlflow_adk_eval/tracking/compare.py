@@ -23,15 +23,16 @@ def compare(a: str | Report, b: str | Report, *, confidence: float = 0.95, track
     Args:
         a: the run before, by its id, or a report, logged or not.
         b: the run after.
-        confidence: how often the intervals are to cover the true difference, between 0 and 1.
+        confidence: how often each end of an interval is to hold, and one less the chance that a change that is none is called
+            one; between 0.5 and 1.
         tracking_uri: where MLflow is; ``None``: as MLflow is configured.
 
     Raises:
         UsageError: if there is no such run, it holds no evaluation, or the confidence makes no sense.
         TrackingError: if MLflow cannot be reached, or the evidence of a run cannot be believed.
     """
-    if not 0 < confidence < 1:
-        raise UsageError(f"confidence is {confidence!r}; wanted a number between 0 and 1")
+    if not 0.5 < confidence < 1:  # noqa: PLR2004 - below, an end of an interval would hold less often than not
+        raise UsageError(f"confidence is {confidence!r}; wanted a number between 0.5 and 1")
     before, after = (_side(run, name, tracking_uri) for run, name in ((a, "before"), (b, "after")))
     return compared(before, after, confidence=confidence)
 

@@ -29,7 +29,7 @@ from mlflow_adk_eval.gating.evidence.integrity import key_of_criterion
 from mlflow_adk_eval.redact import secrets_of, without_credentials
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.tracking.agent_versions import find_version
-from mlflow_adk_eval.tracking.bundle import NOTE, TABLES, Bundle, Run, bundle_of, load
+from mlflow_adk_eval.tracking.bundle import NOTE, SELF_COMPARISON, TABLES, Bundle, Run, bundle_of, load
 from mlflow_adk_eval.tracking.client import HASTY, connect, existing, experiment_of, reaching_mlflow
 from mlflow_adk_eval.tracking.run_facts import FOLDER, LONGEST_NAME, RUN_TYPE, dataset_of, start_params, start_tags
 from mlflow_adk_eval.tracking.storable import LONGEST_PARAM, LONGEST_TAG, fitted
@@ -203,18 +203,27 @@ class LoggedRun:
         Raises:
             TrackingError: if MLflow does not take it. The message names the folder that holds everything then.
         """
-        report, prompts = self._with_prompts(report) if self.target.register_prompts and report.judging else (report, {})
-        with no_collection():
-            bundle = bundle_of(report, self.run, traces=self.target.traces, secrets=secrets_of())
-        bundle = replace(bundle, params={**bundle.params, **prompts}, status=self.target.status)
+        try:
+            report, prompts = self._with_prompts(report) if self.target.register_prompts and report.judging else (report, {})
+            with no_collection():
+                bundle = bundle_of(report, self.run, traces=self.target.traces, secrets=secrets_of())
+        except BaseException as error:
+            self.abandon(error)
+            raise
+        status = bundle.status if self.target.status == "complete" else self.target.status
+        bundle = replace(bundle, params={**bundle.params, **prompts}, status=status)
+        if status == SELF_COMPARISON and self.target.status != status:
+            _logger.warning(
+                "what the agent did is what the eval set expects, word for word: compared with itself, it proves nothing to the gate"
+            )
         try:
             with reaching_mlflow("MLflow could not take the evaluation"):
                 finish_run(self.client, bundle, ends=not self.run.joined)
         except AdkEvalError as error:
             raise TrackingError(f"{error}\n{self._keep(bundle)}") from error
         except BaseException as error:
-            error.add_note(self._keep(bundle))
             self.abandon(error)
+            error.add_note(self._keep(bundle))
             raise
         return replace(report, run_id=self.run.run_id), bundle
 

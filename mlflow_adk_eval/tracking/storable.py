@@ -103,7 +103,7 @@ def model_json(model: BaseModel, secrets: Secrets) -> str:
 def clean_table(table: Table, secrets: Secrets) -> tuple[Table, str]:
     """Return a table that any store can keep, and its JSON text. What identifies its rows is never changed."""
     try:
-        text = table.dumps()
+        text = table.dumps(strict=True)
     except (TypeError, ValueError):
         text = ""
     if text and _is_clean(text, secrets):

@@ -154,7 +154,7 @@ def _record(eval_set_id: str, case: CaseResult, row: Mapping[str, Any], feedback
         calls=tuple(_calls(actual, row["actual_tool_calls"] or (), case, index, secrets)),
         feedback=feedback,
         expectations=_expectations(expected, row),
-        models=tuple(_models(actual)) if actual else (),
+        models=tuple(_models(actual, secrets)) if actual else (),
         ending=ending.reason if ending else "",
         ending_detail=storable_text(ending.detail, secrets) if ending else "",
         injected=tuple(storable_text(f"{one.tool}: {one}", secrets) for one in case.injections if one.invocation_index == index),
@@ -177,16 +177,17 @@ def _calls(
     done = by_call(case.injections, index, [call.name or "" for call, _ in answered]) if case.injections else [None] * len(answered)
     for (call, answer), row, injection in zip(answered, calls, done, strict=True):
         response = storable(answer.response, secrets) if answer else None
-        yield ToolCall(name=call.name or "tool", args=row["args"], response=response, injected=str(injection) if injection else "")
+        name, done_to_it = storable_text(call.name or "tool", secrets), storable_text(str(injection or ""), secrets)
+        yield ToolCall(name=name, args=row["args"], response=response, injected=done_to_it)
 
 
-def _models(actual: Invocation) -> Iterator[ModelCall]:
+def _models(actual: Invocation, secrets: Secrets) -> Iterator[ModelCall]:
     tool_calls = 0
     for event in actual.events:
         if event.usage_metadata is not None or event.model_version is not None:
             counted = tokens_of([event.usage_metadata]) if event.usage_metadata else {}
             tokens = {name: int(counted.get(name, 0)) for name in TOKENS} if counted else None
-            yield ModelCall(model=event.model_version or "model", after=tool_calls, tokens=tokens)
+            yield ModelCall(model=storable_text(event.model_version or "model", secrets), after=tool_calls, tokens=tokens)
         tool_calls += sum(part.function_call is not None for part in (event.content.parts if event.content else None) or ())
 
 

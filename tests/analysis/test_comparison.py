@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from mlflow_adk_eval import EvalSet, Invocation, Report, Scored, UsageError, load_config, score
 from mlflow_adk_eval.analysis.comparison.causes import Cause
 from mlflow_adk_eval.analysis.comparison.compare import Comparison
+from mlflow_adk_eval.analysis.comparison.delta import Delta
 from mlflow_adk_eval.analysis.comparison.turns import call_changes
 from mlflow_adk_eval.analysis.stats import compare_paired, holm
 from mlflow_adk_eval.evalset import FunctionCall
+from mlflow_adk_eval.report.comparison import verdict_on
 from mlflow_adk_eval.testing import Request, ScriptedJudge
 from mlflow_adk_eval.tracking.compare import compare
 from tests.results.repeated import FAILED, LOST, PASSED, case_run, repeated, result
@@ -259,7 +261,7 @@ def of(before: list[float | None], after: list[float | None]) -> Comparison:
 def with_set(found: Report) -> Report:
     """Give a report the eval set that it is about."""
     ids = dict.fromkeys(case.eval_id for case in found.cases)
-    return replace(found, eval_set=eval_set({eval_id: [turn("hi", "hello")] for eval_id in ids}))
+    return replace(found, eval_set=eval_set({eval_id: [turn(f"hi {eval_id}", "hello")] for eval_id in ids}))
 
 
 SCORES = st.dictionaries(
@@ -319,11 +321,12 @@ def test_deltas_are_those_of_the_paired_test_with_what_is_missing_counted() -> N
     before = {"a": [1.0], "b": [1.0], "c": [1.0], "d": [None], "e": [0.75]}
     after = {"a": [0.25], "b": [0.5], "c": [None], "d": [None], "e": [1.0]}
     delta = compare(*(with_set(repeated(scores)) for scores in (before, after))).delta(RESPONSE)
-    wanted = compare_paired({"a": [1.0], "b": [1.0], "e": [0.75]}, {"a": [0.25], "b": [0.5], "e": [1.0]})
+    # Both ends hold with 95 %, as in the gate, so together they do with 90 %.
+    wanted = compare_paired({"a": [1.0], "b": [1.0], "e": [0.75]}, {"a": [0.25], "b": [0.5], "e": [1.0]}, confidence=0.9)
     assert delta is not None
     assert wanted is not None
     assert (delta.cases, delta.only_before, delta.only_after, delta.neither, delta.lacking) == (3, 1, 0, 1, 2)
-    assert (delta.difference, delta.low, delta.high, delta.p_value) == (wanted.difference, wanted.low, wanted.high, wanted.p_value)
+    assert (delta.difference, delta.low, delta.high, delta.p_value) == (wanted.difference, wanted.low, wanted.high, wanted.p_worse)
     assert (delta.better, delta.worse) == (1, 2)
 
 
@@ -339,7 +342,7 @@ def test_the_share_of_passed_cases_is_tested_by_mcnemar() -> None:
     found = compare(*(with_set(repeated(scores)) for scores in (before, after)))
     rate = found.deltas[0]
     assert (rate.name, rate.test, rate.before, rate.after, rate.worse) == ("case_pass_rate", "mcnemar", 1.0, 0.25, 9)
-    assert rate.p_value == pytest.approx(2 * 0.5**9)
+    assert rate.p_value == pytest.approx(0.5**9)  # one-sided, as the gate tests it
     assert rate.clear(0.95)
     assert not rate.improved
 
@@ -372,7 +375,7 @@ def test_what_judges_took_is_counted_by_answer_and_not_by_rubric() -> None:
 
 @pytest.mark.parametrize("confidence", [0, 1, -0.5, 95])
 def test_a_confidence_is_a_share(confidence: float) -> None:
-    with pytest.raises(UsageError, match="wanted a number between 0 and 1"):
+    with pytest.raises(UsageError, match=r"wanted a number between 0\.5 and 1"):
         compare(report(GOOD), report(GOOD), confidence=confidence)
 
 
@@ -437,3 +440,30 @@ def test_the_range_of_a_custom_metric_bounds_its_interval() -> None:
 
 def test_a_comparison_is_short_where_python_shows_it() -> None:
     assert repr(of([PASSED], [FAILED])) == "<Comparison of 1 cases: worse 1, better 0, undecided 0, flaky 0>"
+
+
+def test_copies_of_a_case_count_as_one_as_they_do_in_the_gate() -> None:
+    before, after = {"a": [1.0], "b": [1.0], "c": [0.5]}, {"a": [0.5], "b": [0.0], "c": [0.5]}
+    one = {name: [turn("hi", "hello")] for name in "abc"}
+    sides = (replace(repeated(scores), eval_set=eval_set(one)) for scores in (before, after))
+    delta = compare(*sides).delta(RESPONSE)
+    assert delta is not None
+    assert (delta.cases, delta.worse, delta.difference) == (1, 1, pytest.approx(-1.5 / 3))
+
+
+def test_what_is_significant_alone_and_not_among_others_says_so() -> None:
+    delta = Delta(
+        name="x",
+        decides=True,
+        greater_is_better=True,
+        cases=11,
+        difference=-0.5,
+        low=-0.8,
+        high=-0.1,
+        p_value=0.016,
+        p_adjusted=0.078,
+        tests=5,
+    )
+    assert verdict_on(delta, 0.95) == "may be chance among 5 comparisons (p = 0.016 alone)"
+    assert verdict_on(replace(delta, p_value=0.2, p_adjusted=0.9), 0.95) == "may be chance"
+    assert verdict_on(replace(delta, p_adjusted=0.03), 0.95) == "worse"

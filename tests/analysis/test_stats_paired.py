@@ -11,6 +11,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.analysis.stats import Paired, compare_paired, holm
+from mlflow_adk_eval.analysis.stats.paired import difference_interval
 from tests.profiles import examples
 
 Runs = Mapping[str, Sequence[float]]
@@ -212,3 +213,31 @@ def test_holms_laws(p_values: list[float], luck: object) -> None:
     luck.shuffle(order)  # type: ignore[attr-defined]
     assert holm([p_values[index] for index in order]) == pytest.approx([adjusted[index] for index in order])
     assert all(found <= more + 1e-15 for found, more in zip(adjusted, holm([*p_values, 1.0]), strict=False))
+
+
+@given(
+    differences=st.lists(st.sampled_from([-1.0, -0.5, -0.25, 0.0, 0.0, 0.1, 1.0]), min_size=1, max_size=25),
+    confidence=st.sampled_from([0.8, 0.9, 0.95, 0.99]),
+    whole=st.booleans(),
+)
+def test_the_interval_is_on_one_side_of_zero_just_where_the_test_says_so(differences: list[float], confidence: float, whole: bool) -> None:
+    steps = [float(round(difference)) for difference in differences] if whole else differences
+    before = {str(index): [0.0 if step > 0 else 1.0] for index, step in enumerate(steps)}
+    after = {str(index): [before[str(index)][0] + step] for index, step in enumerate(steps)}
+    found = compare_paired(before, after, confidence=confidence)
+    assert found is not None
+    level = (1 - confidence) / 2 + 1e-9
+    assert (found.high < 0) == (found.p_worse <= level)
+    assert (found.low > 0) == (found.p_better <= level)
+    assert found.low <= found.difference <= found.high
+
+
+@pytest.mark.parametrize(("worse", "better", "cases"), [(4, 0, 11), (6, 1, 11), (8, 2, 20), (14, 6, 20)])
+def test_an_interval_that_used_to_exclude_zero_beside_chance_ends_there(worse: int, better: int, cases: int) -> None:
+    before = {str(index): [float(not worse <= index < worse + better)] for index in range(cases)}
+    after = {str(index): [float(index >= worse)] for index in range(cases)}
+    found = compare_paired(before, after, confidence=0.9)
+    assert found is not None
+    assert difference_interval([after[case][0] - before[case][0] for case in before], 0.9)[1] < 0
+    assert found.p_worse > 0.05
+    assert found.high == 0

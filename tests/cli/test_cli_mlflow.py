@@ -26,6 +26,13 @@ def lights(tmp_path: Path) -> Path:
     return written(tmp_path / "lights.evalset.json", EXPECTED)
 
 
+def good(tmp_path: Path) -> Path:
+    """Return a recording of an agent that does all that is expected, and took some time."""
+    actual = json.loads(json.dumps(EXPECTED))
+    actual["eval_cases"][0]["conversation"][0]["duration"] = 0.25
+    return written(tmp_path / "good.json", actual)
+
+
 def regressed(tmp_path: Path) -> Path:
     actual = json.loads(json.dumps(EXPECTED))
     actual["eval_cases"][1]["conversation"][0]["final_response"]["parts"][0]["text"] = "go away"
@@ -39,8 +46,8 @@ def run_of(agent: Path, lights: Path, store: str, *, exit_code: int) -> dict[str
     return said
 
 
-def test_a_good_version_goes_all_the_way(lights: Path, store: str) -> None:
-    said = run_of(lights, lights, store, exit_code=0)
+def test_a_good_version_goes_all_the_way(lights: Path, store: str, tmp_path: Path) -> None:
+    said = run_of(good(tmp_path), lights, store, exit_code=0)
     at = ("--tracking_uri", store)
     assert said["model_version"] == "1"
     assert invoke("gate", said["run_id"], *at).exit_code == 0
@@ -62,8 +69,8 @@ def test_a_regressed_version_is_refused_with_1_and_the_alias_stays(lights: Path,
     assert decision["scores"]["response_match_score"] == 0.5
 
 
-def test_a_dry_run_moves_nothing(lights: Path, store: str) -> None:
-    said = run_of(lights, lights, store, exit_code=0)
+def test_a_dry_run_moves_nothing(lights: Path, store: str, tmp_path: Path) -> None:
+    said = run_of(good(tmp_path), lights, store, exit_code=0)
     at = ("--tracking_uri", store)
     tried = invoke("promote", "lights", "--version", "1", "--run-id", said["run_id"], "--dry-run", *at)
     assert tried.exit_code == 0

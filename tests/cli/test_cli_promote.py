@@ -91,7 +91,8 @@ def test_summary_and_junit_are_written_where_asked(scene: Scene, policy: Path, t
 def test_a_file_that_cannot_be_written_is_64(scene: Scene, tmp_path: Path) -> None:
     result = gate(scene, scene.candidate(), "--summary", tmp_path / "nowhere" / "gate.md")
     assert result.exit_code == 64
-    assert "gate.md cannot be written: No such file or directory" in result.stderr
+    assert "gate.md cannot be written: there is no folder" in result.stderr
+    assert not result.stdout  # nothing was decided, and with `promote` nothing set, before that was found
 
 
 def test_a_job_of_github_gets_a_summary_and_annotations(
@@ -155,7 +156,7 @@ def test_a_champion_is_judged_again_or_run_anew_if_asked(template: Path, tmp_pat
     cases = many(8)
     config = {"criteria": {"tool_trajectory_avg_score": {"threshold": 1.0, "match_type": "IN_ORDER"}}}
     candidate = adk_eval.evaluate(cases, answering(cases), config, tracking_uri=store, traces=False)
-    rules = {"rules": {TRAJECTORY: {"max_drop": 0.1}}, "baseline": {"alias": "champion", "model": "helper"}}
+    rules = {"rules": {TRAJECTORY: {"max_drop": 0.1}}, "baseline": {"alias": "champion", "model": "helper"}, "no_worse_from": 5}
     options = ("--policy", written(tmp_path / "gate.json", rules), "--tracking_uri", store)
     assert invoke("gate", candidate.run_id, *options).exit_code == 2
     recorded = tmp_path / "champion.json"

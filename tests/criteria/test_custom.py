@@ -227,20 +227,12 @@ def test_slow_functions_of_several_conversations_run_at_the_same_time() -> None:
     assert report.scores == {"mine": 1.0}
 
 
-def test_a_custom_metric_may_take_the_name_of_one_of_adks() -> None:
-    shadowing = parse_config(
-        {
-            "criteria": {"response_match_score": {"threshold": 0.9, "longest": 10}, "token_usage_v1": {"threshold": 1, "longest": 10}},
-            "custom_metrics": {
-                "response_match_score": {"code_config": {"name": f"{OURS}.answer_length"}},
-                "token_usage_v1": {"code_config": {"name": f"{OURS}.answer_length"}},
-            },
-        },
-        "config",
-    )
-    run = CaseRun(case=scenario("c"), actual=(turn("123456789"),))
-    results = [anyio.run(apply, planned, run) for planned in plan(shadowing, cases(run.case)).of("c")]
-    assert [(found.criterion, found.score, found.passed) for found in results[:2]] == [
-        ("response_match_score", 0.9, True),
-        ("token_usage_v1", 0.9, False),
-    ]
+@pytest.mark.parametrize(
+    "name", ["response_match_score", "token_usage_v1", "case_pass_rate", "pass^3", "pass_hat_2", "cost", "response_match_score/pass_rate"]
+)
+def test_a_custom_metric_has_a_name_of_its_own(name: str) -> None:
+    """A rule on that name, or ADK's criterion in the next config, would be about something else."""
+    with pytest.raises(ConfigError) as caught:
+        parse_config({"criteria": {name: 0.9}, "custom_metrics": {name: {"code_config": {"name": f"{OURS}.answer_length"}}}}, "config")
+    (problem,) = [found for found in caught.value.problems if found.path.startswith("$.custom_metrics")]
+    assert problem.wanted == "a name of its own"

@@ -37,16 +37,16 @@ def report_with(
     demanded = {RESPONSE: 0.5} if thresholds is None else thresholds
     settings = load_config({"criteria": demanded, **(config or {})})
     names = list(dict.fromkeys(case for found in scores.values() for case in found))
-    conversation = [turn("Hello", "Hi", "")]
+    conversations = {name: [turn(f"Hello {name}", "Hi", "")] for name in names}
     tagged = tags or {}
-    cases = [{"eval_id": name, "conversation": conversation, **({"tags": tagged[name]} if name in tagged else {})} for name in names]
+    cases = [{"eval_id": name, "conversation": conversations[name], **({"tags": tagged[name]} if name in tagged else {})} for name in names]
     num_runs = max((len(values) for found in scores.values() for values in found.values()), default=1)
     results = [
         CaseResult(
             eval_id=name,
             run_index=index,
-            actual=tuple(conversation),
-            expected=tuple(conversation),
+            actual=tuple(conversations[name]),
+            expected=tuple(conversations[name]),
             results=tuple(
                 _result(settings, criterion, name, found[name][index], index, votes) for criterion, found in scores.items() if name in found
             ),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mlflow_adk_eval.evalset import EvalSet
+from mlflow_adk_eval.evalset import EvalSet, Invocation
+from mlflow_adk_eval.evalset.models import AgentDetails, AppDetails
 
 CONFIG = {"criteria": {"tool_trajectory_avg_score": 1.0, "response_match_score": 0.5}}
 
@@ -41,8 +42,13 @@ def many(turns: int, eval_set_id: str = "many") -> EvalSet:
 
 
 def expected_of(cases: EvalSet) -> dict[str, list[Any]]:
-    """Return a recording in which the agent does what is expected."""
-    return {case.eval_id: list(case.conversation or ()) for case in cases.eval_cases}
+    """Return a recording in which the agent does what is expected; unlike the expectation, it knows who did it."""
+    return {case.eval_id: [recorded(turn) for turn in case.conversation or ()] for case in cases.eval_cases}
+
+
+def recorded(done: Invocation) -> Invocation:
+    """Return a turn as something that an agent did: it knows which agent that was, since an eval set is no recording of itself."""
+    return done.model_copy(update={"app_details": AppDetails(agent_details={"agent": AgentDetails(name="agent")})})
 
 
 def answering(cases: EvalSet, **answers: Any) -> Any:

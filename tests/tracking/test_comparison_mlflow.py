@@ -129,7 +129,7 @@ def test_the_page_is_saved_and_not_overwritten(runs: tuple[str, Report, Report],
     assert "exists already; --force overwrites it" in refused.stderr
     assert "cannot be written" in invoke(good.run_id, bad.run_id, "-o", tmp_path, "--force", "--tracking_uri", store).stderr
     assert invoke(good.run_id, bad.run_id, "-o", file, "--force", "--confidence", 0.9, "--tracking_uri", store).exit_code == 0
-    assert "90% interval" in file.read_text(encoding="utf-8")
+    assert "interval, each end 90%" in file.read_text(encoding="utf-8")
 
 
 def test_a_logged_page_lies_beside_the_evidence_which_stays_valid(runs: tuple[str, Report, Report]) -> None:

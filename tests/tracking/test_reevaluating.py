@@ -21,7 +21,7 @@ from mlflow_adk_eval.tracking.reevaluate import reevaluation
 from tests.tracking.small import answering, eval_set, many, turn
 
 TRAJECTORY, MATCH = "tool_trajectory_avg_score", "final_response_match_v2"
-POLICY = {"rules": {TRAJECTORY: {"max_drop": 0.1}}, "baseline": {"alias": "champion", "model": "helper"}}
+POLICY = {"rules": {TRAJECTORY: {"max_drop": 0.1}}, "baseline": {"alias": "champion", "model": "helper"}, "no_worse_from": 5}
 STRICT = {"criteria": {TRAJECTORY: 1.0, "response_match_score": 0.5}}
 LENIENT = {"criteria": {TRAJECTORY: {"threshold": 1.0, "match_type": "IN_ORDER"}, "response_match_score": 0.5}}
 JUDGED = {"criteria": {MATCH: 0.5}}
@@ -139,7 +139,7 @@ def test_another_judge_judges_both(bench: Bench) -> None:
     def second(request: Any) -> Any:
         return {"rationale": "fine, too", "verdict": "valid"}
 
-    policy = {"rules": {MATCH: {"max_drop": 0.1}}, "baseline": {"alias": "champion", "model": "helper"}}
+    policy = {"rules": {MATCH: {"max_drop": 0.1}}, "baseline": {"alias": "champion", "model": "helper"}, "no_worse_from": 5}
     bench.crown(config=JUDGED, judge=first, ledger=False)
     candidate = bench.evaluate("candidate", config=JUDGED, judge=second, ledger=False)
     assert "has a different judge of final_response_match_v2" in told(bench.gate(candidate, None, policy))

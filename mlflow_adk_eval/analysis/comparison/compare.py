@@ -96,7 +96,8 @@ def compared(before: ComparedRun, after: ComparedRun, *, confidence: float = 0.9
     Args:
         before: the run to compare with.
         after: the run in question.
-        confidence: how often the intervals are to cover the true difference, between 0 and 1.
+        confidence: how often each end of an interval is to hold, and one less the chance that a change that is none is called
+            one; between 0.5 and 1.
     """
     sides = (before, after)
     pairing = pairing_of(sides)

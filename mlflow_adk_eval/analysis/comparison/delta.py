@@ -1,8 +1,10 @@
 """How far the means of two runs lie apart, over the cases that both have, and what luck alone would do.
 
 There is one `Delta` for the share of cases that passed and one for each criterion. The mean is over case means, so repeated runs of a case
-count once. The paired test knows higher as better, so values of criteria where lower is better are negated on the way in and their
-results on the way out. P-values are adjusted by Holm's method, since ten criteria give chance ten opportunities.
+count once, and so do cases of one content. Test, interval and confidence are those of the gate's ``max_drop``, so that the same two runs have
+the same numbers there: one-sided, in the direction seen, and each end of the interval holds with the confidence. The paired test knows higher as
+better, so values of criteria where lower is better are negated on the way in and their results on the way out. P-values are adjusted by
+Holm's method, since ten criteria give chance ten opportunities; the gate adjusts for the rules of its policy, which may be fewer.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from mlflow_adk_eval.analysis.comparison.runs import Sides
 from mlflow_adk_eval.analysis.stats import compare_paired, holm
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.config.spec import CRITERIA
-from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult
+from mlflow_adk_eval.results.outcomes import TOLERANCE, CaseResult, CriterionResult, mean
 
 CASE_RATE = "case_pass_rate"
 """What the share of case runs that passed is called."""
@@ -46,15 +48,17 @@ class Delta:
     difference: float | None = None
     """After less before."""
     low: float | None = None
-    """The confidence interval of the difference."""
+    """The interval of the difference, each end of which holds with the confidence."""
     high: float | None = None
     better: int = 0
     worse: int = 0
     unchanged: int = 0
     p_value: float | None = None
-    """Two-sided, as it is."""
+    """The chance of a change as large as this, in the direction seen, if nothing were behind it."""
     p_adjusted: float | None = None
     """By Holm's method over the tests of its kind: the criteria that decide, or those that are information."""
+    tests: int = 1
+    """How many tests that were."""
     test: str = ""
     """``mcnemar`` or ``permutation``."""
 
@@ -65,7 +69,11 @@ class Delta:
 
     def clear(self, confidence: float) -> bool:
         """Whether luck alone is no likely explanation of the difference, given how many tests there were."""
-        return self.p_adjusted is not None and self.p_adjusted <= 1 - confidence
+        return self.p_adjusted is not None and self.p_adjusted <= 1 - confidence + TOLERANCE
+
+    def clear_alone(self, confidence: float) -> bool:
+        """Whether that would be so if it were the only test; its interval is then on one side of zero."""
+        return self.p_value is not None and self.p_value <= 1 - confidence + TOLERANCE
 
     @property
     def improved(self) -> bool | None:
@@ -85,14 +93,28 @@ def deltas_of(sides: Sides, eval_ids: Sequence[str], confidence: float) -> tuple
 
 def _adjusted(deltas: Sequence[Delta]) -> Iterator[Delta]:
     """Yield deltas with p-values that allow for how many of them were tested."""
-    adjusted = iter(holm([delta.p_value for delta in deltas if delta.p_value is not None]))
+    p_values = holm([delta.p_value for delta in deltas if delta.p_value is not None])
+    adjusted = iter(p_values)
     for delta in deltas:
-        yield delta if delta.p_value is None else replace(delta, p_adjusted=next(adjusted))
+        yield delta if delta.p_value is None else replace(delta, p_adjusted=next(adjusted), tests=len(p_values))
 
 
 def _pass_rate(sides: Sides, eval_ids: Sequence[str], confidence: float) -> Delta:
     before, after = ({name: [float(verdict == "passed") for verdict in side.verdicts(name)] for name in eval_ids} for side in sides)
-    return _filled(Delta(name=CASE_RATE, decides=True, greater_is_better=True), before, after, confidence, (0.0, 1.0))
+    empty = Delta(name=CASE_RATE, decides=True, greater_is_better=True)
+    return _filled(empty, *_pooled(sides, before, after), confidence, (0.0, 1.0))
+
+
+def _pooled(sides: Sides, before: Values, after: Values) -> tuple[Values, Values]:
+    """Return the values with those of cases of one content together, as the gate counts them."""
+    copies = sides[1].copies
+    if not copies:
+        return before, after
+    groups: dict[str, list[str]] = {}
+    for eval_id in before.keys() & after.keys():
+        groups.setdefault(copies.get(eval_id, eval_id), []).append(eval_id)
+    found = ({name: [mean(side[eval_id]) for eval_id in sorted(ids)] for name, ids in groups.items()} for side in (before, after))
+    return next(found), next(found)
 
 
 def _of_criterion(name: str, sides: Sides, eval_ids: Sequence[str], confidence: float) -> Delta:
@@ -110,7 +132,7 @@ def _of_criterion(name: str, sides: Sides, eval_ids: Sequence[str], confidence: 
         neither=len(planned - values[0].keys() - values[1].keys()),
         partial=len(set(short)),
     )
-    return _filled(counted, values[0], values[1], confidence, _bounds(sides[1].config, name))
+    return _filled(counted, *_pooled(sides, values[0], values[1]), confidence, _bounds(sides[1].config, name))
 
 
 def _results(runs: Mapping[int, CaseResult], name: str) -> list[CriterionResult]:
@@ -131,15 +153,16 @@ def _bounds(config: EvalConfig, name: str) -> tuple[float, float] | None:
 
 def _filled(delta: Delta, before: Values, after: Values, confidence: float, bounds: tuple[float, float] | None) -> Delta:
     """Return a delta with its numbers. The test takes a higher value for the better one, so signs are turned where it is not."""
+    both_ends = 2 * confidence - 1
     if delta.greater_is_better:
-        found = compare_paired(before, after, confidence=confidence, bounds=bounds)
+        found = compare_paired(before, after, confidence=both_ends, bounds=bounds)
     else:
         turned = ({name: [-value for value in values] for name, values in side.items()} for side in (before, after))
-        found = compare_paired(*turned, confidence=confidence, bounds=bounds and (-bounds[1], -bounds[0]))
+        found = compare_paired(*turned, confidence=both_ends, bounds=bounds and (-bounds[1], -bounds[0]))
     if found is None:
         return delta
     sign = 1 if delta.greater_is_better else -1
     low, high = sorted((sign * found.low, sign * found.high))
     means = {name: sign * getattr(found, name) for name in ("before", "after", "difference")}
-    counts: dict[str, Any] = {name: getattr(found, name) for name in ("cases", "better", "worse", "unchanged", "p_value", "test")}
-    return replace(delta, **means, **counts, low=low, high=high)
+    counts: dict[str, Any] = {name: getattr(found, name) for name in ("cases", "better", "worse", "unchanged", "test")}
+    return replace(delta, **means, **counts, low=low, high=high, p_value=min(found.p_worse, found.p_better))

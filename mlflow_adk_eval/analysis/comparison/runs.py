@@ -15,8 +15,8 @@ from typing import Any
 from mlflow_adk_eval.config.criteria import CriterionSettings
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.criteria.text.alignment import differences
-from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
-from mlflow_adk_eval.evalset.digest import canonical
+from mlflow_adk_eval.evalset import EvalSet
+from mlflow_adk_eval.evalset.digest import canonical, copies_of, digest_and_contents
 from mlflow_adk_eval.results.outcomes import CaseResult, Verdict, Vote
 from mlflow_adk_eval.results.report import Report, criteria_of
 from mlflow_adk_eval.results.table import table_of
@@ -41,6 +41,8 @@ class ComparedRun:
     eval_set: EvalSet
     digest: str
     """Of the eval set."""
+    copies: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The cases that are another one over again, by id, each with that one."""
     config: EvalConfig
     num_runs: int
     cases: Mapping[str, Mapping[int, CaseResult]]
@@ -85,11 +87,13 @@ def compared_run(report: Report, name: str, rows: Rows | None = None) -> Compare
     cases: dict[str, dict[int, CaseResult]] = {}
     for case in report.cases:
         cases.setdefault(case.eval_id, {})[case.run_index] = case
+    digest, contents = digest_and_contents(report.eval_set)
     return ComparedRun(
         name=name,
         run_id=report.run_id or "",
         eval_set=report.eval_set,
-        digest=eval_set_digest(report.eval_set),
+        digest=digest,
+        copies=copies_of(report.eval_set.eval_ids, contents, report.config.surroundings_of),
         config=report.config,
         num_runs=report.num_runs,
         cases=cases,

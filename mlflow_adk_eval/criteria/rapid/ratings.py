@@ -13,6 +13,8 @@ from mlflow_adk_eval.judge import Block, CellKey, JudgedItem, Question, VoteColl
 from mlflow_adk_eval.results.outcomes import Errored, Vote
 from mlflow_adk_eval.runtime import gathered
 
+SAME_TEXT = "Both answers are the same text."
+"""Why a judge is not asked which of two answers is better."""
 _FIRST, _TIE, _SECOND = "first", "tie", "second"
 _WORTH: Mapping[str, float] = {_FIRST: 0.0, _TIE: 0.5, _SECOND: 1.0}
 _CHOICE = {_FIRST: "BASELINE", _TIE: "TIE", _SECOND: "CANDIDATE"}
@@ -64,7 +66,7 @@ async def compare(metric: RapidMetric, instance: Mapping[str, str], collector: V
     """
     baseline, candidate = instance["baseline_prediction"], instance["prediction"]
     if baseline == candidate:
-        return Judgement(rated=Rated(choice="TIE", explanation="Both answers are the same text.", confidence=1.0))
+        return Judgement(rated=Rated(choice="TIE", explanation=SAME_TEXT, confidence=1.0))
     straight = _versus(metric, instance, (baseline, candidate), "baseline_first")
     swapped = _versus(metric, instance, (candidate, baseline), "candidate_first")
     votings = await gathered(partial(collector.decide, question, place) for question in (straight, swapped))

@@ -20,7 +20,8 @@ from pydantic import TypeAdapter
 from mlflow_adk_eval.config.eval_config import EvalConfig, parse_config
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import ConfigError, InputError
-from mlflow_adk_eval.evalset import EvalCase, EvalSet, eval_set_digest
+from mlflow_adk_eval.evalset import EvalCase, EvalSet
+from mlflow_adk_eval.evalset.digest import copies_of, digest_and_contents
 from mlflow_adk_eval.evalset.parse import decode, parse
 from mlflow_adk_eval.results.table import Table, parse_table
 
@@ -221,6 +222,8 @@ class Documents:
     config: EvalConfig
     table: Table
     num_runs: int
+    copies: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The cases that have the content of an earlier one, by id, with the id of that one."""
 
 
 def planned(config: EvalConfig, case: EvalCase) -> list[str]:
@@ -238,10 +241,12 @@ def read_documents(evidence: Evidence) -> tuple[Documents | None, list[str]]:
         return None, [f"{error.source} cannot be read: {error.problems[0]}"]
     num_runs = _num_runs(evidence.params)
     problems = [*_set_problems(eval_set), *([num_runs] if isinstance(num_runs, str) else [])]
-    mismatches = list(_param_problems(evidence.params, eval_set, config))
+    digest, contents = digest_and_contents(eval_set)
+    mismatches = list(_param_problems(evidence.params, digest, config))
     if problems or isinstance(num_runs, str):
         return None, [*mismatches, *problems]
-    return Documents(eval_set=eval_set, config=config, table=table, num_runs=num_runs), mismatches
+    copies = copies_of(eval_set.eval_ids, contents, config.surroundings_of)
+    return Documents(eval_set=eval_set, config=config, table=table, num_runs=num_runs, copies=copies), mismatches
 
 
 def _num_runs(params: Mapping[str, str]) -> int | str:
@@ -262,8 +267,8 @@ def _set_problems(eval_set: EvalSet) -> Iterator[str]:
     yield from few(f"the eval set holds the case {eval_id!r} {count} times" for eval_id, count in counts.items() if count > 1)
 
 
-def _param_problems(params: Mapping[str, str], eval_set: EvalSet, config: EvalConfig) -> Iterator[str]:
-    digests = (("eval_set_digest", eval_set_digest(eval_set), EVAL_SET), ("config_digest", config.digest(), CONFIG))
+def _param_problems(params: Mapping[str, str], eval_set_digest: str, config: EvalConfig) -> Iterator[str]:
+    digests = (("eval_set_digest", eval_set_digest, EVAL_SET), ("config_digest", config.digest(), CONFIG))
     for name, actual, artifact in digests:
         recorded = params.get(f"adk_eval.{name}")
         if recorded is None:

@@ -23,7 +23,7 @@ from mlflow_adk_eval.results.outcomes import TOLERANCE, CaseResult, CriterionRes
 from mlflow_adk_eval.results.table import case_column, columns_of
 from mlflow_adk_eval.results.votes import judged_criteria, parse_votes
 
-_LARGEST = 1e150
+LARGEST_SCORE = 1e150
 """Beyond it the sums and squares of scores would be no numbers any more."""
 
 Bounds = tuple[float, float]
@@ -196,8 +196,8 @@ def _scored(score: Any, what: str, reason: str, bounds: Bounds) -> Scored | _Fau
     if isinstance(score, float) and math.isnan(score):
         return _Fault(f"{what} is NaN, which is not a number")
     # Infinity is outside every range, the open one of a user's metric included, and a huge integer is no float.
-    if not low - TOLERANCE <= score <= high + TOLERANCE or not -_LARGEST <= score <= _LARGEST:
-        least, most = max(low, -_LARGEST), min(high, _LARGEST)
+    if not low - TOLERANCE <= score <= high + TOLERANCE or not -LARGEST_SCORE <= score <= LARGEST_SCORE:
+        least, most = max(low, -LARGEST_SCORE), min(high, LARGEST_SCORE)
         return _Fault(f"{what} is {shown(score)}, outside its range from {least:g} to {most:g}")
     return Scored(float(score), reason)
 
@@ -252,7 +252,11 @@ def with_votes(cases: Iterable[CaseResult], votes: Iterable[Vote]) -> tuple[Case
 
 
 def missing_votes(documents: Documents, cases: Iterable[CaseResult], votes: Iterable[Vote]) -> list[str]:
-    """Return the scores of judged criteria that have no vote. The worst score needs none: no judge is asked about an empty answer."""
+    """Return the scores of judged criteria that have no vote.
+
+    The worst score needs none, since no judge is asked about an empty answer; nor does what a criterion scores by itself, for the reason that
+    stands beside it.
+    """
     cast = {(vote.eval_id, vote.run_index, vote.invocation_index, vote.criterion) for vote in votes if vote.verdict is not None}
     return few(
         f"{_place(documents, case.eval_id, case.run_index, index)}: {result.criterion} has a score, but {FOLDER}/{VOTES} has no vote for it"
@@ -261,14 +265,15 @@ def missing_votes(documents: Documents, cases: Iterable[CaseResult], votes: Iter
         for result in case.results
         for index, cell in enumerate(result.per_invocation)
         if isinstance(cell, Scored)
-        and _needs_judge(criteria.get(result.criterion), result.criterion, index, cell.score)
+        and _needs_judge(criteria.get(result.criterion), result.criterion, index, cell)
         and (case.eval_id, case.run_index, index, result.criterion) not in cast
     )
 
 
-def _needs_judge(settings: CriterionSettings | None, criterion: str, index: int, score: float) -> bool:
+def _needs_judge(settings: CriterionSettings | None, criterion: str, index: int, cell: Scored) -> bool:
     """Whether a score can only come from a judge."""
     if not isinstance(settings, JudgedSettings):
         return False
     spec = CRITERIA[criterion]
-    return index >= spec.judged_from_turn and abs(score - spec.worst) > TOLERANCE
+    free = (spec.worst, spec.unasked.get(cell.rationale, spec.worst))
+    return index >= spec.judged_from_turn and all(abs(cell.score - score) > TOLERANCE for score in free)

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, PlainSerializer, StringConstraints, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, StringConstraints, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from mlflow_adk_eval.config.criteria import Settings
@@ -22,6 +22,7 @@ from mlflow_adk_eval.evalset.models import Json
 
 CONFIDENCE = 0.95
 POWER = 0.8
+NO_WORSE_FROM = 20
 COST, AGENT = "cost", "agent"
 """The measure that needs prices, and whose price it is that is not a judge's."""
 _AGE = re.compile(r"(\d+)\s*([mhdw])")
@@ -30,15 +31,27 @@ _MINUTE = timedelta(minutes=1)
 _AGE_WANTED = "an age such as 12h, 7d or 2w"
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 
-Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-Share = Annotated[float, Field(gt=0, lt=1)]
-Confidence = Annotated[float, Field(gt=0.5, lt=1)]
-Number = Annotated[float, Field(allow_inf_nan=False, strict=True)]
-Use = Literal["mean", "ci_low", "ci_high", "corrected_ci_low"]
-
 
 def _unwanted(found: str, wanted: str) -> PydanticCustomError:
     return PydanticCustomError("unwanted", "{wanted}", {"found": found, "wanted": wanted})
+
+
+def _as_it_is(value: str) -> str:
+    if not value.strip():
+        raise _unwanted(repr(value), "a string that is not empty")
+    if value != value.strip():
+        raise _unwanted(repr(value), "a name without spaces around it")
+    return value
+
+
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+"""What people read, such as a reason."""
+Name = Annotated[str, StringConstraints(min_length=1), AfterValidator(_as_it_is)]
+"""What must be the very name of something else. Were spaces dropped, one key could stand for another unseen."""
+Share = Annotated[float, Field(gt=0, lt=1, strict=True)]
+Confidence = Annotated[float, Field(gt=0.5, lt=1, strict=True)]
+Number = Annotated[float, Field(allow_inf_nan=False, strict=True)]
+Use = Literal["mean", "ci_low", "ci_high", "corrected_ci_low"]
 
 
 def _age(value: Any) -> Any:
@@ -83,6 +96,7 @@ def _once(entries: Iterable[str], what: str) -> None:
         raise _unwanted(f"{twice!r} twice", f"each {what} once")
 
 
+Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 Age = Annotated[
     timedelta,
     BeforeValidator(_age),
@@ -107,9 +121,16 @@ class Rule(Settings):
         default=None, description="How much worse than the baseline it may be, over the same cases, in the unit of the measure."
     )
     confidence: Confidence | None = Field(default=None, description="The confidence of intervals and tests, instead of the policy's.")
+    range: tuple[Number, Number] | None = Field(
+        default=None,
+        description="The least and the most that a single case may count, such as [0, 100]: values beyond count as the end. Needed where"
+        " the measure itself has no such end, since one case could then carry the mean of all.",
+    )
 
     @model_validator(mode="after")
     def _one_demand(self) -> Self:
+        if self.range is not None and not self.range[0] < self.range[1]:
+            raise _unwanted(f"the range {self.range[0]:g} to {self.range[1]:g}", "a range from a lower to a higher number")
         if self.min is None and self.max is None and self.max_drop is None:
             raise _unwanted("a rule that demands nothing", "at least one of min, max and max_drop")
         if self.min is not None and self.max is not None and self.min > self.max:
@@ -126,10 +147,12 @@ class Rule(Settings):
 class Slice(Settings):
     """Some of the cases, with rules of their own."""
 
-    ids: tuple[Text, ...] = Field(default=(), description="Patterns of eval ids, such as refund_*.")
-    tags: tuple[Text, ...] = Field(default=(), description="Tags, of which a case has one: the list `tags` in the eval case.")
-    min_cases: int = Field(default=1, ge=1, strict=True)
-    rules: dict[Text, Rule] = Field(min_length=1)
+    ids: tuple[Name, ...] = Field(default=(), description="Patterns of eval ids, such as refund_*.")
+    tags: tuple[Name, ...] = Field(default=(), description="Tags, of which a case has one: the list `tags` in the eval case.")
+    min_cases: int = Field(
+        default=1, ge=1, strict=True, description="How many cases with different contents each of its rules must be about."
+    )
+    rules: dict[Name, Rule] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _some_cases(self) -> Self:
@@ -143,8 +166,8 @@ class Slice(Settings):
 class Waiver(Settings):
     """A case, or one criterion of it, that does not count until a day."""
 
-    case: Text = Field(description="The eval id.")
-    criterion: Text | None = Field(default=None, description="Only this criterion; without it, the whole case.")
+    case: Name = Field(description="The eval id.")
+    criterion: Name | None = Field(default=None, description="Only this criterion; without it, the whole case.")
     owner: Text
     reason: Text
     expires: Day = Field(description="The last day on which it holds, in UTC.")
@@ -158,9 +181,9 @@ class Waiver(Settings):
 class EvalSetPin(Settings):
     """Which eval set the run must have used."""
 
-    id: Text | None = None
-    digest: Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")] | None = Field(
-        default=None, description="As the run's parameter adk_eval.eval_set_digest has it."
+    id: Name | None = None
+    digest: Digest | None = Field(
+        default=None, description="As the run's parameter adk_eval.eval_set_digest has it. Without it, any cases under that id will do."
     )
 
     @model_validator(mode="after")
@@ -170,19 +193,34 @@ class EvalSetPin(Settings):
         return self
 
 
+class ConfigPin(Settings):
+    """Which config the run must have used."""
+
+    digest: Digest | None = Field(default=None, description="As the run's parameter adk_eval.config_digest has it: every setting.")
+    criteria: dict[Name, Number] | None = Field(
+        default=None, min_length=1, description="The criteria that decide each case, and no others, with their thresholds."
+    )
+
+    @model_validator(mode="after")
+    def _one_pin(self) -> Self:
+        if self.digest is None and self.criteria is None:
+            raise _unwanted("neither digest nor criteria", "at least one of digest and criteria")
+        return self
+
+
 class JudgePin(Settings):
     """Who may judge."""
 
-    models: tuple[Text, ...] = Field(min_length=1, description="The models that may have judged, as the config names them.")
+    models: tuple[Name, ...] = Field(min_length=1, description="The models that may have judged, as the config names them.")
 
 
 class BaselineSource(Settings):
     """What the run is compared with: the version that holds an alias, a version, or a run."""
 
-    alias: Text | None = None
+    alias: Name | None = None
     version: Annotated[int, Field(ge=1, strict=True)] | None = None
-    run: Text | None = None
-    model: Text | None = Field(default=None, description="The registered model; without it, the one that is promoted.")
+    run: Name | None = None
+    model: Name | None = Field(default=None, description="The registered model; without it, the one that is promoted.")
     if_missing: Literal["absolute", "refuse"] = Field(
         default="absolute", description="Without a champion: the absolute rules alone decide, or nothing is promoted."
     )
@@ -223,21 +261,36 @@ class Policy(Settings):
 
     name: Text = "policy"
     thresholds: bool = Field(
-        default=False, description="Whether each case must also reach every threshold of the run's own config, as without a policy."
+        default=False,
+        strict=True,
+        description="Whether each case must also reach every threshold of the run's own config, as without a policy.",
     )
     eval_set: EvalSetPin | None = None
+    config: ConfigPin | None = None
     judge: JudgePin | None = None
-    min_cases: int = Field(default=1, ge=1, strict=True, description="How many cases there must be that are not waived.")
+    min_cases: int = Field(
+        default=1,
+        ge=1,
+        strict=True,
+        description="How many cases with different contents there must be that are not waived, in the run and for each rule on all cases.",
+    )
     max_age: Age | None = Field(default=None, description="How long ago the run may have ended, such as 7d.")
     confidence: Confidence = CONFIDENCE
     power: Share = Field(default=POWER, description="The power with which the number of cases is told that an undecided rule needs.")
-    rules: dict[Text, Rule] = Field(default_factory=dict, description="By criterion or other measure.")
-    slices: dict[Text, Slice] = Field(default_factory=dict)
-    must_pass: tuple[Text, ...] = Field(default=(), description="The eval ids of cases that must pass in each run.")
+    no_worse_from: int = Field(
+        default=NO_WORSE_FROM,
+        ge=1,
+        strict=True,
+        description="With how many compared cases it is enough for max_drop that none of them did worse. With fewer, a larger drop must be"
+        " excluded: that no case of ten got worse is often luck.",
+    )
+    rules: dict[Name, Rule] = Field(default_factory=dict, description="By criterion or other measure.")
+    slices: dict[Name, Slice] = Field(default_factory=dict)
+    must_pass: tuple[Name, ...] = Field(default=(), description="The eval ids of cases that must pass in each run.")
     waivers: tuple[Waiver, ...] = ()
     baseline: BaselineSource | None = None
     calibration: Json | None = Field(default=None, description="What `calibrate` found, for corrected_ci_low; in a file, its path.")
-    prices: dict[Text, Price] = Field(default_factory=dict, description="By judge model, and `agent`; for rules on cost.")
+    prices: dict[Name, Price] = Field(default_factory=dict, description="By judge model, and `agent`; for rules on cost.")
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:

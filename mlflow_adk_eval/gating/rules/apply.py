@@ -7,16 +7,18 @@ all such rules are adjusted for how many they are, so their checks are made toge
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mlflow_adk_eval.gating.baseline.comparable import ResolvedBaseline
 from mlflow_adk_eval.gating.evidence.examine import ReadableRun
+from mlflow_adk_eval.gating.evidence.integrity import few
 from mlflow_adk_eval.gating.policy.model import Policy, Rule
-from mlflow_adk_eval.gating.rules.checks import RuleTarget, format_cases, format_exact
+from mlflow_adk_eval.gating.rules.checks import PIN_THE_CONFIG, RuleTarget, format_cases, format_exact, unmissable
 from mlflow_adk_eval.gating.rules.max_drop import Drop, check_drops, drop_of
-from mlflow_adk_eval.gating.rules.measures import Measured, Source, format_missing, measure
-from mlflow_adk_eval.gating.rules.min_max import check_corrected, check_interval, check_mean, limits_of
+from mlflow_adk_eval.gating.rules.measures import Measured, Source, format_missing, measure, passes_counted
+from mlflow_adk_eval.gating.rules.min_max import carried_by_one, check_corrected, check_interval, check_mean, limits_of
 from mlflow_adk_eval.gating.rules.subset import select
 from mlflow_adk_eval.results.decision import Check
 from mlflow_adk_eval.results.report import Report
@@ -64,7 +66,8 @@ class _RuleRun:
     notes: list[str] = field(default_factory=list[str])
 
     def outcome(self) -> RuleOutcome:
-        drops = iter(check_drops([found for found in self.results if isinstance(found, Drop)], power=self.policy.power))
+        compared = [found for found in self.results if isinstance(found, Drop)]
+        drops = iter(check_drops(compared, power=self.policy.power, no_worse_from=self.policy.no_worse_from))
         checks = tuple(next(drops) if isinstance(found, Drop) else found for found in self.results)
         return RuleOutcome(checks=checks, uncompared=frozenset(self.uncompared), notes=tuple(dict.fromkeys(self.notes)))
 
@@ -77,33 +80,58 @@ class _RuleRun:
         report, before = selected.of(self.report), self.baseline.report
         if selected.eval_ids:
             self.notes += [f"slice {name}: {reason}" for reason in selected.unmatched]
-        cases = len({case.eval_id for case in report.cases})
         obstacle = ""
-        if not cases:
+        if not report.cases:
             obstacle = "all of its cases are waived" if selected.eval_ids else f"it has no cases: {'; '.join(selected.unmatched)}"
-        elif cases < part.min_cases:
-            obstacle = f"it has {format_cases(cases)}, but needs at least {part.min_cases}"
         for measure_name, rule in part.rules.items():
             target = self.target(measure_name, rule, name)
             if obstacle:
-                self._leave_undecided(target, obstacle, cases)
+                self._leave_undecided(target, obstacle, 0)
             else:
                 self.apply(target, report, selected.of(before) if before else None)
 
     def apply(self, target: RuleTarget, report: Report, before: Report | None) -> None:
         """Add what one rule comes to over the cases of `report`; `before`: the same cases in the baseline's run, if any."""
-        found = measure(target.measure, Source(report=report, prices=self.policy.prices))
+        found = self._measured(target, report)
         if isinstance(found, str):
             if target.measure in self.run.report.criteria:
                 found = "it applies to none of these cases"
             self._leave_undecided(target, found if report.cases else "all cases are waived", 0)
-        elif obstacle := _obstacle(found):
+        elif obstacle := _obstacle(found) or self._shortfall(target, found) or self._empty_demand(target, report):
             self._leave_undecided(target, obstacle, len(found.values))
         else:
-            self.notes += _surprises(target, found)
+            self.notes += [*_surprises(target, found), *self._left_out(target, found, report)]
             self.results += self._limits(target, found, report)
             if target.rule.max_drop is not None:
                 self._compare(target, found, before)
+
+    def _measured(self, target: RuleTarget, report: Report) -> Measured | str:
+        """Return a measure over the cases of a report: copies of a case as one, and no value beyond the rule's range."""
+        found = measure(target.measure, Source(report=report, prices=self.policy.prices))
+        return found if isinstance(found, str) else found.pooled(self.run.documents.copies).within(target.rule.range)
+
+    def _shortfall(self, target: RuleTarget, found: Measured) -> str:
+        """Return that a rule is about too few cases; empty where it is not, or where the run itself has too few, which is told once."""
+        wanted = self.policy.slices[target.slice].min_cases if target.slice else self.policy.min_cases
+        cases, every = len(found.values), len(_different(self.report, self.run.documents.copies))
+        if cases >= wanted or (not target.slice and every < wanted):
+            return ""
+        different = " with different contents" if self.run.documents.copies else ""
+        return f"it has {format_cases(cases)}{different}, but needs at least {wanted}"
+
+    def _empty_demand(self, target: RuleTarget, report: Report) -> str:
+        """Return that passes are counted which nothing could have prevented; empty where that is not so, or the policy pins the config."""
+        corrected = [target.measure] if target.rule.use == "corrected_ci_low" else []
+        counted = passes_counted(target.measure, report) or corrected
+        free = [] if self.policy.config or not counted else unmissable(report, counted)
+        return f"{free[0]}, so passing shows nothing; {PIN_THE_CONFIG}" if free else ""
+
+    def _left_out(self, target: RuleTarget, found: Measured, report: Report) -> Iterator[str]:
+        """Yield that a measure is not about all cases, which the config of the run may have arranged."""
+        every = _different(report, self.run.documents.copies)
+        if lacking := sorted(every.difference(found.values)):
+            named = ", ".join(few(lacking, limit=4))
+            yield f"{target.where}: {len(lacking)} of {format_cases(len(every))} do not have it and do not count: {named}"
 
     def _leave_undecided(self, target: RuleTarget, reason: str, cases: int) -> None:
         demands = [limit.demand for limit in limits_of(target)]
@@ -113,6 +141,10 @@ class _RuleRun:
 
     def _limits(self, target: RuleTarget, found: Measured, report: Report) -> Iterator[Check]:
         for limit in limits_of(target):
+            carried = "" if limit.use == "corrected_ci_low" else carried_by_one(limit, found, config_pinned=self.policy.config is not None)
+            if carried:
+                yield target.check(limit.demand, "undecided", carried, len(found.values), value=found.value)
+                continue
             match limit.use:
                 case "mean":
                     yield check_mean(target, limit, found)
@@ -130,11 +162,16 @@ class _RuleRun:
             self.results.append(check)
             self.uncompared.append(check)
         elif report is not None:
-            before = measure(target.measure, Source(report=report, prices=self.policy.prices))
-            obstacle = before if isinstance(before, str) else _obstacle(before)
+            before = self._measured(target, report)
+            obstacle = before if isinstance(before, str) else _obstacle(before) or _untested(target, found)
             drop = None if obstacle or isinstance(before, str) else drop_of(target, before, found, baseline.name)
             reason = lead + (obstacle or "no case has a value in both runs")
             self.results.append(drop or target.check(demand, "undecided", reason, cases))
+
+
+def _different(report: Report, copies: Mapping[str, str]) -> set[str]:
+    """Return the ids of the cases of a report, without those that are copies of another one."""
+    return {copies.get(case.eval_id, case.eval_id) for case in report.cases}
 
 
 def _obstacle(found: Measured) -> str:
@@ -142,6 +179,14 @@ def _obstacle(found: Measured) -> str:
     if found.missing:
         return format_missing(found)
     return "" if found.values else "it applies to none of these cases"
+
+
+def _untested(target: RuleTarget, found: Measured) -> str:
+    """Return why the mean of a difference decides nothing without a test; empty where it does, or where it is tested."""
+    best = found.bounds[1] if found.greater_is_better else found.bounds[0]
+    if target.rule.use != "mean" or not math.isinf(best):
+        return ""
+    return "it has no best value, so one case could make up for all others; test the drop (without use: mean), or give the rule a range"
 
 
 def _surprises(target: RuleTarget, found: Measured) -> Iterator[str]:

@@ -9,19 +9,21 @@ and nothing passes while there is any.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mlflow_adk_eval.errors import did_you_mean
 from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.gating.evidence.integrity import few
+from mlflow_adk_eval.gating.evidence.table import LARGEST_SCORE
 from mlflow_adk_eval.gating.policy.model import Policy, Rule
 from mlflow_adk_eval.gating.rules.measures import Measured
 from mlflow_adk_eval.results.decision import Check
-from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Scored, Skipped, Verdict, reason_of
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Scored, Skipped, Verdict, reaches, reason_of
 from mlflow_adk_eval.results.report import CriterionSummary, Report
 
+PIN_THE_CONFIG = "pin the config in the policy if that is meant"
 _MAX_EXAMPLES = 3
 _MAX_REASON = 200
 _LARGE = 1e12
@@ -109,7 +111,8 @@ def check_thresholds(report: Report) -> Iterator[Check]:
     thresholds = report.config.thresholds()
     for summary in _deciding(report):
         name, threshold = summary.criterion, thresholds[summary.criterion]
-        results = _results(report, name)
+        # A criterion may decide some cases and be mere information on the others.
+        results = [(case, result) for case, result in _results(report, name) if result.decides]
         verdict: Verdict = "undecided"
         if missed := _missed(report, summary, threshold, results):
             verdict, finding = "failed", missed
@@ -123,7 +126,7 @@ def check_thresholds(report: Report) -> Iterator[Check]:
             demand=f"threshold {threshold}",
             verdict=verdict,
             reason=f"{name}: {finding}",
-            cases=len(summary.case_scores),
+            cases=len({case.eval_id for case, result in results if result.score is not None}),
             value=summary.mean,
         )
 
@@ -206,6 +209,41 @@ def _first_line(text: str) -> str:
     return line if len(line) <= _MAX_REASON else f"{line[: _MAX_REASON - 1]}…"
 
 
+def unmissable(report: Report, criteria: Iterable[str] | None = None) -> list[str]:
+    """Return the thresholds that the worst possible score reaches, as sentences: what passes by them alone has shown nothing.
+
+    Args:
+        report: the results.
+        criteria: which to look at; ``None``: all that decide.
+    """
+    wanted = None if criteria is None else set(criteria)
+    found = {
+        (result.criterion, result.threshold): None
+        for case in report.cases
+        for result in case.results
+        if (wanted is None or result.criterion in wanted) and _unmissable(report, result)
+    }
+    return [f"every score reaches the threshold {format_exact(threshold or 0.0)} of {name}" for name, threshold in found]
+
+
+def _unmissable(report: Report, result: CriterionResult) -> bool:
+    if result.threshold is None:
+        return False
+    low, high = report.config.bounds(result.criterion)
+    worst = max(low, -LARGEST_SCORE) if result.greater_is_better else min(high, LARGEST_SCORE)
+    return reaches(worst, result.threshold, greater_is_better=result.greater_is_better)
+
+
+def without_demand(report: Report) -> list[str]:
+    """Return the cases that no score could fail, since the worst reaches each of their thresholds."""
+    free = (
+        report.label(case)
+        for case in report.cases
+        if (deciding := [result for result in case.results if result.decides]) and all(_unmissable(report, result) for result in deciding)
+    )
+    return few(f"{label}: every score reaches each of its thresholds, so that it passed shows nothing" for label in free)
+
+
 def check_must_pass(policy: Policy, report: Report, eval_set: EvalSet) -> Iterator[Check]:
     """Yield whether each run of the cases that must pass has done so."""
     runs: dict[str, list[CaseResult]] = {eval_id: [] for eval_id in policy.must_pass}
@@ -214,6 +252,9 @@ def check_must_pass(policy: Policy, report: Report, eval_set: EvalSet) -> Iterat
             runs[case.eval_id].append(case)
     for eval_id, found in runs.items():
         verdict, finding = _must_pass(eval_id, found, report, eval_set)
+        free = [] if policy.config or verdict != "passed" else unmissable(replace(report, cases=tuple(found)))
+        if free:
+            verdict, finding = "undecided", f"it passed, but {free[0]}; {PIN_THE_CONFIG}"
         yield Check(measure="must_pass", demand=eval_id, verdict=verdict, reason=f"must_pass {eval_id}: {finding}", cases=int(bool(found)))
 
 
@@ -230,15 +271,15 @@ def _must_pass(eval_id: str, runs: list[CaseResult], report: Report, eval_set: E
     return verdict, "; ".join(f"{report.label(case)} {case.verdict}: {', '.join(case.reasons())}" for case in open_runs)
 
 
-def check_min_cases(policy: Policy, report: Report) -> Iterator[Check]:
-    """Yield whether there are enough cases, where the policy wants more than one."""
-    cases = len({case.eval_id for case in report.cases})
+def check_min_cases(policy: Policy, report: Report, copies: Mapping[str, str]) -> Iterator[Check]:
+    """Yield whether there are enough cases, where the policy wants more than one; `copies` of others do not count."""
+    cases = len({copies.get(case.eval_id, case.eval_id) for case in report.cases})
     demand = f"min_cases {policy.min_cases}"
     if not cases:
         yield Check(measure="cases", demand=demand, verdict="undecided", reason="every case is waived", cases=0)
     elif policy.min_cases > 1:
         enough = cases >= policy.min_cases
-        reason = f"{'' if enough else 'only '}{format_cases(cases)} not waived, and the policy requires at least {policy.min_cases}"
+        reason = f"{'' if enough else 'only '}{format_cases(cases)}{' with different contents' if copies else ''} not waived, and the policy requires at least {policy.min_cases}"
         yield Check(
             measure="cases", demand=demand, verdict="passed" if enough else "undecided", reason=reason, cases=cases, value=float(cases)
         )

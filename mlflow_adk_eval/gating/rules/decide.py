@@ -11,15 +11,25 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from mlflow_adk_eval.config.eval_config import Criteria
 from mlflow_adk_eval.gating.baseline.comparable import Baseline, resolve_baseline
 from mlflow_adk_eval.gating.evidence.examine import ExaminedRun, ReadableRun
-from mlflow_adk_eval.gating.evidence.integrity import Evidence
-from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, JudgePin, Policy, format_age
+from mlflow_adk_eval.gating.evidence.integrity import Evidence, few
+from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, ConfigPin, JudgePin, Policy, format_age
 from mlflow_adk_eval.gating.rules.apply import apply_rules
-from mlflow_adk_eval.gating.rules.checks import check_min_cases, check_must_pass, check_thresholds, evaluated, unevaluated
+from mlflow_adk_eval.gating.rules.checks import (
+    check_min_cases,
+    check_must_pass,
+    check_thresholds,
+    evaluated,
+    unevaluated,
+    unmissable,
+    without_demand,
+)
 from mlflow_adk_eval.gating.rules.subset import waived_subset
 from mlflow_adk_eval.results.decision import Check, Decision
 from mlflow_adk_eval.results.outcomes import Verdict
+from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.votes import judged_criteria
 
 _SKEW = timedelta(minutes=5)
@@ -49,9 +59,16 @@ def _decide(run: ReadableRun, policy: Policy, baseline: Baseline | None, now: da
     report, compared = waived.rest_of(run.report), resolve_baseline(run, policy, baseline, waived)
     rules = apply_rules(policy, run, report, compared)
     thresholds = list(check_thresholds(report)) if policy.thresholds else []
-    checks = [*thresholds, *check_min_cases(policy, report), *check_must_pass(policy, report, run.documents.eval_set), *rules.checks]
+    checks = [
+        *thresholds,
+        *check_min_cases(policy, report, run.documents.copies),
+        *check_must_pass(policy, report, run.documents.eval_set),
+        *rules.checks,
+    ]
     problems = [*run.problems, *_pin_problems(policy, run, now)]
     missing = [*unevaluated(report), *([] if any(check.cases for check in checks) else ["no demand of the policy applies to any case"])]
+    free = [] if policy.config else without_demand(report)
+    missing += free if policy.thresholds else []
     missing += [f"not compared with {compared.name}: {problem}" for problem in compared.problems]
     verdict = _verdict(problems, missing, checks)
     if verdict == "passed":
@@ -61,6 +78,7 @@ def _decide(run: ReadableRun, policy: Policy, baseline: Baseline | None, now: da
         repeated = rules.uncompared | {check for check in thresholds if check.verdict == "undecided"}
         open_checks = [check for check in checks if check not in repeated]
         reasons = [*problems, *_reasons(open_checks, "failed"), *missing, *_reasons(open_checks, "undecided")]
+        reasons = reasons or _reasons(checks, verdict)  # whatever is left out elsewhere, no refusal goes without a reason
     return _decision(
         run.evidence,
         policy,
@@ -69,7 +87,7 @@ def _decide(run: ReadableRun, policy: Policy, baseline: Baseline | None, now: da
         scores=report.scores,
         checks=tuple(checks),
         waived=waived.waived,
-        notes=(*waived.notes, *compared.notes, *rules.notes),
+        notes=(*waived.notes, *compared.notes, *rules.notes, *_doubts(policy, run, report)),
         baseline_run_id=compared.run_id,
         baseline_sha256=compared.sha256,
     )
@@ -107,10 +125,43 @@ def _pin_problems(policy: Policy, run: ReadableRun, now: datetime) -> Iterator[s
             yield f"the run used the eval set {eval_set_id!r}, but the policy pins {pin.id!r}"
         if pin.digest is not None and digest != pin.digest:
             yield f"the eval set is not the one that the policy pins: its digest is {digest[:19]}…, the policy says {pin.digest[:19]}…"
+    if policy.config:
+        yield from few(_config_problems(policy.config, run))
     if policy.judge:
         yield from _judge_problems(policy.judge, run)
     if policy.max_age:
         yield from _age_problems(policy.max_age, run.evidence.end_time, now)
+
+
+def _config_problems(pin: ConfigPin, run: ReadableRun) -> Iterator[str]:
+    config = run.documents.config
+    if pin.digest is not None and (digest := config.digest()) != pin.digest:
+        yield f"the config is not the one that the policy pins: its digest is {digest[:19]}…, the policy says {pin.digest[:19]}…"
+    if pin.criteria is None:
+        return
+    deciding: dict[int, tuple[str, Criteria]] = {}
+    for eval_id in run.documents.eval_set.eval_ids:
+        deciding.setdefault(id(config.criteria_of(eval_id)), (eval_id, config.criteria_of(eval_id)))
+    for eval_id, criteria in deciding.values():
+        found, where = {name: settings.threshold for name, settings in criteria.items()}, f"case {eval_id!r} is decided"
+        for name, threshold in pin.criteria.items():
+            if name not in found:
+                yield f"{where} without {name}, but the policy pins it with the threshold {threshold:.15g}"
+            elif found[name] != threshold:
+                yield f"{where} by {name} with the threshold {found[name]:.15g}, but the policy pins {threshold:.15g}"
+        yield from (f"{where} by {name}, which is none of the criteria that the policy pins" for name in found if name not in pin.criteria)
+
+
+def _doubts(policy: Policy, run: ReadableRun, report: Report) -> Iterator[str]:
+    """Yield what a decision rests on that the policy leaves open, and that whoever evaluates could choose."""
+    if (pin := policy.eval_set) and pin.digest is None:
+        digest = run.evidence.params.get("adk_eval.eval_set_digest", "")
+        yield f"the eval set is not pinned: any cases under the id {pin.id!r} would do, since the policy has no digest; this run's is {digest}"
+    if run.documents.copies:
+        copies = ", ".join(few((f"{copy} = {first}" for copy, first in run.documents.copies.items()), limit=4))
+        yield f"{len(run.documents.copies)} cases have the content of another one and count as one with it: {copies}"
+    if not policy.config:
+        yield from unmissable(report)
 
 
 def _judge_problems(pin: JudgePin, run: ReadableRun) -> Iterator[str]:
@@ -143,10 +194,13 @@ def _format_time(moment: datetime) -> str:
 
 def _pins_met(policy: Policy) -> list[str]:
     """Return what a policy has pinned, for the reasons of a pass."""
-    pin = policy.eval_set
+    pin, config = policy.eval_set, policy.config
+    demanded = ", ".join(f"{name} {threshold:.15g}" for name, threshold in ((config and config.criteria) or {}).items())
     return [
-        *([f"the eval set is {pin.id!r}, as pinned"] if pin and pin.id else []),
+        *([f"the eval set is called {pin.id!r}, as the policy says"] if pin and pin.id else []),
         *([f"the digest of the eval set is {pin.digest[:19]}…, as pinned"] if pin and pin.digest else []),
+        *([f"the digest of the config is {config.digest[:19]}…, as pinned"] if config and config.digest else []),
+        *([f"each case is decided by {demanded}, as pinned"] if demanded else []),
         *([f"only {', '.join(policy.judge.models)} judged"] if policy.judge else []),
         *([f"the run ended within the last {format_age(policy.max_age)}"] if policy.max_age else []),
     ]

@@ -1,7 +1,7 @@
 """Rules with ``max_drop``: whether the same cases did worse than in the baseline's run, by more than is allowed and than chance explains.
 
 A `Drop` pairs one measure in both runs case by case. `drop_verdict` has three outcomes: *failed* if the drop is larger than allowed and
-significant, *passed* if it is small and a larger one is excluded or no case got worse, else *undecided*, with how many cases would
+significant, *passed* if it is small and a larger one is excluded or none of enough cases got worse, else *undecided*, with how many cases would
 decide it. The p-values of all comparisons of a policy are adjusted together (Holm), which is why `check_drops` takes them all.
 """
 
@@ -21,6 +21,7 @@ from mlflow_adk_eval.analysis.stats import (
     holm,
     rate_cases_needed,
 )
+from mlflow_adk_eval.gating.policy.model import NO_WORSE_FROM
 from mlflow_adk_eval.gating.rules.checks import RuleTarget, format_cases, format_exact, format_number, format_percent, largest_drops
 from mlflow_adk_eval.gating.rules.measures import Measured
 from mlflow_adk_eval.results.decision import Check
@@ -91,7 +92,7 @@ class Drop:
         )
 
 
-def drop_verdict(paired: Paired, *, max_drop: float, confidence: float, p_adjusted: float) -> Verdict:
+def drop_verdict(paired: Paired, *, max_drop: float, confidence: float, p_adjusted: float, no_worse_from: int = NO_WORSE_FROM) -> Verdict:
     """Return whether cases did worse than before by more than `max_drop`.
 
     Args:
@@ -100,21 +101,23 @@ def drop_verdict(paired: Paired, *, max_drop: float, confidence: float, p_adjust
         max_drop: the drop that does not matter, at least 0.
         confidence: one less the chance of a false alarm.
         p_adjusted: the one-sided p-value of a drop, adjusted for the number of comparisons.
+        no_worse_from: with how many cases it is enough that none got worse.
 
     Returns:
-        *failed* if the drop is both larger than that and significant, *passed* if it is not larger and either no case got worse or
-        a larger one is excluded, else *undecided*.
+        *failed* if the drop is both larger than that and significant, *passed* if it is not larger and either none of enough cases got
+        worse or a larger one is excluded, else *undecided*.
     """
     small = -paired.difference <= max_drop + TOLERANCE
     if not small:
         return "failed" if p_adjusted <= 1 - confidence + TOLERANCE else "undecided"
-    return "passed" if not paired.worse or -paired.low <= max_drop + TOLERANCE else "undecided"
+    unharmed = not paired.worse and paired.cases >= no_worse_from
+    return "passed" if unharmed or -paired.low <= max_drop + TOLERANCE else "undecided"
 
 
 def drop_of(target: RuleTarget, before: Measured, after: Measured, name: str) -> Drop | None:
     """Return a measure in both runs; ``None`` if they have no case in common."""
     sign, bounds = (1.0 if after.greater_is_better else -1.0), after.bounds
-    if bounds is not None and sign < 0:
+    if sign < 0:
         bounds = (-bounds[1], -bounds[0])
     turned = ({case: [sign * value for value in values] for case, values in side.values.items()} for side in (before, after))
     paired = compare_paired(*turned, confidence=2 * target.confidence - 1, bounds=bounds)
@@ -123,14 +126,14 @@ def drop_of(target: RuleTarget, before: Measured, after: Measured, name: str) ->
     return Drop(target=target, max_drop=target.rule.max_drop or 0.0, paired=paired, before=before, after=after, name=name)
 
 
-def check_drops(drops: Sequence[Drop], *, power: float) -> list[Check]:
+def check_drops(drops: Sequence[Drop], *, power: float, no_worse_from: int = NO_WORSE_FROM) -> list[Check]:
     """Return what each comparison of a policy came to, the tests among them adjusted for how many they are."""
     p_values = holm([drop.paired.p_worse for drop in drops if drop.tested])
     adjusted = iter(p_values)
-    return [_check(drop, next(adjusted) if drop.tested else None, len(p_values), power) for drop in drops]
+    return [_check(drop, next(adjusted) if drop.tested else None, len(p_values), power, no_worse_from) for drop in drops]
 
 
-def _check(drop: Drop, p_adjusted: float | None, tests: int, power: float) -> Check:
+def _check(drop: Drop, p_adjusted: float | None, tests: int, power: float, no_worse_from: int) -> Check:
     paired, confidence = drop.paired, drop.target.confidence
     if drop.target.rule.use == "mean":
         return drop.check("passed" if drop.small else "failed", drop.change_as_allowed)
@@ -140,15 +143,17 @@ def _check(drop: Drop, p_adjusted: float | None, tests: int, power: float) -> Ch
             f"{format_cases(paired.cases)} cannot show a drop at {format_percent(confidence)} confidence: at least {fewest} are needed"
         )
         return drop.check("undecided", finding, needed=fewest)
-    p_value = f"p = {p_adjusted:.2g}" + (f", adjusted for {tests} comparisons" if tests > 1 else "")
-    match drop_verdict(paired, max_drop=drop.max_drop, confidence=confidence, p_adjusted=p_adjusted):
+    p_value = f"p = {p_adjusted:.2g}" + (f", adjusted for {tests} comparisons; {paired.p_worse:.2g} alone" if tests > 1 else "")
+    match drop_verdict(paired, max_drop=drop.max_drop, confidence=confidence, p_adjusted=p_adjusted, no_worse_from=no_worse_from):
         case "passed":
             return drop.check("passed", _why_passed(drop), p_adjusted)
         case "failed":
             return drop.check("failed", f"{drop.change_as_allowed} and more than chance explains ({p_value})", p_adjusted)
         case "undecided":
             needed = cases_to_decide(paired, drop.max_drop, confidence=confidence, power=power)
-            return drop.check("undecided", _why_undecided(drop, p_value, needed, power), p_adjusted, needed)
+            if drop.small and not paired.worse:
+                needed = min(needed or no_worse_from, no_worse_from)
+            return drop.check("undecided", _why_undecided(drop, p_value, needed, power, no_worse_from), p_adjusted, needed)
 
 
 def _why_passed(drop: Drop) -> str:
@@ -161,8 +166,14 @@ def _why_passed(drop: Drop) -> str:
     return f"{lead} worse by at most {format_number(abs(most))}, within the allowed {format_exact(drop.max_drop)}"
 
 
-def _why_undecided(drop: Drop, p_value: str, needed: int | None, power: float) -> str:
+def _why_undecided(drop: Drop, p_value: str, needed: int | None, power: float, no_worse_from: int) -> str:
     paired, confidence, allowed = drop.paired, drop.target.confidence, format_exact(drop.max_drop)
+    if drop.small and not paired.worse:
+        return (
+            f"{drop.change}, and no case did worse, but so few cases would often show none even if the agent were worse: that is enough"
+            f" from {no_worse_from} cases on (no_worse_from), and worse by {format_number(-paired.low)} is not excluded at"
+            f" {format_percent(confidence)} confidence, where {allowed} is allowed"
+        )
     if not drop.small:
         why = f"more than the allowed {allowed}, but chance could explain it ({p_value})"
     else:

@@ -11,9 +11,9 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from mlflow_adk_eval.config.spec import CRITERIA
+from mlflow_adk_eval.config.spec import CRITERIA, PASS_HAT
 from mlflow_adk_eval.errors import did_you_mean
 from mlflow_adk_eval.gating.evidence.integrity import few
 from mlflow_adk_eval.gating.policy.model import AGENT, COST, Price
@@ -122,7 +122,7 @@ def _named(model: str, name: str) -> str:
 
 
 SHARE = (0.0, 1.0)
-PASS_HAT = re.compile(r"pass(?:\^|_hat_)([1-9]\d{0,5})")
+_QUANTITY = (0.0, math.inf)
 _FEWEST_RUNS = 2
 _MAX_NAMED = 3
 
@@ -137,8 +137,10 @@ class Measured:
     values: Mapping[str, tuple[float, ...]]
     """By case, one per run, or one for all of its runs."""
     greater_is_better: bool
-    bounds: tuple[float, float] | None = None
-    """The least and the greatest value that there may be; ``None``: there are none."""
+    bounds: tuple[float, float] = (-math.inf, math.inf)
+    """The least and the greatest value that there may be; infinite where there is none."""
+    by_config: bool = False
+    """Whether only the run's own config says so, as of a custom metric."""
     missing: tuple[str, ...] = ()
     """The case runs without a value, each with the reason."""
     proportion: bool = True
@@ -153,6 +155,27 @@ class Measured:
     def value(self) -> float | None:
         """The mean over the cases; ``None`` without any."""
         return mean(self.means.values()) if self.values else None
+
+    def pooled(self, copies: Mapping[str, str]) -> Measured:
+        """Return the measure with one value for cases of one content: copies of a case say no more of other cases than the case does.
+
+        Args:
+            copies: the cases that are another one over again, each with that one.
+        """
+        if not any(case in copies for case in self.values):
+            return self
+        groups: dict[str, list[tuple[float, ...]]] = {}
+        for case, values in self.values.items():
+            groups.setdefault(copies.get(case, case), []).append(values)
+        return replace(self, values={case: tuple(map(mean, zip(*found, strict=False))) for case, found in groups.items()})
+
+    def within(self, limits: tuple[float, float] | None) -> Measured:
+        """Return the measure with values beyond some limits counted as the limit; ``None``: as it is."""
+        if limits is None:
+            return self
+        low, high = max(self.bounds[0], limits[0]), min(self.bounds[1], limits[1])
+        values = {case: tuple(min(max(value, low), high) for value in found) for case, found in self.values.items()}
+        return replace(self, values=values, bounds=(low, high), by_config=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +219,15 @@ def criteria_behind(name: str, report: Report) -> list[str]:
     return [found for found, summary in report.summaries().items() if summary.threshold is not None]
 
 
+def passes_counted(name: str, report: Report) -> list[str]:
+    """Return the criteria whose thresholds a measure counts the passes of; none where it is about scores."""
+    criterion, _, suffix = name.rpartition("/")
+    if criterion in report.criteria and suffix == "pass_rate":
+        return [criterion]
+    counted = name not in report.criteria and (name in ("case_pass_rate", "flaky_rate") or PASS_HAT.fullmatch(name))
+    return criteria_behind(name, report) if counted else []
+
+
 def compares_runs(name: str) -> bool:
     """Whether a measure is another one where cases have another number of runs."""
     return name in ("case_pass_rate", "flaky_rate")
@@ -225,7 +257,8 @@ def _criterion(name: str, report: Report) -> Measured:
         values=values,
         missing=missing,
         greater_is_better=report.config.greater_is_better(name),
-        bounds=(low, high) if math.isfinite(low) and math.isfinite(high) else None,
+        bounds=(low, high),
+        by_config=name not in CRITERIA,
         proportion=not CRITERIA.is_quantity(name) and (low, high) == SHARE,
     )
 
@@ -275,9 +308,7 @@ def _too_few_runs(report: Report, wanted: int) -> str:
     return f"it needs at least {wanted} runs of each case (num_runs {wanted}), and {there}"
 
 
-def _of_votes(
-    report: Report, read: Callable[[CaseResult], Value | None], bounds: tuple[float, float] | None, nothing: str
-) -> Measured | str:
+def _of_votes(report: Report, read: Callable[[CaseResult], Value | None], bounds: tuple[float, float], nothing: str) -> Measured | str:
     """Return a measure of what judges did, over the cases of which there is something to tell."""
     found = [(case, value) for case in report.cases if (value := read(case)) is not None]
     if not found:
@@ -298,17 +329,17 @@ def _flip_rate_of(name: str, source: Source) -> Measured | str:
 
 
 def _judge_tokens(source: Source) -> Measured | str:
-    return _of_votes(source.report, lambda case: tokens_of(case.results), None, "the run has no cases")
+    return _of_votes(source.report, lambda case: tokens_of(case.results), _QUANTITY, "the run has no cases")
 
 
 def _judge_calls(source: Source) -> Measured | str:
-    return _of_votes(source.report, lambda case: float(calls_of(case.results)), None, "the run has no cases")
+    return _of_votes(source.report, lambda case: float(calls_of(case.results)), _QUANTITY, "the run has no cases")
 
 
 def _cost(source: Source) -> Measured | str:
     if AGENT not in source.prices and not any(result.votes for case in source.report.cases for result in case.results):
         return "nothing in the run has a price: no judge voted, and the policy has no price for the agent"
-    return _of_votes(source.report, lambda case: cost_of(case, source.prices), None, "the run has no cases")
+    return _of_votes(source.report, lambda case: cost_of(case, source.prices), _QUANTITY, "the run has no cases")
 
 
 OF_ALL: Mapping[str, Reader] = {

@@ -65,6 +65,24 @@ def interval_verdict(limit: Limit, interval: Interval) -> Verdict:
     return "undecided" if limit.kept(last) else "failed"
 
 
+def carried_by_one(limit: Limit, measured: Measured, *, config_pinned: bool) -> str:
+    """Return why a single case could carry the mean over a limit, whatever the others came to; empty if none could.
+
+    That is so where a value has no end on the side of the limit. A custom metric's range is what the run's own config says, so
+    a wide one is no better than none, unless the policy pins the config.
+    """
+    low, high, cases = *measured.bounds, len(measured.values)
+    best, worst = (high, low) if limit.least else (low, high)
+    if math.isinf(best):
+        why = f"it has no {'highest' if limit.least else 'lowest'} value"
+    elif measured.by_config and not config_pinned and cases > 1 and math.isfinite(worst) and limit.kept(worst + (best - worst) / cases):
+        why = f"its range {format_number(low)} to {format_number(high)} is what the run's own config says"
+    else:
+        return ""
+    example = format_exact(limit.bound or 1.0)
+    return f"{why}, so one case could carry the mean to {limit.noun}; give the rule a range, such as range: [{'0, ' + example if limit.least else example + ', 0'}]"
+
+
 def check_mean(target: RuleTarget, limit: Limit, measured: Measured) -> Check:
     """Return whether the mean keeps to a limit, as measured."""
     value, cases = measured.value or 0.0, len(measured.values)

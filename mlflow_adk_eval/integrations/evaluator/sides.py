@@ -30,10 +30,9 @@ from mlflow_adk_eval.judge.setup import JudgeArgs
 from mlflow_adk_eval.runner.keywords import AgentArgs
 from mlflow_adk_eval.tables.records import cells_of
 from mlflow_adk_eval.tables.rows import CELLS, Row, row_of
+from mlflow_adk_eval.tracking.bundle import SELF_COMPARISON
 from mlflow_adk_eval.tracking.evaluate import inputs_of
 
-SELF_COMPARISON = "self_comparison"
-"""The status of a run in which what the agent did was compared with itself."""
 SIDES = ("actual", "agent", "expected")
 """What the data is held against; at most one."""
 _OF_THE_RUN = ("experiment", "run_name", "tracking_uri", "resume")

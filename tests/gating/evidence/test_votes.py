@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.config.eval_config import parse_config
+from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.gating.evidence.integrity import Evidence
 from mlflow_adk_eval.results.outcomes import CaseResult, Outcome, Scored, Vote
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.votes import dump_votes, parse_votes
 from tests.gating.gate_kit import Row, decide_on, evidence_of, row_of, with_artifact, with_table
+from tests.gating.policy_kit import policy
 from tests.tracking import judged
 from tests.tracking.judged import MATCH, RUBRICS
 
@@ -130,9 +132,23 @@ def test_the_first_message_of_a_simulated_user_is_compared_without_a_judge() -> 
 def test_the_worst_grade_of_a_scale_needs_no_vote_and_the_next_one_does() -> None:
     conversation = {"conversation": [turn.model_dump() for turn in judged.rooms().eval_cases[1].conversation or ()]}
     graded = "response_evaluation_score"
-    assert decide_on(evidence_of(report_on(conversation, {graded: 1.0}, graded, (Scored(1.0),)))).passed
-    (reason,) = decide_on(evidence_of(report_on(conversation, {graded: 1.0}, graded, (Scored(2.0),)))).reasons
+    meant = policy(thresholds=True, config={"criteria": {graded: 1.0}})  # a threshold that every score reaches shows nothing otherwise
+    assert decide_on(evidence_of(report_on(conversation, {graded: 1.0}, graded, (Scored(1.0),))), meant).passed
+    (reason,) = decide_on(evidence_of(report_on(conversation, {graded: 1.0}, graded, (Scored(2.0),))), meant).reasons
     assert reason.endswith("has no vote for it")
+
+
+def test_where_lower_is_better_the_worst_score_is_the_highest() -> None:
+    """No judge is asked about an empty summary, which is as far from the best length as can be; a perfect one takes a judge."""
+    conversation = {"conversation": [turn.model_dump() for turn in judged.rooms().eval_cases[1].conversation or ()]}
+    verbosity = "rapid_eval_summarization_verbosity"
+    low, high = CRITERIA[verbosity].bounds
+    assert (CRITERIA[verbosity].greater_is_better, CRITERIA[verbosity].worst) == (False, high)
+    meant = policy(thresholds=True, config={"criteria": {verbosity: high}})
+    assert decide_on(evidence_of(report_on(conversation, {verbosity: high}, verbosity, (Scored(high),))), meant).passed
+    for forged in (low, (low + high) / 2):
+        decision = decide_on(evidence_of(report_on(conversation, {verbosity: high}, verbosity, (Scored(forged),))), meant)
+        assert any(reason.endswith("has no vote for it") for reason in decision.reasons)
 
 
 def with_rubric(*turns: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -46,7 +47,7 @@ def test_a_criterion_is_measured_by_its_case_scores_and_the_case_is_the_unit() -
 def test_what_is_information_is_measured_too_and_is_no_proportion() -> None:
     found = measured(TOKENS, REPORT)
     assert found.value == pytest.approx(55 / 3)
-    assert (found.greater_is_better, found.bounds, found.proportion) == (False, None, False)
+    assert (found.greater_is_better, found.bounds, found.proportion) == (False, (0.0, math.inf), False)
 
 
 def test_grades_have_their_own_bounds_and_are_no_proportion() -> None:

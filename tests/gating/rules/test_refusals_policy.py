@@ -18,7 +18,7 @@ from tests.gating.policy_kit import JUDGED, cases, report_with, run_with, vote
 
 COUNT = 12
 GOOD = cases(*[0.9] * COUNT)
-COMPARED = {"rules": {RESPONSE: {"max_drop": 0.02}}, "baseline": {"alias": "champion"}}
+COMPARED = {"rules": {RESPONSE: {"max_drop": 0.02}}, "baseline": {"alias": "champion"}, "no_worse_from": 12}
 MINIMUM = {RESPONSE: {"min": 0.5}}
 TODAY = datetime.now(UTC).date()
 Change = Callable[[Evidence], Evidence]
@@ -236,7 +236,7 @@ def test_a_champion_that_nobody_evaluated_is_no_measure(lab: Lab, model: str) ->
 
 def test_a_champion_judged_by_another_judge_is_no_measure(lab: Lab, model: str) -> None:
     contest = held(lab, model, evidence=judged_run)
-    policy = {"rules": {JUDGED: {"max_drop": 0.1}}, "baseline": {"alias": "champion"}}
+    policy = {"rules": {JUDGED: {"max_drop": 0.1}}, "baseline": {"alias": "champion"}, "no_worse_from": 12}
     same = promote(model, 2, run_id=lab.log(judged_run(contest.model_id)), policy=policy, dry_run=True, tracking_uri=lab.uri)
     assert same.passed
     decision = refused(lab, contest, policy, judged_run(contest.model_id, "gemini-3-pro"))

@@ -303,6 +303,7 @@ def test_p_values_are_adjusted_for_all_comparisons_of_the_policy() -> None:
             "rest": {"ids": ["c1?"], "rules": {RESPONSE: {"max_drop": 0.01}}},
         },
         baseline={"alias": "champion"},
+        no_worse_from=10,
     )
     decision = decide_on(run_with(new), demanded, baseline=champion(run_with(old, run_id="old")))
     raw = [
@@ -507,7 +508,10 @@ def test_both_sides_of_a_comparison_lack_what_is_waived() -> None:
     old = run_with(cases(*[0.9] * 10), run_id="old")
     new = run_with(cases(*[0.9] * 9, 0.0))
     check = only_check(
-        new, waived({"case": "j"}, rules={RESPONSE: {"max_drop": 0}}, baseline={"alias": "champion"}), baseline=champion(old), now=TODAY
+        new,
+        waived({"case": "j"}, rules={RESPONSE: {"max_drop": 0}}, baseline={"alias": "champion"}, no_worse_from=9),
+        baseline=champion(old),
+        now=TODAY,
     )
     assert (check.verdict, check.cases, check.baseline) == ("passed", 9, pytest.approx(0.9))
 
