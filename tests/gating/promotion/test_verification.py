@@ -6,10 +6,13 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from mlflow_adk_eval.cli.gate import gate_group, verify_command
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.gating.policy.load import load_policy
 from mlflow_adk_eval.gating.policy.model import Policy
@@ -135,3 +138,16 @@ def decision_of(*checks: Check, **scores: float | None) -> Decision:
 )  # fmt: skip
 def test_decisions_are_compared_by_their_numbers(then: Decision, today: Decision, said: list[str]) -> None:
     assert differences(then, today) == said
+
+
+def test_who_uses_a_version_may_hold_it_to_a_policy_of_its_own(lab: Lab, model: str, tmp_path: Path) -> None:
+    (champion,) = promoted(lab, model, 1)
+    assert champion.verify(policy={"rules": {TRAJECTORY: {"min": 0.9}}}).passed
+    stricter = {"name": "production", "min_cases": 50, "rules": {TRAJECTORY: {"min": 0.9}}}
+    decision = champion.verify(policy=stricter)
+    assert decision.verdict == "undecided"
+    assert decision.reasons[0] == f"version 1 of {model!r} does not meet the policy 'production'"
+    (tmp_path / "production.yaml").write_text(json.dumps(stricter))
+    how = [model, "--policy", str(tmp_path / "production.yaml"), "--tracking-uri", lab.uri]
+    assert CliRunner().invoke(verify_command, how).exit_code == 2
+    assert CliRunner().invoke(gate_group, ["verify", *how]).exit_code == 2
