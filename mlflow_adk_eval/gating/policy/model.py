@@ -131,6 +131,12 @@ class Rule(Settings):
     def _one_demand(self) -> Self:
         if self.range is not None and not self.range[0] < self.range[1]:
             raise _unwanted(f"the range {self.range[0]:g} to {self.range[1]:g}", "a range from a lower to a higher number")
+        if self.range is not None and self.use == "corrected_ci_low":
+            raise _unwanted("use corrected_ci_low with a range", "no range, as a corrected pass rate is a share anyway")
+        for name, bound, free in (("min", self.min, 0), ("max", self.max, 1)):
+            if self.range and bound is not None and (bound == self.range[free] or not self.range[0] <= bound <= self.range[1]):
+                found = f"{name} {bound:g} with the range {self.range[0]:g} to {self.range[1]:g}"
+                raise _unwanted(found, f"a {name} within the range, and not at the end that every case reaches")
         if self.min is None and self.max is None and self.max_drop is None:
             raise _unwanted("a rule that demands nothing", "at least one of min, max and max_drop")
         if self.min is not None and self.max is not None and self.min > self.max:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mlflow_adk_eval.gating.baseline.comparable import ResolvedBaseline
 from mlflow_adk_eval.gating.evidence.examine import ReadableRun
@@ -149,7 +149,7 @@ class _RuleRun:
                 case "mean":
                     yield check_mean(target, limit, found)
                 case "corrected_ci_low":
-                    yield check_corrected(target, limit, report, self.run, self.policy)
+                    yield check_corrected(target, limit, _originals(report, self.run.documents.copies), self.run, self.policy)
                 case _:
                     yield check_interval(target, limit, found)
 
@@ -172,6 +172,15 @@ class _RuleRun:
 def _different(report: Report, copies: Mapping[str, str]) -> set[str]:
     """Return the ids of the cases of a report, without those that are copies of another one."""
     return {copies.get(case.eval_id, case.eval_id) for case in report.cases}
+
+
+def _originals(report: Report, copies: Mapping[str, str]) -> Report:
+    """Return a report with one case of each content."""
+    chosen: dict[str, str] = {}
+    for case in report.cases:
+        chosen.setdefault(copies.get(case.eval_id, case.eval_id), case.eval_id)
+    kept = set(chosen.values())
+    return replace(report, cases=tuple(case for case in report.cases if case.eval_id in kept)) if copies else report
 
 
 def _obstacle(found: Measured) -> str:
