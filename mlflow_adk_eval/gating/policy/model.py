@@ -121,6 +121,9 @@ class Rule(Settings):
         default=None, description="How much worse than the baseline it may be, over the same cases, in the unit of the measure."
     )
     confidence: Confidence | None = Field(default=None, description="The confidence of intervals and tests, instead of the policy's.")
+    min_cases: Annotated[int, Field(ge=1, strict=True)] | None = Field(
+        default=None, description="How many cases with different contents it must be about, instead of the policy's or the slice's number."
+    )
     range: tuple[Number, Number] | None = Field(
         default=None,
         description="The least and the most that a single case may count, such as [0, 100]: values beyond count as the end. Needed where"

@@ -112,9 +112,10 @@ class _RuleRun:
 
     def _shortfall(self, target: RuleTarget, found: Measured) -> str:
         """Return that a rule is about too few cases; empty where it is not, or where the run itself has too few, which is told once."""
-        wanted = self.policy.slices[target.slice].min_cases if target.slice else self.policy.min_cases
-        cases, every = len(found.values), len(_different(self.report, self.run.documents.copies))
-        if cases >= wanted or (not target.slice and every < wanted):
+        general = self.policy.slices[target.slice].min_cases if target.slice else self.policy.min_cases
+        wanted, cases = target.rule.min_cases or general, len(found.values)
+        told = not target.slice and len(_different(self.report, self.run.documents.copies)) < self.policy.min_cases
+        if cases >= wanted or (told and target.rule.min_cases is None):
             return ""
         different = " with different contents" if self.run.documents.copies else ""
         return f"it has {format_cases(cases)}{different}, but needs at least {wanted}"

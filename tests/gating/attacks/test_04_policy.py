@@ -142,6 +142,13 @@ def test_exempted_cases_do_not_count_for_the_rule(lab: Lab) -> None:
     assert f"{RESPONSE}: it has 7 cases, but needs at least 12" in decision.reasons
 
 
+def test_a_rule_may_say_of_how_many_cases_it_is_about(lab: Lab) -> None:
+    report = _played(TWELVE, EXEMPT, lab)
+    for wanted, verdict in ((7, "passed"), (8, "undecided")):
+        decision = _decided(lab, report, {"rules": {RESPONSE: {"min": 0.9, "min_cases": wanted}}, "min_cases": 12})
+        assert [check.verdict for check in decision.checks if check.measure == RESPONSE] == [verdict]
+
+
 def test_without_a_number_of_cases_the_exempted_are_told(lab: Lab) -> None:
     decision = _decided(lab, _played(TWELVE, EXEMPT, lab), RULE)
     assert any(note.startswith(f"{RESPONSE}: 5 of 12 cases do not have it and do not count: case_0001,") for note in decision.notes)
