@@ -89,6 +89,7 @@ def _inexpressible(policy: Policy, config: EvalConfig | None) -> Iterator[Proble
         yield Problem("$.thresholds", "the thresholds of a config", "that config, as config=...")
     demands = {
         "eval_set": policy.eval_set,
+        "config": policy.config,
         "judge": policy.judge,
         "max_age": policy.max_age,
         "slices": policy.slices,
@@ -103,6 +104,8 @@ def _inexpressible(policy: Policy, config: EvalConfig | None) -> Iterator[Proble
 def _rule_problems(rule: Rule, at: str, name: str | None, bounds: Sequence[_Bound]) -> Iterator[Problem]:
     if name is None:
         yield Problem(at, "a measure that runs do not log as a metric", _WANTED)
+    if rule.range is not None:
+        yield Problem(f"{at}.range", "what a single case may count", _WANTED)
     if rule.use not in (None, "mean"):
         yield Problem(f"{at}.use", f"a bound of an interval ({rule.use})", _WANTED)
     if len({bound.greater_is_better for bound in bounds}) > 1:

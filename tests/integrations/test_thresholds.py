@@ -158,6 +158,8 @@ UNKNOWN = {
     "$.must_pass": {"must_pass": ["light"]},
     "$.max_age": {"max_age": "7d"},
     "$.eval_set": {"eval_set": {"id": "rooms"}},
+    "$.config": {"config": {"criteria": {RESPONSE: 0.5}}},
+    "$.rules.safety_v1.range": {"rules": {RESPONSE: {"min": 0.5}, "safety_v1": {"min": 0.5, "range": [0, 1]}}},
     "$.judge": {"judge": {"models": ["gemini-2.5-flash"]}},
     "$.rules.safety_v1.use": {"rules": {RESPONSE: {"min": 0.5}, "safety_v1": {"min": 0.5, "use": "ci_low"}}},
     "$.rules.cost": {"rules": {RESPONSE: {"min": 0.5}, "cost": {"max": 1}}, "prices": {"agent": {"tokens": 1}}},

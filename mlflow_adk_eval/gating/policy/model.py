@@ -121,6 +121,9 @@ class Rule(Settings):
         default=None, description="How much worse than the baseline it may be, over the same cases, in the unit of the measure."
     )
     confidence: Confidence | None = Field(default=None, description="The confidence of intervals and tests, instead of the policy's.")
+    min_cases: Annotated[int, Field(ge=1, strict=True)] | None = Field(
+        default=None, description="How many cases with different contents it must be about, instead of the policy's or the slice's number."
+    )
     range: tuple[Number, Number] | None = Field(
         default=None,
         description="The least and the most that a single case may count, such as [0, 100]: values beyond count as the end. Needed where"
@@ -131,6 +134,12 @@ class Rule(Settings):
     def _one_demand(self) -> Self:
         if self.range is not None and not self.range[0] < self.range[1]:
             raise _unwanted(f"the range {self.range[0]:g} to {self.range[1]:g}", "a range from a lower to a higher number")
+        if self.range is not None and self.use == "corrected_ci_low":
+            raise _unwanted("use corrected_ci_low with a range", "no range, as a corrected pass rate is a share anyway")
+        for name, bound, free in (("min", self.min, 0), ("max", self.max, 1)):
+            if self.range and bound is not None and (bound == self.range[free] or not self.range[0] <= bound <= self.range[1]):
+                found = f"{name} {bound:g} with the range {self.range[0]:g} to {self.range[1]:g}"
+                raise _unwanted(found, f"a {name} within the range, and not at the end that every case reaches")
         if self.min is None and self.max is None and self.max_drop is None:
             raise _unwanted("a rule that demands nothing", "at least one of min, max and max_drop")
         if self.min is not None and self.max is not None and self.min > self.max:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mlflow_adk_eval.gating.baseline.comparable import ResolvedBaseline
 from mlflow_adk_eval.gating.evidence.examine import ReadableRun
@@ -112,9 +112,10 @@ class _RuleRun:
 
     def _shortfall(self, target: RuleTarget, found: Measured) -> str:
         """Return that a rule is about too few cases; empty where it is not, or where the run itself has too few, which is told once."""
-        wanted = self.policy.slices[target.slice].min_cases if target.slice else self.policy.min_cases
-        cases, every = len(found.values), len(_different(self.report, self.run.documents.copies))
-        if cases >= wanted or (not target.slice and every < wanted):
+        general = self.policy.slices[target.slice].min_cases if target.slice else self.policy.min_cases
+        wanted, cases = target.rule.min_cases or general, len(found.values)
+        told = not target.slice and len(_different(self.report, self.run.documents.copies)) < self.policy.min_cases
+        if cases >= wanted or (told and target.rule.min_cases is None):
             return ""
         different = " with different contents" if self.run.documents.copies else ""
         return f"it has {format_cases(cases)}{different}, but needs at least {wanted}"
@@ -149,7 +150,7 @@ class _RuleRun:
                 case "mean":
                     yield check_mean(target, limit, found)
                 case "corrected_ci_low":
-                    yield check_corrected(target, limit, report, self.run, self.policy)
+                    yield check_corrected(target, limit, _originals(report, self.run.documents.copies), self.run, self.policy)
                 case _:
                     yield check_interval(target, limit, found)
 
@@ -172,6 +173,15 @@ class _RuleRun:
 def _different(report: Report, copies: Mapping[str, str]) -> set[str]:
     """Return the ids of the cases of a report, without those that are copies of another one."""
     return {copies.get(case.eval_id, case.eval_id) for case in report.cases}
+
+
+def _originals(report: Report, copies: Mapping[str, str]) -> Report:
+    """Return a report with one case of each content."""
+    chosen: dict[str, str] = {}
+    for case in report.cases:
+        chosen.setdefault(copies.get(case.eval_id, case.eval_id), case.eval_id)
+    kept = set(chosen.values())
+    return replace(report, cases=tuple(case for case in report.cases if case.eval_id in kept)) if copies else report
 
 
 def _obstacle(found: Measured) -> str:

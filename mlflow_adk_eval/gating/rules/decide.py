@@ -22,6 +22,7 @@ from mlflow_adk_eval.gating.rules.checks import (
     check_must_pass,
     check_thresholds,
     evaluated,
+    format_cases,
     unevaluated,
     unmissable,
     without_demand,
@@ -160,8 +161,11 @@ def _doubts(policy: Policy, run: ReadableRun, report: Report) -> Iterator[str]:
     if run.documents.copies:
         copies = ", ".join(few((f"{copy} = {first}" for copy, first in run.documents.copies.items()), limit=4))
         yield f"{len(run.documents.copies)} cases have the content of another one and count as one with it: {copies}"
-    if not policy.config:
-        yield from unmissable(report)
+    if policy.config:
+        return
+    yield from unmissable(report)
+    if own := [eval_id for eval_id in run.documents.eval_set.eval_ids if eval_id in run.documents.config.case_criteria]:
+        yield f"the run's config decides {format_cases(len(own))} by criteria of its own: {', '.join(few(own, limit=4))}"
 
 
 def _judge_problems(pin: JudgePin, run: ReadableRun) -> Iterator[str]:

@@ -11,7 +11,7 @@ import pytest
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.agents.recordings import Recording, load_recording, save_recording
-from mlflow_adk_eval.errors import ConfigError
+from mlflow_adk_eval.errors import ConfigError, PolicyError
 from mlflow_adk_eval.evalset import EvalSet, dump, dumps, eval_set_digest, load_eval_set
 from mlflow_adk_eval.results.decision import Decision
 from tests.gating.gate_kit import Lab, evidence_of, report_of, with_artifact
@@ -140,6 +140,13 @@ def test_exempted_cases_do_not_count_for_the_rule(lab: Lab) -> None:
     decision = _decided(lab, report, RULE | {"min_cases": 12})
     assert decision.verdict == "undecided"
     assert f"{RESPONSE}: it has 7 cases, but needs at least 12" in decision.reasons
+
+
+def test_a_rule_may_say_of_how_many_cases_it_is_about(lab: Lab) -> None:
+    report = _played(TWELVE, EXEMPT, lab)
+    for wanted, verdict in ((7, "passed"), (8, "undecided")):
+        decision = _decided(lab, report, {"rules": {RESPONSE: {"min": 0.9, "min_cases": wanted}}, "min_cases": 12})
+        assert [check.verdict for check in decision.checks if check.measure == RESPONSE] == [verdict]
 
 
 def test_without_a_number_of_cases_the_exempted_are_told(lab: Lab) -> None:
@@ -293,3 +300,27 @@ def test_a_case_in_another_tool_environment_is_another_case(lab: Lab) -> None:
     decision = _decided(lab, _played(cases, config, lab, wrong=()), RULE | {"min_cases": 2})
     assert not any("content of another one" in note for note in decision.notes)
     assert decision.passed
+
+
+def test_criteria_of_single_cases_are_told_where_a_case_must_pass(lab: Lab) -> None:
+    exempt = CONFIG | {"case_criteria": {WRONG[0]: {"tool_call_count_v1": 5}}}
+    report = _played(TWELVE, exempt, lab, wrong=WRONG[:1])
+    decision = _decided(lab, report, {"must_pass": [WRONG[0]]})
+    assert f"the run's config decides 1 case by criteria of its own: {WRONG[0]}" in decision.notes
+    pinned = _decided(lab, report, {"must_pass": [WRONG[0]], "config": {"criteria": CONFIG["criteria"]}})
+    assert pinned.verdict == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("rule", "found"),
+    [
+        ({"min": 10, "range": [0, 5]}, "min 10 with the range 0 to 5"),
+        ({"min": 5, "range": [5, 10]}, "min 5 with the range 5 to 10"),
+        ({"max": 5, "range": [0, 5]}, "max 5 with the range 0 to 5"),
+        ({"min": 1, "range": [5, 0]}, "the range 5 to 0"),
+        ({"min": 0.5, "use": "corrected_ci_low", "range": [0, 1]}, "use corrected_ci_low with a range"),
+    ],
+)
+def test_a_range_that_decides_by_itself_is_refused(lab: Lab, rule: dict[str, Any], found: str) -> None:
+    with pytest.raises(PolicyError, match=found):
+        adk_eval.gate("r", {"rules": {"length": rule}}, tracking_uri=lab.uri)

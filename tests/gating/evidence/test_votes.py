@@ -10,12 +10,14 @@ import pytest
 
 from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.config.spec import CRITERIA
+from mlflow_adk_eval.criteria.rapid.ratings import SAME_TEXT
 from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.gating.evidence.integrity import Evidence
 from mlflow_adk_eval.results.outcomes import CaseResult, Outcome, Scored, Vote
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.votes import dump_votes, parse_votes
-from tests.gating.gate_kit import Row, decide_on, evidence_of, row_of, with_artifact, with_table
+from mlflow_adk_eval.testing import ScriptedJudge
+from tests.gating.gate_kit import Lab, Row, decide_on, evidence_of, row_of, with_artifact, with_table
 from tests.gating.policy_kit import policy
 from tests.tracking import judged
 from tests.tracking.judged import MATCH, RUBRICS
@@ -168,3 +170,47 @@ def test_a_turn_without_a_rubric_needs_no_cell() -> None:
 def test_a_case_in_which_no_turn_has_a_cell_is_not_passed() -> None:
     decision = decide_on(evidence_of(report_on(with_rubric(), {RUBRICS: 1.0}, RUBRICS, (None, None))))
     assert decision.reasons == (f"case 'a', turn 2: {RUBRICS} has no status",)
+
+
+SAYS, SAID = "It is on.", "The light is on."
+PAIRS = {"same": (SAYS, SAYS), "both silent": ("", ""), "baseline silent": (SAYS, ""), "silent": ("", SAYS), "longer": (SAID, SAYS)}
+
+
+@pytest.mark.parametrize(
+    ("cases", "scores"),
+    [(("same", "both silent", "baseline silent"), (0.5, 0.5, 1.0)), (("same", "longer"), (0.5, 1.0)), (("silent",), (0.0,))],
+)
+def test_a_pair_that_no_judge_was_asked_about_is_evidence(lab: Lab, cases: tuple[str, ...], scores: tuple[float, ...]) -> None:
+    import mlflow_adk_eval as adk_eval
+
+    def longest(request: Any) -> str:
+        first, second = len(request.blocks["first_response"]), len(request.blocks["second_response"])
+        return "first" if first > second else "second"
+
+    name = "rapid_eval_pairwise_question_answering_quality"
+    answers, before = ({case: [_said(case, PAIRS[case][side])] for case in cases} for side in (0, 1))
+    eval_set = EvalSet.model_validate({"eval_set_id": "p", "eval_cases": [{"eval_id": c, "conversation": [_said(c, "x")]} for c in cases]})
+    report = adk_eval.evaluate(
+        eval_set, answers, {"criteria": {name: 0.25}}, judge=ScriptedJudge(longest), baseline=before,
+        tracking_uri=lab.uri, experiment="pairs", ledger="off",
+    )  # fmt: skip
+    assert tuple(case.results[0].score for case in report.cases) == scores
+    decision = adk_eval.gate(report.run_id, tracking_uri=lab.uri, raise_on_failure=False)
+    assert decision.verdict == report.verdict != "undecided"
+
+
+def test_such_a_score_for_another_reason_or_another_score_for_that_reason_needs_a_vote() -> None:
+    name = "rapid_eval_pairwise_question_answering_quality"
+    conversation = {"conversation": [turn.model_dump() for turn in judged.rooms().eval_cases[1].conversation or ()]}
+    for cell, believed in (
+        (Scored(0.5, f"TIE: {SAME_TEXT}"), True),
+        (Scored(0.5, "TIE: so be it"), False),
+        (Scored(1.0, f"TIE: {SAME_TEXT}"), False),
+    ):
+        decision = decide_on(evidence_of(report_on(conversation, {name: 0.25}, name, (cell,))))
+        assert decision.passed is believed
+        assert believed or decision.reasons[0].endswith("has no vote for it")
+
+
+def _said(case: str, answer: str) -> Any:
+    return {"user_content": {"parts": [{"text": f"Is it on, {case}?"}]}, "final_response": {"parts": [{"text": answer}]}}

@@ -117,7 +117,7 @@ def test_two_policies_have_one_digest_only_if_they_demand_the_same(one: dict[str
         ({**RULES, "min_case": 3}, "$.min_case: found an unknown key; wanted a key of this object. Did you mean 'min_cases'?"),
         (
             {"rules": {"x": {"min": 1, "usee": "mean"}}},
-            "$.rules.x.usee: found an unknown key; wanted one of min, max, use, max_drop, confidence, range. Did you mean 'use'?",
+            "$.rules.x.usee: found an unknown key; wanted one of min, max, use, max_drop, confidence, min_cases, range. Did you mean 'use'?",
         ),
         ({"rules": {"x": {"min": "0.8"}}}, "$.rules.x.min: found '0.8'; wanted a number"),
         ({"rules": {"x": {"min": True}}}, "$.rules.x.min: found true; wanted a number"),

@@ -188,6 +188,26 @@ def test_without_a_calibration_of_this_judge_there_is_no_corrected_rate() -> Non
     assert "no corrected pass rate" in corrected((5, 5, 5, 5), minimum=0.1).reason
 
 
+def test_copies_of_a_case_do_not_narrow_a_corrected_rate() -> None:
+    known = {case: [float(case != "b")] for case in "abcdefgh"}
+    one, many = (judged_cases(found) for found in (known, known | {f"copy_{index}": [1.0] for index in range(40)}))
+    assert (one.cases, one.value, one.low, one.high) == (many.cases, many.value, many.low, many.high)
+    assert (one.cases, one.verdict) == (8, "passed")
+
+
+def judged_cases(scores: dict[str, list[float]]) -> Check:
+    """Return the check of a corrected rate of a run in which the cases called copy are the first one over again."""
+    report = report_with({JUDGED: scores}, thresholds={JUDGED: 0.5}, votes=[vote(case, 0, "valid") for case in scores])
+    (first, *_) = report.eval_set.eval_cases
+    alike = tuple(
+        case.model_copy(update={"conversation": first.conversation}) if case.eval_id.startswith("copy") else case
+        for case in report.eval_set.eval_cases
+    )
+    report = replace(report, eval_set=report.eval_set.model_copy(update={"eval_cases": alike}))
+    calibration = calibration_of(JUDGED, {"criteria": {JUDGED: 0.5}}, (200, 10, 90, 5))
+    return only_check(evidence_of(report), policy(rules={JUDGED: {"min": 0.1, "use": "corrected_ci_low"}}, calibration=calibration))
+
+
 def test_what_no_judge_decides_is_not_corrected() -> None:
     calibration = calibration_of(JUDGED, {"criteria": {JUDGED: 0.5}}, (20, 1, 9, 1))
     demanded = policy(rules={RESPONSE: {"min": 0.5, "use": "corrected_ci_low"}}, calibration=calibration)
