@@ -387,7 +387,8 @@ async def _once(send: Callable[..., Awaitable[Any]], *args: Any) -> Any:
 
 def _without_lookups(session_of: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[Any]]:
     """Return what makes sessions that look for no proxy and no ``.netrc`` at each request, by two threads, where there are none."""
-    needed = bool(getproxies()) or "NETRC" in os.environ or (Path.home() / ".netrc").exists()
+    netrc = Path(os.path.expanduser("~/.netrc"))  # noqa: PTH111 - pathlib fails where nobody knows the home
+    needed = bool(getproxies()) or "NETRC" in os.environ or netrc.exists()
 
     async def session() -> Any:
         found = await session_of()
