@@ -99,11 +99,14 @@ def _is_read(invocation: Invocation) -> bool:
     """Whether a turn is certainly as it would be read: models of JSON values and of tuples of models."""
     models: list[Model] = [invocation]
     for model in models:  # which grows
-        if model.model_extra and not _is_json(model.model_extra):
+        extra = model.__pydantic_extra__
+        if extra and not _is_json(extra):
             return False
         for value in vars(model).values():
+            if value is None:
+                continue
             kind = type(value)
-            if kind is str or value is None:
+            if kind is str:
                 continue
             if kind in _MODELS:
                 models.append(value)
