@@ -196,8 +196,8 @@ def _whole(text: str) -> Pieces:
 
 
 def _pieces(words: Sequence[str], shared: set[int]) -> Pieces:
-    runs = groupby(range(len(words)), key=shared.__contains__)
-    return tuple(("".join(words[index] for index in run), not kept) for kept, run in runs)
+    runs = [(kept, list(run)) for kept, run in groupby(range(len(words)), key=shared.__contains__)]
+    return tuple(("".join(words[run[0] : run[-1] + 1]), not kept) for kept, run in runs)
 
 
 def _common(left: Sequence[str], right: Sequence[str]) -> list[tuple[int, int]]:
