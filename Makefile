@@ -13,7 +13,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := true
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check fmt lint types imports docs bench house matrix screenshots clean
+.PHONY: help demo test test-all check fmt lint types imports docs cost bench house matrix screenshots clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -31,7 +31,7 @@ test-all: $(VENV)/.dev ## Run all tests and measure their coverage
 	@echo "running all tests (under half an hour on two cores)"
 	@$(PYTEST) --cov --cov-report=term:skip-covered
 
-check: lint types imports docs test-all ## All that CI runs
+check: lint types imports docs cost test-all ## All that CI runs
 
 fmt: $(VENV)/.dev ## Format the code and fix what can be fixed
 	$(BIN)/ruff check --fix .
@@ -48,12 +48,17 @@ types: $(VENV)/.dev ## mypy and pyright, both strict
 imports: $(VENV)/.dev ## The layers
 	$(BIN)/lint-imports
 
-docs: $(VENV)/.dev ## The code blocks of README, docs and docstrings, and the tables of criteria
+docs: $(VENV)/.dev ## The code blocks of README, docs and docstrings, and the tables of criteria and speeds
 	$(BIN)/python docs/criteria_table.py --check
+	$(BIN)/python benchmarks/readme.py --check
 	$(BIN)/pytest -q -p no:randomly README.md docs mlflow_adk_eval
 
-bench: $(VENV)/.bench ## The benchmarks, beside google-adk and MLflow
+cost: $(VENV)/.dev ## What a turn costs in calls and bytes, beside what is committed
+	$(BIN)/python benchmarks/cost.py
+
+bench: $(VENV)/.bench ## The benchmarks, beside google-adk and MLflow, and README's table of them
 	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/readme.py
 
 house: $(VENV)/.dev ## How the package is laid out, in numbers; BEFORE=COMMIT beside an earlier commit
 	@$(BIN)/python benchmarks/house.py $(if $(BEFORE),--before $(BEFORE))

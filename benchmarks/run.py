@@ -27,6 +27,7 @@ from judged_workloads import JUDGED
 from live_workloads import LIVE
 from machine import absent, description
 from process import measured
+from readme import stamp
 from report_live import live
 from results import merged
 from simulated import PAGE, REPETITIONS, pasted, section
@@ -104,7 +105,7 @@ def _section(name: str, chosen: argparse.Namespace, command: str) -> tuple[str, 
     words = {"cases": cases, "rows": cases * workload.turns}
     parts = [f"## {workload.title.format(**words)}", workload.about.format(**words), _TABLES[name](results)]
     parts += [f"{side} took no part: {package} is not installed." for side, package in missing.items()]
-    parts.append(f"<sub>`{command}`; rounds: {chosen.rounds}. {place}</sub>")
+    parts.append(f"<sub>`{command}` {stamp(name)}; rounds: {chosen.rounds}. {place}</sub>")
     return "\n\n".join(parts), [f"{name}: {problem}" for job, found in results.items() for problem in _problems(job, found)]
 
 

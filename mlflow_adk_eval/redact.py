@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
 _SHORTEST = 8
@@ -23,7 +24,13 @@ def secret_values(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     {'AIza-0123456789': 'GEMINI_API_KEY'}
     """
     found = os.environ if environ is None else environ
-    return {value: name for name, value in found.items() if len(value) >= _SHORTEST and _SECRET_NAME.search(name)}
+    secret = {name: found[name] for name in found if _is_secret(name)}  # decodes no other value
+    return {value: name for name, value in secret.items() if len(value) >= _SHORTEST}
+
+
+@lru_cache(maxsize=1024)
+def _is_secret(name: str) -> bool:
+    return _SECRET_NAME.search(name) is not None
 
 
 def secrets_of(environ: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -339,3 +339,16 @@ def test_cases_with_criteria_of_their_own_are_judged_by_them() -> None:
     assert report.criteria == (RESPONSE, TRAJECTORY, *CRITERIA.informative)
     assert report.scores == {RESPONSE: 1.0, TRAJECTORY: 1.0}
     assert {name: summary.evaluated for name, summary in report.summaries().items()}[TRAJECTORY] == 1
+
+
+def test_waiting_for_a_result_never_turns_it_into_text() -> None:
+    class Result:
+        def __repr__(self) -> str:
+            raise AssertionError("a report of a million turns would be summed up here")
+
+    result = Result()
+
+    async def work() -> Result:
+        return result
+
+    assert wait(work) is result

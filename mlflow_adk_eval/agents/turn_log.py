@@ -18,9 +18,20 @@ from pydantic.alias_generators import to_camel
 
 from mlflow_adk_eval.agents.adk.events import TurnRecord, turn_invocation, union_s
 from mlflow_adk_eval.errors import EvalSetError, Problem, shown
-from mlflow_adk_eval.evalset import Content, FunctionCall, IntermediateData, Invocation, InvocationEvent, Part
+from mlflow_adk_eval.evalset import (
+    Content,
+    FunctionCall,
+    FunctionResponse,
+    IntermediateData,
+    Invocation,
+    InvocationEvent,
+    InvocationEvents,
+    Part,
+    Rubric,
+    RubricContent,
+)
 from mlflow_adk_eval.evalset.conversation import json_of
-from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.evalset.models import Json, Model
 from mlflow_adk_eval.evalset.parse import parse
 
 _EVENT, _INVOCATION = TypeAdapter(InvocationEvent), TypeAdapter(Invocation)
@@ -28,6 +39,12 @@ _TEXT_FIELDS = {"user_content": "user", "userContent": "user", "final_response":
 """What may be a text in an invocation that comes as a dict, and whose text it is."""
 _EVENT_FIELDS = ("author", "content", "grounding_metadata", "usage_metadata", "model_version")
 """What is read of an event as ADK writes it; the rest, such as ids and state deltas, is the framework's own."""
+_TEXT = frozenset({str})
+_SCALARS = _TEXT | {int, float, bool, type(None)}
+_MODELS = frozenset(
+    {Content, FunctionCall, FunctionResponse, IntermediateData, InvocationEvent, InvocationEvents, Part, Rubric, RubricContent}
+)
+"""What a turn is made of: pydantic's `isinstance` would take as long as all else that it takes to look through one."""
 _WANTED = "a text, an Invocation or a dict of one, an event of ADK, or a generator of those"
 
 
@@ -65,12 +82,47 @@ def _text(role: str | None, value: Any) -> Any:
 
 
 def _plain(invocation: Invocation) -> Invocation:
-    """Return a turn as it would be read from a file: a tuple among the arguments of a tool is a list in JSON, and so on."""
+    """Return a turn as it would be read from a file: a tuple among the arguments of a tool is a list in JSON, and so on.
+
+    Nearly every turn is so already, which is far quicker to see than to write the turn as JSON and read it.
+    """
     try:
+        if _is_read(invocation):
+            return invocation
         dumped = invocation.model_dump(mode="json", exclude_unset=True, fallback=json_of, warnings=False)
-    except ValueError:  # bytes that are no text, or something that holds itself; it can be compared with no eval set
+    except (ValueError, RecursionError):  # bytes that are no text, or something that holds itself; it can be compared with no eval set
         return invocation
     return Invocation.model_validate(dumped)
+
+
+def _is_read(invocation: Invocation) -> bool:
+    """Whether a turn is certainly as it would be read: models of JSON values and of tuples of models."""
+    models: list[Model] = [invocation]
+    for model in models:  # which grows
+        extra = model.__pydantic_extra__
+        if extra and not _is_json(extra):
+            return False
+        for value in vars(model).values():
+            if value is None:
+                continue
+            kind = type(value)
+            if kind is str:
+                continue
+            if kind in _MODELS:
+                models.append(value)
+            elif kind is tuple and _MODELS.issuperset(map(type, value)):
+                models += value
+            elif not _is_json(value):
+                return False
+    return True
+
+
+def _is_json(value: Any) -> bool:
+    """Whether a value is of the very types that JSON is read as."""
+    kind = type(value)
+    if kind is dict:
+        return _TEXT.issuperset(map(type, value)) and all(map(_is_json, value.values()))
+    return kind in _SCALARS or (kind is list and all(map(_is_json, value)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -153,6 +153,10 @@ class CriterionRegistry(Mapping[str, CriterionSpec]):
         return len(self._specs)
 
     def _load(self) -> None:
+        if not self._complete:  # without the lock, since a criterion is looked up for every case
+            self._fill()
+
+    def _fill(self) -> None:
         """Take the specs of every module of the package, by the modules' names, so that lists of criteria never change their order."""
         with self._lock:
             if self._complete:

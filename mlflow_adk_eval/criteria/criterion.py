@@ -84,7 +84,9 @@ def judge_pairs(run: CaseRun, judge: Callable[[Invocation, Invocation], Outcome]
     expected, actual = run.expected, run.actual
     if expected is None:
         return Judged((_SCENARIO,) * run.turns)
-    cells = tuple(judge(got, want) for got, want in zip(actual, expected, strict=False))
+    cells = tuple([judge(got, want) for got, want in zip(actual, expected, strict=False)])
+    if len(actual) == len(expected):
+        return Judged(cells)
     extra = Errored(f"no expected invocation: the reference has {len(expected)} of {len(actual)} turns")
     return Judged((*cells, *missing_turns(run), *(extra,) * (len(actual) - len(expected))))
 
@@ -92,6 +94,8 @@ def judge_pairs(run: CaseRun, judge: Callable[[Invocation, Invocation], Outcome]
 def missing_turns(run: CaseRun) -> tuple[Errored, ...]:
     """Return an error for each turn that the reference has and the agent has not."""
     expected = len(run.expected or ())
+    if expected <= len(run.actual):
+        return ()
     error = Errored(f"no actual invocation: the agent has {len(run.actual)} of {expected} turns")
     return (error,) * (expected - len(run.actual))
 

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from mlflow_adk_eval.config.criteria import JudgedSettings
 from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs, missing_turns
+from mlflow_adk_eval.criteria.text.words import Translation
 from mlflow_adk_eval.criteria.transcript import final_text
 from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.judge.question import Question
@@ -118,15 +119,19 @@ def trivial(text: str, reference: str = "") -> bool:
     >>> trivial("42"), trivial("👍"), trivial("Solution: 42"), trivial("Solution", reference="solution.")
     (False, False, False, False)
     """
-    given, wanted = _folded(text), _folded(reference)
+    given = _folded(text)
     if not any(map(_visible, given)):
-        return not (given and given == wanted)
+        return not (given and given == _folded(reference))
     words = _words(given)
-    return len(words) <= _LONGEST_KEYS and bool(_MASTER_KEYS.fullmatch(words)) and words != _words(wanted)
+    return len(words) <= _LONGEST_KEYS and bool(_MASTER_KEYS.fullmatch(words)) and words != _words(_folded(reference))
+
+
+_UNFORMATTED = Translation(lambda char: "" if unicodedata.category(char) == "Cf" else char)
+_UNPUNCTUATED = Translation(lambda char: char if char.isalnum() or char.isspace() else "" if char in "'’`" else " ")
 
 
 def _folded(text: str) -> str:
-    return "".join(char for char in unicodedata.normalize("NFKC", text).casefold() if unicodedata.category(char) != "Cf").strip()
+    return unicodedata.normalize("NFKC", text).casefold().translate(_UNFORMATTED).strip()
 
 
 def _visible(char: str) -> bool:
@@ -136,8 +141,7 @@ def _visible(char: str) -> bool:
 
 def _words(folded: str) -> str:
     """Return a text without punctuation, apostrophes within words included."""
-    kept = "".join(char if char.isalnum() or char.isspace() else "" if char in "'’`" else " " for char in folded)
-    return " ".join(kept.split())
+    return " ".join(folded.translate(_UNPUNCTUATED).split())
 
 
 def predetermined(run: CaseRun) -> Outcome | None:

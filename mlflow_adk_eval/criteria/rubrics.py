@@ -129,10 +129,12 @@ def rubric_types() -> Mapping[str, str]:
 
 def unused_rubrics(criteria: Iterable[str], case: EvalCase) -> tuple[str, ...]:
     """Return a sentence for each rubric of a case or its turns that none of `criteria` judges by, because of its type."""
-    types = rubric_types()
-    used = {types.get(name) for name in criteria}
     found = [("the case", rubric) for rubric in case.rubrics or ()]
     found += [(f"turn {number}", rubric) for number, turn in enumerate(case.conversation or (), 1) for rubric in turn.rubrics or ()]
+    if not found:
+        return ()
+    types = rubric_types()
+    used = {types.get(name) for name in criteria}
     return tuple(f"{case.eval_id}: {_unused(where, rubric)}" for where, rubric in found if rubric.type is None or rubric.type not in used)
 
 

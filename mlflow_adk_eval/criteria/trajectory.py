@@ -91,10 +91,9 @@ def rationale(actual: Sequence[FunctionCall], expected: Sequence[FunctionCall], 
 
 
 def _only_order_differs(actual: Sequence[FunctionCall], expected: Sequence[FunctionCall], *, ignore_args: bool) -> bool:
-    in_order, any_order = (
-        trajectory_matches(actual, expected, match_type, ignore_args=ignore_args) for match_type in ("IN_ORDER", "ANY_ORDER")
-    )
-    return any_order and not in_order
+    if not trajectory_matches(actual, expected, "ANY_ORDER", ignore_args=ignore_args):
+        return False
+    return not trajectory_matches(actual, expected, "IN_ORDER", ignore_args=ignore_args)
 
 
 def _lines(step: Step, *, extra_allowed: bool) -> Iterator[str]:

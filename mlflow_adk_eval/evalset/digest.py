@@ -65,6 +65,8 @@ def canonical_json(value: Any) -> bytes:
 
 def canonical(value: Any) -> Any:
     """Return a model as JSON values, without what ADK would not notice."""
+    if value is None or type(value) is str:  # most values; asking pydantic's classes about each takes longer than all else
+        return value
     if isinstance(value, BaseModel):
         return _canonical_model(value)
     if isinstance(value, tuple):
@@ -78,10 +80,10 @@ def _canonical_model(model: BaseModel) -> dict[str, Any]:
     raw = _raw_fields(type(model))
     found = {}
     for name, value in model.__dict__.items():
-        if value is None or name in _INCIDENTAL:
+        if value is None or value == "" or name in _INCIDENTAL:
             continue
         plain = _typed(name, value) if name in raw else canonical(value)
-        if plain not in _NOTHING:
+        if plain or plain not in _NOTHING:
             found[name] = plain
     for name, value in (model.model_extra or {}).items():
         if value is not None:
@@ -113,6 +115,8 @@ def _typed(name: str, value: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     """Spell whole numbers one way; leave everything else, null values inside user data included."""
+    if type(value) is str:
+        return value
     match value:
         case float() if value.is_integer():
             return int(value)

@@ -278,12 +278,12 @@ def dump(model: Model) -> dict[str, Any]:
     return model.model_dump(mode="json", exclude_unset=True, exclude_none=True)
 
 
-def dumps(model: Model) -> str:
-    """Return a model as indented JSON text that ADK reads."""
+def dumps(model: Model, *, indent: int | None = 2) -> str:
+    """Return a model as JSON text that ADK reads, indented for people or, with ``None``, on one line."""
     try:
-        return model.model_dump_json(indent=2, exclude_unset=True, exclude_none=True) + "\n"
+        return model.model_dump_json(indent=indent, exclude_unset=True, exclude_none=True) + "\n"
     except PydanticSerializationError:  # half of a surrogate pair, which some tools return, is no text in UTF-8
-        return json.dumps(dump(model), ensure_ascii=False, indent=2).encode("utf-8", "replace").decode() + "\n"
+        return json.dumps(dump(model), ensure_ascii=False, indent=indent).encode("utf-8", "replace").decode() + "\n"
 
 
 def write_eval_set(eval_set: EvalSet, path: str | Path) -> None:

@@ -195,12 +195,13 @@ def case_outcome(cells: Sequence[Outcome | None]) -> Outcome:
     >>> case_outcome([Scored(1.0), Errored("judge down")]).error
     'invocation 2 of 2: judge down'
     """
-    planned = [(index, cell) for index, cell in enumerate(cells) if cell is not None]
+    planned = [cell for cell in cells if cell is not None]
     if not planned:
         return Errored("no invocation was evaluated")
-    missing = [(index, cell) for index, cell in planned if not isinstance(cell, Scored)]
-    if not missing:
-        return Scored(mean(cell.score for _, cell in planned if isinstance(cell, Scored)))
+    scores = [cell.score for cell in planned if isinstance(cell, Scored)]
+    if len(scores) == len(planned):
+        return Scored(mean(scores))
+    missing = [(index, cell) for index, cell in enumerate(cells) if cell is not None and not isinstance(cell, Scored)]
     reasons = "; ".join(f"invocation {index + 1} of {len(cells)}: {reason_of(cell)}" for index, cell in missing[:_MAX_NAMED])
     if len(missing) > _MAX_NAMED:
         reasons += f"; and {len(missing) - _MAX_NAMED} more"

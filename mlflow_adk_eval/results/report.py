@@ -7,6 +7,7 @@ so a report that was read back from a run says exactly what it said when it was 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -138,7 +139,7 @@ def criteria_of(config: EvalConfig, cases: Iterable[CaseResult]) -> tuple[str, .
 def _summary(results: Sequence[tuple[str, CriterionResult]]) -> CriterionSummary:
     deciding = [result for _, result in results if result.decides]
     first = deciding[0] if deciding else results[0][1]
-    cells = [cell for _, result in results for cell in result.per_invocation if cell is not None]
+    cells = Counter(type(cell) for _, result in results for cell in result.per_invocation)
     scores: dict[str, tuple[float, ...]] = {}
     for eval_id, result in results:
         if isinstance(result.overall, Scored):
@@ -149,8 +150,8 @@ def _summary(results: Sequence[tuple[str, CriterionResult]]) -> CriterionSummary
         greater_is_better=first.greater_is_better,
         mean=mean(score for runs in scores.values() for score in runs) if scores else None,
         pass_rate=sum(result.passed is True for result in deciding) / len(deciding) if deciding else None,
-        evaluated=sum(isinstance(cell, Scored) for cell in cells),
-        errored=sum(isinstance(cell, Errored) for cell in cells),
-        skipped=sum(isinstance(cell, Skipped) for cell in cells),
+        evaluated=cells[Scored],
+        errored=cells[Errored],
+        skipped=cells[Skipped],
         case_scores=scores,
     )

@@ -336,13 +336,16 @@ def score(
 
 def wait(start: Callable[[], Awaitable[T]]) -> T:
     """Return what an asynchronous function returns, also where an event loop is running, as in a notebook."""
+    found: list[T] = []
 
-    async def main() -> T:
-        return await start()
+    async def main() -> None:
+        found.append(await start())  # a task's own result is turned into text when asyncio restores the signal handler
 
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return anyio.run(main)
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(anyio.run, main).result()
+        anyio.run(main)
+    else:
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(anyio.run, main).result()
+    return found[0]

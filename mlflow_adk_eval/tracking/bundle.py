@@ -26,6 +26,7 @@ from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import dumps, eval_set_digest
 from mlflow_adk_eval.evalset.digest import canonical, canonical_json
+from mlflow_adk_eval.evalset.parse import no_collection
 from mlflow_adk_eval.gating.evidence.examine import recomputed_metrics
 from mlflow_adk_eval.gating.evidence.integrity import SCHEMA, VOTES, Evidence, key_of_criterion
 from mlflow_adk_eval.redact import secrets_of
@@ -201,7 +202,7 @@ def bundle_of(report: Report, run: Run, *, traces: int | bool, secrets: Secrets)
     records = () if extent == "none" else tuple(records_of(report, table, secrets, only_unpassed=extent == "failed"))
     result = model_json(result_of(report, app_name=run.agent_name, created=run.started_ms / 1000), secrets)
     artifacts = {
-        "eval_set.json": dumps(report.eval_set).encode(),
+        "eval_set.json": dumps(report.eval_set, indent=None).encode(),
         "config.json": dumps_config(report.config).encode(),
         TABLE: text.encode(),
         **votes_artifact(report, secrets),
@@ -308,6 +309,7 @@ def _tables(report: Report) -> tuple[str, ...]:
     return (TABLE,) if report.num_runs == 1 else (TABLE, REPEATS)
 
 
+@no_collection()
 def evidence_of_report(report: Report) -> Evidence:
     """Return what a run of the report would hold, just ended. Its run id is empty."""
     now_ms = time.time_ns() // 1_000_000

@@ -68,6 +68,16 @@ def test_passes_are_compared_by_mcnemars_exact_test(pairs: list[tuple[float, flo
         assert found.p_worse == pytest.approx(expected)
 
 
+def test_both_chances_are_those_of_scipys_binomial_distribution_to_the_last_digit() -> None:
+    from scipy.stats import binom
+
+    for changed in range(1, 40):
+        for worse in range(changed + 1):
+            found = compared([(1, 0)] * worse + [(0, 1)] * (changed - worse))
+            assert found.p_worse == float(binom.sf(worse - 1, changed, 0.5))
+            assert found.p_better == float(binom.cdf(worse, changed, 0.5))
+
+
 @given(st.lists(st.integers(-3000, 3000), min_size=2, max_size=9))
 @example([2000, -1000, -1000])
 @examples(30)

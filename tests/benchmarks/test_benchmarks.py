@@ -271,3 +271,68 @@ def test_luck_is_the_same_for_all_and_as_frequent_as_said(module: Import) -> Non
     assert set(ends) == {"", "internal", "hang"}
     wrong = sum(conditions.dissent.hits("subject", number) for number in range(4000))
     assert 0.17 < wrong / 4000 < 0.23
+
+
+def test_a_cost_that_grew_by_more_than_a_tenth_is_named(module: Import) -> None:
+    committed = {"load": {"calls": 10.0, "bytes": 1000}, "score": {"calls": 400.0, "bytes": 50}}
+    found = {"load": {"calls": 11.0, "bytes": 1101}, "score": {"calls": 12.0, "bytes": 50}}
+    assert module("cost").grown(found, committed) == ["load: 1,101 bytes a turn, more than a tenth above the committed 1,000"]
+
+
+@pytest.mark.slow
+def test_costs_are_the_same_each_time_and_a_lower_ceiling_fails(tmp_path: Path) -> None:
+    def counted(*args: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, BENCHMARKS / "cost.py", *args]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, env={**os.environ, "COST_FILE": str(file)})
+
+    file = tmp_path / "cost.json"
+    assert counted("--renew").returncode == 0
+    assert counted().returncode == 0
+    ((versions, costs),) = json.loads(file.read_text()).items()
+    costs["score"]["calls"] *= 0.8
+    file.write_text(json.dumps({versions: costs}))
+    grown = counted()
+    assert grown.returncode == 1
+    assert "GROWN: score: " in grown.stderr
+    assert "python benchmarks/cost.py --renew" in grown.stderr
+    file.write_text(json.dumps({"Python 2.7": costs}))
+    assert "costs are not compared: cost.json has those of Python 2.7" in counted().stdout
+
+
+RESULTS = """<!-- {name} -->
+
+|  | s (min–max) | CPU s | peak MB |
+| :-- | --: | --: | --: |
+| **mlflow_adk_eval** | 0.724 (0.722–0.746) | 0.724 | 398 |
+| google-adk | not done after 120 s | – | 1,204 |
+
+<sub>`python benchmarks/run.py {name}` {stamp}; rounds: 3.</sub>
+"""
+
+
+def test_readme_quotes_the_results_and_names_their_commit(module: Import, monkeypatch: pytest.MonkeyPatch) -> None:
+    readme = module("readme")
+    rows = [
+        readme.Row("load", "w1", 0, "**mlflow_adk_eval**", "google-adk", ""),
+        readme.Row("peak", "w1", 0, "google-adk", "", "", "peak MB"),
+    ]
+    monkeypatch.setattr(readme, "ROWS", rows)
+    assert list(readme.table(RESULTS.format(name="w1", stamp="at commit 1234abc, hot path 0123456789ab")))[2:] == [
+        "| load | 0.72 s | not done after 120 s | – |",
+        "| peak | 1.2 GB | – | – |",
+        "",
+        "Measured at commit 1234abc (w1).",
+    ]
+
+
+def test_results_are_stale_once_a_file_of_the_hot_path_differs(module: Import, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    readme = module("readme")
+    hot = tmp_path / "mlflow_adk_eval" / "evalset" / "parse.py"
+    hot.parent.mkdir(parents=True)
+    hot.write_text("slow = False")
+    monkeypatch.setattr(readme, "ROOT", tmp_path)
+    monkeypatch.setattr(readme, "_HOT", {"w1": ("evalset",)})
+    results = RESULTS.format(name="w1", stamp=readme.stamp("w1"))
+    assert readme.stale(results) == []
+    hot.write_text("slow = True")
+    assert readme.stale(results) == ["w1"]

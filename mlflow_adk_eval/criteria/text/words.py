@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mlflow_adk_eval.criteria.text.stemmer import stem
@@ -16,11 +16,17 @@ _UNSTEMMED = 3
 _MOST_STEMS = 1 << 20
 
 
-class _Separators(dict[int, str]):
+class Translation(dict[int, str]):
     """What becomes of each character, found out when it is first met, so that `str.translate` does the work."""
 
+    def __init__(self, of: Callable[[str], str]) -> None:
+        """Take what says it of a character."""
+        super().__init__()
+        self._of = of
+
     def __missing__(self, code: int) -> str:
-        char = self[code] = _separated(chr(code))
+        """Find it out and keep it."""
+        char = self[code] = self._of(chr(code))
         return char
 
 
@@ -35,7 +41,7 @@ def _separated(char: str) -> str:
     return char if mark or char.isalnum() else " "
 
 
-_SEPARATORS = _Separators()
+_SEPARATORS = Translation(_separated)
 
 
 class _Stems(dict[str, str]):
@@ -88,7 +94,7 @@ def rouge_1(response: Sequence[str], reference: Sequence[str]) -> Overlap:
     1.0
     """
     given, wanted = Counter(response), Counter(reference)
-    hits = sum([min(count, wanted[token]) for token, count in given.items() if token in wanted])
+    hits = sum([min(wanted[token], count) for token, count in given.items() if token in wanted])
     precision, recall = hits / max(len(response), 1), hits / max(len(reference), 1)
     total = precision + recall
     return Overlap(precision, recall, 2 * precision * recall / total if total > 0 else 0.0)

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from mlflow_adk_eval.evalset.parse import no_collection
 from mlflow_adk_eval.gating.evidence.integrity import (
     Documents,
     Evidence,
@@ -52,6 +53,7 @@ class ReadableRun(ExaminedRun):
     """What the table says, by case run."""
 
 
+@no_collection()
 def examine(evidence: Evidence) -> ExaminedRun:
     """Return what a run's evidence comes to, a `ReadableRun` unless its artifacts cannot be used at all."""
     problems = [*state_problems(evidence), *(integrity := integrity_problems(evidence))]

@@ -10,9 +10,11 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
@@ -368,12 +370,33 @@ def _filled(body: Json, request: Request) -> Json:
 def _direct(client: Client, recorded: _Recorded) -> Send:
     """Return what sends requests through google-genai's client below its models, a third of their cost."""
     api = _api(client)
+    api._async_retry = _once  # noqa: SLF001 - what repeats nothing, as it is told, yet costs half as much as sending
+    if hasattr(api, "_get_aiohttp_session"):
+        api._get_aiohttp_session = _without_lookups(api._get_aiohttp_session)  # noqa: SLF001
 
     async def send(request: Request) -> str:
         response = await api.async_request("post", recorded.path, _filled(recorded.body, request))
         return str(response.body or "")
 
     return send
+
+
+async def _once(send: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+    return await send(*args)
+
+
+def _without_lookups(session_of: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[Any]]:
+    """Return what makes sessions that look for no proxy and no ``.netrc`` at each request, by two threads, where there are none."""
+    netrc = Path(os.path.expanduser("~/.netrc"))  # noqa: PTH111 - pathlib fails where nobody knows the home
+    needed = bool(getproxies()) or "NETRC" in os.environ or netrc.exists()
+
+    async def session() -> Any:
+        found = await session_of()
+        if not needed and getattr(found, "trust_env", False):
+            found._trust_env = False  # noqa: SLF001 - google-genai offers no other way
+        return found
+
+    return session
 
 
 def _public(client: Client, model: str, config: GenerateContentConfig) -> Send:

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markdown_it import MarkdownIt
+from markdown_it.common.utils import escapeHtml
 from markupsafe import Markup, escape
 
 from mlflow_adk_eval.redact import redacted, without_credentials
@@ -48,6 +49,10 @@ _INVISIBLE = re.compile(
 )
 """Control characters, marks that change the reading order, tags that hide a text within a text, and halves of surrogate pairs,
 which are no Unicode."""
+_OPEN, _CLOSE = "\1", "\2"
+"""The ends of a mark in a text that is still to be escaped, as a whole: no text that `Words` made fit has these characters."""
+_SENTENCE = re.compile(r"[A-Za-z][^\0\n\r`]*[^\s\0`]")
+"""A line that is neither a list nor has code in it, so that the parser would make one paragraph of it."""
 _DEEPEST = 20
 """Where the Markdown parser would drop what is nested deeper."""
 
@@ -156,6 +161,8 @@ def rationale_html(text: str) -> Markup:
     >>> rationale_html("- `a` **b** <i>")
     Markup('<ul>\n<li><code>a</code> **b** &lt;i&gt;</li>\n</ul>\n')
     """
+    if _SENTENCE.fullmatch(text):
+        return Markup(f"<p>{escapeHtml(text)}</p>\n")  # noqa: S704 - escaped as the parser does it
     parser = _markdown()
     tokens = parser.parse(text)
     if any(token.level >= _DEEPEST - 2 for token in tokens):
@@ -189,8 +196,8 @@ def _whole(text: str) -> Pieces:
 
 
 def _pieces(words: Sequence[str], shared: set[int]) -> Pieces:
-    runs = groupby(range(len(words)), key=shared.__contains__)
-    return tuple(("".join(words[index] for index in run), not kept) for kept, run in runs)
+    runs = [(kept, list(run)) for kept, run in groupby(range(len(words)), key=shared.__contains__)]
+    return tuple(("".join(words[run[0] : run[-1] + 1]), not kept) for kept, run in runs)
 
 
 def _common(left: Sequence[str], right: Sequence[str]) -> list[tuple[int, int]]:
@@ -241,11 +248,11 @@ def marked(expected: str, actual: str) -> tuple[str, str]:
 def _with_marks(pieces: Pieces, tag: Literal["del", "ins"]) -> str:
     if not any(alone for _, alone in pieces):
         return "".join(text for text, _ in pieces)
-    html = (_marked_piece(text, tag) if alone else escape(text) for text, alone in pieces)
-    return Markup("".join(html))  # noqa: S704 - every piece is escaped
+    html = str(escape("".join([_marked_piece(text) if alone else text for text, alone in pieces])))
+    return Markup(html.replace(_OPEN, f"<{tag}>").replace(_CLOSE, f"</{tag}>"))  # noqa: S704 - all of the text is escaped
 
 
-def _marked_piece(text: str, tag: str) -> str:
-    """Return a piece as HTML, the space after its last word left unmarked."""
+def _marked_piece(text: str) -> str:
+    """Return a piece between the signs of a mark, the space after its last word left unmarked."""
     words = text.rstrip() or text
-    return f"<{tag}>{escape(words)}</{tag}>{text[len(words) :]}"
+    return f"{_OPEN}{words}{_CLOSE}{text[len(words) :]}"

@@ -25,7 +25,7 @@ from mlflow_adk_eval.results.outcomes import CaseResult, Verdict
 from mlflow_adk_eval.results.report import CriterionSummary, Report
 from mlflow_adk_eval.results.votes import votes_by_turn
 
-MOST_TURNS = 2_000
+MOST_TURNS = 500
 """Above so many turns not every case is shown, and of those that are shown no more than so many turns."""
 _MOST_REASONS = 200
 _ORDER: tuple[Verdict, ...] = ("failed", "undecided", "passed")

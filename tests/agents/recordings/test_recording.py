@@ -6,15 +6,17 @@ from typing import Any
 
 import anyio
 import pytest
+from hypothesis import given
 
 from mlflow_adk_eval.agents import Conversation, Limits, Recording, load_recording
 from mlflow_adk_eval.agents.functions import CallableAgent
 from mlflow_adk_eval.agents.recordings import invocation_of
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.errors import AgentError, EvalSetError, UsageError
-from mlflow_adk_eval.evalset import EvalSetResult, dump, write_eval_set
+from mlflow_adk_eval.evalset import Content, EvalSetResult, FunctionCall, IntermediateData, Invocation, dump, write_eval_set
 from mlflow_adk_eval.evalset.result import parse_result
 from tests.criteria.builders import call, case, cases, message, turn
+from tests.strategies import invocations
 
 TURN = {"user_content": {"parts": [{"text": "hi"}]}, "final_response": {"parts": [{"text": "yes"}]}}
 
@@ -30,6 +32,12 @@ def result_of(*entries: dict[str, Any]) -> dict[str, Any]:
         "eval_set_id": "set",
         "eval_case_results": [{"final_eval_status": 1} | entry for entry in entries],
     }
+
+
+def called(name: str, args: Any) -> Invocation:
+    """A turn with a call that no file was read for."""
+    calls = IntermediateData(tool_uses=(FunctionCall.model_construct(name=name, args=args),))
+    return turn("done").model_copy(update={"intermediate_data": calls})
 
 
 def judged(*turns: dict[str, Any]) -> list[dict[str, Any]]:
@@ -187,3 +195,34 @@ def test_a_recording_is_a_recording() -> None:
 def test_a_sub_agent_of_what_is_no_adk_agent_is_refused() -> None:
     with pytest.raises(UsageError, match="only an ADK agent has sub-agents"):
         resolve_agent({"a": []}, agent_name="helper")
+
+
+@given(invocations())
+def test_a_turn_that_was_read_is_taken_as_it_is_and_any_other_as_it_would_be_read(raw: dict[str, Any]) -> None:
+    read = Invocation.model_validate_json(json.dumps(raw))
+    (taken,) = load_recording({"a": [read]}).runs["a"][0].actual
+    plain = Invocation.model_validate(read.model_dump(mode="json", exclude_unset=True))
+    assert taken == plain
+    assert taken.model_dump(exclude_unset=True) == plain.model_dump(exclude_unset=True)
+
+
+@pytest.mark.parametrize(
+    "args", [{"rooms": ("hall", "bath")}, {"deep": [{"rooms": ("hall", "bath")}]}, {1: "hall"}, {"who": Content(role="user")}]
+)
+def test_arguments_that_json_has_not_are_taken_as_it_would_have_them(args: Any) -> None:
+    made = called("light", args)
+    (taken,) = load_recording({"a": [made]}).runs["a"][0].actual
+    assert taken.tool_calls[0].args == json.loads(json.dumps(args, default=lambda model: model.model_dump(exclude_unset=True)))
+
+
+def test_a_turn_that_a_file_held_is_not_copied() -> None:
+    read = Invocation.model_validate_json('{"userContent": {"parts": [{"text": "hi"}]}, "new": {"field": [1, null, true]}}')
+    assert load_recording({"a": [read]}).runs["a"][0].actual[0] is read
+
+
+def test_arguments_nested_too_deep_for_json_stay_as_they_are() -> None:
+    deep: list[Any] = []
+    for _ in range(2_000):
+        deep = [deep]
+    made = called("light", {"deep": deep})
+    assert load_recording({"a": [made]}).runs["a"][0].actual[0] is made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -104,6 +105,29 @@ class TestWhatIsSent:
         assert first.body == second.body
         assert (first.path, first.query, dict(first.headers)) == (second.path, second.query, dict(second.headers))
         assert replace(direct, latency_s=0) == replace(public, latency_s=0)
+
+    def test_a_proxy_of_the_environment_is_used(self, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+        server = serve(judging(lambda call: "valid"))
+        monkeypatch.setenv("HTTP_PROXY", server.url)
+        monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", "http://gemini.invalid")
+        assert '"verdict": "valid"' in answered().text
+        assert server.calls[0].headers["host"] == "gemini.invalid"
+
+    @pytest.mark.parametrize("proxied", [False, True])
+    def test_no_thread_looks_for_a_proxy_where_there_is_none(self, serve: Serve, monkeypatch: pytest.MonkeyPatch, *, proxied: bool) -> None:
+        serve(judging(lambda call: "valid"))
+        monkeypatch.setenv("HOME", "/nowhere")
+        if proxied:
+            monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+
+        async def threads() -> int:
+            judge = GeminiJudge(MODEL)
+            before = threading.active_count()
+            await judge.ask(request())
+            await judge.aclose()
+            return threading.active_count() - before
+
+        assert (asyncio.run(threads()) > 0) == proxied
 
     def test_the_installed_google_genai_lets_requests_go_the_short_way(self, serve: Serve) -> None:
         judge = GeminiJudge(MODEL)

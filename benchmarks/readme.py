@@ -1,0 +1,149 @@
+"""Writes README's table of speeds from results.md; ``--check`` says whether it is true, and whether the results are of this code.
+
+Each section of results.md names its commit and the hash of its hot path: the files that loading, scoring, judging or logging run through.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+README, RESULTS = ROOT / "README.md", ROOT / "benchmarks" / "results.md"
+_BEGIN, _END = "<!-- speed: written by benchmarks/readme.py -->\n\n", "\n<!-- end of speed -->"
+_SCORING = ("evalset", "criteria", "results", "runner", "agents/recordings.py", "agents/turn_log.py")
+_LOGGING, _JUDGING = (*_SCORING, "tracking", "report"), (*_SCORING, "judge", "ledger.py")
+_HOT = {"w1": _SCORING, "w2": _LOGGING, "w3": _JUDGING, "w5": _JUDGING, "memory": _SCORING}
+"""The files and folders of the package that the work of a section runs through, as far as what it takes depends on them."""
+_STAMP = re.compile(r"at commit (\w+), hot path (\w+)")
+OURS = "**mlflow_adk_eval**"
+
+
+class Row(NamedTuple):
+    """A row of README's table: which rows of results.md it quotes, by how they begin; empty where there is none."""
+
+    work: str
+    section: str
+    table: int
+    ours: str
+    adk: str
+    mlflow: str
+    column: str = "s (min–max)"
+    """In megabytes where it says so."""
+
+
+_SERVICE, _LOOP = "google-adk: LocalEvalService", "google-adk: evaluator classes"
+_16 = (f"{OURS}: 16", f"{_SERVICE}, 16 cases × 1", "MLflow: its ADK scorer in 16")
+ROWS = (
+    Row("load 2,000 recorded conversations of five turns", "w1", 0, OURS, "google-adk", "MLflow"),
+    Row("score them by trajectory and ROUGE-1: the same 20,000 scores", "w1", 1, OURS, _LOOP, "MLflow"),
+    Row("score 1,000 turns and log them into SQLite, a trace with reasons for each", "w2", 0, f"{OURS}: a trace", "", "MLflow"),
+    Row("the same without traces; google-adk with a table by hand", "w2", 0, f"{OURS}: no traces", _SERVICE, ""),
+    Row("judge 200 turns by five votes, 16 requests of 50 ms in flight: the same verdicts", "w3", 0, *_16),
+    Row("the same with 64 in flight", "w3", 0, f"{OURS}: 64", f"{_SERVICE}, 16 cases × 4", "MLflow: its ADK scorer in 64"),
+    Row("judge 100 turns by five votes: quota of 1,200 a minute, 10 % failures", "w5", 0, *_16),
+    Row("judge 100 turns by five votes where 1 % of the requests never end", "w5", 2, *_16),
+    Row("import", "import", 0, "`import mlflow_adk_eval`", "`import google.adk", "`import mlflow`"),
+    Row("peak memory at 10,000 turns", "w1", 1, OURS, _SERVICE, "MLflow", "peak MB"),
+    Row("peak memory at 100,000 turns", "memory", 0, f"{OURS} | 100,000", "", "", "peak MB after scoring"),
+)
+
+
+def table(results: str) -> Iterator[str]:
+    """Yield the lines of README's table, and whence it is."""
+    sections = _sections(results)
+    yield from ("| work | here | the best of google-adk | MLflow |", "|---|---|---|---|")
+    for row in ROWS:
+        quoted = re.findall(r"^\|  \| .*?(?=\n\n|\Z)", sections[row.section], flags=re.MULTILINE | re.DOTALL)[row.table].splitlines()
+        yield f"| {' | '.join((row.work, *(_cell(quoted, label, row) for label in (row.ours, row.adk, row.mlflow))))} |"
+    yield ""
+    measured = [f"{when} ({', '.join(names)})" for when, names in _measured(sections).items()]
+    yield f"Measured {'; '.join(measured)}."
+
+
+def _sections(results: str) -> dict[str, str]:
+    _, *found = re.split(r"^<!-- (\w+) -->$", results, flags=re.MULTILINE)
+    return dict(zip(found[::2], found[1::2], strict=True))
+
+
+def _measured(sections: dict[str, str]) -> dict[str, list[str]]:
+    """Return the quoted sections by when they were measured."""
+    found: dict[str, list[str]] = {}
+    for name in dict.fromkeys(row.section for row in ROWS):
+        noted = _STAMP.search(sections[name])
+        found.setdefault(f"at commit {noted[1]}" if noted else "before results named their commit", []).append(name)
+    return found
+
+
+def _cell(lines: list[str], label: str, row: Row) -> str:
+    """Return a number of a table with its unit, and how many calls it took where that is what differs."""
+    if not label:
+        return "–"
+    heads, cells = ([cell.strip() for cell in line[1:].split("|")] for line in (lines[0], _line(lines, label)))
+    text = cells[heads.index(row.column)].split(" (")[0]
+    if "not done" in text:
+        return text
+    megabytes = "MB" in row.column
+    number = float(text.replace(",", "")) / (1000 if megabytes else 1)
+    calls = f", {cells[heads.index('calls')]} calls" if row.section == "w3" else ""
+    return f"{f'{number:,.0f}' if number >= 100 else f'{number:.2g}'} {'GB' if megabytes else 's'}{calls}"
+
+
+def _line(lines: list[str], label: str) -> str:
+    return next(line for line in lines if line.startswith(f"| {label}"))
+
+
+def stamp(section: str) -> str:
+    """Return the commit and the hash of a section's hot path, as results.md notes them."""
+    commit = subprocess.run(["git", "rev-parse", "--short=7", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    return f"at commit {commit or 'unknown'}, hot path {hot_path(section)}"
+
+
+def hot_path(section: str) -> str:
+    """Return a hash over the files of a section's hot path."""
+    digest = hashlib.sha256()
+    for part in _HOT.get(section, ()):
+        place = ROOT / "mlflow_adk_eval" / part
+        for path in sorted(place.rglob("*.*")) if place.is_dir() else [place]:
+            if path.suffix in {".py", ".md", ".j2"}:
+                digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def stale(results: str) -> list[str]:
+    """Return the sections that README quotes and that were not measured on this code."""
+    sections = _sections(results)
+    return [name for name in _HOT if f"hot path {hot_path(name)}" not in sections[name]]
+
+
+def written(readme: str, results: str) -> str:
+    """Return README as it should be."""
+    head, _, rest = readme.partition(_BEGIN)
+    lines = "\n".join(table(results))
+    return f"{head}{_BEGIN}{lines}\n{_END}{rest.partition(_END)[2]}"
+
+
+def main() -> int:
+    """Write README, or check it and the results; return the exit code."""
+    readme, results = README.read_text("utf-8"), RESULTS.read_text("utf-8")
+    if "--check" not in sys.argv:
+        README.write_text(written(readme, results), "utf-8")
+        return 0
+    problems = (
+        [] if written(readme, results) == readme else ["README's table of speeds is not that of results.md: run benchmarks/readme.py"]
+    )
+    if old := stale(results):
+        problems.append(
+            f"benchmarks/results.md was measured before the hot path changed ({', '.join(old)}): run `make bench` and commit it"
+        )
+    print("\n".join(problems), file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
