@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from mlflow_adk_eval.gating.attestation.check import attestation_problems
 from mlflow_adk_eval.gating.baseline.comparable import Baseline, resolve_baseline
 from mlflow_adk_eval.gating.evidence.examine import ExaminedRun, ReadableRun
 from mlflow_adk_eval.gating.evidence.integrity import Evidence
@@ -50,7 +51,7 @@ def _decide(run: ReadableRun, policy: Policy, baseline: Baseline | None, now: da
     rules = apply_rules(policy, run, report, compared)
     thresholds = list(check_thresholds(report)) if policy.thresholds else []
     checks = [*thresholds, *check_min_cases(policy, report), *check_must_pass(policy, report, run.documents.eval_set), *rules.checks]
-    problems = [*run.problems, *_pin_problems(policy, run, now)]
+    problems = [*run.problems, *_pin_problems(policy, run, now), *attestation_problems(policy.attestation, run.evidence)]
     missing = [*unevaluated(report), *([] if any(check.cases for check in checks) else ["no demand of the policy applies to any case"])]
     missing += [f"not compared with {compared.name}: {problem}" for problem in compared.problems]
     verdict = _verdict(problems, missing, checks)
@@ -148,5 +149,6 @@ def _pins_met(policy: Policy) -> list[str]:
         *([f"the eval set is {pin.id!r}, as pinned"] if pin and pin.id else []),
         *([f"the digest of the eval set is {pin.digest[:19]}…, as pinned"] if pin and pin.digest else []),
         *([f"only {', '.join(policy.judge.models)} judged"] if policy.judge else []),
+        *(["the run's attestation is signed with a key of the policy"] if policy.attestation else []),
         *([f"the run ended within the last {format_age(policy.max_age)}"] if policy.max_age else []),
     ]
