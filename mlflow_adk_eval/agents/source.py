@@ -117,7 +117,9 @@ def source_of(agent: Agent) -> AgentSource:
     """
     match agent:
         case Recording():
-            return AgentSource(kind="recording", description="a recording, whose source is not known")
+            origin = agent.origin
+            said = " ".join(filter(None, (origin.agent, origin.agent_version))) if origin else ""
+            return AgentSource(kind="recording", description=f"a recording{f' of {said}' if said else ''}, whose source is not known")
         case HttpAgent():
             return AgentSource(kind="address", description=f"behind the address {agent.address}, so its source is not known")
         case AdkAgent():
@@ -180,8 +182,8 @@ class _Tree:
         file = getattr(module, "__file__", None)
         if not file or module.__name__.partition(".")[0] == _OURS or not Path(file).is_file():
             return
-        path = Path(file).resolve()
-        self._root = root = _import_root(module.__name__, path)
+        path, spec = Path(os.path.abspath(file)), module.__spec__  # noqa: PTH100 - a link is what it is called
+        self._root = root = _import_root(spec.name if spec else module.__name__, path)
         self._roots[path.relative_to(root).parts[0].removesuffix(".py")] = root
         if self.folder is None:
             self.folder = path.parent
@@ -239,9 +241,9 @@ class _Tree:
         folders = [path.parent, *(path.parent / name for name in named if name and data and _is_folder(path.parent / name))]
         for name in data:
             for folder in folders:
-                file = folder / name
-                if _is_file(file) and file.resolve().is_relative_to(root):
-                    self._add(file.resolve(), root)
+                file = Path(os.path.normpath(folder / name))
+                if _is_file(file) and file.is_relative_to(root):
+                    self._add(file, root)
 
     def _import(self, name: tuple[str, ...]) -> None:
         """Take in the files of a module, and of the packages that it is in, if it belongs to the project."""
@@ -260,8 +262,8 @@ class _Tree:
         if top in sys.stdlib_module_names or top == _OURS:
             return None
         roots = [self._root] if any(_is_file(self._root / file) for file in (f"{top}.py", f"{top}/__init__.py")) else _roots_by_python(top)
-        within = (root for root in roots if root.is_relative_to(self.project) and not _is_installed(root))
-        return next(within, None)
+        project = self.project.resolve()
+        return next((root for root in roots if root.resolve().is_relative_to(project) and not _is_installed(root)), None)
 
     def hashes(self) -> dict[str, str]:
         """Return the hash of each file, sorted by path."""
@@ -273,7 +275,9 @@ def _import_root(name: str, path: Path) -> Path:
     """Return the folder from which Python imports the module `name` at `path`."""
     parts = name.split(".")
     inner = path.parent if path.name == "__init__.py" else path.with_suffix("")
-    return inner.parents[len(parts) - 1] if inner.parts[-len(parts) :] == tuple(parts) else path.parent
+    if inner.parts[-len(parts) :] == tuple(parts):
+        return inner.parents[len(parts) - 1]
+    return next(folder for folder in path.parents if not (folder / "__init__.py").is_file())
 
 
 def _imported(key: str, text: bytes) -> Iterator[tuple[str, ...]]:
@@ -301,7 +305,7 @@ def _roots_by_python(top: str) -> list[Path]:
     places = [Path(place) for place in spec.submodule_search_locations or ()] or (
         [Path(spec.origin)] if spec.has_location and spec.origin else []
     )
-    return [place.resolve().parent for place in places]
+    return [Path(os.path.abspath(place)).parent for place in places]  # noqa: PTH100 - as above
 
 
 _STDLIB = Path(sysconfig.get_path("stdlib")).resolve()

@@ -80,7 +80,9 @@ def find_version(
     if agent_version is None:
         return _of_source(client, agent_name, experiment_id, source)
     found = _named(client, agent_version)
-    return replace(found, source=source, notes=_source_notes(client, found, source))
+    notes, state = _source_notes(client, found, source), _git_of(source)
+    tags = {**(_tags(state) if state else {}), _SOURCE_TAG: source.description}
+    return replace(found, source=source, notes=notes, tags=tags, diff=_diff(state))
 
 
 def _named(client: MlflowClient, agent_version: str) -> AgentVersion:
@@ -156,20 +158,27 @@ def _differing(files: Mapping[str, str], source: AgentSource) -> str:
 
 def _of_source(client: MlflowClient, agent_name: str, experiment_id: str, source: AgentSource) -> AgentVersion:
     """Return the version that a source is, at its commit where it lies in git, and make it if it is a new one."""
-    state = git_state(source.folder) if source.folder else None
-    label = _label(agent_name, state, source)
-    diff = redacted(state.diff, secrets_of()) if state else ""
+    state = _git_of(source)
+    label, diff = _label(agent_name, state, source), _diff(state)
     tags = {**_tags(state), _SOURCE_TAG: source.description}
     git = (state.commit, state.diff_sha256) if state else ()
     identity = (agent_name, source.sha256 or source.description, *git)
     fingerprint = hashlib.sha256("\0".join(identity).encode("utf-8", "replace")).hexdigest()
     params = {_FINGERPRINT: fingerprint, **({SOURCE_PARAM: source.sha256} if source.sha256 else {})}
     known = client.search_logged_models([experiment_id], filter_string=f"params.`{_FINGERPRINT}` = '{fingerprint}'")
-    model_id = next((model.model_id for model in known if model.params == params), None)
+    model_id = next((model.model_id for model in known if model.params.get(SOURCE_PARAM, "") == source.sha256), None)
     if model_id is None:
         kept = {"mlflow.source.git.diff": diff} if diff and len(diff) <= _LONGEST_DIFF_TAG else {}
         model_id = _create(client, experiment_id, model_name(label), {**tags, **kept}, params, source).model_id
     return AgentVersion(model_id=model_id, label=label, tags=tags, diff=diff, source=source)
+
+
+def _git_of(source: AgentSource) -> GitState | None:
+    return git_state(source.folder) if source.folder else None
+
+
+def _diff(state: GitState | None) -> str:
+    return redacted(state.diff, secrets_of()) if state else ""
 
 
 def _label(agent_name: str, state: GitState | None, source: AgentSource) -> str:

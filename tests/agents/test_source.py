@@ -19,8 +19,10 @@ from hypothesis import strategies as st
 from mlflow_adk_eval import A2AAgent
 from mlflow_adk_eval.agents import source as module
 from mlflow_adk_eval.agents.functions import CallableAgent
+from mlflow_adk_eval.agents.recordings import Recording
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.agents.source import AgentSource, source_of
+from mlflow_adk_eval.evalset.conversation import Origin
 
 EXAMPLES = Path(__file__).parents[2] / "example_projects"
 FILES = {
@@ -238,6 +240,8 @@ def test_an_address_and_a_recording_have_no_source() -> None:
     assert (remote.kind, remote.sha256) == ("address", "")
     assert remote.description == "behind the address https://agents.acme.com/shop, so its source is not known"
     assert source_of(resolve_agent({"a": ["hi"]})).kind == "recording"
+    recorded = Recording({}, origin=Origin(agent="shop", agent_version="v7"))
+    assert source_of(recorded).description == "a recording of shop v7, whose source is not known"
 
 
 @pytest.mark.parametrize(("limit", "value"), [("MAX_FILES", 3), ("MAX_BYTES", 100), ("_MAX_ENTRIES", 5)])
@@ -246,6 +250,41 @@ def test_more_than_is_worth_a_wait_is_not_half_known(tmp_path: Path, monkeypatch
     found = of_folder(written(tmp_path, FILES) / "shop")
     assert (found.kind, found.sha256) == ("unknown", "")
     assert "there are more than" in found.description
+
+
+def test_a_package_that_is_a_link_is_called_what_the_link_is_called(tmp_path: Path) -> None:
+    before = of_folder(written(tmp_path / "a", FILES) / "shop")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a/shop").rename(tmp_path / "a/release_7")
+    for name, target in (("shop", "release_7"), ("common", "common"), ("pyproject.toml", "pyproject.toml")):
+        (tmp_path / "b" / name).symlink_to(tmp_path / "a" / target)
+    forget(set(sys.modules))
+    sys.path.insert(0, str(tmp_path / "b"))
+    importlib.invalidate_caches()
+    found = source_of(resolve_agent("shop.agent"))
+    assert set(before.files) >= set(found.files) >= {"shop/agent.py", "shop/texts/system.md", "shop/never_imported.py"}
+
+
+def test_a_script_in_a_package_is_called_what_it_is_imported_as(tmp_path: Path) -> None:
+    files = {"shop/__init__.py": "", "shop/bot.py": "def answer(text): ...\n", "shop/run.py": "from shop.bot import answer\n" + PRINTED}
+    written(tmp_path, {"pyproject.toml": "", **files})
+    found = [
+        subprocess.run([sys.executable, *how], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        for how in (["-m", "shop.run"], ["-c", f"from shop.bot import answer\n{PRINTED}"])
+    ]
+    assert found == ["['shop/__init__.py', 'shop/bot.py', 'shop/run.py']\n"] * 2
+
+
+PRINTED = (
+    "from mlflow_adk_eval.agents.resolve import resolve_agent\nfrom mlflow_adk_eval.agents.source import source_of\n"
+    "print(list(source_of(resolve_agent(answer)).files))\n"
+)
+
+
+def test_a_function_of_the_main_module_counts_with_its_script(tmp_path: Path) -> None:
+    script = written(tmp_path, {"helpers.py": "", "script.py": "import helpers\ndef answer(text): ...\n" + PRINTED}) / "script.py"
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "['helpers.py', 'script.py']\n"
 
 
 def test_links_that_lead_in_circles_end(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.attestation.evaluation import AGENT_SOURCE, EVALUATION_PATH, read_evaluation
 from mlflow_adk_eval.gating.attestation.keys import ENVELOPE, VERIFY_KEY, Verifier, load_verifier
 from mlflow_adk_eval.gating.attestation.statement import DECISION, PAYLOAD_TYPE, Statement, read_statement
-from mlflow_adk_eval.gating.evidence.integrity import FOLDER, MANIFEST, Evidence, integrity_problems, sha256
+from mlflow_adk_eval.gating.evidence.integrity import FOLDER, GATE_FOLDER, MANIFEST, Evidence, integrity_problems, sha256
 from mlflow_adk_eval.gating.mlflow_store import store_at
 from mlflow_adk_eval.results.outcomes import Verdict
 
@@ -109,7 +109,7 @@ def verify_attestation(folder: str | Path, verify_key: str | Path | None = None)
             problems.append(decision)
         else:
             decisions.append(decision)
-    known = {EVALUATION_PATH, *(f"{one}" for statement in (evaluation, *decisions) for one in statement.subjects)}
+    known = {EVALUATION_PATH, *(name for statement in (evaluation, *decisions) for name in statement.subjects)}
     known |= {name for name in files if name.endswith(ENVELOPE) or name.startswith(f"{FOLDER}/")}
     problems += [f"{name} is vouched for by nothing that was signed" for name in sorted(files) if name not in known]
     said = sorted((statement.predicate for statement in decisions), key=lambda record: str(record["decision"].get("decided_at")))
@@ -120,7 +120,7 @@ def _read(folder: Path) -> dict[str, bytes]:
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder")
     try:
-        found = [path for path in sorted(folder.rglob("*")) if not path.is_dir()]
+        found = [path for path in sorted(folder.rglob("*")) if path.is_file()]
         if sum(path.stat().st_size for path in found) > _LARGEST:
             raise UsageError(f"{folder} holds more than {_LARGEST >> 20} MiB")
         return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
@@ -162,6 +162,8 @@ def _decision(files: Mapping[str, bytes], name: str, verifier: Verifier, evaluat
     if _at(statement.predicate, "decision", "run_id") != evaluation.predicate.get("run_id"):
         return f"{name} is about another run"
     for subject, digest in statement.subjects.items():
+        if subject.partition("/")[0] not in (FOLDER, GATE_FOLDER):
+            continue
         if subject not in files:
             return f"{subject}, which {name} is about, is missing"
         if sha256(files[subject]) != digest:

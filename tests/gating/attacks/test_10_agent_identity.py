@@ -213,6 +213,7 @@ def test_the_same_source_may_be_evaluated_as_the_version_that_it_is(shop: Shop, 
     version = shop.register(first)
     again = shop.evaluate(write_agent(tmp_path / "checkout"), agent_version=f"models:/{shop.name}/{version}")
     assert shop.run(again).data.params["adk_eval.model_id"] == shop.run(first).data.params["adk_eval.model_id"]
+    assert shop.run(again).data.tags["adk_eval.agent.source"] == "4 files in and around shop"
     assert again.notes == ()
 
 
@@ -248,6 +249,7 @@ def test_what_a_version_is_made_of_cannot_be_rewritten(shop: Shop) -> None:
         with pytest.raises(Exception, match=r"(?i)unique|constraint|error"):
             store.log_logged_model_params(params["adk_eval.model_id"], [LoggedModelParameter(key, "0" * 64)])
     assert shop.client.get_logged_model(params["adk_eval.model_id"]).params[SOURCE] == params[SOURCE]
+    store.log_logged_model_params(params["adk_eval.model_id"], [LoggedModelParameter("adk_eval.more", "x")])
     shop.client.set_logged_model_tags(params["adk_eval.model_id"], {SOURCE: "0" * 64, "adk_eval.fingerprint": "x"})
     assert shop.run(shop.evaluate()).data.params["adk_eval.model_id"] == params["adk_eval.model_id"]
 
