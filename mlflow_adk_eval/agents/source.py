@@ -170,6 +170,7 @@ class _Tree:
         self._files: dict[str, Path] = {}
         self._texts: dict[str, bytes] = {}
         self._roots: dict[str, Path | None] = {}
+        self._looked_up: set[tuple[str, ...]] = set()
         self._entries = self._bytes = 0
 
     @property
@@ -251,10 +252,13 @@ class _Tree:
             self._roots[name[0]] = self._root_of(name[0])
         root = self._roots[name[0]]
         for depth in range(1, len(name) + 1) if root else ():
-            place = Path(str(root), *name[:depth])
-            for file in (place / "__init__.py", place.with_suffix(".py")):
-                if _is_file(file):
-                    self._add(file, Path(str(root)))
+            if name[:depth] in self._looked_up:
+                continue
+            self._looked_up.add(name[:depth])
+            place = os.path.join(str(root), *name[:depth])  # noqa: PTH118 - there are thousands of them in a large project
+            for file in (f"{place}{os.sep}__init__.py", f"{place}.py"):
+                if os.path.isfile(file):  # noqa: PTH113 - as above
+                    self._add(Path(file), Path(str(root)))
                     break
 
     def _root_of(self, top: str) -> Path | None:
@@ -355,7 +359,7 @@ def _modules_of(defined: Any) -> list[ModuleType]:
 
 def _modules_with(root: Any) -> Iterator[ModuleType]:
     """Yield the modules of a project that hold an agent, or the app that it is in, under some name."""
-    wanted = {id(root), id(getattr(root, "root_agent", root))}
+    wanted = {id(root), id(_agent_of(root))}
     if hasattr(root, "__code__"):  # a function that makes the agent
         yield from _modules_of(root)
         return
@@ -363,6 +367,11 @@ def _modules_with(root: Any) -> Iterator[ModuleType]:
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and not _is_installed(Path(file)) and any(id(value) in wanted for value in list(vars(module).values())):
             yield module
+
+
+def _agent_of(root: Any) -> Any:
+    """Return the agent of an app; an agent as it is. Agents below others have a `root_agent`, too, which is the one at the top."""
+    return root if hasattr(root, "sub_agents") else getattr(root, "root_agent", root)
 
 
 def _without_importers(modules: list[ModuleType]) -> list[ModuleType]:
@@ -384,7 +393,7 @@ def _without_importers(modules: list[ModuleType]) -> list[ModuleType]:
 
 def _models(root: Any) -> Iterator[str]:
     """Yield the names of the models of an agent and of those below it."""
-    agent = getattr(root, "root_agent", root)
+    agent = _agent_of(root)
     model = getattr(agent, "model", None)
     name = model if isinstance(model, str) else getattr(model, "model", None)
     if isinstance(name, str) and name:

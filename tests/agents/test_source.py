@@ -316,6 +316,27 @@ def test_every_way_of_importing_is_followed(text: str, names: set[tuple[str, ...
     assert set(module._imported("p/m0.py", text.encode())) == names
 
 
+def test_the_models_of_the_whole_tree_are_named() -> None:
+    from google.adk.agents import Agent
+    from google.adk.apps import App
+
+    def tree() -> Agent:
+        below = Agent(name="below", model="gemini-2.5-pro", sub_agents=[Agent(name="last")])
+        return Agent(name="top", model="gemini-2.5-flash", sub_agents=[below, Agent(name="other", model="gemini-2.5-flash")])
+
+    for root in (tree(), App(name="app", root_agent=tree())):
+        assert list(module._models(root)) == ["gemini-2.5-flash", "gemini-2.5-pro", "gemini-2.5-flash"]
+    assert list(module._models(tree().sub_agents[0])) == ["gemini-2.5-pro"]
+    assert list(module._models(tree)) == []
+
+
+@pytest.mark.parametrize("name", ["travel_planner", "travel_planner_regressed"])
+def test_the_agents_of_the_travel_planner_are_known(name: str) -> None:
+    found = source_of(resolve_agent(EXAMPLES / "travel_planner" / name))
+    assert f"{name}/agent.py" in found.files
+    assert "travel_planner/tools.py" in found.files
+
+
 @pytest.mark.parametrize("name", ["home_automation_agent", "home_automation_agent_regressed"])
 def test_the_examples_are_known(name: str) -> None:
     found = source_of(resolve_agent(EXAMPLES / "home_automation" / name))
