@@ -31,6 +31,9 @@ def _leave_example(namespace: dict[str, Any]) -> None:
     cwd, tracking_uri, folder = namespace["_before"]
     os.chdir(cwd)
     sys.path.remove(str(folder))
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(str(folder)):
+            del sys.modules[name]  # its files are about to go, and with them what an agent is made of
     if tracking_uri is None:
         del os.environ["MLFLOW_TRACKING_URI"]
     else:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation, load_eval_set, migrate
     from mlflow_adk_eval.evalset.conversation import Ending
     from mlflow_adk_eval.gating.api import audit, gate, promote, rollback, verify
+    from mlflow_adk_eval.gating.attestation.files import export_attestation, verify_attestation
     from mlflow_adk_eval.gating.policy.load import load_policy
     from mlflow_adk_eval.gating.policy.model import Policy
     from mlflow_adk_eval.integrations.agent_functions import model_fn, predict_fn, records
@@ -64,6 +65,7 @@ _HOMES = {
     "judge": ("Budget", "JudgeOptions"),
     "evalset": ("EvalCase", "EvalSet", "Invocation", "load_eval_set", "migrate"),
     "gating.api": ("audit", "gate", "promote", "rollback", "verify"),
+    "gating.attestation.files": ("export_attestation", "verify_attestation"),
     "gating.policy.load": ("load_policy",),
     "gating.policy.model": ("Policy",),
     "results.decision": ("Check", "Decision", "GateFailed"),
@@ -122,6 +124,7 @@ __all__ = [
     "capture",
     "compare",
     "evaluate",
+    "export_attestation",
     "gate",
     "load_calibration",
     "load_config",
@@ -149,6 +152,7 @@ __all__ = [
     "testing",
     "upload",
     "verify",
+    "verify_attestation",
 ]
 
 

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import pytest
 from packaging.version import Version
@@ -17,6 +18,8 @@ __all__ = ["new_server", "server", "store", "template"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # The agents of the tests are in no repository: this one changes while they run. Git looks below a ceiling only.
+    os.environ["GIT_CEILING_DIRECTORIES"] = str(Path(__file__).parents[1])
     config.addinivalue_line("markers", "needs(package, version): skipped where the package is older, as in parts of `make matrix`")
 
 

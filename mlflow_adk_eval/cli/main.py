@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import click
 
+from mlflow_adk_eval.cli.attestation import attestation_group
 from mlflow_adk_eval.cli.calibrate import calibrate
 from mlflow_adk_eval.cli.capture import capture
 from mlflow_adk_eval.cli.compare import compare_command
@@ -60,7 +61,7 @@ def demo(*, folder: Path) -> None:
 
 for command in (
     run, score, record, validate, migrate, upload, report_command, compare_command, calibrate, plan_command, gate_group, promote_command,
-    verify_command, rollback_command, capture, rapid_eval,
+    verify_command, rollback_command, attestation_group, capture, rapid_eval,
 ):  # fmt: skip
     cli.add_command(command)
 

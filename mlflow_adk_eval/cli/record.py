@@ -37,7 +37,9 @@ _MOST_ERRORS = 10
 @config_option
 @conversation_options
 @budget_options
-@click.option("--agent-version", default="", help="The agent version to note in the recording. Default: the commit of the working tree.")
+@click.option(
+    "--agent-version", default="", help="The agent version to note in the recording. Default: the commit or digest of its source."
+)
 @json_option
 def record(agent: str, eval_sets: tuple[str, ...], *, output: Path, force: bool, agent_version: str, as_json: bool, **options: Any) -> None:
     """Run AGENT on eval sets and save the conversations to a file.
@@ -50,18 +52,27 @@ def record(agent: str, eval_sets: tuple[str, ...], *, output: Path, force: bool,
 
     check_output(output, force=force)
     paths = eval_set_paths(agent, eval_sets)
-    given: dict[str, Any] = {**arguments(options), "agent_version": agent_version or _commit(), "save_to": output}
+    given: dict[str, Any] = {
+        **arguments(options),
+        "agent_version": agent_version or _version(agent, options["agent_name"]),
+        "save_to": output,
+    }
     with progress_bar("recording", shown=not as_json) as progress:
         recording = converse(paths, agent_path(agent), progress=progress, **given)
     _show(output, recording, as_json=as_json)
 
 
-def _commit() -> str:
-    """Return what git calls the working tree; empty where there is none."""
+def _version(agent: str, agent_name: str | None) -> str:
+    """Return what git calls the tree that the agent's source lies in, or else the digest of its source; empty where neither is known."""
     from mlflow_adk_eval.agents.git import git_state  # noqa: PLC0415 - as above
+    from mlflow_adk_eval.agents.resolve import resolve_agent  # noqa: PLC0415
+    from mlflow_adk_eval.agents.source import source_of  # noqa: PLC0415
 
-    state = git_state(Path.cwd())
-    return "" if state is None else state.commit + (f"+{state.diff_sha256[:8]}" if state.diff else "")
+    source = source_of(resolve_agent(agent_path(agent), agent_name=agent_name))
+    state = git_state(source.folder) if source.folder else None
+    if state is not None:
+        return state.commit + (f"+{state.diff_sha256[:8]}" if state.diff else "")
+    return f"sha256:{source.sha256}" if source.sha256 else ""
 
 
 def _show(output: Path, recording: Recording, *, as_json: bool) -> NoReturn:

@@ -37,7 +37,7 @@ _LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 @config_option
 @detailed_option
 @conversation_options
-@click.option("--agent-version", help="models:/NAME/VERSION or a LoggedModel id. Default: derived from git.")
+@click.option("--agent-version", help="models:/NAME/VERSION or a LoggedModel id. Default: derived from the agent's source.")
 @click.option("--experiment", help="The MLflow experiment, by name or id.")
 @click.option("--run-name", help="The name of the MLflow run.")
 @click.option("--register", "register_as", metavar="NAME", help="Register the evaluated agent as a new version of this model.")
@@ -48,6 +48,9 @@ _LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 @judge_options
 @click.option("--resume", metavar="RUN_ID|latest", help="Continue an interrupted evaluation without paying for anything twice.")
 @click.option("--register-prompts", is_flag=True, help="Save the judges' prompts in MLflow's prompt registry.")
+@click.option(
+    "--signing-key", metavar="PEM", help="Sign the evaluation with this key. Default: MLFLOW_ADK_EVAL_SIGNING_KEY, else unsigned."
+)
 @click.option("--save-recording", type=PATH, help="Save what the agent did to a new file that can be scored again.")
 @click.option("--log_level", type=click.Choice(_LOG_LEVELS, case_sensitive=False), default="warning", help="The Python log level.")
 @store_option

@@ -11,9 +11,11 @@ How a decision flows, and which file does which step:
 4. **rules → decision**: `rules.subset` leaves out what is waived and selects slices, `rules.measures` computes what rules are about,
    `rules.min_max` and `rules.max_drop` check it, `rules.checks` has the checks that need no measure, `rules.apply` goes through the policy,
    and `rules.decide` makes one `Decision` of it. These are pure.
-5. **decision → claim → alias**: `promotion.promote` records the decision (`promotion.record`, `attestation.keys`) and sets the alias under a
+5. **attestation**: where a policy demands it, `attestation.check` holds what was signed when the evaluation ended (`attestation.evaluation`) against the run;
+   `attestation.files` does so for a folder of files, without MLflow.
+6. **decision → claim → alias**: `promotion.promote` records the decision (`promotion.record`, `attestation.keys`) and sets the alias under a
    claim (`promotion.alias_lock`, `promotion.claim_log`), so that no two promotions win against the same champion.
-6. **later**: `promotion.verify` decides again from the record, and `promotion.aliases` audits aliases and takes them back.
+7. **later**: `promotion.verify` decides again from the record, and `promotion.aliases` audits aliases and takes them back.
 
 `api` has the public functions; `mlflow_client` and `mlflow_store` are the only modules that know MLflow.
 """

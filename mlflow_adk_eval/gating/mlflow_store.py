@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.gating.attestation.evaluation import EVALUATION_PATH
 from mlflow_adk_eval.gating.attestation.keys import ENVELOPE, Signer, Verifier
 from mlflow_adk_eval.gating.attestation.statement import PAYLOAD_TYPE
-from mlflow_adk_eval.gating.evidence.integrity import FOLDER, MANIFEST, Evidence
+from mlflow_adk_eval.gating.evidence.integrity import FOLDER, GATE_FOLDER, MANIFEST, Evidence
 from mlflow_adk_eval.gating.mlflow_client import DECIDING, existing, is_absent, reaching_mlflow
 from mlflow_adk_eval.gating.promotion.checkpoint import Checkpoint
 from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, ClaimLogError, ClaimParams, read_claim_log
@@ -98,7 +99,9 @@ class MlflowStore:
         """
         with existing(f"run {run_id!r}"):
             run = self.client.get_run(run_id)
-        files = self._files(run_id, FOLDER)
+        folders = {found.path for found in self.client.list_artifacts(run_id)}
+        files = self._files(run_id, FOLDER) if FOLDER in folders else {}
+        attestation = self.artifact(run_id, EVALUATION_PATH) if GATE_FOLDER in folders else None
         return Evidence(
             run_id=run_id,
             status=run.info.status,
@@ -110,14 +113,32 @@ class MlflowStore:
             model_ids=tuple(found.model_id for found in (run.inputs.model_inputs if run.inputs else None) or ()),
             artifacts={name: content for name, content in files.items() if name != MANIFEST},
             manifest=files.get(MANIFEST),
+            attestation=attestation,
+            model_params={} if attestation is None else self._model_params(run.data.params.get("adk_eval.model_id", "")),
         )
 
-    def _files(self, run_id: str, folder: str) -> dict[str, bytes]:
-        if not self.client.list_artifacts(run_id, folder):
+    def _model_params(self, model_id: str) -> dict[str, str]:
+        """Return the parameters of a LoggedModel; none if it is gone, which the check of an attestation finds."""
+        from mlflow.exceptions import MlflowException  # noqa: PLC0415 - seconds, which only users of MLflow should pay
+
+        try:
+            return dict(self.client.get_logged_model(model_id).params) if model_id else {}
+        except MlflowException as error:
+            if not is_absent(error):
+                raise
             return {}
+
+    def _files(self, run_id: str, folder: str) -> dict[str, bytes]:
         with tempfile.TemporaryDirectory() as local:
             root = Path(self.client.download_artifacts(run_id, folder, local))
             return {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+    def attested(self, run_id: str) -> dict[str, bytes]:
+        """Return what was signed about a run: envelopes, each with the record that it is about, by path."""
+        folders = {found.path for found in self.client.list_artifacts(run_id)}
+        files = self._files(run_id, GATE_FOLDER) if GATE_FOLDER in folders else {}
+        kept = {name for name in files if name.endswith(ENVELOPE)}
+        return {f"{GATE_FOLDER}/{name}": files[name] for name in files if name in kept or name + ENVELOPE in kept}
 
     def artifact(self, run_id: str, path: str) -> bytes | None:
         """Return one artifact; ``None`` if the run does not have it.

@@ -67,6 +67,9 @@ class LogArgs(TypedDict, total=False):
     """Where the evaluation is kept if MLflow cannot take it; ``None``: ``adk_eval_pending``."""
     register_prompts: bool
     """Whether to keep the judges' prompts in MLflow's prompt registry; the run then names their versions."""
+    signing_key: str | Path | None
+    """Signs what was evaluated when the evaluation ends: a PEM file with an ed25519 or ECDSA P-256 key, or its content; ``None``: what
+    ``MLFLOW_ADK_EVAL_SIGNING_KEY`` says, or no signature."""
 
 
 class EvaluateArgs(JudgeArgs, AgentArgs, LogArgs, total=False):

@@ -268,7 +268,7 @@ class PytestSession:
         done = list(self._done.values())
         try:
             with warnings.catch_warnings(action="ignore"):  # MLflow's own are no fault of these tests, which may treat warnings as errors
-                self._results.note(log_results(self._results, done, agent_name=ready.agent.name, experiment=experiment))
+                self._results.note(log_results(self._results, done, agent=ready.agent, experiment=experiment))
         except AdkEvalError as error:
             self._results.note(f"NOT logged in MLflow: {error}", bad=True)
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
+from mlflow_adk_eval.agents import Agent
 from mlflow_adk_eval.errors import TrackingError
 from mlflow_adk_eval.report.markdown import step_summary
 from mlflow_adk_eval.report.sentences import circumstances, format_outages
@@ -118,7 +119,7 @@ def added(usages: Sequence[JudgeUsage]) -> JudgeUsage:
     return total
 
 
-def log_results(results: Results, done: Sequence[tuple[Job, ExecutedCase]], *, agent_name: str, experiment: str) -> str:
+def log_results(results: Results, done: Sequence[tuple[Job, ExecutedCase]], *, agent: Agent, experiment: str) -> str:
     """Log a session as one run in MLflow, and return a sentence that names it.
 
     Raises:
@@ -129,7 +130,7 @@ def log_results(results: Results, done: Sequence[tuple[Job, ExecutedCase]], *, a
     report = replace(report_of(done), judging=results.judging, simulating=results.simulating)
     from mlflow_adk_eval.tracking.evaluate import log_report  # noqa: PLC0415 - imports MLflow
 
-    logged = log_report(report, agent_name=agent_name, experiment=experiment)
+    logged = log_report(report, agent_name=agent.name, agent=agent, experiment=experiment)
     return f"MLflow run {logged.run_id} in experiment {experiment!r}" + "".join(f"; {note}" for note in report.notes)
 
 

@@ -1,4 +1,8 @@
-"""Which version of the agent is evaluated, as a LoggedModel of MLflow, and that version in the model registry."""
+"""Which version of the agent is evaluated, as a LoggedModel of MLflow, and that version in the model registry.
+
+A LoggedModel that is made here says among its parameters, which nobody can change, which source it stands for; the list of the files is
+among its artifacts. An agent of another source is not evaluated as that version.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,8 @@ import os
 import re
 import tempfile
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import mlflow
@@ -20,7 +24,10 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking._tracking_service.utils import _use_tracking_uri  # pyright: ignore[reportPrivateUsage] - resets the URI afterwards
 
 from mlflow_adk_eval.agents.git import GitState, git_state
+from mlflow_adk_eval.agents.source import UNKNOWN, AgentSource
 from mlflow_adk_eval.errors import TrackingError, UsageError
+from mlflow_adk_eval.gating.attestation.evaluation import AGENT_SOURCE, SOURCE_PARAM
+from mlflow_adk_eval.gating.evidence.integrity import few
 from mlflow_adk_eval.redact import redacted, secrets_of
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.tracking.client import connect, existing, is_absent, reaching_mlflow
@@ -31,8 +38,10 @@ _NUMBERED = re.compile(r"models:/([^/@]+)/(\d+)")
 _ALIASED = re.compile(r"models:/([^/@]+)@(.+)")
 _NEAR = re.compile(r"(?:models:/*)?([^/@:]+[/@][^/@]+)")
 _FINGERPRINT = "adk_eval.fingerprint"
+_SOURCE_TAG = "adk_eval.agent.source"
 _LONGEST_DIFF_TAG = 5000
-_WANTED = "models:/<name>/<version>, models:/<name>@<alias> or the id of a LoggedModel, or nothing to take it from git"
+_WANTED = "models:/<name>/<version>, models:/<name>@<alias> or the id of a LoggedModel, or nothing to take it from the agent's source"
+_MAX_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,22 +56,36 @@ class AgentVersion:
     """What runs say about it."""
     diff: str = ""
     """What the working tree differs by from its commit."""
+    source: AgentSource = UNKNOWN
+    """What the agent that is evaluated is made of."""
+    notes: tuple[str, ...] = ()
+    """What readers of the report should know about it."""
 
 
-def find_version(client: MlflowClient, agent_version: str | None, *, agent_name: str, experiment_id: str) -> AgentVersion:
-    """Return the version that `agent_version` names, or that the git state of the working directory is.
+def find_version(
+    client: MlflowClient, agent_version: str | None, *, agent_name: str, experiment_id: str, source: AgentSource = UNKNOWN
+) -> AgentVersion:
+    """Return the version that `agent_version` names, or that an agent's source is.
 
     Args:
         client: where it is.
-        agent_version: a registered version, a LoggedModel's id, or ``None`` for git.
-        agent_name: what a version taken from git is a version of.
-        experiment_id: where a version taken from git is kept.
+        agent_version: a registered version, a LoggedModel's id, or ``None`` for what the source is.
+        agent_name: what a version taken from the source is a version of.
+        experiment_id: where a version taken from the source is kept.
+        source: what the agent is made of.
 
     Raises:
-        UsageError: if it names nothing, or a version that no run can be tied to.
+        UsageError: if it names nothing, a version that no run can be tied to, or one that is made of another source.
     """
     if agent_version is None:
-        return _from_git(client, agent_name, experiment_id, git_state(Path.cwd()))
+        return _of_source(client, agent_name, experiment_id, source)
+    found = _named(client, agent_version)
+    notes, state = _source_notes(client, found, source), _git_of(source)
+    tags = {**(_tags(state) if state else {}), _SOURCE_TAG: source.description}
+    return replace(found, source=source, notes=notes, tags=tags, diff=_diff(state))
+
+
+def _named(client: MlflowClient, agent_version: str) -> AgentVersion:
     if found := _LOGGED.fullmatch(agent_version):
         return AgentVersion(model_id=_logged(client, found[1], f"agent_version {agent_version!r}"), label=agent_version)
     if found := _NUMBERED.fullmatch(agent_version):
@@ -92,23 +115,75 @@ def _registered(client: MlflowClient, label: str, version: ModelVersion) -> Agen
     return AgentVersion(model_id=_logged(client, source[1], f"the LoggedModel of agent_version {label!r}"), label=label)
 
 
-def _from_git(client: MlflowClient, agent_name: str, experiment_id: str, state: GitState | None) -> AgentVersion:
-    label = _label(agent_name, state)
-    diff = redacted(state.diff, secrets_of()) if state else ""
-    tags = _tags(state)
-    identity = (agent_name, state.commit, state.diff_sha256) if state else (agent_name,)
+def _source_notes(client: MlflowClient, version: AgentVersion, source: AgentSource) -> tuple[str, ...]:
+    """Return what there is to say about a version that was named for an agent of this source.
+
+    Raises:
+        UsageError: if the version is made of another source.
+    """
+    if not source.sha256:
+        return ()
+    model = client.get_logged_model(version.model_id)
+    said = model.params.get(SOURCE_PARAM, "")
+    if said == source.sha256:
+        return ()
+    if not said:
+        text = f"{version.label} does not say which source it is made of, so nothing shows that it is the agent that was evaluated"
+        return (f"agent_version: {text} ({source.description}, sha256 {source.sha256[:12]}…)",)
+    differing = _differing(_files_of(client, model, said), source)
+    raise UsageError(
+        f"agent_version {version.label!r} is made of another source than this agent: sha256 {said[:12]}…, this agent's is"
+        f" {source.sha256[:12]}… ({source.description}){differing}. Evaluate the agent that it is, or leave out agent_version:"
+        " changed source is a new version, which --register registers"
+    )
+
+
+def _files_of(client: MlflowClient, model: LoggedModel, sha256: str) -> Mapping[str, str]:
+    """Return the hashes of the files that a LoggedModel is made of; none where its list is gone or was changed."""
+    with tempfile.TemporaryDirectory() as folder, suppress(MlflowException, OSError, ValueError):
+        uri = f"{model.artifact_location}/{AGENT_SOURCE}"
+        kept = Path(mlflow.artifacts.download_artifacts(uri, dst_path=folder, tracking_uri=client.tracking_uri)).read_bytes()
+        if hashlib.sha256(kept).hexdigest() == sha256:
+            files: dict[str, str] = json.loads(kept)["files"]
+            return files
+    return {}
+
+
+def _differing(files: Mapping[str, str], source: AgentSource) -> str:
+    if not files:
+        return ""
+    changed = [name for name in sorted({*files, *source.files}) if files.get(name) != source.files.get(name)]
+    return f"; {', '.join(few(changed, limit=_MAX_NAMED))} differ" if changed else "; its models or .env variables differ"
+
+
+def _of_source(client: MlflowClient, agent_name: str, experiment_id: str, source: AgentSource) -> AgentVersion:
+    """Return the version that a source is, at its commit where it lies in git, and make it if it is a new one."""
+    state = _git_of(source)
+    label, diff = _label(agent_name, state, source), _diff(state)
+    tags = {**_tags(state), _SOURCE_TAG: source.description}
+    git = (state.commit, state.diff_sha256) if state else ()
+    identity = (agent_name, source.sha256 or source.description, *git)
     fingerprint = hashlib.sha256("\0".join(identity).encode("utf-8", "replace")).hexdigest()
-    known = client.search_logged_models([experiment_id], filter_string=f"tags.`{_FINGERPRINT}` = '{fingerprint}'", max_results=1)
-    if known:
-        return AgentVersion(model_id=known[0].model_id, label=label, tags=tags, diff=diff)
-    kept = {"mlflow.source.git.diff": diff} if diff and len(diff) <= _LONGEST_DIFF_TAG else {}
-    model = _create(client, experiment_id, model_name(label), {**tags, **kept, _FINGERPRINT: fingerprint})
-    return AgentVersion(model_id=model.model_id, label=label, tags=tags, diff=diff)
+    params = {_FINGERPRINT: fingerprint, **({SOURCE_PARAM: source.sha256} if source.sha256 else {})}
+    known = client.search_logged_models([experiment_id], filter_string=f"params.`{_FINGERPRINT}` = '{fingerprint}'")
+    model_id = next((model.model_id for model in known if model.params.get(SOURCE_PARAM, "") == source.sha256), None)
+    if model_id is None:
+        kept = {"mlflow.source.git.diff": diff} if diff and len(diff) <= _LONGEST_DIFF_TAG else {}
+        model_id = _create(client, experiment_id, model_name(label), {**tags, **kept}, params, source).model_id
+    return AgentVersion(model_id=model_id, label=label, tags=tags, diff=diff, source=source)
 
 
-def _label(agent_name: str, state: GitState | None) -> str:
+def _git_of(source: AgentSource) -> GitState | None:
+    return git_state(source.folder) if source.folder else None
+
+
+def _diff(state: GitState | None) -> str:
+    return redacted(state.diff, secrets_of()) if state else ""
+
+
+def _label(agent_name: str, state: GitState | None, source: AgentSource) -> str:
     if state is None:
-        return agent_name
+        return f"{agent_name}#{source.sha256[:8]}" if source.sha256 else agent_name
     return f"{agent_name}@{state.commit[:8]}" + (f"+{state.diff_sha256[:8]}" if state.diff else "")
 
 
@@ -125,12 +200,17 @@ def _tags(state: GitState | None) -> dict[str, str]:
     return {name: value for name, value in tags.items() if value}
 
 
-def _create(client: MlflowClient, experiment_id: str, name: str, tags: Mapping[str, str]) -> LoggedModel:
+def _create(
+    client: MlflowClient, experiment_id: str, name: str, tags: Mapping[str, str], params: Mapping[str, str], source: AgentSource
+) -> LoggedModel:
     """Create a LoggedModel whose code is elsewhere, as `mlflow.create_external_model` does in its global state."""
     from mlflow.models.utils import get_external_mlflow_model_spec  # noqa: PLC0415 - only the first evaluation of a version
 
-    model = client.create_logged_model(experiment_id, name=name, tags={**tags, "mlflow.model.isExternal": "true"}, model_type="agent")
+    external = {**tags, "mlflow.model.isExternal": "true"}
+    model = client.create_logged_model(experiment_id, name=name, tags=external, params=dict(params), model_type="agent")
     with tempfile.TemporaryDirectory() as folder:
+        if source.manifest:
+            (Path(folder) / AGENT_SOURCE).write_bytes(source.manifest)
         get_external_mlflow_model_spec(model).save(str(Path(folder) / "MLmodel"))
         client.log_model_artifacts(model.model_id, folder)
     return client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)

@@ -27,6 +27,7 @@ from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import dumps, eval_set_digest
 from mlflow_adk_eval.evalset.digest import canonical, canonical_json
 from mlflow_adk_eval.evalset.parse import no_collection
+from mlflow_adk_eval.gating.attestation.evaluation import AGENT_SOURCE
 from mlflow_adk_eval.gating.evidence.examine import recomputed_metrics
 from mlflow_adk_eval.gating.evidence.integrity import SCHEMA, VOTES, Evidence, key_of_criterion
 from mlflow_adk_eval.redact import secrets_of
@@ -114,6 +115,8 @@ class Run:
     started_ms: int
     agent_diff: str = ""
     """What the agent's working tree differs by from its commit."""
+    agent_source: str = ""
+    """The list of the files that the agent is made of; empty where they are not known."""
     tracking_uri: str | None = None
     """Where the run is; ``None`` if that cannot be written down, having a password in it."""
     joined: bool = False
@@ -136,6 +139,8 @@ class Bundle:
     """What the run is once MLflow has taken everything."""
     series: Mapping[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
     """Metrics with a value for each run of the cases."""
+    attestation: str = ""
+    """The signed envelope about all of this; empty where there is no key."""
 
     def save(self, folder: Path) -> None:
         """Write everything into `folder`, which is a bundle only once all of it is there."""
@@ -210,6 +215,7 @@ def bundle_of(report: Report, run: Run, *, traces: int | bool, secrets: Secrets)
         "result.evalset_result.json": result.encode(),
         "report.html": _page(report, run, secrets),
         **({"agent.diff": run.agent_diff.encode()} if run.agent_diff else {}),
+        **({AGENT_SOURCE: run.agent_source.encode()} if run.agent_source else {}),
     }
     manifest = manifest_of(artifacts)
     return Bundle(

@@ -23,6 +23,7 @@ from mlflow.entities import Dataset
 from mlflow_adk_eval.agents import Agent, Limits, Recording, load_recording
 from mlflow_adk_eval.agents.recordings import ConversationCache, Recorded
 from mlflow_adk_eval.agents.resolve import resolve_agent
+from mlflow_adk_eval.agents.source import UNKNOWN, source_of
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.config.inputs import ConfigSource, EvalSetSource, load_inputs
 from mlflow_adk_eval.errors import UsageError
@@ -65,8 +66,8 @@ def evaluate(
         agent: a module with a ``root_agent``, an ADK agent, a callable, or a recording of what an agent did: its file, or ``runs:/<id>``
             for what it did in an earlier run, which is then about the same version of the agent.
         config: the criteria; ``None``: the ``test_config.json`` beside the eval set, else ADK's defaults.
-        agent_version: ``models:/<name>/<version>``, ``models:/<name>@<alias>`` or the id of a LoggedModel; ``None``: the git
-            state of the working directory.
+        agent_version: ``models:/<name>/<version>``, ``models:/<name>@<alias>`` or the id of a LoggedModel, made of the same source
+            as the agent; ``None``: what the agent's source is.
 
     Returns:
         The report, with the id of its run.
@@ -177,14 +178,18 @@ class LoggedEvaluation:
             TrackingError: if a run is to be resumed, and MLflow cannot be reached.
         """
         self._digest = eval_set_digest(eval_set)
-        self._logged = LoggedRun(target, eval_set, config, agent_name=agent.name, digest=self._digest) if resume else None
+        self._source = source_of(agent)
+        self._target = target
+        self._logged = self._run_of(eval_set, config, agent) if resume else None
         self._earlier: EarlierRun | None = earlier_run(resume, self._logged, ledger) if resume and self._logged else None
         self._scope = ledger.scope(self._earlier.run_id) if ledger and self._earlier else uuid4().hex
         judges = replace(options.judges, answers=ledger, scope=self._scope if ledger else None)
         self._evaluation = Evaluation(eval_set, config, CaseExecutor(agent, replace(options, judges=judges)))
-        self._target = target
         is_paid_for = self._evaluation.plan.judged or self._earlier or not self._evaluation.recording
         self._ledger = ledger if is_paid_for else None
+
+    def _run_of(self, eval_set: EvalSet, config: EvalConfig, agent: Agent) -> LoggedRun:
+        return LoggedRun(self._target, eval_set, config, agent_name=agent.name, digest=self._digest, source=self._source)
 
     def execute(self) -> tuple[Report, Bundle]:
         """Evaluate and log; return the report, with the id of its run, and what was logged."""
@@ -210,9 +215,7 @@ class LoggedEvaluation:
     def _start(self) -> LoggedRun:
         """Open the run, or go on with the earlier one, and let the ledger know."""
         planned, earlier = self._evaluation, self._earlier
-        logged = self._logged or LoggedRun(
-            self._target, planned.eval_set, planned.config, agent_name=planned.agent.name, digest=self._digest
-        )
+        logged = self._logged or self._run_of(planned.eval_set, planned.config, planned.agent)
         logged.start(reopen=earlier.run_id if earlier and earlier.open else None)
         if self._ledger:
             run_id = logged.run.run_id
@@ -258,6 +261,8 @@ class LoggedEvaluation:
 class LogReportArgs(LogArgs, total=False):
     """The keywords of `log_report`."""
 
+    agent: Agent | None
+    """The agent that was evaluated, whose source is then part of its version; ``None``: nothing is known of its source."""
     agent_version: str | None
     """As of `evaluate`."""
     run_id: str | None
@@ -270,14 +275,16 @@ def log_report(report: Report, *, agent_name: str, **options: Unpack[LogReportAr
 
     Args:
         report: what was found.
-        agent_name: what the agent is called, and a version of it that is taken from git.
+        agent_name: what the agent is called.
 
     Raises:
-        UsageError: if the agent version does not exist, or the run is not open or holds an evaluation already.
+        UsageError: if the agent version does not exist, or is made of another source, or the run is not open or holds an evaluation already.
         TrackingError: if MLflow cannot be reached, or loses something.
     """
     parent = None if options.get("run_id") else users_run(options.get("tracking_uri"))
-    target = RunTarget(**options, parent=parent)
-    logged = LoggedRun(target, report.eval_set, report.config, agent_name=agent_name, digest=eval_set_digest(report.eval_set))
+    target = RunTarget(**selected(options, RunTarget), parent=parent)
+    agent, digest = options.get("agent"), eval_set_digest(report.eval_set)
+    source = UNKNOWN if agent is None else source_of(agent)
+    logged = LoggedRun(target, report.eval_set, report.config, agent_name=agent_name, digest=digest, source=source)
     logged.start()
     return logged.finish(report)[0]

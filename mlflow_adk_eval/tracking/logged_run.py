@@ -13,7 +13,7 @@ import logging
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,10 +21,14 @@ import mlflow
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelInput, Metric, Param, RunTag
 
+from mlflow_adk_eval.agents.source import UNKNOWN, AgentSource
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.errors import AdkEvalError, TrackingError, UsageError
 from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.evalset.parse import no_collection
+from mlflow_adk_eval.gating.attestation.evaluation import EVALUATION_PATH, EvaluatedAgent, EvaluationFacts, evaluation_statement
+from mlflow_adk_eval.gating.attestation.keys import load_signer
+from mlflow_adk_eval.gating.attestation.statement import PAYLOAD_TYPE, Statement
 from mlflow_adk_eval.gating.evidence.integrity import key_of_criterion
 from mlflow_adk_eval.redact import secrets_of, without_credentials
 from mlflow_adk_eval.results.report import Report
@@ -69,6 +73,8 @@ class RunTarget:
     """What the run is in the end; anything else is no evidence for a promotion."""
     register_prompts: bool = False
     """Whether the judges' prompts are kept in MLflow's prompt registry."""
+    signing_key: str | Path | None = field(default=None, repr=False)
+    """What signs the evaluation, as `load_signer` takes it."""
 
     def __post_init__(self) -> None:
         """Refuse numbers of traces that are none."""
@@ -92,27 +98,32 @@ class LoggedRun:
         report, bundle = logged.finish(report)
     """
 
-    def __init__(self, target: RunTarget, eval_set: EvalSet, config: EvalConfig, *, agent_name: str, digest: str) -> None:
+    def __init__(
+        self, target: RunTarget, eval_set: EvalSet, config: EvalConfig, *, agent_name: str, digest: str, source: AgentSource = UNKNOWN
+    ) -> None:
         """Connect to MLflow and look up what is named.
 
         Args:
             target: where the run goes.
             eval_set: the cases.
             config: the criteria.
-            agent_name: what the agent is called, and a version of it that is taken from git.
+            agent_name: what the agent is called, and a version of it that is taken from its source.
             digest: the digest of the eval set.
+            source: what the agent is made of.
 
         Raises:
-            UsageError: if the experiment was deleted, or the agent version does not exist.
+            UsageError: if the experiment was deleted, the agent version does not exist or is made of another source, or the key is none.
             TrackingError: within seconds, if MLflow does not answer.
         """
         self.target, self.eval_set, self.digest = target, eval_set, digest
-        self._agent_name = agent_name
+        self._agent_name, self._signer = agent_name, load_signer(target.signing_key)
         self.client = connect(target.tracking_uri)
         with reaching_mlflow("the run could not be started", HASTY):
             self.experiment_id = self._experiment()
-            self.agent = find_version(self.client, target.agent_version, agent_name=agent_name, experiment_id=self.experiment_id)
-        self.params = start_params(config, digest, self.agent.model_id)
+            self.agent = find_version(
+                self.client, target.agent_version, agent_name=agent_name, experiment_id=self.experiment_id, source=source
+            )
+        self.params = start_params(config, digest, self.agent.model_id, source.sha256)
         """What is known before the agent is called, as parameters."""
         self.run: Run
         """Once it is started."""
@@ -182,6 +193,7 @@ class LoggedRun:
             agent_name=self._agent_name,
             started_ms=run.info.start_time,
             agent_diff=self.agent.diff,
+            agent_source=self.agent.source.manifest.decode(),
             tracking_uri=uri if without_credentials(uri) == uri else None,
         )
 
@@ -203,6 +215,7 @@ class LoggedRun:
         Raises:
             TrackingError: if MLflow does not take it. The message names the folder that holds everything then.
         """
+        report = replace(report, notes=(*report.notes, *self.agent.notes))
         try:
             report, prompts = self._with_prompts(report) if self.target.register_prompts and report.judging else (report, {})
             with no_collection():
@@ -211,11 +224,13 @@ class LoggedRun:
             self.abandon(error)
             raise
         status = bundle.status if self.target.status == "complete" else self.target.status
-        bundle = replace(bundle, params={**bundle.params, **prompts}, status=status)
+        bundle = replace(bundle, params={**bundle.params, **prompts, **_kind(status)}, status=status)
         if status == SELF_COMPARISON and self.target.status != status:
             _logger.warning(
                 "what the agent did is what the eval set expects, word for word: compared with itself, it proves nothing to the gate"
             )
+        if self._signer:
+            bundle = replace(bundle, attestation=self._signer.seal(self._statement(bundle).to_json(), PAYLOAD_TYPE))
         try:
             with reaching_mlflow("MLflow could not take the evaluation"):
                 finish_run(self.client, bundle, ends=not self.run.joined)
@@ -226,6 +241,34 @@ class LoggedRun:
             error.add_note(self._keep(bundle))
             raise
         return replace(report, run_id=self.run.run_id), bundle
+
+    def _statement(self, bundle: Bundle) -> Statement:
+        """Return what is signed about an evaluation that has ended."""
+        source, tags = self.agent.source, self.agent.tags
+        dirty = tags.get("mlflow.source.git.dirty")
+        agent = EvaluatedAgent(
+            name=self._agent_name,
+            version=self.agent.label,
+            source=source.description,
+            source_sha256=source.sha256,
+            models=source.models,
+            git_commit=tags.get("mlflow.source.git.commit", ""),
+            git_dirty=None if dirty is None else dirty == "true",
+        )
+        facts = EvaluationFacts(
+            run_id=self.run.run_id,
+            experiment_id=self.experiment_id,
+            model_id=self.run.model_id,
+            agent=agent,
+            eval_set_id=self.eval_set.eval_set_id,
+            parameters={name: fitted(value, LONGEST_PARAM) for name, value in {**self.params, **bundle.params}.items()},
+            manifest_sha256=bundle.params["adk_eval.manifest_sha256"],
+            verdict=bundle.tags["adk_eval.verdict"],
+            status=bundle.status,
+            metrics=bundle.metrics,
+            started_ms=self.run.started_ms,
+        )
+        return evaluation_statement(facts)
 
     def _with_prompts(self, report: Report) -> tuple[Report, Mapping[str, str]]:
         """Register the prompts and return the parameters that name them; an evaluation is not given up for their sake."""
@@ -265,9 +308,9 @@ def finish_run(client: MlflowClient, bundle: Bundle, *, ends: bool = True) -> No
         for name, content in bundle.artifacts.items():
             (Path(folder) / name).write_bytes(content)
         client.log_artifacts(run.run_id, folder, FOLDER)
-    # A tag could be rewritten later.
-    kind = {} if bundle.status == "complete" else {"adk_eval.evidence": bundle.status}
-    log_in_batches(client, run.run_id, params={**bundle.params, **kind}, metrics=list(_metrics(bundle)))
+    if bundle.attestation:
+        client.log_text(run.run_id, bundle.attestation, EVALUATION_PATH)
+    log_in_batches(client, run.run_id, params=bundle.params, metrics=list(_metrics(bundle)))
     write_traces(client, run, bundle.traces)
     missing = missing_traces(client, run, bundle.traces)
     tags = _beside(client.get_run(run.run_id).data.tags, bundle.tags) if run.joined else bundle.tags
@@ -278,6 +321,11 @@ def finish_run(client: MlflowClient, bundle: Bundle, *, ends: bool = True) -> No
         raise TrackingError(
             f"MLflow has stored {len(bundle.traces) - len(missing)} of {len(bundle.traces)} traces; missing is {missing[0]}"
         )
+
+
+def _kind(status: str) -> dict[str, str]:
+    """Return the parameter of a run that is no evidence: a tag could be rewritten later."""
+    return {} if status == "complete" else {"adk_eval.evidence": status}
 
 
 def _beside(said: Mapping[str, str], tags: Mapping[str, str]) -> dict[str, str]:

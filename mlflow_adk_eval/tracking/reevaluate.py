@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Unpack
 
 from mlflow_adk_eval.agents import Recording
@@ -27,6 +28,8 @@ class ReevaluationArgs(JudgeArgs, AgentArgs, total=False):
 
     tracking_uri: str | None
     """The MLflow server or store; ``None``: as MLflow is configured."""
+    signing_key: str | Path | None
+    """Signs the new evaluation, as for `evaluate`; ``None``: what ``MLFLOW_ADK_EVAL_SIGNING_KEY`` says."""
 
 
 @keywords(ReevaluationArgs, JudgeArgs, AgentArgs, ConversationArgs, defaults=(Options, judge_setup))

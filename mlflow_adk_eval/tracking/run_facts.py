@@ -20,6 +20,7 @@ from mlflow.entities import Dataset
 from mlflow_adk_eval.config.criteria import VertexSettings
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
+from mlflow_adk_eval.gating.attestation.evaluation import SOURCE_PARAM
 from mlflow_adk_eval.gating.evidence.integrity import key_of_criterion
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.usage import JudgeUsage
@@ -63,19 +64,21 @@ def start_tags(eval_set: EvalSet, agent: AgentVersion, parent_run_id: str | None
     return {name: fitted(value, LONGEST_TAG) for name, value in tags.items()}
 
 
-def start_params(config: EvalConfig, digest: str, model_id: str) -> dict[str, str]:
+def start_params(config: EvalConfig, digest: str, model_id: str, source_sha256: str = "") -> dict[str, str]:
     """Return the parameters of a run that are known before the agent is called.
 
     Args:
         config: the criteria.
         digest: the digest of the eval set.
         model_id: the LoggedModel that is evaluated.
+        source_sha256: the hash of the agent's source; empty where that is not known.
     """
     params: dict[str, str] = {f"threshold.{key_of_criterion(name)}": threshold for name, threshold in config.thresholds().items()}
     params |= {
         "adk_eval.eval_set_digest": digest,
         "adk_eval.config_digest": config.digest(),
         "adk_eval.model_id": model_id,
+        **({SOURCE_PARAM: source_sha256} if source_sha256 else {}),
         "adk_eval.version.python": platform.python_version(),
     }
     for criteria in (config.criteria, *config.case_criteria.values()):

@@ -92,10 +92,14 @@ def test_a_case_that_the_champion_never_had_needs_the_champion(bench: Bench) -> 
     assert "it never had case 'case_0008'; name the agent, to be run anew" in told(refused)
     calls: list[str] = []
 
-    def champion(text: str, session: Any) -> Any:
+    def counted(text: str, session: Any) -> Any:
         calls.append(session.eval_id)
         return answering(more)(text, session)
 
+    impostor = bench.gate(candidate, reevaluation(counted, tracking_uri=bench.uri))
+    assert impostor.verdict == "undecided"
+    assert "is made of another source than this agent" in told(impostor)
+    champion = answering(more, **dict.fromkeys(more.eval_ids, counted))
     decision = bench.gate(candidate, reevaluation(champion, tracking_uri=bench.uri))
     assert decision.passed
     assert sorted(calls) == sorted(more.eval_ids)

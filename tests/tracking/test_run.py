@@ -84,7 +84,14 @@ def test_the_params_tie_the_run_to_what_was_evaluated(logged: Any) -> None:
 def test_the_manifest_names_every_other_artifact_by_its_hash(logged: Any) -> None:
     _, _, _, files = logged
     others = {name: content for name, content in files.items() if name != "manifest.json"}
-    assert sorted(others) == ["config.json", "eval_set.json", "invocations.json", "report.html", "result.evalset_result.json"]
+    assert sorted(others) == [
+        "agent_source.json",
+        "config.json",
+        "eval_set.json",
+        "invocations.json",
+        "report.html",
+        "result.evalset_result.json",
+    ]
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in others.items()}
     assert json.loads(files["manifest.json"]) == {"schema": 1, "artifacts": hashes}
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any, Never
 
@@ -22,26 +24,61 @@ def git(folder: Path, *arguments: str) -> str:
     return subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
 
 
+AGENT = """
+from tests.tracking.small import answering, rooms
+
+answer = answering(rooms())
+
+
+def agent(text, session):
+    return answer(text, session)
+"""
+
+
+def write_agent(folder: Path, line: str) -> None:
+    """Write the module of an agent, with a line that makes it another one."""
+    (folder / "agent.py").write_text(f"{line}\n{AGENT}")
+
+
+def imported(folder: Path) -> Any:
+    """Import the agent in a folder anew, as a new process would."""
+    sys.modules.pop("agent", None)
+    sys.path.insert(0, str(folder))
+    try:
+        importlib.invalidate_caches()
+        return importlib.import_module("agent").agent
+    finally:
+        sys.path.remove(str(folder))
+
+
+@pytest.fixture(autouse=True)
+def _no_bytecode(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Have Python read a module again that changes twice in a second."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    yield
+    sys.modules.pop("agent", None)
+
+
 @pytest.fixture
-def repo(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with one commit, as the working directory; the store lies outside."""
+def repo(store: str, tmp_path: Path) -> Path:
+    """A repository with one commit and an agent; neither the store nor the working directory lies in it."""
     folder = tmp_path / "repo"
     folder.mkdir()
     git(folder, "init")
-    (folder / "agent.py").write_text("greeting = 'hello'\n")
+    write_agent(folder, "greeting = 'hello'")
     git(folder, "add", "agent.py")
     git(folder, "commit", "-m", "first")
     git(folder, "remote", "add", "origin", "https://me:ghp_secret1@github.com/acme/agent.git")
-    monkeypatch.chdir(folder)
     return folder
 
 
-def run_of(store: str, **options: Any) -> Any:
+def run_of(store: str, folder: Path | None = None, **options: Any) -> Any:
     from mlflow import MlflowClient
 
     from mlflow_adk_eval import evaluate
 
-    report = evaluate(rooms(), answering(rooms()), CONFIG, experiment="versions", tracking_uri=store, traces=False, **options)
+    agent = imported(folder) if folder else answering(rooms())
+    report = evaluate(rooms(), agent, CONFIG, experiment="versions", tracking_uri=store, traces=False, **options)
     return MlflowClient(store).get_run(report.run_id)
 
 
@@ -52,7 +89,7 @@ def model_of(run: Any) -> str:
 def test_the_git_state_is_the_version(repo: Path, store: str) -> None:
     from mlflow import MlflowClient
 
-    run = run_of(store)
+    run = run_of(store, repo)
     commit = git(repo, "rev-parse", "HEAD")
     assert run.data.tags["mlflow.source.git.commit"] == commit
     assert run.data.tags["mlflow.source.git.branch"] == "main"
@@ -68,17 +105,17 @@ def test_the_git_state_is_the_version(repo: Path, store: str) -> None:
 def test_the_same_state_is_the_same_version_and_another_state_another(repo: Path, store: str) -> None:
     from mlflow import MlflowClient
 
-    clean = run_of(store)
-    assert model_of(run_of(store)) == model_of(clean)
-    (repo / "agent.py").write_text("greeting = 'bye'\n")
-    dirty = run_of(store)
+    clean = run_of(store, repo)
+    assert model_of(run_of(store, repo)) == model_of(clean)
+    write_agent(repo, "greeting = 'bye'")
+    dirty = run_of(store, repo)
     assert model_of(dirty) != model_of(clean)
     assert dirty.data.tags["mlflow.source.git.dirty"] == "true"
-    assert model_of(run_of(store)) == model_of(dirty)
-    (repo / "agent.py").write_text("greeting = 'ciao'\n")
-    assert model_of(run_of(store)) not in {model_of(clean), model_of(dirty)}
+    assert model_of(run_of(store, repo)) == model_of(dirty)
+    write_agent(repo, "greeting = 'ciao'")
+    assert model_of(run_of(store, repo)) not in {model_of(clean), model_of(dirty)}
     git(repo, "checkout", "agent.py")
-    assert model_of(run_of(store)) == model_of(clean)
+    assert model_of(run_of(store, repo)) == model_of(clean)
     diff = Path(MlflowClient(store).download_artifacts(dirty.info.run_id, "adk_eval/agent.diff", str(repo.parent))).read_text()
     assert "-greeting = 'hello'" in diff
     assert "+greeting = 'bye'" in diff
@@ -110,8 +147,8 @@ def test_a_secret_in_the_diff_is_not_written_down(repo: Path, store: str, monkey
     from mlflow import MlflowClient
 
     monkeypatch.setenv("ROOM_API_KEY", "sk-0123456789abc")
-    (repo / "agent.py").write_text("key = 'sk-0123456789abc'\n")
-    run = run_of(store)
+    write_agent(repo, "key = 'sk-0123456789abc'")
+    run = run_of(store, repo)
     diff = Path(MlflowClient(store).download_artifacts(run.info.run_id, "adk_eval/agent.diff", str(tmp_path))).read_text()
     assert "key = '[ROOM_API_KEY]'" in diff
     assert "sk-0123456789abc" not in str(MlflowClient(store).get_logged_model(model_of(run)).tags)
@@ -120,8 +157,8 @@ def test_a_secret_in_the_diff_is_not_written_down(repo: Path, store: str, monkey
 def test_a_large_diff_is_kept_whole_as_an_artifact(repo: Path, store: str, tmp_path: Path) -> None:
     from mlflow import MlflowClient
 
-    (repo / "agent.py").write_text("".join(f"line_{number} = {number}\n" for number in range(5000)))
-    run = run_of(store)
+    write_agent(repo, "".join(f"line_{number} = {number}\n" for number in range(5000)))
+    run = run_of(store, repo)
     diff = Path(MlflowClient(store).download_artifacts(run.info.run_id, "adk_eval/agent.diff", str(tmp_path))).read_text()
     assert "+line_4999 = 4999" in diff
     assert "mlflow.source.git.diff" not in MlflowClient(store).get_logged_model(model_of(run)).tags
@@ -147,13 +184,51 @@ def test_a_git_that_hangs_is_no_git(repo: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("prepare", ["nothing", "no commit"])
-def test_outside_of_git_the_agents_name_is_the_version(store: str, tmp_path: Path, prepare: str) -> None:
+def test_outside_of_git_the_agents_source_is_the_version(store: str, tmp_path: Path, prepare: str) -> None:
+    from mlflow import MlflowClient
+
     if prepare == "no commit":
         git(tmp_path, "init")
-    run = run_of(store)
+    write_agent(tmp_path, "greeting = 'hello'")
+    first = run_of(store, tmp_path)
+    digest = first.data.params["adk_eval.agent.source_sha256"]
+    assert first.data.tags["adk_eval.git"] == "absent"
+    assert first.data.tags["adk_eval.agent_version"] == f"agent#{digest[:8]}"
+    model = MlflowClient(store).get_logged_model(model_of(first))
+    assert model.params["adk_eval.agent.source_sha256"] == digest
+    assert model_of(run_of(store, tmp_path)) == model_of(first)
+    write_agent(tmp_path, "greeting = 'bye'")
+    changed = run_of(store, tmp_path)
+    assert model_of(changed) != model_of(first)
+    assert changed.data.params["adk_eval.agent.source_sha256"] != digest
+    write_agent(tmp_path, "greeting = 'hello'")
+    assert model_of(run_of(store, tmp_path)) == model_of(first)
+
+
+def test_the_git_of_the_working_directory_is_not_that_of_the_agent(
+    repo: Path, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    write_agent(elsewhere, "greeting = 'hello'")
+    monkeypatch.chdir(repo)
+    run = run_of(store, elsewhere)
     assert run.data.tags["adk_eval.git"] == "absent"
-    assert run.data.tags["adk_eval.agent_version"] == "agent"
-    assert model_of(run_of(store)) == model_of(run)
+    assert "mlflow.source.git.commit" not in run.data.tags
+
+
+def test_what_has_no_source_says_so(repo: Path, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow import MlflowClient
+
+    from mlflow_adk_eval import evaluate
+
+    monkeypatch.chdir(repo)
+    report = evaluate(rooms(), expected_of(rooms()), CONFIG, experiment="versions", tracking_uri=store, traces=False)
+    run = MlflowClient(store).get_run(report.run_id)
+    assert run.data.tags["adk_eval.agent.source"] == "a recording, whose source is not known"
+    assert "adk_eval.agent.source_sha256" not in run.data.params
+    assert run.data.tags["adk_eval.git"] == "absent"
+    assert run.data.tags["adk_eval.agent_version"] == "recording"
 
 
 def test_a_detached_head_has_no_branch(repo: Path) -> None:

@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import anyio
@@ -58,12 +59,20 @@ def load_adk_agent(source: str | Path | Any, *, agent_name: str | None = None, l
     _warm_up()
     if isinstance(source, str | Path):
         found = import_agent(source)
-        root, name, private = _root_of(found), found.name, found.env_names
+        root, name, private, modules = _root_of(found), found.name, found.env_names, found.holders
     else:
-        root, name, private = source, getattr(source, "name", ""), frozenset[str]()
+        root, name, private, modules = source, getattr(source, "name", ""), frozenset[str](), ()
     if not _is_factory(root):
         root = _app(root, name, agent_name)
-    return AdkAgent(name=agent_name or name, root=root, app_name=name, agent_name=agent_name, private=private, limits=limits or NO_LIMITS)
+    return AdkAgent(
+        name=agent_name or name,
+        root=root,
+        app_name=name,
+        agent_name=agent_name,
+        private=private,
+        limits=limits or NO_LIMITS,
+        modules=modules,
+    )
 
 
 @dataclass(slots=True)
@@ -88,6 +97,8 @@ class AdkAgent:
     private: frozenset[str] = frozenset()
     """The environment variables whose values no error may show, because they came from a ``.env`` file."""
     limits: Limits = NO_LIMITS
+    modules: tuple[ModuleType, ...] = field(default=(), repr=False, compare=False)
+    """What it was imported from; empty for an object."""
     conversations: _OpenConversations = field(default_factory=_OpenConversations, repr=False, compare=False)
 
     async def converse(self, case: EvalCase, run_index: int) -> Conversation:

@@ -155,6 +155,14 @@ def load_verifier(spec: str | Path | None = None) -> Verifier | None:
     return Verifier(known)
 
 
+def public_key_problem(text: str) -> str | None:
+    """Return why a text is not the PEM of public keys, without showing any of it; ``None`` if it is."""
+    blocks = _BLOCK.findall(text.encode("utf-8", "replace"))
+    if any(b"PRIVATE KEY" in block for block in blocks):
+        return "a private key, which belongs to those who evaluate or promote alone"
+    return None if blocks and all(_public(block) for block in blocks) else "a text that is no such key"
+
+
 def make_key(path: Path) -> Path:
     """Write a new ed25519 key, readable by its owner alone, and its public part beside it, whose path is returned.
 

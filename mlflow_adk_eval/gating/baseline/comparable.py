@@ -16,6 +16,7 @@ from mlflow_adk_eval.config.criteria import CriterionSettings, JudgedSettings
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.evalset import EvalSet
+from mlflow_adk_eval.gating.attestation.check import attestation_problems
 from mlflow_adk_eval.gating.evidence.examine import ExaminedRun, ReadableRun
 from mlflow_adk_eval.gating.evidence.integrity import few, key_of_criterion, prompt_keys
 from mlflow_adk_eval.gating.policy.model import Policy
@@ -72,7 +73,9 @@ def incomparable(candidate: ExaminedRun, baseline: ExaminedRun, policy: Policy) 
     if not isinstance(candidate, ReadableRun):
         return []
     run_id = baseline.evidence.run_id
-    problems = [f"run {run_id}: {problem}" for problem in baseline.problems]
+    problems = [
+        f"run {run_id}: {problem}" for problem in (*baseline.problems, *attestation_problems(policy.attestation, baseline.evidence))
+    ]
     if isinstance(baseline, ReadableRun):
         problems += [f"run {run_id} {difference}" for difference in _differences(candidate, baseline, policy)]
     return problems

@@ -58,6 +58,8 @@ SCHEMA = "1"
 """The version of the run's layout that this module reads."""
 FOLDER = "adk_eval"
 """Where a run keeps its evidence."""
+GATE_FOLDER = "adk_eval_gate"
+"""Where a run keeps what is said of its evidence, which that must not change: attestations and records."""
 EVAL_SET, CONFIG, TABLE, MANIFEST = "eval_set.json", "config.json", "invocations.json", "manifest.json"
 VOTES = "votes.parquet"
 """Only runs in which a model was to decide something have it."""
@@ -97,6 +99,10 @@ class Evidence:
     artifacts: Mapping[str, bytes] = field(default_factory=dict)
     """What lies in `FOLDER`, by its path in there, without the manifest."""
     manifest: bytes | None = None
+    attestation: bytes | None = None
+    """What was signed when the evaluation ended; ``None``: nothing."""
+    model_params: Mapping[str, str] = field(default_factory=dict)
+    """The parameters of the LoggedModel that an attested run is about."""
 
     @property
     def sha256(self) -> str:

@@ -1,7 +1,7 @@
 """Policies from files: YAML or JSON, strictly read.
 
 A key that stands twice, an unknown one and an alias that grows without end are errors, all named at once. A policy may name
-the file of a calibration, which then becomes a part of it, so that the digest covers both.
+the file of a calibration and those of public keys, which then become a part of it, so that the digest covers them.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def parse_policy(value: Any, source: str, *, beside: Path | None = None) -> Poli
     """
     if not isinstance(value, dict):
         raise PolicyError(source, [Problem("$", shown(value), "an object with rules")])
-    value = _with_calibration(value, beside or Path())
+    value = _with_keys(_with_calibration(value, beside or Path()), beside or Path(), source)
     unknown = list(unknown_keys(Policy, value))
     try:
         policy = Policy.model_validate(value)
@@ -158,6 +158,26 @@ def _with_calibration(value: dict[str, Any], folder: Path) -> dict[str, Any]:
         return value
     read = load_calibration(folder / given if isinstance(given, str) else given)
     return value | {"calibration": read.model_dump(mode="json", exclude_none=True)}
+
+
+def _with_keys(value: dict[str, Any], folder: Path, source: str) -> dict[str, Any]:
+    """Return a policy that holds the public keys of its attestation instead of naming their files."""
+    pin = value.get("attestation")
+    if not isinstance(pin, dict):
+        return value
+    given = pin.get("keys")
+    if not isinstance(given, list | tuple) or not all(isinstance(key, str) for key in given):
+        return value
+    keys: list[str] = []
+    for number, key in enumerate(given):
+        try:
+            text = key if "-----BEGIN " in key else (folder / key).read_text("utf-8")
+        except (OSError, ValueError):
+            raise PolicyError(
+                source, [Problem(f"$.attestation.keys[{number}]", shown(key), "a PEM file beside the policy, or PEM text")]
+            ) from None
+        keys.append("".join(f"{line.strip()}\n" for line in text.strip().splitlines()).strip())
+    return value | {"attestation": {**pin, "keys": keys}}
 
 
 def policy_schema() -> dict[str, Any]:

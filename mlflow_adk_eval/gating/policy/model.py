@@ -19,6 +19,7 @@ from pydantic_core import PydanticCustomError
 from mlflow_adk_eval.config.criteria import Settings
 from mlflow_adk_eval.evalset.digest import canonical_json
 from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.gating.attestation.keys import public_key_problem
 
 CONFIDENCE = 0.95
 POWER = 0.8
@@ -223,6 +224,25 @@ class JudgePin(Settings):
     models: tuple[Name, ...] = Field(min_length=1, description="The models that may have judged, as the config names them.")
 
 
+class AttestationPin(Settings):
+    """Who must have signed what was evaluated, when the evaluation ended."""
+
+    keys: tuple[Text, ...] = Field(
+        min_length=1, description="The public keys of which one must have signed: PEM text, or in a file its path."
+    )
+    source: Literal["required", "optional"] = Field(
+        default="required", description="Whether the source of the agent must be known, and be that of its LoggedModel."
+    )
+
+    @model_validator(mode="after")
+    def _public_keys(self) -> Self:
+        for key in self.keys:
+            if (problem := public_key_problem(key)) is not None:
+                raise _unwanted(problem, "the PEM text of public ed25519 or ECDSA P-256 keys")
+        _once(self.keys, "key")
+        return self
+
+
 class BaselineSource(Settings):
     """What the run is compared with: the version that holds an alias, a version, or a run."""
 
@@ -277,6 +297,7 @@ class Policy(Settings):
     eval_set: EvalSetPin | None = None
     config: ConfigPin | None = None
     judge: JudgePin | None = None
+    attestation: AttestationPin | None = None
     min_cases: int = Field(
         default=1,
         ge=1,

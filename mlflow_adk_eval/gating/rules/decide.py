@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from mlflow_adk_eval.config.eval_config import Criteria
+from mlflow_adk_eval.gating.attestation.check import attestation_problems
 from mlflow_adk_eval.gating.baseline.comparable import Baseline, resolve_baseline
 from mlflow_adk_eval.gating.evidence.examine import ExaminedRun, ReadableRun
 from mlflow_adk_eval.gating.evidence.integrity import Evidence, few
@@ -66,7 +67,7 @@ def _decide(run: ReadableRun, policy: Policy, baseline: Baseline | None, now: da
         *check_must_pass(policy, report, run.documents.eval_set),
         *rules.checks,
     ]
-    problems = [*run.problems, *_pin_problems(policy, run, now)]
+    problems = [*run.problems, *_pin_problems(policy, run, now), *attestation_problems(policy.attestation, run.evidence)]
     missing = [*unevaluated(report), *([] if any(check.cases for check in checks) else ["no demand of the policy applies to any case"])]
     free = [] if policy.config else without_demand(report)
     missing += free if policy.thresholds else []
@@ -206,5 +207,6 @@ def _pins_met(policy: Policy) -> list[str]:
         *([f"the digest of the config is {config.digest[:19]}…, as pinned"] if config and config.digest else []),
         *([f"each case is decided by {demanded}, as pinned"] if demanded else []),
         *([f"only {', '.join(policy.judge.models)} judged"] if policy.judge else []),
+        *(["the run's attestation is signed with a key of the policy"] if policy.attestation else []),
         *([f"the run ended within the last {format_age(policy.max_age)}"] if policy.max_age else []),
     ]

@@ -1,0 +1,402 @@
+"""What an agent is made of, as one digest: the files of its package, what they import of the same project, and its prompts.
+
+`source_of` starts at the module that the agent was imported from and follows the imports in the text of its files, so that the answer does
+not depend on what else a process has imported. An agent behind an address and a recording have no source here, and say so.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import inspect
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+from mlflow_adk_eval.agents.adk.agent import AdkAgent
+from mlflow_adk_eval.agents.functions import CallableAgent
+from mlflow_adk_eval.agents.http.session import HttpAgent
+from mlflow_adk_eval.agents.protocol import Agent
+from mlflow_adk_eval.agents.recordings import Recording
+from mlflow_adk_eval.evalset.digest import canonical_json
+
+SourceKind = Literal["files", "address", "recording", "unknown"]
+
+MAX_FILES = 2_000
+MAX_BYTES = 64 * 1024 * 1024
+_MAX_ENTRIES = 20_000
+_CODE = frozenset({".py", ".pyx", ".so", ".pyd"})
+_DATA = frozenset(
+    [
+        ".cfg",
+        ".csv",
+        ".html",
+        ".ini",
+        ".j2",
+        ".jinja",
+        ".jinja2",
+        ".js",
+        ".json",
+        ".jsonl",
+        ".md",
+        ".mustache",
+        ".prompt",
+        ".proto",
+        ".rst",
+        ".sh",
+        ".sql",
+        ".tmpl",
+        ".toml",
+        ".tpl",
+        ".ts",
+        ".tsv",
+        ".txt",
+        ".xml",
+        ".yaml",
+        ".yml",
+    ]
+)
+"""What prompts and other data are kept in. Databases, logs and pictures are not among it."""
+_EVALUATION = (".evalset.json", ".evalset_result.json", ".test.json", "test_config.json")
+"""What an agent is evaluated with, which is no part of it unless its code names it."""
+_SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "mlruns", "mlartifacts", "adk_eval_pending"})
+_PROJECT = (".git", "pyproject.toml", "setup.cfg", "setup.py")
+_OURS = "mlflow_adk_eval"
+_IMPORT = re.compile(rb"(?:^|[;:])[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n;]+)|import[ \t]+([^\n;]+))", re.MULTILINE)
+_COMMENT = re.compile(rb"#[^\n]*")
+_WORD = re.compile(r"[^\W\d]\w*")
+_TEXT = re.compile(rb"[\"']([^\"'\n\\]{1,200})[\"']")
+_VARIABLE = re.compile(r"^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)[ \t]*=", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentSource:
+    """What an agent is made of, or why that is not known."""
+
+    kind: SourceKind
+    description: str
+    """For people: how many files, which address, or why nothing is known."""
+    folder: Path | None = None
+    """Where its package or module lies; no part of the digest."""
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The sha256 of each file, in hex, by its path relative to where Python imports it from."""
+    env_keys: tuple[str, ...] = ()
+    """The variables of its ``.env`` file, without their values."""
+    models: tuple[str, ...] = ()
+    """The models that its agents name."""
+
+    @cached_property
+    def manifest(self) -> bytes:
+        """The list of all that, as canonical JSON; empty where it is not known."""
+        if self.kind != "files":
+            return b""
+        return canonical_json({"schema": 1, "files": self.files, "env_keys": self.env_keys, "models": self.models})
+
+    @cached_property
+    def sha256(self) -> str:
+        """The hash of the manifest, in hex; empty where the source is not known."""
+        return hashlib.sha256(self.manifest).hexdigest() if self.manifest else ""
+
+
+UNKNOWN = AgentSource(kind="unknown", description="unknown: only a report was logged")
+
+
+def source_of(agent: Agent) -> AgentSource:
+    """Return what an agent is made of.
+
+    That are all code and data files of its package, whatever these import of the same project, the names in its ``.env`` file, and the models
+    that it names. A module outside of any package counts with what it imports and with the files that it names.
+    """
+    match agent:
+        case Recording():
+            origin = agent.origin
+            said = " ".join(filter(None, (origin.agent, origin.agent_version))) if origin else ""
+            return AgentSource(kind="recording", description=f"a recording{f' of {said}' if said else ''}, whose source is not known")
+        case HttpAgent():
+            return AgentSource(kind="address", description=f"behind the address {agent.address}, so its source is not known")
+        case AdkAgent():
+            modules = agent.modules or _without_importers(list(_modules_with(agent.root)))
+            return _source(modules, whole=bool(agent.modules), models=_models(agent.root))
+        case CallableAgent():
+            return _source(_modules_of(_defined(agent.function)))
+        case _:
+            return _source(_modules_of(type(agent)))
+
+
+def _source(modules: Iterable[ModuleType], *, whole: bool = False, models: Iterable[str] = ()) -> AgentSource:
+    """Return the source that begins with some modules; `whole`: all that lies in the folder of their package, however that is marked."""
+    tree = _Tree()
+    try:
+        for module in modules:
+            tree.begin(module, whole=whole)
+        if tree.folder is None:
+            return AgentSource(kind="unknown", description="unknown: it is defined in no file that Python imported")
+        files, env_keys = tree.hashes(), _env_keys(tree.folder, tree.project)
+    except _TooMuchError:
+        limit = f"more than {MAX_FILES:,} files or {MAX_BYTES >> 20} MiB"
+        return AgentSource(kind="unknown", description=f"unknown: there are {limit} in and around {tree.folder}", folder=tree.folder)
+    except OSError as error:
+        return AgentSource(kind="unknown", description=f"unknown: {error.filename} cannot be read: {error.strerror}", folder=tree.folder)
+    counted = "1 file" if len(files) == 1 else f"{len(files)} files"
+    return AgentSource(
+        kind="files",
+        description=f"{counted} in and around {tree.folder.name}",
+        folder=tree.folder,
+        files=files,
+        env_keys=env_keys,
+        models=tuple(sorted(set(models))),
+    )
+
+
+class _TooMuchError(Exception):
+    """There are more files than are worth a wait at each start."""
+
+
+class _Tree:
+    """The files of an agent, as they are found from import to import."""
+
+    def __init__(self) -> None:
+        self.folder: Path | None = None
+        self.project: Path = Path()
+        self._root: Path = Path()
+        self._files: dict[str, Path] = {}
+        self._texts: dict[str, bytes] = {}
+        self._roots: dict[str, Path | None] = {}
+        self._looked_up: set[tuple[str, ...]] = set()
+        self._entries = self._bytes = 0
+
+    @property
+    def paths(self) -> frozenset[Path]:
+        """The files, as absolute paths."""
+        return frozenset(self._files.values())
+
+    def begin(self, module: ModuleType, *, whole: bool) -> None:
+        """Take in a module with the folder of its package, and all that they import."""
+        file = getattr(module, "__file__", None)
+        if not file or module.__name__.partition(".")[0] == _OURS or not Path(file).is_file():
+            return
+        path, spec = Path(os.path.abspath(file)), module.__spec__  # noqa: PTH100 - a link is what it is called
+        self._root = root = _import_root(spec.name if spec else module.__name__, path)
+        self._roots[path.relative_to(root).parts[0].removesuffix(".py")] = root
+        if self.folder is None:
+            self.folder = path.parent
+            self.project = next((each for each in (root, *root.parents) if any((each / mark).exists() for mark in _PROJECT)), root)
+        if path.parent != root and (whole or (path.parent / "__init__.py").is_file()):
+            for found in self._below(path.parent):
+                self._add(found, root)
+        self._add(path, root)
+        self._follow()
+
+    def _below(self, folder: Path) -> Iterator[Path]:
+        """Yield the files of a package."""
+        for place, folders, names in os.walk(folder):
+            here = Path(place)
+            folders[:] = [name for name in folders if not _is_skipped(here / name)]
+            self._entries += len(names) + len(folders)
+            if self._entries > _MAX_ENTRIES:
+                raise _TooMuchError
+            for name in names:
+                suffix = os.path.splitext(name)[1].lower()  # noqa: PTH122 - thousands of them
+                if suffix in _CODE or (suffix in _DATA and not name.startswith(".") and not name.endswith(_EVALUATION)):
+                    yield here / name
+
+    def _add(self, path: Path, root: Path) -> None:
+        key = path.relative_to(root).as_posix()
+        if key in self._files:
+            return
+        if len(self._files) >= MAX_FILES:
+            raise _TooMuchError
+        self._files[key] = path
+        for parent in path.relative_to(root).parents:  # importing a module runs what its packages say
+            if (root / parent / "__init__.py").is_file() and parent != Path():
+                self._add(root / parent / "__init__.py", root)
+
+    def _follow(self) -> None:
+        """Take in what is imported or named, until there is nothing new."""
+        while pending := [key for key in self._files if key not in self._texts]:
+            for key in pending:
+                self._texts[key] = self._read(self._files[key])
+                if key.endswith(".py"):
+                    self._names(key, self._texts[key])
+
+    def _read(self, path: Path) -> bytes:
+        self._bytes += path.stat().st_size
+        if self._bytes > MAX_BYTES:
+            raise _TooMuchError
+        return path.read_bytes()
+
+    def _names(self, key: str, text: bytes) -> None:
+        for name in filter(None, _imported(key, text)):
+            self._import(name)
+        path, named = self._files[key], [found.decode("utf-8", "replace") for found in _TEXT.findall(text)]
+        root = Path(str(path)[: -len(key)])
+        data = [name for name in named if os.path.splitext(name)[1].lower() in _DATA]  # noqa: PTH122 - as above
+        folders = [path.parent, *(path.parent / name for name in named if name and data and _is_folder(path.parent / name))]
+        for name in data:
+            for folder in folders:
+                file = Path(os.path.normpath(folder / name))
+                if _is_file(file) and file.is_relative_to(root):
+                    self._add(file, root)
+
+    def _import(self, name: tuple[str, ...]) -> None:
+        """Take in the files of a module, and of the packages that it is in, if it belongs to the project."""
+        if name[0] not in self._roots:
+            self._roots[name[0]] = self._root_of(name[0])
+        root = self._roots[name[0]]
+        for depth in range(1, len(name) + 1) if root else ():
+            if name[:depth] in self._looked_up:
+                continue
+            self._looked_up.add(name[:depth])
+            place = os.path.join(str(root), *name[:depth])  # noqa: PTH118 - there are thousands of them in a large project
+            for file in (f"{place}{os.sep}__init__.py", f"{place}.py"):
+                if os.path.isfile(file):  # noqa: PTH113 - as above
+                    self._add(Path(file), Path(str(root)))
+                    break
+
+    def _root_of(self, top: str) -> Path | None:
+        """Return where Python imports a name from; ``None`` if that is not of this project."""
+        if top in sys.stdlib_module_names or top == _OURS:
+            return None
+        roots = [self._root] if any(_is_file(self._root / file) for file in (f"{top}.py", f"{top}/__init__.py")) else _roots_by_python(top)
+        project = self.project.resolve()
+        return next((root for root in roots if root.resolve().is_relative_to(project) and not _is_installed(root)), None)
+
+    def hashes(self) -> dict[str, str]:
+        """Return the hash of each file, sorted by path."""
+        named = {os.fsencode(key).decode("utf-8", "replace"): hashlib.sha256(text).hexdigest() for key, text in self._texts.items()}
+        return dict(sorted(named.items()))
+
+
+def _import_root(name: str, path: Path) -> Path:
+    """Return the folder from which Python imports the module `name` at `path`."""
+    parts = name.split(".")
+    inner = path.parent if path.name == "__init__.py" else path.with_suffix("")
+    if inner.parts[-len(parts) :] == tuple(parts):
+        return inner.parents[len(parts) - 1]
+    return next(folder for folder in path.parents if not (folder / "__init__.py").is_file())
+
+
+def _imported(key: str, text: bytes) -> Iterator[tuple[str, ...]]:
+    """Yield what the text of a module imports. It may say so in a comment only, which costs nothing."""
+    package = key.split("/")[:-1]
+    for source, names, modules in _IMPORT.findall(_COMMENT.sub(b"", text)):
+        if modules:
+            yield from (tuple(_WORD.findall(each.partition(" as ")[0])) for each in modules.decode("utf-8", "replace").split(",") if each)
+            continue
+        origin = source.decode("utf-8", "replace")
+        level = len(origin) - len(origin.lstrip("."))
+        base = (*package[: len(package) - level + 1], *_WORD.findall(origin)) if level else tuple(_WORD.findall(origin))
+        listed = [each.split() for each in names.decode("utf-8", "replace").strip("() \t\r\n").replace("\\", "").split(",")]
+        yield base
+        yield from ((*base, each[0]) for each in listed if each and _WORD.fullmatch(each[0]))
+
+
+def _roots_by_python(top: str) -> list[Path]:
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError, AttributeError):
+        return []
+    if spec is None:
+        return []
+    places = [Path(place) for place in spec.submodule_search_locations or ()] or (
+        [Path(spec.origin)] if spec.has_location and spec.origin else []
+    )
+    return [Path(os.path.abspath(place)).parent for place in places]  # noqa: PTH100 - as above
+
+
+_STDLIB = Path(sysconfig.get_path("stdlib")).resolve()
+
+
+def _is_installed(path: Path) -> bool:
+    return path.is_relative_to(_STDLIB) or not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
+
+
+def _is_skipped(folder: Path) -> bool:
+    return folder.name.startswith(".") or folder.name in _SKIPPED or folder.name.endswith(".egg-info") or (folder / "pyvenv.cfg").exists()
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # texts that are no names of files
+        return False
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def _env_keys(folder: Path, project: Path) -> tuple[str, ...]:
+    """Return the names in the nearest ``.env`` file of the project, which is the one that ADK loads."""
+    places = [each for each in (folder, *folder.parents) if each.is_relative_to(project)]
+    file = next((place / ".env" for place in places if (place / ".env").is_file()), None)
+    return () if file is None else tuple(sorted(set(_VARIABLE.findall(file.read_text("utf-8", "replace")))))
+
+
+def _defined(function: Any) -> Any:
+    """Return what has the module that a callable is defined in."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    return function if hasattr(function, "__code__") or inspect.ismethod(function) else type(function)
+
+
+def _modules_of(defined: Any) -> list[ModuleType]:
+    module = sys.modules.get(getattr(defined, "__module__", None) or "")
+    return [module] if module else []
+
+
+def _modules_with(root: Any) -> Iterator[ModuleType]:
+    """Yield the modules of a project that hold an agent, or the app that it is in, under some name."""
+    wanted = {id(root), id(_agent_of(root))}
+    if hasattr(root, "__code__"):  # a function that makes the agent
+        yield from _modules_of(root)
+        return
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and not _is_installed(Path(file)) and any(id(value) in wanted for value in list(vars(module).values())):
+            yield module
+
+
+def _agent_of(root: Any) -> Any:
+    """Return the agent of an app; an agent as it is. Agents below others have a `root_agent`, too, which is the one at the top."""
+    return root if hasattr(root, "sub_agents") else getattr(root, "root_agent", root)
+
+
+def _without_importers(modules: list[ModuleType]) -> list[ModuleType]:
+    """Return the modules without those that only import the others, such as a script or a test that evaluates an agent."""
+    if len(modules) == 1:
+        return modules
+    files: dict[str, frozenset[Path]] = {}
+    for module in modules:
+        tree = _Tree()
+        tree.begin(module, whole=False)
+        files[str(module.__file__)] = tree.paths
+    known = {name: Path(name).resolve() for name in files}
+
+    def imports(one: str, other: str) -> bool:
+        return known[other] in files[one] and known[one] not in files[other]
+
+    return [module for module in modules if not any(imports(str(module.__file__), other) for other in files)]
+
+
+def _models(root: Any) -> Iterator[str]:
+    """Yield the names of the models of an agent and of those below it."""
+    agent = _agent_of(root)
+    model = getattr(agent, "model", None)
+    name = model if isinstance(model, str) else getattr(model, "model", None)
+    if isinstance(name, str) and name:
+        yield name
+    for below in getattr(agent, "sub_agents", None) or ():
+        yield from _models(below)

@@ -1,0 +1,64 @@
+"""``mlflow-adk-eval attestation export`` and ``verify``: an attested run as a folder of files, checked with a public key alone."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from mlflow_adk_eval.cli.options import PATH, json_option, store_option
+from mlflow_adk_eval.cli.output import print_json
+
+_EXIT_CODES = """\b
+Exit codes:
+  0   every file is what was signed, and the last decision, or else the evaluation, passed
+  1   every file is what was signed, and it failed
+  2   something is not what was signed, or it is undecided
+  64  bad usage, or no attestation there
+"""
+
+
+@click.group("attestation")
+def attestation_group() -> None:
+    """Export an attested run, and verify it without MLflow."""
+
+
+@attestation_group.command("export")
+@click.argument("run_id")
+@click.option("-o", "--output", type=PATH, required=True, help="An empty or new folder.")
+@store_option
+def attestation_export(run_id: str, *, output: Path, tracking_uri: str | None) -> None:
+    """Write the evidence of RUN_ID, its attestation and the signed records of decisions on it into a folder."""
+    from mlflow_adk_eval.gating.attestation.files import export_attestation  # noqa: PLC0415 - `--help` stays fast
+
+    files = export_attestation(run_id, output, tracking_uri=tracking_uri)
+    click.echo(f"{output}: {len(files)} files; check them with\n  mlflow-adk-eval attestation verify {output} --verify-key PUBLIC_KEY.pem")
+
+
+@attestation_group.command("verify", epilog=_EXIT_CODES)
+@click.argument("folder", type=PATH)
+@click.option("--verify-key", metavar="PEM", help="The public key, or several. Default: MLFLOW_ADK_EVAL_VERIFY_KEY.")
+@json_option
+def attestation_verify(folder: Path, *, verify_key: str | None, as_json: bool) -> None:
+    """Check that the files in FOLDER are what was signed. Asks nothing but the files and the key."""
+    from mlflow_adk_eval.gating.attestation.files import verify_attestation  # noqa: PLC0415 - as above
+    from mlflow_adk_eval.report.ci import EXIT_CODES  # noqa: PLC0415
+
+    found = verify_attestation(folder, verify_key)
+    if as_json:
+        print_json(asdict(found) | {"valid": found.valid, "verdict": found.verdict})
+    else:
+        said = found.evaluation
+        lines = [f"{folder}: {'every file is what was signed' if found.valid else 'NOT what was signed'} ({found.files} files)"]
+        lines += [f"  - {problem}" for problem in found.problems]
+        if found.valid:
+            agent = said["agent"]
+            lines += [
+                f"  agent {agent['name']}, version {agent['version']}, source {agent['source_sha256'] or agent['source']}",
+                f"  run {said['run_id']}, ended {said['finished_at']}: {said['result']['verdict']}",
+                *(f"  {one['kind']} of {one['decision']['decided_at']}: {one['decision']['verdict']}" for one in found.decisions),
+            ]
+        click.echo("\n".join(lines))
+    sys.exit(EXIT_CODES[found.verdict])

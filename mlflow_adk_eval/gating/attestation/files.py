@@ -1,0 +1,187 @@
+"""An attested evaluation as a folder of files, which anybody can check who has the public key: without MLflow, and years later.
+
+`export_attestation` writes what a run holds and what was signed about it, `verify_attestation` checks such a folder. A file that is not
+what was signed, that nothing vouches for or that is missing is a problem with a sentence of its own; so is a signed file in any other spelling.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.gating.attestation.evaluation import AGENT_SOURCE, EVALUATION_PATH, read_evaluation
+from mlflow_adk_eval.gating.attestation.keys import ENVELOPE, VERIFY_KEY, Verifier, load_verifier
+from mlflow_adk_eval.gating.attestation.statement import DECISION, PAYLOAD_TYPE, Statement, read_statement
+from mlflow_adk_eval.gating.evidence.integrity import FOLDER, GATE_FOLDER, MANIFEST, Evidence, integrity_problems, sha256
+from mlflow_adk_eval.gating.mlflow_store import store_at
+from mlflow_adk_eval.results.outcomes import Verdict
+
+_LARGEST = 1024 * 1024 * 1024
+_MANIFEST = f"{FOLDER}/{MANIFEST}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttestationCheck:
+    """What a folder of attested files comes to."""
+
+    problems: tuple[str, ...]
+    """As sentences; empty only if every file is what was signed."""
+    evaluation: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What was signed about the evaluation; empty if that does not verify."""
+    decisions: tuple[Mapping[str, Any], ...] = ()
+    """The signed decisions about it, oldest first."""
+    files: int = 0
+
+    @property
+    def valid(self) -> bool:
+        """Whether every file is what was signed."""
+        return not self.problems
+
+    @property
+    def verdict(self) -> Verdict:
+        """That of the last decision, or else of the evaluation; *undecided* if something does not verify."""
+        said = self.decisions[-1]["decision"]["verdict"] if self.decisions else _at(self.evaluation, "result", "verdict")
+        return said if self.valid and said in ("passed", "failed") else "undecided"
+
+
+def export_attestation(run_id: str, folder: str | Path, *, tracking_uri: str | None = None) -> tuple[str, ...]:
+    """Write an attested run into a folder: its manifest and artifacts, the attestation, and each signed record of a decision on it.
+
+    Args:
+        run_id: the run, evaluated with a signing key.
+        folder: a folder that is empty or does not exist.
+        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
+
+    Returns:
+        The files, by their paths in the folder.
+
+    Raises:
+        UsageError: if there is no such run, it has no attestation, or the folder is not empty or cannot be written.
+        TrackingError: if MLflow cannot be reached.
+    """
+    place = Path(folder)
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise UsageError(f"{place} exists already; name an empty folder or a new one")
+    with store_at(tracking_uri) as store:
+        evidence, said = store.evidence(run_id), store.attested(run_id)
+    if evidence.attestation is None or evidence.manifest is None:
+        raise UsageError(f"run {run_id} has no attestation ({EVALUATION_PATH}): it was evaluated without a signing key")
+    files = {f"{FOLDER}/{name}": content for name, content in evidence.artifacts.items()} | {_MANIFEST: evidence.manifest} | said
+    try:
+        for name, content in files.items():
+            path = place / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+    except OSError as error:
+        raise UsageError(f"{error.filename} cannot be written: {error.strerror}") from None
+    return tuple(sorted(files))
+
+
+def verify_attestation(folder: str | Path, verify_key: str | Path | None = None) -> AttestationCheck:
+    """Return whether the files of a folder are what was signed. Nothing but the files and the key is asked.
+
+    Args:
+        folder: what `export_attestation` wrote.
+        verify_key: the public key, or several: a PEM file or its content; ``None``: what ``MLFLOW_ADK_EVAL_VERIFY_KEY`` says.
+
+    Raises:
+        UsageError: if the folder cannot be read or holds no attestation, or there is no key.
+    """
+    verifier = load_verifier(verify_key)
+    if verifier is None:
+        raise UsageError(f"no public key is given to verify with; name one, or set {VERIFY_KEY}")
+    files = _read(Path(folder))
+    if EVALUATION_PATH not in files:
+        raise UsageError(f"{folder} holds no attestation: there is no {EVALUATION_PATH}")
+    evaluation = read_evaluation(files[EVALUATION_PATH], verifier)
+    if evaluation is None or not _is_exact(files[EVALUATION_PATH], verifier):
+        return AttestationCheck(problems=(f"{EVALUATION_PATH} was not signed with the key, or was changed",), files=len(files))
+    problems = list(_evaluation_problems(files, evaluation))
+    decisions: list[Statement] = []
+    for name in sorted(name for name in files if name.endswith(ENVELOPE) and name != EVALUATION_PATH):
+        decision = _decision(files, name, verifier, evaluation)
+        if isinstance(decision, str):
+            problems.append(decision)
+        else:
+            decisions.append(decision)
+    known = {EVALUATION_PATH, *(name for statement in (evaluation, *decisions) for name in statement.subjects)}
+    known |= {name for name in files if name.endswith(ENVELOPE) or name.startswith(f"{FOLDER}/")}
+    problems += [f"{name} is vouched for by nothing that was signed" for name in sorted(files) if name not in known]
+    said = sorted((statement.predicate for statement in decisions), key=lambda record: str(record["decision"].get("decided_at")))
+    return AttestationCheck(problems=tuple(problems), evaluation=evaluation.predicate, decisions=tuple(said), files=len(files))
+
+
+def _read(folder: Path) -> dict[str, bytes]:
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is no folder")
+    try:
+        found = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        if sum(path.stat().st_size for path in found) > _LARGEST:
+            raise UsageError(f"{folder} holds more than {_LARGEST >> 20} MiB")
+        return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+    except OSError as error:
+        raise UsageError(f"{error.filename} cannot be read: {error.strerror}") from None
+
+
+def _evaluation_problems(files: Mapping[str, bytes], statement: Statement) -> Iterator[str]:
+    """Yield where the files are not those of the evaluation, or the statement contradicts itself."""
+    attested = statement.subjects.get(_MANIFEST, "")
+    in_folder = {name.removeprefix(f"{FOLDER}/"): content for name, content in files.items() if name.startswith(f"{FOLDER}/")}
+    params = {"adk_eval.manifest_sha256": attested}
+    yield from integrity_problems(
+        Evidence(
+            run_id=str(statement.predicate.get("run_id")),
+            status="FINISHED",
+            params=params,
+            artifacts={name: content for name, content in in_folder.items() if name != MANIFEST},
+            manifest=in_folder.get(MANIFEST),
+        )
+    )
+    said = (_at(statement.predicate, "result", "manifest_sha256"), _at(statement.predicate, "materials", "parameters", *params))
+    if said != (attested, attested):
+        yield "the attestation contradicts itself about the hash of the manifest"
+    sources = [digest for name, digest in statement.subjects.items() if name.startswith("agent:")]
+    listed = in_folder.get(AGENT_SOURCE)
+    if sources != ([] if listed is None else [sha256(listed)]):
+        yield f"{FOLDER}/{AGENT_SOURCE} is not the source of the agent that was attested"
+
+
+def _decision(files: Mapping[str, bytes], name: str, verifier: Verifier, evaluation: Statement) -> Statement | str:
+    """Return the signed statement about a record, or why it is none."""
+    payload, record = verifier.opened(files[name], PAYLOAD_TYPE), name.removesuffix(ENVELOPE)
+    statement = None if payload is None else read_statement(payload, DECISION)
+    if statement is None or not _is_exact(files[name], verifier):
+        return f"{name} was not signed with the key, or was changed"
+    if record not in statement.subjects:
+        return f"{name} is not about {record}"
+    if _at(statement.predicate, "decision", "run_id") != evaluation.predicate.get("run_id"):
+        return f"{name} is about another run"
+    for subject, digest in statement.subjects.items():
+        if subject.partition("/")[0] not in (FOLDER, GATE_FOLDER):
+            continue
+        if subject not in files:
+            return f"{subject}, which {name} is about, is missing"
+        if sha256(files[subject]) != digest:
+            return f"{subject} was changed since {name} was signed"
+    return statement
+
+
+def _is_exact(envelope: bytes, verifier: Verifier) -> bool:
+    """Whether an envelope is spelt as it was written. What is not signed (spaces, the name of the key) could be altered unseen otherwise."""
+    value = json.loads(envelope)
+    (signature,) = value["signatures"] if len(value["signatures"]) == 1 else ({},)
+    parts = set(value) == {"payload", "payloadType", "signatures"} and set(signature) == {"keyid", "sig"}
+    if not parts or signature["keyid"] not in verifier.key_ids or json.dumps(value).encode() != envelope:
+        return False
+    return all(base64.b64encode(base64.b64decode(text)).decode() == text for text in (value["payload"], signature["sig"]))
+
+
+def _at(value: Any, *keys: str) -> Any:
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
