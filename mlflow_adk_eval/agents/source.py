@@ -92,6 +92,8 @@ class AgentSource:
     """The variables of its ``.env`` file, without their values."""
     models: tuple[str, ...] = ()
     """The models that its agents name."""
+    recorded_version: str = ""
+    """Which version a recording says that it is of; empty where it does not say, and for whatever is no recording."""
 
     @cached_property
     def manifest(self) -> bytes:
@@ -118,8 +120,10 @@ def source_of(agent: Agent) -> AgentSource:
     match agent:
         case Recording():
             origin = agent.origin
-            said = " ".join(filter(None, (origin.agent, origin.agent_version))) if origin else ""
-            return AgentSource(kind="recording", description=f"a recording{f' of {said}' if said else ''}, whose source is not known")
+            version = origin.agent_version if origin else ""
+            said = " ".join(filter(None, (origin.agent if origin else "", version)))
+            described = f"a recording{f' of {said}' if said else ''}, whose source is not known"
+            return AgentSource(kind="recording", description=described, recorded_version=version)
         case HttpAgent():
             return AgentSource(kind="address", description=f"behind the address {agent.address}, so its source is not known")
         case AdkAgent():

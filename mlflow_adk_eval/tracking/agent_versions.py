@@ -121,6 +121,8 @@ def _source_notes(client: MlflowClient, version: AgentVersion, source: AgentSour
     Raises:
         UsageError: if the version is made of another source.
     """
+    if recorded := _LOGGED.fullmatch(source.recorded_version):
+        return _recording_notes(client, version, recorded[1])
     if not source.sha256:
         return ()
     model = client.get_logged_model(version.model_id)
@@ -135,6 +137,31 @@ def _source_notes(client: MlflowClient, version: AgentVersion, source: AgentSour
         f"agent_version {version.label!r} is made of another source than this agent: sha256 {said[:12]}…, this agent's is"
         f" {source.sha256[:12]}… ({source.description}){differing}. Evaluate the agent that it is, or leave out agent_version:"
         " changed source is a new version, which --register registers"
+    )
+
+
+def _recording_notes(client: MlflowClient, version: AgentVersion, recorded: str) -> tuple[str, ...]:
+    """Return what there is to say about a version that was named for a recording of a LoggedModel.
+
+    Raises:
+        UsageError: if that is made of another source, or of one that it does not say.
+    """
+    if recorded == version.model_id:
+        return ()
+    named = client.get_logged_model(version.model_id).params.get(SOURCE_PARAM, "")
+    try:
+        source = client.get_logged_model(recorded).params.get(SOURCE_PARAM, "")
+    except MlflowException as error:
+        if not is_absent(error):
+            raise
+        return (
+            f"agent_version: the recording is of {recorded}, which is not in this MLflow store, so nothing shows that it is of {version.label}",
+        )
+    if named and source == named:
+        return ()
+    raise UsageError(
+        f"agent_version {version.label!r}: the recording is of another version, {recorded}, and what that did is no evidence about this one;"
+        " leave out agent_version, or run the agent"
     )
 
 

@@ -122,12 +122,43 @@ def test_its_recording_is_what_the_report_would_save(store: str, report: Report)
     assert found.origin.num_runs == saved.origin.num_runs == 1
 
 
-def test_a_run_may_be_judged_as_another_version(store: str, report: Report) -> None:
+def test_a_run_is_not_judged_as_another_version(store: str, report: Report) -> None:
+    client, run = client_of(store), client_of(store).get_run(report.run_id)
+    model = client.create_logged_model(run.info.experiment_id, name="other")
+    given = {"agent_version": model.model_id, "experiment": "trips", "tracking_uri": store}
+    recorded = run.data.params["adk_eval.model_id"]
+    message = f"the recording is of another version, {recorded}, and what that did is no evidence about this one"
+    for recording in (f"runs:/{report.run_id}", adk_eval.recording_of_report(report)):
+        with pytest.raises(UsageError, match=message):
+            adk_eval.evaluate(report.eval_set, recording, CONFIG, **given)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_run_is_judged_as_another_version_of_the_same_source(store: str, report: Report, same: bool) -> None:
+    client, run = client_of(store), client_of(store).get_run(report.run_id)
+    recorded = client.create_logged_model(run.info.experiment_id, params={"adk_eval.agent.source_sha256": "1" * 64}).model_id
+    named = client.create_logged_model(
+        run.info.experiment_id, params={"adk_eval.agent.source_sha256": ("1" if same else "2") * 64}
+    ).model_id
+    recording = adk_eval.recording_of_report(report)
+    assert recording.origin
+    recording = replace(recording, origin=replace(recording.origin, agent_version=recorded))
+    given = {"agent_version": named, "experiment": "trips", "tracking_uri": store}
+    if same:
+        again = adk_eval.evaluate(report.eval_set, recording, CONFIG, **given)
+        assert client.get_run(again.run_id).data.params["adk_eval.model_id"] == named
+    else:
+        with pytest.raises(UsageError, match="is no evidence about this one"):
+            adk_eval.evaluate(report.eval_set, recording, CONFIG, **given)
+
+
+def test_a_recording_of_a_version_that_is_not_in_the_store_is_told(store: str, report: Report) -> None:
+    recording = adk_eval.recording_of_report(report)
+    assert recording.origin
+    recording = replace(recording, origin=replace(recording.origin, agent_version="m-" + "0" * 32))
     model = client_of(store).create_logged_model(client_of(store).get_run(report.run_id).info.experiment_id, name="other")
-    again = adk_eval.evaluate(
-        report.eval_set, f"runs:/{report.run_id}", CONFIG, agent_version=model.model_id, experiment="trips", tracking_uri=store
-    )
-    assert client_of(store).get_run(again.run_id).data.params["adk_eval.model_id"] == model.model_id
+    again = adk_eval.evaluate(report.eval_set, recording, CONFIG, agent_version=model.model_id, experiment="trips", tracking_uri=store)
+    assert f"the recording is of m-{'0' * 32}, which is not in this MLflow store" in " ".join(again.notes)
 
 
 def test_a_run_whose_conversations_were_changed_is_not_believed(store: str, report: Report) -> None:

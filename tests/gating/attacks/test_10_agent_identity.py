@@ -208,6 +208,21 @@ def test_a_good_agent_is_not_evaluated_in_the_name_of_a_bad_one(shop: Shop, tmp_
     assert len(shop.client.search_runs([shop.run(bad).info.experiment_id])) == before + 1, "the refused one left no run"
 
 
+def test_what_a_good_agent_did_is_not_judged_in_the_name_of_a_bad_one(shop: Shop, tmp_path: Path) -> None:
+    good, bad = shop.evaluate(), shop.evaluate(write_agent(tmp_path / "bad", BAD))
+    version = shop.register(bad)
+    for recording in (f"runs:/{good.run_id}", adk_eval.recording_of_report(good)):
+        with pytest.raises(adk_eval.UsageError, match=r"the recording is of another version, .* is no evidence about this one"):
+            adk_eval.evaluate(
+                good.eval_set,
+                recording,
+                CONFIG,
+                agent_version=f"models:/{shop.name}/{version}",
+                experiment=shop.name,
+                tracking_uri=shop.uri,
+            )
+
+
 def test_the_same_source_may_be_evaluated_as_the_version_that_it_is(shop: Shop, tmp_path: Path) -> None:
     first = shop.evaluate()
     version = shop.register(first)
