@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Literal
 
 from mlflow_adk_eval.results.outcomes import TOLERANCE, mean
@@ -161,11 +162,10 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
 def _mcnemar(gains: Sequence[float]) -> tuple[float, float]:
     """Return the chances of at least as many cases that got worse, and better, if each were a fair coin's."""
     # What scipy.stats.binom calls, which takes a second to import; the public bdtr is off in the last digits for half of all small counts.
-    from scipy.special._ufuncs import _binom_cdf, _binom_sf  # noqa: PLC0415 - as above
-
+    ufuncs = import_module("scipy.special._ufuncs")
     worse, cases = sum(gain < 0 for gain in gains), len(gains)
-    as_bad = float(_binom_sf(worse - 1, cases, 0.5)) if worse else 1.0
-    as_good = float(_binom_cdf(worse, cases, 0.5)) if worse < cases else 1.0
+    as_bad = float(ufuncs._binom_sf(worse - 1, cases, 0.5)) if worse else 1.0  # noqa: SLF001 - as above
+    as_good = float(ufuncs._binom_cdf(worse, cases, 0.5)) if worse < cases else 1.0  # noqa: SLF001
     return as_bad, as_good
 
 
