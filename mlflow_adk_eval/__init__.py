@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mlflow_adk_eval.evalset.conversation import Ending
     from mlflow_adk_eval.gating.api import audit, gate, promote, rollback, verify
     from mlflow_adk_eval.gating.attestation.files import export_attestation, verify_attestation
+    from mlflow_adk_eval.gating.champion import Champion, load_champion
     from mlflow_adk_eval.gating.policy.load import load_policy
     from mlflow_adk_eval.gating.policy.model import Policy
     from mlflow_adk_eval.integrations.agent_functions import model_fn, predict_fn, records
@@ -65,6 +66,7 @@ _HOMES = {
     "judge": ("Budget", "JudgeOptions"),
     "evalset": ("EvalCase", "EvalSet", "Invocation", "load_eval_set", "migrate"),
     "gating.api": ("audit", "gate", "promote", "rollback", "verify"),
+    "gating.champion": ("Champion", "load_champion"),
     "gating.attestation.files": ("export_attestation", "verify_attestation"),
     "gating.policy.load": ("load_policy",),
     "gating.policy.model": ("Policy",),
@@ -91,6 +93,7 @@ __all__ = [
     "Budget",
     "Calibration",
     "CaseResult",
+    "Champion",
     "Check",
     "ConfigError",
     "CriterionResult",
@@ -127,6 +130,7 @@ __all__ = [
     "export_attestation",
     "gate",
     "load_calibration",
+    "load_champion",
     "load_config",
     "load_eval_set",
     "load_policy",

@@ -339,11 +339,11 @@ class MlflowStore:
             raise failure or OSError(f"the experiment {name!r} was created, but is not there")
         if found.experiment_id != aside:
             self.client.delete_experiment(aside)
-        run = self._claims_run_in(model, found)
-        self.client.set_experiment_tag(found.experiment_id, _CLAIMS_MODEL, _digest(model))
-        with suppress(MlflowException):  # a model that was deleted at once
-            self.client.set_registered_model_tag(model, _CLAIMS_RUN, run.info.run_id)
-        return run
+        else:  # only now, since those that were deleted must not look like a claim log that somebody hid
+            self.client.set_experiment_tag(aside, _CLAIMS_MODEL, _digest(model))
+            with suppress(MlflowException):  # a model that was deleted at once
+                self.client.set_registered_model_tag(model, _CLAIMS_RUN, run_id)
+        return self._claims_run_in(model, found)
 
     def write(self, record: Record) -> None:
         """Keep a record as an artifact of the run that it is about, beside it the signed statement about it."""

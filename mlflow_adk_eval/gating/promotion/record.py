@@ -20,20 +20,18 @@ from pydantic import PlainSerializer, TypeAdapter, ValidationError
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.attestation.statement import DECISION, Statement
 from mlflow_adk_eval.gating.baseline.comparable import Baseline
-from mlflow_adk_eval.gating.evidence.integrity import FOLDER, MANIFEST, Evidence, agent_problems, sha256
+from mlflow_adk_eval.gating.evidence.integrity import FOLDER, GATE_FOLDER, MANIFEST, Evidence, agent_problems, sha256
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, Policy
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.runtime import user_at_host
 
-RECORDS = "adk_eval_gate"
-"""Where a run keeps the records, beside its evidence, which they must not change."""
 TAG = "adk_eval.gate"
 REFUSAL = f"{TAG}.last_refusal"
 """Where a refusal is noted on a version that holds the alias by an earlier pass."""
 _MAX_NAME = 80
 _MAX_REASON = 500
 _MAX_ALIAS = 255
-_LOCATION = re.compile(rf"(\S+) ({RECORDS}/[A-Za-z0-9_-]+\.json) ([0-9a-f]{{64}})")
+_LOCATION = re.compile(rf"(\S+) ({GATE_FOLDER}/[A-Za-z0-9_-]+\.json) ([0-9a-f]{{64}})")
 _ALIAS = re.compile(r"[\w-]+")
 _RESERVED = re.compile(r"latest|v\d+", re.IGNORECASE)
 _LOGGED_MODEL = re.compile(r"models:/(m-[^/@]+)")
@@ -202,7 +200,7 @@ class Record:
         """Where it is kept; a name from outside becomes no path."""
         stamp = datetime.fromisoformat(self.decision.decided_at).strftime("%Y%m%dT%H%M%S%fZ")
         name = f"{self.target.name[:_MAX_NAME]}-v{self.target.version}-{self.target.alias[:_MAX_NAME]}-{stamp}"
-        path = f"{RECORDS}/{re.sub(r'[^A-Za-z0-9_-]+', '_', name)}.json"
+        path = f"{GATE_FOLDER}/{re.sub(r'[^A-Za-z0-9_-]+', '_', name)}.json"
         return RecordLocation(self.decision.run_id, path, sha256(self.text().encode()))
 
     def tags(self, prefix: str = TAG) -> dict[str, str]:

@@ -7,7 +7,7 @@ import pytest
 from tests.gating.gate_kit import Lab
 
 
-@pytest.fixture(params=["SQLite", pytest.param("server", marks=pytest.mark.slow)])
+@pytest.fixture(scope="session", params=["SQLite", pytest.param("server", marks=pytest.mark.slow)])
 def lab(request: pytest.FixtureRequest, lab: Lab) -> Lab:
     served: Lab = request.getfixturevalue("served_lab") if request.param == "server" else lab
     return served

@@ -333,7 +333,9 @@ def test_a_version_that_does_not_say_its_source_is_refused_unless_the_policy_let
 
 
 def test_a_recording_is_refused_where_the_source_must_be_known(shop: Shop, keys: tuple[Path, Path]) -> None:
-    recorded = {case["eval_id"]: [case["conversation"][0]] for case in EVAL_SET["eval_cases"]}  # type: ignore[index]
+    turns = {case["eval_id"]: case["conversation"][0] for case in EVAL_SET["eval_cases"]}  # type: ignore[index]
+    thanks = {"role": "model", "parts": [{"text": f"{GOOD}!"}]}
+    recorded = {eval_id: [turn | {"final_response": thanks}] for eval_id, turn in turns.items()}
     report = adk_eval.evaluate(
         adk_eval.EvalSet.model_validate(EVAL_SET), recorded, CONFIG, experiment=shop.name, tracking_uri=shop.uri, signing_key=keys[0]
     )
