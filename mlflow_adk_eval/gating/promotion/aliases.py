@@ -258,7 +258,7 @@ def _notes(claims: ClaimLog, holder: str | None) -> Iterator[str]:
 
 
 def _restored(store: MlflowStore, found: AliasAudit, timeouts: ClaimTimeouts, *, dry_run: bool) -> AliasAudit:
-    reason = f"{format_version(found.version)}: {found.reasons[0]}"
+    reason = f"{format_version(found.version)}: {next(iter(found.reasons), 'it does not verify')}"
     way_back = AliasRollback(store=store, name=found.model, alias=found.alias, kind="restore", reason=reason, timeouts=timeouts)
     try:
         back = way_back.run(dry_run=dry_run)

@@ -264,7 +264,7 @@ def _decision_problems(record: Record, run: ExaminedRun) -> Iterator[str]:
     """Yield why a record holds no pass, or one by another policy or on other evidence."""
     then = record.decision
     if not then.passed:
-        yield f"the record of {record.target} says {then.verdict}: {then.reasons[0]}"
+        yield f"the record of {record.target} says {then.verdict}: {next(iter(then.reasons), 'no reason is given')}"
     if then.policy_sha256 != record.policy.digest():
         yield f"the policy {record.policy.name!r} in the record is not the one that decided: its digest differs"
     if then.evidence_sha256 != run.evidence.sha256:

@@ -250,18 +250,21 @@ def check_must_pass(policy: Policy, report: Report, eval_set: EvalSet) -> Iterat
     for case in report.cases:
         if case.eval_id in runs:
             runs[case.eval_id].append(case)
+    known = frozenset(eval_set.eval_ids)
     for eval_id, found in runs.items():
-        verdict, finding = _must_pass(eval_id, found, report, eval_set)
+        verdict, finding = _must_pass(found, report) if eval_id in known else _no_such_case(eval_id, eval_set)
         free = [] if policy.config or verdict != "passed" else unmissable(replace(report, cases=tuple(found)))
         if free:
             verdict, finding = "undecided", f"it passed, but {free[0]}; {PIN_THE_CONFIG}"
         yield Check(measure="must_pass", demand=eval_id, verdict=verdict, reason=f"must_pass {eval_id}: {finding}", cases=int(bool(found)))
 
 
-def _must_pass(eval_id: str, runs: list[CaseResult], report: Report, eval_set: EvalSet) -> tuple[Verdict, str]:
-    if eval_id not in eval_set.eval_ids:
-        hint = did_you_mean(eval_id, eval_set.eval_ids)
-        return "undecided", f"there is no such case in eval set {eval_set.eval_set_id!r}" + (f". {hint}" if hint else "")
+def _no_such_case(eval_id: str, eval_set: EvalSet) -> tuple[Verdict, str]:
+    hint = did_you_mean(eval_id, eval_set.eval_ids)
+    return "undecided", f"there is no such case in eval set {eval_set.eval_set_id!r}" + (f". {hint}" if hint else "")
+
+
+def _must_pass(runs: list[CaseResult], report: Report) -> tuple[Verdict, str]:
     if not runs:
         return "passed", "waived, so it is not required"
     open_runs = [case for case in runs if case.verdict != "passed"]
