@@ -15,7 +15,8 @@ How a decision flows, and which file does which step:
    `attestation.files` does so for a folder of files, without MLflow.
 6. **decision → claim → alias**: `promotion.promote` records the decision (`promotion.record`, `attestation.keys`) and sets the alias under a
    claim (`promotion.alias_lock`, `promotion.claim_log`), so that no two promotions win against the same champion.
-7. **later**: `promotion.verify` decides again from the record, and `promotion.aliases` audits aliases and takes them back.
+7. **later**: `promotion.verify` decides again from the record, `promotion.aliases` audits aliases and takes them back, `promotion.checkpoint`
+   pins how far a claim log had come, and `champion` hands out the version that verifies.
 
 `api` has the public functions; `mlflow_client` and `mlflow_store` are the only modules that know MLflow.
 """

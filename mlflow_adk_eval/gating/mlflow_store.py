@@ -90,6 +90,8 @@ class MlflowStore:
         self.checkpoint = checkpoint
         self._claim_logs: dict[str, tuple[str, str]] = {}
         """The run and the experiment of each model's claim log."""
+        self._undisputed = set[str]()
+        """The models of which no tag names another claim log: looked up once, as it takes two requests."""
 
     def evidence(self, run_id: str) -> Evidence:
         """Return what a run holds.
@@ -282,12 +284,15 @@ class MlflowStore:
         name = claims_experiment(model)
         experiment = self.client.get_experiment_by_name(name)
         run = None if experiment is None else self._claims_run_in(model, experiment)
+        if model in self._undisputed:
+            return run
         if others := sorted(self._known_claim_logs(model) - {run.info.run_id if run else ""}):
             state = f"replaced by run {run.info.run_id}" if run else "renamed or deleted"
             raise ClaimLogError(
                 f"the claim log of {model!r}, which says who set its aliases, was in run {others[0]}, but was {state};"
                 f" give the experiment of run {others[0]} the name {name!r} again"
             )
+        self._undisputed.add(model)
         return run
 
     def _known_claim_logs(self, model: str) -> set[str]:
@@ -303,7 +308,7 @@ class MlflowStore:
             tagged = None
         wanted = f"tags.`{_CLAIMS_MODEL}` = '{_digest(model)}'"
         experiments = self.client.search_experiments(view_type=ViewType.ALL, filter_string=wanted)
-        return {tagged} - {None} | {found for each in experiments if (found := each.tags.get(_CLAIMS_RUN))}
+        return {str(found) for found in (tagged, *(each.tags.get(_CLAIMS_RUN) for each in experiments)) if found}
 
     def _claims_run_in(self, model: str, experiment: Experiment) -> Run:
         from mlflow.exceptions import MlflowException  # noqa: PLC0415 - as above
