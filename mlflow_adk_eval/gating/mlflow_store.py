@@ -259,7 +259,10 @@ class MlflowStore:
         """
         _, experiment_id = self._claim_log(name)
         self.client.rename_experiment(experiment_id, claims_experiment(name))
-        return datetime.fromtimestamp(self.client.get_experiment(experiment_id).last_update_time / 1000, UTC)
+        found = self.client.get_experiment(experiment_id).last_update_time
+        if found is None:
+            raise OSError(f"MLflow does not say when experiment {experiment_id} was last changed, so claims cannot be timed")
+        return datetime.fromtimestamp(found / 1000, UTC)
 
     def claim(self, name: str, key: str, text: str) -> str:
         """Write `text` under `key` if nothing is there, which nobody can change then, and return what is there now.
