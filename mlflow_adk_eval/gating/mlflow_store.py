@@ -295,8 +295,25 @@ class MlflowStore:
                 f"the claim log of {model!r}, which says who set its aliases, was in run {others[0]}, but was {state};"
                 f" give the experiment of run {others[0]} the name {name!r} again"
             )
+        if run is None and (version := self._promoted_version(model)):
+            raise ClaimLogError(
+                f"the claim log of {model!r}, which says who set its aliases, is missing, though {version} says that it was promoted:"
+                f" give its experiment the name {name!r} again"
+            )
         self._undisputed.add(model)
         return run
+
+    def _promoted_version(self, model: str) -> str:
+        """Return a version whose tags say that it was promoted; empty if none does. Without a claim log that cannot be."""
+        from mlflow.exceptions import MlflowException  # noqa: PLC0415 - as above
+
+        quote = '"' if "'" in model else "'"
+        try:
+            versions = self.client.search_model_versions(f"name = {quote}{model}{quote}")
+        except MlflowException:  # a name with both kinds of quotes cannot be asked for
+            return ""
+        found = ((version.version, key) for version in versions for key in version.tags if key.startswith(f"{TAG}.passed."))
+        return next((f"version {number} (its tag {key})" for number, key in found), "")
 
     def _known_claim_logs(self, model: str) -> set[str]:
         """Return the runs that are known to hold claims of a model, whatever the experiments that they are in are called by now."""

@@ -75,7 +75,7 @@ def test_a_claim_log_that_was_hidden_without_a_trace_leaves_no_alias_valid(lab: 
     _, second = rolled_back(lab, model)
     remove_traces(lab, model, hide(lab, model))
     second.set_by_hand()
-    assert "its claim log has no such promotion: it was set by hand" in second.verify().reasons[0]
+    assert "is missing, though version " in second.verify().reasons[0]
     (found,) = audit(model, tracking_uri=lab.uri)
     assert not found.valid
 
@@ -135,6 +135,48 @@ def test_with_a_checkpoint_a_copy_that_was_made_to_fit_is_none(lab: Lab, model: 
     assert json.loads(checkpoint.read_text())[model]["champion"] == pinned
 
 
+def make_new(lab: Lab, model: str, *, tags: bool) -> None:
+    """Hide the claim log without a trace and delete the alias; `tags`: and those of the versions."""
+    remove_traces(lab, model, hide(lab, model))
+    lab.client.delete_registered_model_alias(model, "champion")
+    for version in ("1", "2") if tags else ():
+        for key in lab.tags(model, version):
+            lab.client.delete_model_version_tag(model, version, key)
+
+
+COMPARES = {"rules": {"tool_trajectory_avg_score": {"min": 0.5, "max_drop": 0.05, "use": "mean"}}, "baseline": {"alias": "champion"}}
+
+
+def test_a_model_that_was_made_to_look_new_is_told_by_the_tags_of_its_versions(lab: Lab, model: str) -> None:
+    rolled_back(lab, model)
+    make_new(lab, model, tags=False)
+    refused = Entrant(lab, model, good=False).promote(policy=COMPARES, raise_on_failure=False)
+    assert refused.verdict == "undecided"
+    assert "is missing, though version " in refused.reasons[0]
+    assert lab.alias(model) is None
+
+
+def test_with_a_checkpoint_or_a_policy_that_refuses_without_a_champion_it_is_stopped(lab: Lab, model: str, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "claims.json"
+    rolled_back(lab, model, checkpoint=checkpoint)
+    make_new(lab, model, tags=True)
+    bad = Entrant(lab, model, good=False)
+    refused = bad.promote(policy=COMPARES, checkpoint=checkpoint, raise_on_failure=False)
+    assert refused.verdict == "undecided"
+    assert f"the claim log of {model!r} is gone, not in run " in refused.reasons[0]
+    strict = COMPARES | {"baseline": {"alias": "champion", "if_missing": "refuse"}}
+    refused = bad.promote(policy=strict, raise_on_failure=False)
+    assert refused.verdict == "undecided"
+    assert "the policy refuses without one (if_missing)" in refused.reasons[0]
+
+
+def test_limit_a_model_of_which_every_trace_was_deleted_is_new(lab: Lab, model: str) -> None:
+    """What docs/security.md says cannot be stopped without a checkpoint: nothing is left that says that there was a champion."""
+    rolled_back(lab, model)
+    make_new(lab, model, tags=True)
+    assert Entrant(lab, model, good=False).promote(policy=COMPARES).passed
+
+
 def test_limit_without_a_key_or_a_checkpoint_a_claim_log_that_was_made_up_as_a_whole_is_believed(lab: Lab, model: str) -> None:
     """What docs/security.md says cannot be stopped: whoever may write everything may write all of it anew."""
     _, second = rolled_back(lab, model)
@@ -150,6 +192,8 @@ def made_up(lab: Lab, model: str, run_id: str) -> None:
     from mlflow_adk_eval.gating.mlflow_store import MlflowStore
     from tests.gating.promotion.claim_kit import forge_claim
 
+    experiment = lab.client.create_experiment(claims_experiment(model))
+    lab.client.set_experiment_tag(experiment, "adk_eval.gate.claim_log", lab.client.create_run(experiment).info.run_id)
     store, old = MlflowStore(lab.uri), lab.client.get_run(run_id).data.params
     for number in (1, 2):
         claim = json.loads(old[f"champion.{number:04d}"])

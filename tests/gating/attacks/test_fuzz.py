@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 from collections import Counter
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from mlflow.entities import ViewType
 from mlflow.exceptions import MlflowException
 
 from mlflow_adk_eval.errors import AdkEvalError
@@ -22,6 +24,11 @@ from mlflow_adk_eval.gating.mlflow_store import claims_experiment
 from mlflow_adk_eval.gating.promotion.claim_log import key_of
 from tests.gating.entrant import Entrant
 from tests.gating.gate_kit import TRAJECTORY, Lab
+
+
+def digest(model: str) -> str:
+    return hashlib.sha256(model.encode()).hexdigest()
+
 
 pytestmark = pytest.mark.slow
 EDITS = {"quick": 300, "full": 1200}
@@ -44,6 +51,7 @@ class Scene:
     entrants: dict[str, Entrant] = field(default_factory=dict)
     rightful: set[str] = field(default_factory=set)
     """The versions that may hold the alias."""
+    edits: list[str] = field(default_factory=list)
 
     def build(self) -> Scene:
         self.entrants = {what: Entrant(self.lab, self.name, good=what != "bad") for what in ("champion", "rude", "good", "bad")}
@@ -65,7 +73,8 @@ class Scene:
             kind, edit = self.luck.choice([self.run_edit, self.model_edit, self.log_edit])()
             edit()
         except MlflowException:
-            return f"{kind}, refused by MLflow"
+            kind += ", refused by MLflow"
+        self.edits.append(kind)
         return kind
 
     def value(self, *likely: str) -> str:
@@ -151,9 +160,22 @@ class Scene:
         for key, text in sorted(claims.items())[:kept]:
             client.log_param(run_id, key, text)
 
-    def check(self, outcomes: Counter[str]) -> None:
-        """Try to promote the one that may not be, now and then the one that may, and look who verifies."""
-        assert not self.attempt("bad", outcomes), "a version was promoted that should not be"
+    def looks_new(self) -> bool:
+        """Whether nothing is left that says that there was a champion, which docs/security.md says is believed without a checkpoint."""
+        client, name = self.lab.client, claims_experiment(self.name)
+        claim_log = client.get_experiment_by_name(name)
+        tagged = client.search_experiments(filter_string=f"tags.`adk_eval.gate.model` = '{digest(self.name)}'", view_type=ViewType.ALL)
+        known = claim_log is None and not tagged and "adk_eval.gate.claim_log" not in client.get_registered_model(self.name).tags
+        passed = any(key.startswith("adk_eval.gate.passed.") for entrant in self.entrants.values() for key in entrant.tags)
+        return known and not passed and self.lab.alias(self.name) is None
+
+    def check(self, outcomes: Counter[str]) -> bool:
+        """Try to promote the one that may not be, now and then the one that may, and look who verifies; return whether to go on."""
+        new = "checkpoint" not in self.signing and self.looks_new()
+        if self.attempt("bad", outcomes):
+            assert new, f"a version was promoted that should not be, after {self.edits}"
+            outcomes["limit: it looked new"] += 1
+            return False
         if self.luck.random() < 0.2 and self.attempt("good", outcomes):
             self.rightful = {self.entrants["good"].version}
         try:
@@ -164,9 +186,10 @@ class Scene:
             outcomes[f"verify: {verified.verdict}"] += 1
             assert not verified.passed or self.lab.alias(self.name) in self.rightful, "a version verifies that holds the alias wrongly"
         if self.luck.random() > AUDITED:
-            return
+            return True
         for found in audit(self.name, "champion", tracking_uri=self.lab.uri, **self.verifying):
             assert not found.valid or found.version in self.rightful
+        return True
 
     def attempt(self, what: str, outcomes: Counter[str]) -> bool:
         try:
@@ -178,7 +201,7 @@ class Scene:
         return passed
 
 
-@pytest.mark.parametrize("signed", [False, True], ids=["without keys", "with keys"])
+@pytest.mark.parametrize("signed", [False, True], ids=["without keys", "with a key and a checkpoint"])
 def test_no_edit_promotes_what_should_not_be(signed: bool, lab: Lab, model: str, tmp_path: Any) -> None:
     if lab.uri.startswith("http"):
         pytest.skip("the requests are the same; a thousand of them take minutes through a server")
@@ -186,8 +209,9 @@ def test_no_edit_promotes_what_should_not_be(signed: bool, lab: Lab, model: str,
     count = int(os.environ.get("ADK_EVAL_EDITS", EDITS[profile])) // 2
     luck = random.Random(int(os.environ.get("ADK_EVAL_EDITS_SEED", "14")) + signed)
     public = make_key(tmp_path / "key.pem")
-    signing = {"signing_key": tmp_path / "key.pem"} if signed else {}
-    verifying = {"verify_key": public} if signed else {}
+    checkpoint = tmp_path / "claims.json"
+    signing = {"signing_key": tmp_path / "key.pem", "checkpoint": checkpoint} if signed else {}
+    verifying = {"verify_key": public, "checkpoint": checkpoint} if signed else {}
     kinds, outcomes, done, number = Counter[str](), Counter[str](), 0, 0
     while done < count:
         scene, number = Scene(lab, f"{model}_{number}", luck, signing, verifying).build(), number + 1
@@ -195,7 +219,8 @@ def test_no_edit_promotes_what_should_not_be(signed: bool, lab: Lab, model: str,
             edits = luck.choice([1, 2, 2])
             kinds.update(scene.edit() for _ in range(edits))
             done += edits
-            scene.check(outcomes)
+            if not scene.check(outcomes):
+                break
     print(f"\n{done} edits in {number} models: {dict(kinds)}; {dict(outcomes)}")  # noqa: T201 - how many there were of each kind
     assert outcomes["verify: passed"], "some edits must leave the champion alone, else nothing was tried"
     assert outcomes["bad: refused"] > done / 4
