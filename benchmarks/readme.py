@@ -18,8 +18,11 @@ README, RESULTS = ROOT / "README.md", ROOT / "benchmarks" / "results.md"
 _BEGIN, _END = "<!-- speed: written by benchmarks/readme.py -->\n\n", "\n<!-- end of speed -->"
 _SCORING = ("evalset", "criteria", "results", "runner", "agents/recordings.py", "agents/turn_log.py")
 _LOGGING, _JUDGING = (*_SCORING, "tracking", "report"), (*_SCORING, "judge", "ledger.py")
-_HOT = {"w1": _SCORING, "w2": _LOGGING, "w3": _JUDGING, "w5": _JUDGING, "memory": _SCORING}
-"""The files and folders of the package that the work of a section runs through, as far as what it takes depends on them."""
+_HOT = {"w1": _SCORING, "w2": _LOGGING, "w3": _JUDGING}
+"""The files and folders of the package that the work of a section runs through, as far as what it takes depends on them.
+
+These sections must be of this code. The others take an hour together, so README says of which commit they are.
+"""
 _STAMP = re.compile(r"at commit (\w+), hot path (\w+)")
 OURS = "**mlflow_adk_eval**"
 
