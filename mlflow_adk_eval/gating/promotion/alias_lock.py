@@ -73,8 +73,8 @@ class AliasLock:
             problem = self._check_and_set(claim)
         except UsageError as error:  # what was there when it was decided is gone
             problem = f"{error}; it did when the decision was made"
-        except Exception:
-            self._cancel(claim)  # so that nobody has to wait until its owner seems to be dead
+        except Exception as error:
+            self._give_up(claim, error)
             raise
         finished = finish(problem)
         outcome = self._end(claim, "refused" if problem else "done", problem)
@@ -104,6 +104,14 @@ class AliasLock:
         return (
             "" if found == target.version else f"the alias {target.alias} was set on {target}, but at once moved to {format_version(found)}"
         )
+
+    def _give_up(self, claim: Claim, error: Exception) -> None:
+        """End a claim whose owner failed, so that nobody has to wait until it seems to be dead.
+
+        One that was confirmed is left as it is if the alias is where it wanted it: then the request arrived, whatever became of the answer.
+        """
+        if not self._cancel(claim) and self.store.aliases(self.record.target.name).get(claim.alias) == self.record.previous:
+            self._end(claim, "refused", f"MLflow could not be reached: {type(error).__name__}")
 
     def _settled(self) -> ClaimLog:
         """Return the claim log in which the last claim has ended, if its owner seems to be dead by ending it.
