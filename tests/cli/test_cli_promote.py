@@ -152,7 +152,7 @@ def crowned(store: str) -> adk_eval.Report:
 def test_a_champion_is_judged_again_or_run_anew_if_asked(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lab: Lab) -> None:
     monkeypatch.chdir(tmp_path)
     store = copied(template, tmp_path)
-    crowned(store)
+    champion = crowned(store)
     cases = many(8)
     config = {"criteria": {"tool_trajectory_avg_score": {"threshold": 1.0, "match_type": "IN_ORDER"}}}
     candidate = adk_eval.evaluate(cases, answering(cases), config, tracking_uri=store, traces=False)
@@ -161,8 +161,11 @@ def test_a_champion_is_judged_again_or_run_anew_if_asked(template: Path, tmp_pat
     assert invoke("gate", candidate.run_id, *options).exit_code == 2
     recorded = tmp_path / "champion.json"
     adk_eval.save_recording(candidate, recorded)
+    swapped = invoke("gate", candidate.run_id, *options, "--champion-agent", recorded, "--json")
+    assert "the recording is of another version" in swapped.stdout
+    adk_eval.save_recording(champion, recorded)
     anew = invoke("gate", candidate.run_id, *options, "--champion-agent", recorded, "--json")
-    assert anew.exit_code == 0, anew.stderr
+    assert anew.exit_code == 0, anew.stderr + anew.stdout
     more = adk_eval.evaluate(
         cases,
         answering(cases),
