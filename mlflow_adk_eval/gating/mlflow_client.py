@@ -55,7 +55,11 @@ def reaching_mlflow(what: str, limits: Mapping[str, str] = PATIENT) -> Generator
     with defaults(limits):
         try:
             yield
-        except (MlflowException, OSError, UnicodeError) as error:  # those of requests are OSErrors; a text may be one that no request can hold
+        except (
+            MlflowException,
+            OSError,
+            UnicodeError,
+        ) as error:  # those of requests are OSErrors; a text may be one that no request can hold
             raise TrackingError(f"{what}: {message_of(error)}") from None
 
 
