@@ -110,7 +110,7 @@ def test_a_server_killed_in_mid_run_costs_nothing(
     finished = contents(client, folder.name)
     assert upload(folder) == folder.name
     assert contents(client, folder.name) == finished
-    whole = evaluate(rooms(), answering(rooms()), CONFIG, experiment="killed", tracking_uri=server.uri)
+    whole = evaluate(rooms(), agent, CONFIG, experiment="killed", tracking_uri=server.uri)
     assert comparable(finished) == comparable(contents(client, whole.run_id))
 
 
