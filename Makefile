@@ -4,16 +4,17 @@ PYTHON ?= $(firstword $(foreach v,python3.13 python3.12 python3.11 python3 pytho
 VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
-SYNC := UV_PROJECT_ENVIRONMENT=$(VENV) UV_SYSTEM_CERTS=1 UV_PYTHON_DOWNLOADS=never VIRTUAL_ENV= $(UV) sync --quiet --locked --inexact --extra adk
+ALONE := UV_SYSTEM_CERTS=1 UV_PYTHON_DOWNLOADS=never VIRTUAL_ENV= $(UV)
+SYNC := UV_PROJECT_ENVIRONMENT=$(VENV) $(ALONE) sync --quiet --locked --inexact --extra adk
 WORKERS ?= auto
-PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
+PYTEST = $(BIN)/pytest -n $(WORKERS) --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONWARNDEFAULTENCODING =
 export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := true
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check fmt lint types imports docs cost bench house matrix screenshots clean
+.PHONY: help demo test test-all coverage test-model fuzz check fmt lint types imports docs site cost bench house matrix frameworks wheel screenshots clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -27,19 +28,33 @@ test: $(VENV)/.dev ## Run the quick tests: all that a change is likely to break
 	@echo "the quick tests passed; make test-all also runs the slow ones (servers, processes, browser, many examples)"
 
 test-all: export HYPOTHESIS_PROFILE := full
-test-all: $(VENV)/.dev ## Run all tests and measure their coverage
+# One worker more than there are cores: slow tests often wait for other processes.
+test-all: WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+test-all: $(VENV)/.dev ## Run all tests
 	@echo "running all tests (under half an hour on two cores)"
-	@$(PYTEST) --cov --cov-report=term:skip-covered
+	@$(PYTEST) -q --randomly-seed=1 --durations=40
 
-check: lint types imports docs cost test-all ## All that CI runs
+coverage: $(VENV)/.dev ## Run the quick tests and say which lines they leave out
+	@$(PYTEST) -q -m "not slow and not browser" --randomly-seed=1 --cov --cov-report=term:skip-covered
+
+fuzz: export HYPOTHESIS_PROFILE := fuzz
+fuzz: $(VENV)/.dev ## Run all tests in an order and with examples that are new each time
+	@$(PYTEST) -q
+
+test-model: export ADK_EVAL_LOCAL_MODEL := 1
+test-model: $(VENV)/.dev ## Judge with a small real model on this machine; needs node, npm and some minutes
+	@$(BIN)/pytest -q -rs -p no:randomly tests/local_model
+
+check: lint types imports docs site wheel cost test-all ## All that CI runs
 
 fmt: $(VENV)/.dev ## Format the code and fix what can be fixed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-lint: $(VENV)/.dev ## Style and format
+lint: $(VENV)/.dev ## Style, format, spelling and the glossary's words
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell -D - -D docs/words.txt mlflow_adk_eval docs example_projects README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md
 
 types: $(VENV)/.dev ## mypy and pyright, both strict
 	$(BIN)/mypy
@@ -50,21 +65,37 @@ imports: $(VENV)/.dev ## The layers
 
 docs: $(VENV)/.dev ## The code blocks of README, docs and docstrings, and the tables of criteria and speeds
 	$(BIN)/python docs/criteria_table.py --check
-	$(BIN)/python benchmarks/readme.py --check
-	$(BIN)/pytest -q -p no:randomly README.md docs mlflow_adk_eval
+	$(BIN)/python benchmarks/speed_table.py --check
+	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile -p no:randomly README.md docs mlflow_adk_eval
+
+site: $(VENV)/.dev ## The documentation site, into site/; fails on a link that leads nowhere and on a page outside the navigation
+	$(BIN)/sphinx-build -q -E -W --keep-going -j auto -d $(VENV)/.doctrees docs site
+
+wheel: | $(UV) ## Build wheel and source distribution into dist/, check both, and use the wheel in an empty environment, without extras
+	rm -rf dist $(VENV)/wheel
+	$(ALONE) build --quiet --python $(BIN)/python
+	$(ALONE) tool run --quiet twine check --strict dist/*
+	$(ALONE) venv --quiet --python $(BIN)/python $(VENV)/wheel
+	$(ALONE) pip install --quiet --python $(VENV)/wheel dist/*.whl
+	cd $(VENV)/wheel && bin/python -I -W ignore -c "import mlflow_adk_eval as one; print('imported', one.__version__, 'from', one.__file__)"
+	cd $(VENV)/wheel && bin/mlflow-adk-eval --help >help.txt && bin/mlflow-adk-eval validate lib/python*/site-packages/mlflow_adk_eval/_examples/home_automation/*.evalset.json
 
 cost: $(VENV)/.dev ## What a turn costs in calls and bytes, beside what is committed
 	$(BIN)/python benchmarks/cost.py
 
-bench: $(VENV)/.bench ## The benchmarks, beside google-adk and MLflow, and README's table of them
+bench: $(VENV)/.bench ## The benchmarks, beside google-adk and MLflow, and the table of docs/benchmarks.md
 	$(BIN)/python benchmarks/run.py
-	$(BIN)/python benchmarks/readme.py
+	$(BIN)/python benchmarks/speed_table.py
 
 house: $(VENV)/.dev ## How the package is laid out, in numbers; BEFORE=COMMIT beside an earlier commit
 	@$(BIN)/python benchmarks/house.py $(if $(BEFORE),--before $(BEFORE))
 
 matrix: $(VENV)/.dev ## The tests on the oldest and newest versions of Python, MLflow and google-adk; needs Python 3.11 to 3.13
 	UV_SYSTEM_CERTS=1 UV_PYTHON_DOWNLOADS=never $(BIN)/nox -- -n $(WORKERS)
+
+frameworks: | $(UV) ## The examples with agents of other frameworks, each run and evaluated, in an environment that is made for it
+	$(ALONE) run --quiet --locked --isolated --python $(BIN)/python --group test --group frameworks \
+	  pytest -q -rs -p no:randomly tests/examples/test_example_frameworks.py
 
 screenshots: $(VENV)/.dev ## Take the pictures in docs/images with Debian's chromium
 	$(BIN)/python docs/screenshots.py
@@ -90,4 +121,4 @@ $(VENV)/.bench: pyproject.toml uv.lock | $(UV)
 	@touch $@
 
 clean: ## Remove what the other targets made
-	rm -rf $(VENV) .nox demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* .import_linter_cache
+	rm -rf $(VENV) .nox demo site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* .import_linter_cache
