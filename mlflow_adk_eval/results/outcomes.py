@@ -11,9 +11,9 @@ and is *undecided* otherwise. `verdict_of` puts many such verdicts together, in 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.evalset import Invocation
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Status = Literal["scored", "skipped", "errored"]
 Verdict = Literal["passed", "failed", "undecided"]
+VERDICTS: tuple[Verdict, ...] = ("passed", "failed", "undecided")
 
 TOLERANCE = 1e-9
 """How far below a threshold a mean may lie and still reach it: three turns of 0.7 reach 0.7."""
@@ -153,6 +154,52 @@ class Judged:
     votes: tuple[Vote, ...] = ()
 
 
+class CellCounts(NamedTuple):
+    """How many cells have which outcome."""
+
+    scored: int
+    errored: int
+    skipped: int
+
+    @classmethod
+    def of(cls, cells: Iterable[Outcome | None]) -> CellCounts:
+        """Count cells; those that were not planned are none."""
+        kinds = [type(cell) for cell in cells]
+        return cls(kinds.count(Scored), kinds.count(Errored), kinds.count(Skipped))
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCriterion:
+    """A criterion as a case has it, whatever came of it."""
+
+    criterion: str
+    threshold: float | None
+    greater_is_better: bool
+
+    @property
+    def decides(self) -> bool:
+        """Whether the case needs this criterion to pass."""
+        return self.threshold is not None
+
+
+class Tally(NamedTuple):
+    """What a criterion came to on one case run, in numbers."""
+
+    planned: PlannedCriterion
+    score: float | None
+    scored: int
+    errored: int
+    skipped: int
+
+    @property
+    def passed(self) -> bool:
+        """Whether there is a threshold, and a score that reaches it."""
+        threshold = self.planned.threshold
+        if threshold is None or self.score is None:
+            return False
+        return reaches(self.score, threshold, greater_is_better=self.planned.greater_is_better)
+
+
 @dataclass(frozen=True, slots=True)
 class CriterionResult:
     """One criterion on one case in one run."""
@@ -162,8 +209,19 @@ class CriterionResult:
     """The least (or, where lower is better, the most) that passes; ``None``: informational."""
     greater_is_better: bool
     overall: Outcome
-    per_invocation: tuple[Outcome | None, ...]
-    votes: tuple[Vote, ...] = ()
+    per_invocation: Sequence[Outcome | None]
+    votes: Sequence[Vote] = ()
+
+    @property
+    def counts(self) -> CellCounts:
+        """How many of the planned cells have which outcome."""
+        known = getattr(self.per_invocation, "counts", None)  # of cells that are on disk
+        return known or CellCounts.of(self.per_invocation)
+
+    @property
+    def tally(self) -> Tally:
+        """What it came to in numbers."""
+        return Tally(PlannedCriterion(self.criterion, self.threshold, self.greater_is_better), self.score, *self.counts)
 
     @property
     def decides(self) -> bool:
@@ -215,9 +273,9 @@ class CaseResult:
 
     eval_id: str
     run_index: int
-    actual: tuple[Invocation, ...]
-    expected: tuple[Invocation, ...] | None
-    results: tuple[CriterionResult, ...]
+    actual: Sequence[Invocation]
+    expected: Sequence[Invocation] | None
+    results: Sequence[CriterionResult]
     error: str = ""
     """Why the agent did not finish this case; empty where it did."""
     unfinished: bool = False
@@ -235,8 +293,24 @@ class CaseResult:
         return max(len(self.actual), len(self.expected or ()))
 
     @property
+    def planned(self) -> Sequence[PlannedCriterion | CriterionResult]:
+        """The criteria that it has, whatever came of them."""
+        planned: Sequence[PlannedCriterion] | None = getattr(self.results, "planned", None)  # of results that are on disk
+        return self.results if planned is None else planned
+
+    def result(self, criterion: str) -> CriterionResult | None:
+        """Return the result of a criterion; ``None`` where the case does not have it."""
+        if getattr(self.results, "planned", None) is None:
+            return next((result for result in self.results if result.criterion == criterion), None)
+        place = next((place for place, planned in enumerate(self.planned) if planned.criterion == criterion), None)
+        return None if place is None else self.results[place]
+
+    @property
     def verdict(self) -> Verdict:
         """*passed* only if every deciding criterion was evaluated and reached its threshold."""
+        known: Verdict | None = getattr(self.results, "verdict", None)  # of results that are on disk
+        if known is not None:
+            return known
         deciding = [result for result in self.results if result.decides]
         if any(result.passed is False for result in deciding):
             return "failed"
@@ -247,7 +321,7 @@ class CaseResult:
     def reasons(self) -> tuple[str, ...]:
         """Return what stands between this case and a pass, as sentences."""
         found = [f"the agent did not finish: {self.error}"] if self.error else []
-        if not any(result.decides for result in self.results):
+        if not any(planned.decides for planned in self.planned):
             found.append("no criterion decides this case")
         for result in self.results:
             if not result.decides or result.passed:
@@ -258,3 +332,17 @@ class CaseResult:
             else:
                 found.append(f"{result.criterion} was not evaluated: {reason_of(result.overall)}")
         return tuple(found)
+
+
+def tallies_of(cases: Iterable[CaseResult]) -> Iterator[tuple[str, bool, Sequence[Tally]]]:
+    """Yield of each case run its id, whether the agent failed in it, and what each criterion came to."""
+    known = getattr(cases, "tallies", None)  # of results that are on disk
+    yield from known() if known else ((case.eval_id, bool(case.error), [result.tally for result in case.results]) for case in cases)
+
+
+def results_of(cases: Iterable[CaseResult], criterion: str) -> Iterator[tuple[CaseResult, CriterionResult]]:
+    """Yield the case runs that have a criterion, each with its result."""
+    for case in cases:
+        result = case.result(criterion)
+        if result is not None:
+            yield case, result

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mlflow_adk_eval.results.outcomes import CaseResult, Verdict, mean
+from mlflow_adk_eval.results.outcomes import VERDICTS, CaseResult, Verdict, mean
 
-VERDICTS: tuple[Verdict, ...] = ("passed", "failed", "undecided")
 _PAIR = 2
 _MOST_KS = 8
 

@@ -110,13 +110,19 @@ def table_of(cases: Sequence[CaseResult], criteria: Sequence[str]) -> Table:
 
 def _course(case: CaseResult, index: int, columns: Iterable[str]) -> Iterable[str | None]:
     here = "; ".join(f"{injection.tool}: {injection}" for injection in case.injections if injection.invocation_index == index)
-    found = {"injected": here or None, "ending": str(case.ending) if case.ending and index == _turns(case) - 1 else None}
+    found = {"injected": here or None, "ending": str(case.ending) if case.ending and index == turns_of(case) - 1 else None}
     return (found[name] for name in columns)
 
 
-def _turns(case: CaseResult) -> int:
-    """Return how many rows a case has."""
+def turns_of(case: CaseResult) -> int:
+    """Return how many rows a case run has: at least one."""
     return max(1, case.turns, *(len(result.per_invocation) for result in case.results))
+
+
+def run_turns(cases: Iterable[CaseResult]) -> Sequence[int]:
+    """Return how many rows each case run has."""
+    known: Sequence[int] | None = getattr(cases, "run_turns", None)  # of results that are on disk
+    return [turns_of(case) for case in cases] if known is None else known
 
 
 def key_of(eval_id: str, invocation_index: int, run_index: int) -> str:
@@ -134,7 +140,7 @@ def _has_own_score(result: CriterionResult) -> bool:
 
 def _rows(case: CaseResult, criteria: Sequence[str], special: set[str]) -> Iterable[tuple[Any, ...]]:
     results = {result.criterion: result for result in case.results}
-    turns = _turns(case)
+    turns = turns_of(case)
     for index in range(turns):
         error = case.error if index >= min(len(case.actual), turns - 1) else ""
         verdict = row_verdict(case.results, index)

@@ -6,8 +6,8 @@ for models that judge and for those that play users, which leave no votes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +34,18 @@ class JudgeUsage:
     """Usable votes of all ballots."""
     dissenting_votes: int = 0
     """Votes for another verdict than the one that won."""
+    lone_votes: int = 0
+    """Usable votes that were the only one on their ballot, which nothing could contradict."""
+    repaired: int = 0
+    """Answers that were read although they had a slip that leaves no doubt: a code fence, or raw line breaks in a string."""
     models: tuple[str, ...] = ()
     """The judges, as the config names them."""
     prompts: Mapping[str, str] = field(default_factory=dict[str, str])
     """The hash of each prompt, in hex, by its name and version."""
     outage: str = ""
     """Why a judge was given up as out of order; empty where none was."""
+    members: Mapping[str, tuple[int, int, int]] = field(default_factory=dict[str, tuple[int, int, int]])
+    """Of panels, by member: votes for the verdict that they took part in, votes against it, and votes that could not be had."""
 
     @property
     def tokens(self) -> int:
@@ -48,5 +54,35 @@ class JudgeUsage:
 
     @property
     def flip_rate(self) -> float | None:
-        """The share of votes that contradict the verdict they took part in; ``None`` without votes."""
-        return self.dissenting_votes / self.votes if self.votes else None
+        """The share of votes that contradict the verdict that they and others came to; ``None`` where no ballot has two."""
+        compared = self.votes - self.lone_votes
+        return self.dissenting_votes / compared if compared else None
+
+
+def merged(first: Mapping[str, tuple[int, int, int]], second: Mapping[str, tuple[int, int, int]]) -> dict[str, tuple[int, int, int]]:
+    """Return the votes of members of panels, those of both accounts together."""
+    found = {name: tuple(counts) for name, counts in first.items()}
+    for name, (agreeing, against, missing) in second.items():
+        before = found.get(name, (0, 0, 0))
+        found[name] = before[0] + agreeing, before[1] + against, before[2] + missing
+    return {name: (agreeing, against, missing) for name, (agreeing, against, missing) in found.items()}
+
+
+def added(usages: Sequence[JudgeUsage]) -> JudgeUsage:
+    """Return several accounts as one.
+
+    >>> added([JudgeUsage(calls=1, models=("m",)), JudgeUsage(calls=2, models=("m",))]).calls
+    3
+    """
+    total = usages[0]
+    for usage in usages[1:]:
+        numbers = {each.name: getattr(total, each.name) + getattr(usage, each.name) for each in fields(JudgeUsage) if each.default == 0}
+        total = replace(
+            total,
+            **numbers,
+            models=tuple(dict.fromkeys((*total.models, *usage.models))),
+            prompts={**total.prompts, **usage.prompts},
+            members=merged(total.members, usage.members),
+            outage="; ".join(dict.fromkeys(filter(None, (total.outage, usage.outage)))),
+        )
+    return total

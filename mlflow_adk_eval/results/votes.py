@@ -17,8 +17,8 @@ from typing import Any
 
 from mlflow_adk_eval.config.criteria import JudgedSettings
 from mlflow_adk_eval.config.eval_config import EvalConfig
-from mlflow_adk_eval.errors import InputError, Problem
 from mlflow_adk_eval.results.outcomes import Outcome, Scored, Vote
+from mlflow_adk_eval.results.parquet import Kind, read_columns
 from mlflow_adk_eval.results.table import VOTE_COLUMNS
 
 
@@ -130,24 +130,15 @@ def dump_votes(votes: Iterable[Vote], clean: Callable[[str], str] = str) -> byte
     return content.getvalue()
 
 
-def parse_votes(content: bytes, source: str) -> tuple[Vote, ...]:
-    """Return the votes in a Parquet file.
+def parse_votes(content: bytes, source: str, *, rows: int | None = None) -> tuple[Vote, ...]:
+    """Return the votes in a Parquet file; `rows`: how many there must be.
 
     Raises:
         InputError: if it holds something else.
     """
-    import pandas as pd  # noqa: PLC0415 - as above
+    columns = read_columns(content, source, _KINDS, rows=rows)
+    return tuple(Vote(**dict(zip(_KINDS, row, strict=True))) for row in zip(*columns.values(), strict=True))
 
-    try:
-        frame = pd.read_parquet(BytesIO(content), engine="pyarrow")
-    except (OSError, ValueError) as error:
-        raise InputError(source, [Problem("$", f"no Parquet file ({str(error).splitlines()[0]})", "the votes of a run")]) from None
-    missing = [name for name in VOTE_COLUMNS if name not in frame.columns]
-    if missing:
-        raise InputError(source, [Problem("$", f"no column {missing[0]}", f"the columns {', '.join(VOTE_COLUMNS)}")])
-    try:
-        typed = frame[list(VOTE_COLUMNS)].astype(dict(VOTE_COLUMNS))
-    except (TypeError, ValueError) as error:
-        raise InputError(source, [Problem("$", f"other types ({str(error).splitlines()[0]})", "the votes of a run")]) from None
-    plain = {name: column.astype(object).where(column.notna(), None) for name, column in typed.items()}
-    return tuple(Vote(**dict(zip(VOTE_COLUMNS, row, strict=True))) for row in zip(*plain.values(), strict=True))
+
+_KIND_OF_TYPE: Mapping[str, Kind] = {"string": "text", "int64": "whole number", "float64": "number", "bool": "truth"}
+_KINDS: Mapping[str, Kind] = {name: _KIND_OF_TYPE[dtype.lower()] for name, dtype in VOTE_COLUMNS.items()}
