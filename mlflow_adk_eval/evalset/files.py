@@ -3,8 +3,8 @@
 Three formats are read. Today's is an object with ``eval_cases``, in snake_case or camelCase. From before ADK's data had a schema there are
 two legacy lists: one of *cases* (``name``, ``data``, ``initial_session``), and one of *turns* (``query``, ``reference``,
 ``expected_tool_use`` …), which is one case. They are read into today's models; ids are derived from the file, not drawn anew at each
-load as ADK does, so that the same file is the same set tomorrow. Written is today's format only. Recordings are in `conversation`, ADK's
-result files in `result`.
+load as ADK does, so that the same file is the same set tomorrow. Written is today's format only. Rows of JSON Lines and Parquet are in
+`rows`, recordings in `conversation`, ADK's result files in `result`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from mlflow_adk_eval.evalset.models import (
     SessionInput,
 )
 from mlflow_adk_eval.evalset.parse import decode, parse, read_text
+from mlflow_adk_eval.evalset.row_files import ENDINGS
+from mlflow_adk_eval.evalset.rows import is_rows, is_uri, open_cases, read_remote
 
 
 class _ToolUse(Model):
@@ -84,7 +86,8 @@ def load_eval_set(path: str | Path, *, initial_session: str | Path | None = None
     """Return the eval set in a file of any generation, or the selection ``path:eval_1,eval_2`` of it.
 
     Args:
-        path: the file, optionally followed by a colon and the ids to keep.
+        path: the file, of JSON, JSON Lines or Parquet, a folder of the latter two, or an fsspec URI of any of these; optionally followed
+            by a colon and the ids to keep.
         initial_session: the separate session file of a legacy list of turns.
 
     Raises:
@@ -92,8 +95,17 @@ def load_eval_set(path: str | Path, *, initial_session: str | Path | None = None
         UsageError: if a selected id is not in the file.
     """
     file, selected = split_selection(path)
-    eval_set = parse_eval_set(read_text(file), str(file), stem=stem_of(file), session=_session(initial_session))
+    eval_set = _loaded(file, _session(initial_session))
     return select(eval_set, selected) if selected else eval_set
+
+
+def _loaded(file: str | Path, session: InitialSession | None) -> EvalSet:
+    if is_rows(file):
+        eval_set = open_cases(file).eval_set()
+        _refuse_session(session, str(file))
+        return eval_set
+    text = read_remote(str(file)) if is_uri(file) else read_text(Path(file))
+    return parse_eval_set(text, str(file), stem=stem_of(Path(file)), session=session)
 
 
 def parse_eval_set(text: bytes, source: str, *, stem: str, session: InitialSession | None = None) -> EvalSet:
@@ -123,10 +135,14 @@ def _current(text: bytes, source: str, session: InitialSession | None) -> EvalSe
             found = next((noun for key, noun in _OTHER_FILES.items() if key in keys), shown(decode(text, source)))
             raise EvalSetError(source, [Problem("$", found, _SHAPES)]) from None
         raise
+    _refuse_session(session, source)
+    return eval_set
+
+
+def _refuse_session(session: InitialSession | None, source: str) -> None:
     if session is not None and session.model_fields_set:
         found = "an eval set of today's format beside a separate initial session"
         raise EvalSetError(source, [Problem("$", found, "the session inside the cases, as session_input")])
-    return eval_set
 
 
 def _converted(value: list[Any], source: str, *, stem: str, session: InitialSession | None) -> EvalSet:
@@ -187,28 +203,32 @@ def stem_of(path: Path) -> str:
     return path.stem
 
 
-def split_selection(path: str | Path) -> tuple[Path, tuple[str, ...]]:
+def split_selection(path: str | Path) -> tuple[str | Path, tuple[str, ...]]:
     """Return a path and the ids selected behind a colon, separated by commas.
 
     The path is the longest part before a colon that exists, so a file whose name holds colons is taken as it is and an id
-    may hold colons too; where nothing exists, the path ends with ``.json``. A `Path` selects nothing.
+    may hold colons too; where nothing exists, as of a URI, the path ends as the names of eval sets do: ``.json``, ``.jsonl``,
+    ``.parquet``. A `Path` selects nothing. A URI comes back as text, since a `Path` would spoil it.
 
     >>> split_selection("set.json:a,b:2")
     (PosixPath('set.json'), ('a', 'b:2'))
+    >>> split_selection("s3://bucket/set.parquet:a")
+    ('s3://bucket/set.parquet', ('a',))
 
     Raises:
         UsageError: if no id follows the colon.
     """
     if isinstance(path, Path) or os.path.exists(path):  # noqa: PTH110 - unlike Path.exists, it never raises
         return Path(path), ()
-    heads = [path[:index] for index, character in enumerate(path) if character == ":"]
+    scheme = path.find("://") + 1  # what stands before it names no file, though one may have its name
+    heads = [path[:index] for index, character in enumerate(path) if character == ":" and index >= scheme]
     file = next((head for head in reversed(heads) if os.path.exists(head)), None)  # noqa: PTH110
-    file = file or next((head for head in heads if head.endswith(".json")), path)
+    file = file or next((head for head in heads if head.endswith((".json", *ENDINGS))), path)
     selected = tuple(dict.fromkeys(eval_id.strip() for eval_id in path[len(file) + 1 :].split(",") if eval_id.strip()))
     if file != path and not selected:
         msg = f"{path}: no eval id follows the colon; wanted {file}:eval_1,eval_2"
         raise UsageError(msg)
-    return Path(file), selected
+    return file if is_uri(file) else Path(file), selected
 
 
 def select(eval_set: EvalSet, eval_ids: Iterable[str]) -> EvalSet:
@@ -297,15 +317,3 @@ def write_eval_set(eval_set: EvalSet, path: str | Path) -> None:
     except OSError as error:
         msg = f"{path}: cannot be written: {error.strerror}"
         raise UsageError(msg) from None
-
-
-def migrate(old: str | Path, new: str | Path, *, initial_session: str | Path | None = None) -> EvalSet:
-    """Rewrite an eval set of any generation in today's format, and return it.
-
-    Raises:
-        EvalSetError: with every problem of the old file.
-        UsageError: if the new file cannot be written.
-    """
-    eval_set = load_eval_set(old, initial_session=initial_session)
-    write_eval_set(eval_set, new)
-    return eval_set

@@ -6,9 +6,10 @@ write what the current ADK reads. Field names, defaults and meanings are ADK's.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializerFunctionWrapHandler, field_serializer, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
@@ -158,6 +159,8 @@ class Invocation(Model):
     """Seconds."""
     tool_duration: float | None = None
     """Seconds."""
+    inference_call_count: int | None = None
+    """The calls of models, where that was counted while the turn ran; google-adk 2.13 does not write it."""
     rubrics: tuple[Rubric, ...] | None = None
     app_details: AppDetails | None = None
 
@@ -317,4 +320,14 @@ class EvalSet(Model):
     @property
     def eval_ids(self) -> tuple[str, ...]:
         """The ids of all cases, in order."""
-        return tuple(case.eval_id for case in self.eval_cases)
+        known = getattr(self.eval_cases, "eval_ids", None)  # of cases that are on disk
+        return known or tuple(case.eval_id for case in self.eval_cases)
+
+    @field_serializer("eval_cases", mode="wrap")
+    def _read(self, eval_cases: Any, write: SerializerFunctionWrapHandler) -> Any:
+        """Write cases that are on disk like any others."""
+        return write(tuple(eval_cases))
+
+    def named(self, eval_ids: Container[str]) -> dict[str, EvalCase]:
+        """Return some of the cases, by id."""
+        return {eval_id: self.eval_cases[place] for place, eval_id in enumerate(self.eval_ids) if eval_id in eval_ids}

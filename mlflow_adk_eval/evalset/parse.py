@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, from_json
 
-from mlflow_adk_eval.errors import EvalSetError, InputError, Problem, json_path, shown
-from mlflow_adk_eval.evalset.schema import Kind, Steps, UnknownKey, place, unknown_keys
+from mlflow_adk_eval.errors import EvalSetError, InputError, Problem, did_you_mean, json_path, shown
+from mlflow_adk_eval.evalset.schema import Kind, Steps, UnknownKey, place, unknown_keys, unknown_keys_at
 
 T = TypeVar("T")
 
@@ -91,8 +91,17 @@ def no_rescanning() -> Generator[None, None, None]:
             gc.unfreeze()
 
 
-def read_text(path: Path, *, error: type[InputError] = EvalSetError) -> bytes:
+NO_FILE = "no such file"
+"""What is found where there is none."""
+
+
+def read_text(path: Path, *, error: type[InputError] = EvalSetError, made_by: str = "") -> bytes:
     """Return the file's bytes without a byte order mark.
+
+    Args:
+        path: the file.
+        error: what is raised.
+        made_by: the command that writes such a file, to be named where it is missing.
 
     Raises:
         InputError: of the given kind, if there is no such file or it is no text in UTF-8.
@@ -101,11 +110,29 @@ def read_text(path: Path, *, error: type[InputError] = EvalSetError) -> bytes:
         text = path.read_bytes()
     except IsADirectoryError:
         raise error(str(path), [Problem("$", "a folder", "a file")]) from None
+    except FileNotFoundError:
+        hint = did_you_mean(path.name, _beside(path)) or (f"`{made_by}` writes it." if made_by else "")
+        raise error(str(path), [Problem("$", NO_FILE, "a file that exists", hint)]) from None
     except (OSError, ValueError) as problem:
         found = problem.strerror if isinstance(problem, OSError) else str(problem)
-        raise error(str(path), [Problem("$", found or "no such file", "a readable file")]) from None
+        raise error(str(path), [Problem("$", found or NO_FILE, "a file that can be read")]) from None
+    return without_mark(text, str(path), error=error)
+
+
+def _beside(path: Path) -> list[str]:
+    with contextlib.suppress(OSError):
+        return sorted(one.name for one in path.parent.iterdir() if one.is_file())
+    return []
+
+
+def without_mark(text: bytes, source: str, *, error: type[InputError] = EvalSetError) -> bytes:
+    """Return the beginning of a text, or all of it, without a byte order mark.
+
+    Raises:
+        InputError: of the given kind, if it is no text in UTF-8.
+    """
     if text.startswith(_OTHER_MARKS) or b"\0" in text[:4]:
-        raise error(str(path), [Problem("$", "text in UTF-16 or UTF-32", "text in UTF-8")])
+        raise error(source, [Problem("$", "text in UTF-16 or UTF-32", "text in UTF-8")])
     return text.removeprefix(_UTF8_MARK)
 
 
@@ -137,17 +164,26 @@ def parse(adapter: TypeAdapter[T], text: bytes | Any, source: str, *, error: typ
         try:
             return adapter.validate_python(value, extra="forbid")
         except ValidationError as refusal:
-            details = [detail for detail in refusal.errors(include_url=False) if detail["type"] != "extra_forbidden"]
+            refused = refusal.errors(include_url=False)
+            details = [detail for detail in refused if detail["type"] != "extra_forbidden"]
         try:
             parsed = adapter.validate_python(value, extra="allow")
         except ValidationError as refusal:
             parsed = None
             details += refusal.errors(include_url=False)
         kind: Kind = adapter._type  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - there is no other way to ask
+        if parsed is not None and not details and not any(key.amiss for key in refused_keys(kind, value, refused)):
+            return parsed  # most unknown keys are meant to be there, and searching all of a value for more takes long
         found = problems_of(kind, value, details, [key for key in unknown_keys(kind, value) if key.amiss], at=at)
         if found or parsed is None:
             raise error(source, found)
         return parsed
+
+
+def refused_keys(kind: Kind, value: Any, refused: Iterable[ErrorDetails]) -> Iterator[UnknownKey]:
+    """Yield the unknown keys of the objects in which pydantic refused one."""
+    places = (place(kind, detail["loc"], value) for detail in refused)
+    return unknown_keys_at(kind, value, {steps[:-1] for steps in places if steps})
 
 
 def problems_of(kind: Kind, value: Any, details: Sequence[ErrorDetails], unknown: Sequence[UnknownKey], *, at: str) -> list[Problem]:

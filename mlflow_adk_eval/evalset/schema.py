@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from types import NoneType, UnionType
 from typing import Any, TypeGuard, Union, get_args, get_origin
 
@@ -21,7 +21,8 @@ Kind = Any
 Steps = tuple[int | str, ...]
 """The keys and indexes that lead to a place in a JSON value."""
 
-_ALMOST_CERTAIN = 0.85
+ALMOST_CERTAIN = 0.85
+"""How alike a key must be to an optional field to be taken for a slip of the pen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +152,15 @@ def unknown_keys(kind: Kind, value: Any, *, steps: Steps = ()) -> Iterator[Unkno
                 yield from unknown_keys(child, item, steps=(*steps, step))
 
 
+def unknown_keys_at(kind: Kind, value: Any, places: Iterable[Steps]) -> Iterator[UnknownKey]:
+    """Yield the keys that no field takes in the objects at `places` of `value`."""
+    for steps in places:
+        inside, item = kind, value
+        for step in steps:
+            inside, item = inner(taken(inside, item), step), item[step]
+        yield from _unknown_here(inside, item, steps)
+
+
 def _unknown_here(kind: Kind, value: Mapping[str, Any], steps: Steps) -> Iterator[UnknownKey]:
     model = taken(kind, value)
     own = members(model)
@@ -172,8 +182,14 @@ def _unknown_here(kind: Kind, value: Mapping[str, Any], steps: Steps) -> Iterato
 
 
 def _meant(key: str, absent: Mapping[str, Member]) -> str:
-    required = [name for name, member in absent.items() if member.required]  # missing it is an error anyway, so a fair likeness will do
-    return nearest(key, required) or nearest(key, absent, cutoff=_ALMOST_CERTAIN)
+    required = tuple(name for name, member in absent.items() if member.required)
+    return _nearest(key, required, tuple(absent))
+
+
+@lru_cache(maxsize=1024)  # the same few keys are unknown in every case of a file
+def _nearest(key: str, required: tuple[str, ...], absent: tuple[str, ...]) -> str:
+    # A required field is an error if it is missing anyway, so a fair likeness will do.
+    return nearest(key, required) or nearest(key, absent, cutoff=ALMOST_CERTAIN)
 
 
 def _holds(value: Any, step: int | str) -> bool:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.evalset import dumps, eval_set_digest, migrate, parse_eval_set
+from mlflow_adk_eval.evalset import dumps, eval_set_digest, load_eval_set, migrate, parse_eval_set
 from tests.strategies import QUICK, eval_sets, legacy_cases, legacy_turns, respelt
 
 
@@ -44,7 +44,8 @@ def test_a_legacy_file_and_its_migration_are_the_same(tmp_path_factory: pytest.T
     folder = tmp_path_factory.mktemp("legacy")
     old, new = folder / "set.test.json", folder / "new.evalset.json"
     old.write_text(json.dumps(value), encoding="utf-8")
-    assert eval_set_digest(migrate(old, new)) == digest(json.loads(new.read_text(encoding="utf-8"))) == digest(value)
+    migrate(old, new)
+    assert eval_set_digest(load_eval_set(old)) == digest(json.loads(new.read_text(encoding="utf-8"))) == digest(value)
 
 
 @QUICK

@@ -65,6 +65,15 @@ def test_a_selection_keeps_the_order_of_the_set(set_file: Path, ids: str, expect
     assert list(load_eval_set(f"{set_file}:{ids}").eval_ids) == expected
 
 
+@pytest.mark.parametrize("uri", ["s3://box/a.jsonl", "http://127.0.0.1:80/a.parquet", "gs://box/a.evalset.json", "memory://folder"])
+def test_a_uri_stays_as_it_is_though_a_file_has_the_name_of_its_scheme(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / uri.partition(":")[0]).touch()
+    assert split_selection(uri) == (uri, ())
+    if not uri.endswith("folder"):
+        assert split_selection(f"{uri}:x,y:z") == (uri, ("x", "y:z"))
+
+
 def test_an_unknown_id_in_a_selection_is_an_error_that_names_the_likely_one(tmp_path: Path) -> None:
     """ADK selects nothing, and says nothing."""
     file = write(tmp_path / "set.json", a_set("eval_case_1", "other"))
@@ -135,7 +144,7 @@ def test_loading_leaves_the_garbage_collector_as_it_was(set_file: Path) -> None:
 
 def test_a_path_that_no_system_can_hold_is_one_error() -> None:
     for path in ("x" * 5000 + ".json:a", "a\0b.json"):
-        with pytest.raises(EvalSetError, match="wanted a readable file"):
+        with pytest.raises(EvalSetError, match="wanted a file that"):
             load_eval_set(path)
 
 
@@ -222,7 +231,7 @@ def test_an_empty_legacy_list_is_an_empty_set() -> None:
 
 def test_migrating_writes_todays_format_with_the_same_demands(tmp_path: Path) -> None:
     old = write(tmp_path / "home.json", LEGACY_CASES)
-    migrated = migrate(old, tmp_path / "new.evalset.json")
+    assert migrate(old, tmp_path / "new.evalset.json") == 2
     written = json.loads((tmp_path / "new.evalset.json").read_text(encoding="utf-8"))
     assert written["eval_cases"][0]["conversation"][0] == {
         "user_content": {"role": "user", "parts": [{"text": "Hi"}]},
@@ -230,7 +239,7 @@ def test_migrating_writes_todays_format_with_the_same_demands(tmp_path: Path) ->
         "intermediate_data": {"tool_uses": [], "intermediate_responses": []},
     }
     again = load_eval_set(tmp_path / "new.evalset.json")
-    assert again == migrated
+    assert again == load_eval_set(old)
     assert eval_set_digest(again) == eval_set_digest(load_eval_set(old))
 
 
@@ -282,3 +291,9 @@ def test_merging_keeps_the_order_and_prefixes_only_the_ids_that_collide() -> Non
 def test_merging_refuses_what_it_cannot_tell_apart(parts: Any) -> None:
     with pytest.raises(UsageError, match="cannot be told apart"):
         merge("all", [(name, EvalSet.model_validate(a_set(*ids))) for name, ids in parts])
+
+
+def test_a_file_whose_name_is_nearly_right_is_named(tmp_path: Path) -> None:
+    (tmp_path / "lamps.evalset.json").write_text("{}")
+    with pytest.raises(EvalSetError, match=r"no such file; wanted a file that exists\. Did you mean 'lamps\.evalset\.json'\?"):
+        load_eval_set(tmp_path / "lamp.evalset.json")

@@ -2,15 +2,17 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from mlflow_adk_eval.errors import EvalSetError
 from mlflow_adk_eval.evalset import EvalSet, IntermediateData, Invocation, InvocationEvents, UserPersona, dump, dumps, parse_eval_set
+from mlflow_adk_eval.evalset.schema import unknown_keys
 from tests.strategies import CARRIED, QUICK, USER_DATA, eval_sets, respelt
 
 TURN = {"user_content": {"parts": [{"text": "hi"}]}}
@@ -246,3 +248,51 @@ def test_an_empty_conversation_counts_as_one() -> None:
 def test_models_cannot_be_changed() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         parse(set_of(TURN)).eval_set_id = "other"  # type: ignore[misc]
+
+
+EXTRA_KEYS = (
+    "tags",
+    "note_of_mine",
+    "user_contnt",
+    "userContent",
+    "eval_idd",
+    "evalId",
+    "tool_use",
+    "invocationEvents",
+    "rubrcs",
+    "part",
+    "texts",
+    "roles",
+    "cased",
+)
+
+
+def with_keys(value: Any, rng: random.Random) -> Any:
+    """Return `value` with further keys in some of its objects, some of them nearly fields."""
+    match value:
+        case dict():
+            found = {key: item if key in USER_DATA else with_keys(item, rng) for key, item in value.items()}
+            return found | {rng.choice(EXTRA_KEYS): rng.choice(([], {}, "x", None, 1)) for _ in range(rng.randrange(2) * rng.randrange(2))}
+        case list():
+            return [with_keys(item, rng) for item in value]
+        case _:
+            return value
+
+
+@QUICK
+@given(value=eval_sets(), seed=st.integers(0, 2**32))
+def test_whichever_way_unknown_keys_are_searched_the_same_are_refused(value: Any, seed: int) -> None:
+    """Where nothing else is wrong, only the objects that pydantic names are searched."""
+    changed = with_keys(value, random.Random(seed))
+    adapter = TypeAdapter(EvalSet)
+    try:
+        adapter.validate_python(changed, extra="allow")
+        refused = any(key.amiss for key in unknown_keys(EvalSet, changed))
+    except ValidationError:
+        refused = True
+    try:
+        parse(changed)
+    except EvalSetError:
+        assert refused
+    else:
+        assert not refused

@@ -1,0 +1,163 @@
+"""Where ADK keeps the eval sets of an agent and the results on them: the agent's folder, or a bucket (``--eval_storage_uri``).
+
+The places and ids are ADK's, so that ``adk eval``, ``adk eval_set`` and ``adk web`` find what is kept here, and the other way round.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError
+from mlflow_adk_eval.evalset.files import dumps, load_eval_set
+from mlflow_adk_eval.evalset.models import ConversationScenario, EvalCase, EvalSet, Model, SessionInput
+from mlflow_adk_eval.evalset.parse import parse, read_text
+from mlflow_adk_eval.evalset.result import EvalSetResult, dumps_result
+from mlflow_adk_eval.evalset.row_files import UNREADABLE, RowFile, located
+
+_BUCKET = re.compile(r"(gs://[^/]+)(/.*)?")
+_ID = re.compile(r"\w+", re.ASCII)
+
+
+class _Scenarios(Model):
+    """What ``--scenarios_file`` names."""
+
+    scenarios: tuple[ConversationScenario, ...]
+
+
+_SCENARIOS, _SESSION = TypeAdapter(_Scenarios), TypeAdapter(SessionInput)
+
+
+@dataclass(frozen=True, slots=True)
+class EvalStorage:
+    """The eval sets and results of one agent."""
+
+    agent: str
+    """The agent's folder or module."""
+    uri: str | None = None
+    """``gs://bucket``, of which ADK minds the bucket alone, or a folder as fsspec names it; ``None``: the agent's folder."""
+
+    @property
+    def app_name(self) -> str:
+        """What ADK calls the agent."""
+        return Path(self.agent).resolve().name
+
+    def file(self, eval_set_id: str) -> str:
+        """Return the path or URI of an eval set."""
+        return self._place("eval_sets" if self.uri else "", f"{eval_set_id}.evalset.json")
+
+    def create(self, eval_set_id: str) -> str:
+        """Keep a new eval set without cases, and return where.
+
+        Raises:
+            UsageError: if there is one already, the id is not of ASCII letters, digits and underscores, or nothing can be written there.
+        """
+        if not _ID.fullmatch(eval_set_id):
+            raise UsageError(f"{eval_set_id!r}: wanted an id of ASCII letters, digits and underscores, as ADK does")
+        if self.uri is None and not Path(self.agent).is_dir():
+            raise UsageError(f"{self.agent}: wanted the agent's folder, in which the eval set is kept")
+        if self.holds(eval_set_id):
+            raise UsageError(f"{self.file(eval_set_id)} exists already")
+        return self._write(EvalSet(eval_set_id=eval_set_id, name=eval_set_id, eval_cases=(), creation_timestamp=time.time()))
+
+    def add(self, eval_set_id: str, cases: Sequence[EvalCase]) -> tuple[str, ...]:
+        """Add cases to an eval set, but those whose id it has, and return the ids of the new ones.
+
+        Raises:
+            EvalSetError: if there is no such eval set.
+            UsageError: if it cannot be written.
+        """
+        eval_set = load_eval_set(self.file(eval_set_id))
+        known = set(eval_set.eval_ids)
+        new = {case.eval_id: case for case in cases if case.eval_id not in known}
+        if new:
+            self._write(eval_set.model_copy(update={"eval_cases": (*eval_set.eval_cases, *new.values())}), eval_set_id)
+        return tuple(new)
+
+    def keep_result(self, result: EvalSetResult) -> str:
+        """Keep a result where ADK looks for its history, and return where.
+
+        Raises:
+            UsageError: if it cannot be written.
+        """
+        name = f"{result.eval_set_result_name}.evalset_result.json"
+        return _written(self._place("eval_history" if self.uri else ".adk/eval_history", name), dumps_result(result))
+
+    def holds(self, eval_set_id: str) -> bool:
+        """Whether there is an eval set of this id.
+
+        Raises:
+            UsageError: if that cannot be told.
+        """
+        file, place = self.file(eval_set_id), None
+        try:
+            place = located(file)
+            return bool(place.system.exists(place.path)) if place.system else Path(place.path).is_file()
+        except UNREADABLE as error:
+            raise _failed(file, "read", error) from None
+
+    def _place(self, folder: str, name: str) -> str:
+        if self.uri is None:
+            return str(Path(self.agent, folder, name))
+        bucket = _BUCKET.fullmatch(self.uri)
+        return f"{bucket[1] if bucket else self.uri.rstrip('/')}/{self.app_name}/evals/{folder}/{name}"
+
+    def _write(self, eval_set: EvalSet, eval_set_id: str = "") -> str:
+        return _written(self.file(eval_set_id or eval_set.eval_set_id), dumps(eval_set))
+
+
+def _written(file: str, text: str) -> str:
+    try:
+        place = located(file)
+        _make_folder(place)
+        if place.system:
+            place.system.pipe_file(place.path, text.encode())
+        else:
+            Path(place.path).write_text(text, encoding="utf-8")
+    except (*UNREADABLE, EvalSetError) as error:
+        raise _failed(file, "written", error) from None
+    return file
+
+
+def _make_folder(place: RowFile) -> None:
+    folder = place.path.rpartition("/")[0]
+    if not place.system:
+        Path(place.path).parent.mkdir(parents=True, exist_ok=True)
+    elif "gs" not in place.system.protocol:  # a bucket has no folders, and is not made
+        place.system.makedirs(folder, exist_ok=True)
+
+
+def _failed(file: str, what: str, error: Exception) -> UsageError:
+    return UsageError(f"{file}: cannot be {what}: {str(error) or type(error).__name__}")
+
+
+def cases_of_scenarios(scenarios: Path, session_input: Path | None = None) -> tuple[EvalCase, ...]:
+    """Return a case for each of ADK's conversation scenarios.
+
+    Args:
+        scenarios: a file of JSON, ``{"scenarios": [...]}``.
+        session_input: a file with the session that all begin in.
+
+    Raises:
+        EvalSetError: with every problem of a file.
+    """
+    found = parse(_SCENARIOS, read_text(scenarios), str(scenarios)).scenarios
+    session = None if session_input is None else parse(_SESSION, read_text(session_input), str(session_input))
+    if not found:
+        raise EvalSetError(str(scenarios), [Problem("$.scenarios", "an empty list", "at least one scenario")])
+    return tuple(
+        EvalCase(eval_id=_id(one), conversation_scenario=one, session_input=session, creation_timestamp=time.time()) for one in found
+    )
+
+
+def _id(scenario: ConversationScenario) -> str:
+    """Return the id that ADK gives a scenario without a persona; with one, it hashes its own words for that, too."""
+    dumped = {"user_persona": None} | scenario.model_dump(mode="json")
+    return hashlib.sha256(json.dumps(dumped, sort_keys=True).encode()).hexdigest()[:8]
