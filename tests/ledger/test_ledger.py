@@ -20,10 +20,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval import ledger as ledger_file
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.judge.protocol import Answer
-from mlflow_adk_eval.ledger import DEFAULT, CallCache, StartedRun, ledger_path, opened
+from mlflow_adk_eval.ledger import DEFAULT, CallCache, StartedRun, ledger_source, opened
+from mlflow_adk_eval.ledger import sqlite as ledger_file
 from tests.profiles import examples
 
 WORKER = Path(__file__).with_name("ledger_worker.py")
@@ -53,7 +53,7 @@ def ledger(path: Path) -> Iterator[CallCache]:
 
 def worker(work: str, path: Path, name: str = "worker", **how: int) -> subprocess.Popen[str]:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, **how}
-    return subprocess.Popen([sys.executable, str(WORKER), work, str(path), name], text=True, cwd=Path(__file__).parents[1], **pipes)
+    return subprocess.Popen([sys.executable, str(WORKER), work, str(path), name], text=True, cwd=Path(__file__).parents[2], **pipes)
 
 
 def said(work: str, path: Path) -> str:
@@ -119,7 +119,7 @@ def test_nothing_is_made_until_there_is_something_to_keep(tmp_path: Path) -> Non
     path = tmp_path / "deep" / DEFAULT
     with CallCache(path) as ledger:
         ledger.check()
-        assert (ledger.get("a"), ledger.conversation("run", "key"), ledger.runs(), ledger.prune(0)) == (None, None, (), 0)
+        assert (ledger.get("a"), ledger.conversation("run", "key"), ledger.runs(), ledger.prune(0)) == (None, None, (), (0, 0, 0))
         assert not path.parent.exists()
         ledger.put("a", ANSWER)
         assert path.exists()
@@ -153,10 +153,10 @@ def test_it_stays_where_it_was_when_the_working_directory_changes(tmp_path: Path
 
 def test_the_argument_goes_before_the_variable_and_the_variable_before_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ADK_EVAL_LEDGER", raising=False)
-    assert ledger_path(None) == Path(".adk_eval/ledger.sqlite")
+    assert ledger_source(None) == Path(".adk_eval/ledger.sqlite")
     monkeypatch.setenv("ADK_EVAL_LEDGER", "named.sqlite")
-    assert ledger_path(None) == Path("named.sqlite")
-    assert ledger_path("given.sqlite") == ledger_path(Path("given.sqlite")) == Path("given.sqlite")
+    assert ledger_source(None) == Path("named.sqlite")
+    assert ledger_source("given.sqlite") == ledger_source(Path("given.sqlite")) == Path("given.sqlite")
 
 
 @pytest.mark.parametrize("off", ["off", "OFF", False])
@@ -171,8 +171,8 @@ def test_it_can_be_turned_off(off: str | bool, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("nonsense", [True, "", "  ", 3])
 def test_anything_else_is_refused(nonsense: object) -> None:
-    with pytest.raises(UsageError, match="ledger: wanted a path or 'off'"):
-        ledger_path(nonsense)
+    with pytest.raises(UsageError, match="ledger: wanted a path, a postgresql:// URL or 'off'"):
+        ledger_source(nonsense)
 
 
 # Files that cannot be used
@@ -191,7 +191,7 @@ def _newer(path: Path) -> None:
     with CallCache(path) as ledger:
         ledger.put("a", ANSWER)
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 3")
+        connection.execute("PRAGMA user_version = 4")
 
 
 def _damaged(path: Path) -> None:
@@ -211,7 +211,7 @@ def _folder(path: Path) -> None:
     [
         (_text, "this is no ledger, or a damaged one (file is not a database)"),
         (_foreign, "this SQLite database is no ledger"),
-        (_newer, "this ledger has schema 3, and this version of mlflow-adk-eval reads 2"),
+        (_newer, "this ledger has schema 4, and this version of mlflow-adk-eval reads 3"),
         (_damaged, "this is no ledger, or a damaged one (database disk image is malformed)"),
         (_folder, "the ledger cannot be used (unable to open database file)"),
     ],
@@ -532,13 +532,15 @@ def test_prune_forgets_what_is_old_and_gives_the_space_back(ledger: CallCache) -
     ledger.keep_conversation("run", "old", b"[]")
     ledger.begin(started("old"))
     ledger.begin(started("new", started_at=datetime.now(UTC)))
-    assert ledger.prune(older_than_days=1) == 0
+    assert ledger.prune(older_than_days=1) == (0, 0, 1)
     assert [run.run_id for run in ledger.runs()] == ["new"]
-    time.sleep(0.01)
     moment = time.time()
+    time.sleep(0.1)
     ledger.put("new", ANSWER)
     ledger.keep_conversation("run", "new", b"[]")
-    assert ledger.prune(older_than_days=(time.time() - moment) / 86_400) == 501
+    days = (time.time() - moment) / 86_400
+    assert ledger.prune(older_than_days=days, dry_run=True) == (500, 1, 1)
+    assert ledger.prune(older_than_days=days) == (500, 1, 1)
     assert (ledger.get("old 0"), ledger.get("new"), ledger.conversation("run", "old"), ledger.conversation("run", "new")) == (
         None,
         ANSWER,

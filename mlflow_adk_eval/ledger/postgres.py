@@ -1,0 +1,194 @@
+"""The ledger in a PostgreSQL database, which several hosts share.
+
+The driver is psycopg 3, whatever driver a URL names: SQLAlchemy's own default since 2.1, and one that frees the interpreter while it waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import lru_cache
+from threading import Lock
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.ledger.database import APPLICATION, SCHEMA, Values
+from mlflow_adk_eval.ledger.source import CHOOSING
+from mlflow_adk_eval.ledger.statements import table_statements
+from mlflow_adk_eval.redact import message_of
+from mlflow_adk_eval.runtime import require_extra
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL, Connection, Engine, TextClause
+
+_CONNECT_S = 10
+"""How long to wait for the server."""
+_STATEMENT_S = 30
+"""How long a statement may take, locks included."""
+_CONNECTIONS = 8
+T = TypeVar("T")
+
+
+class PostgresDatabase:
+    """Tables in the schema that the URL's user writes to by default. Each statement is a transaction of its own."""
+
+    remote = True
+    prefix = "adk_eval_"
+    clock = "CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION)"
+    bytes_type = "BYTEA"
+
+    def __init__(self, url: str) -> None:
+        """Name the database, without reaching it.
+
+        Raises:
+            UsageError: if SQLAlchemy or the driver is missing, or this is no URL.
+        """
+        with require_extra("postgres", "a ledger on PostgreSQL"):
+            import psycopg  # noqa: PLC0415 - an extra
+            import sqlalchemy  # noqa: PLC0415 - only for a URL
+            from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415
+        self.errors: tuple[type[Exception], ...] = (SQLAlchemyError, psycopg.Error, OSError)
+        try:
+            parsed = sqlalchemy.make_url(url).set(drivername="postgresql+psycopg")
+        except (SQLAlchemyError, ValueError):
+            raise UsageError("ledger: this postgresql URL cannot be read; wanted postgresql://USER:PASSWORD@HOST:PORT/DATABASE") from None
+        self._secrets = tuple(_secrets(parsed))
+        self._url = parsed
+        port = f":{parsed.port}" if parsed.port else ""
+        self.name = f"postgresql://{parsed.host or ''}{port}/{parsed.database or ''}"
+        self._engine: Engine | None = None
+        self._opening = Lock()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was reached, and did not fail since."""
+        return self._engine is not None
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is anything to read: only the server knows."""
+        return True
+
+    def check(self) -> None:
+        """Reach the server, and make the tables where they are missing."""
+        self._opened()
+
+    def rows(self, statement: str, values: Values) -> Sequence[Sequence[Any]]:
+        """Return what a query finds."""
+        return self._executed(lambda connection: connection.execute(_text(statement), dict(values)).fetchall())
+
+    def change(self, *changes: tuple[str, Values]) -> list[int]:
+        """Execute statements in one transaction, and return how many rows each has changed."""
+        if len(changes) == 1:
+            statement, values = changes[0]
+            return [self._executed(lambda connection: connection.execute(_text(statement), dict(values)).rowcount)]
+        with _transaction(self._opened()) as connection:
+            return [connection.execute(_text(statement), dict(values)).rowcount for statement, values in changes]
+
+    def shrink(self) -> None:
+        """Leave it to the server's autovacuum."""
+
+    def close(self) -> None:
+        """Give connections back."""
+        with self._opening:
+            if self._engine is not None:
+                self._engine.dispose()
+                self._engine = None
+
+    def wrong(self, error: Exception) -> str:
+        """Return what is wrong with it, and what to do: what the server says, not what was sent to it."""
+        if isinstance(error, UsageError):
+            return str(error)
+        said = message_of(getattr(error, "orig", None) or error)
+        for secret in self._secrets:
+            said = said.replace(secret, "***")
+        return f"{self.name}: the ledger cannot be used ({said}); name another one {CHOOSING}"
+
+    def _executed(self, work: Callable[[Connection], T]) -> T:
+        """Do something with a connection. Where a server was restarted, all connections are stale: then once more with a new one.
+
+        Every statement of the ledger may be repeated: what one has done, the same one does not do again.
+        """
+        from sqlalchemy.exc import DBAPIError  # noqa: PLC0415
+
+        for is_last in (False, True):
+            try:
+                with self._opened().connect() as connection:
+                    return work(connection)
+            except DBAPIError as error:
+                if is_last or not error.connection_invalidated:
+                    self.close()
+                    raise
+        raise AssertionError  # pragma: no cover - the loop returns or raises
+
+    def _opened(self) -> Engine:
+        if self._engine is not None:
+            return self._engine
+        with self._opening:
+            if self._engine is None:
+                self._engine = self._made()
+            return self._engine
+
+    def _made(self) -> Engine:
+        from sqlalchemy import create_engine, event  # noqa: PLC0415
+
+        engine = create_engine(
+            self._url,
+            isolation_level="AUTOCOMMIT",
+            pool_size=_CONNECTIONS,
+            max_overflow=0,
+            hide_parameters=True,
+            connect_args={"connect_timeout": _CONNECT_S, "application_name": "mlflow-adk-eval"},
+        )
+
+        def limit(connection: Any, _: object) -> None:  # no startup option: connection poolers refuse those
+            connection.execute(f"SET statement_timeout = {_STATEMENT_S * 1_000}")
+            connection.commit()
+
+        event.listen(engine, "connect", limit)
+        try:
+            self._prepare(engine)
+        except BaseException:
+            engine.dispose()
+            raise
+        return engine
+
+    def _prepare(self, engine: Engine) -> None:
+        """Make the tables where they are missing, and make sure that they are of this version."""
+        from sqlalchemy import text  # noqa: PLC0415
+
+        version = f"SELECT version FROM {self.prefix}schema"
+        with engine.connect() as connection:
+            exists = connection.execute(text(f"SELECT to_regclass('{self.prefix}schema')")).scalar() is not None
+        with _transaction(engine) as connection:
+            if not exists:
+                connection.execute(text(f"SELECT pg_advisory_xact_lock({APPLICATION})"))  # CREATE … IF NOT EXISTS alone may collide
+                connection.execute(
+                    text(f"CREATE TABLE IF NOT EXISTS {self.prefix}schema (one INTEGER PRIMARY KEY, version INTEGER NOT NULL)")
+                )
+                for statement in table_statements(self.prefix, self.bytes_type):
+                    connection.execute(text(statement))
+                connection.execute(text(f"INSERT INTO {self.prefix}schema VALUES (1, {SCHEMA}) ON CONFLICT DO NOTHING"))
+            found = connection.execute(text(version)).scalar()
+        if found != SCHEMA:
+            raise UsageError(
+                f"{self.name}: this ledger has schema {found}, and this version of mlflow-adk-eval reads {SCHEMA}; name another one {CHOOSING}"
+            )
+
+
+def _transaction(engine: Engine) -> AbstractContextManager[Connection]:
+    return engine.execution_options(isolation_level="READ COMMITTED").begin()
+
+
+@lru_cache(maxsize=64)
+def _text(statement: str) -> TextClause:
+    from sqlalchemy import text  # noqa: PLC0415
+
+    return text(statement)
+
+
+def _secrets(url: URL) -> list[str]:
+    """Return the passwords of a URL: its own, and those among its options."""
+    options = [value for name, value in url.query.items() if "pass" in name.lower()]
+    texts = [str(url.password or ""), *(part for value in options for part in ([value] if isinstance(value, str) else value))]
+    return [text for text in texts if text]

@@ -1,0 +1,154 @@
+"""What a ledger holds, and what may be forgotten of it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.ledger.database import Database
+from mlflow_adk_eval.ledger.statements import Statements
+
+_DAY_S = 86_400.0
+_PAGE = 1_000
+_BUDGET = "budget: "
+
+
+class Pruned(NamedTuple):
+    """How much was forgotten, or would be."""
+
+    answers: int
+    conversations: int
+    runs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelAnswers:
+    """The answers of one model."""
+
+    model: str
+    """As the model calls itself; empty where its answers do not say."""
+    answers: int
+    input_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedBudget:
+    """What processes have spent together under one name."""
+
+    name: str
+    calls: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerContents:
+    """What a ledger holds."""
+
+    name: str
+    """The file, or the URL without user and password."""
+    bytes: int
+    """Of all answers and conversations."""
+    answers: int
+    conversations: int
+    runs: int
+    asking: int
+    """Questions that some process is asking now."""
+    oldest: datetime | None
+    """When the oldest answer or conversation was kept; ``None``: there is none."""
+    newest: datetime | None
+    models: tuple[ModelAnswers, ...]
+    """By the tokens they took, the most first."""
+    budgets: tuple[SharedBudget, ...]
+
+
+def contents(database: Database, sql: Statements) -> LedgerContents:
+    """Return what there is. All answers are read, some at a time."""
+    if not database.exists:
+        nothing = dict.fromkeys(("bytes", "answers", "conversations", "runs", "asking"), 0)
+        return LedgerContents(name=database.name, **nothing, oldest=None, newest=None, models=(), budgets=())
+    answers, size, oldest, newest = database.rows(sql.answers_held, {})[0]
+    conversations, more, first, last = database.rows(sql.conversations_held, {})[0]
+    counts: dict[str, Counter[str]] = {}
+    for _, answer in _answers(database, sql):
+        tokens = {name: answer.get(name) or 0 for name in ("input_tokens", "output_tokens")}
+        counts.setdefault(str(answer.get("model") or ""), Counter()).update(answers=1, **tokens)
+    models = [ModelAnswers(model=model, **{name: count[name] for name in ("answers", *_TOKENS)}) for model, count in counts.items()]
+    times = [time for time in (oldest, first, newest, last) if time is not None]
+    return LedgerContents(
+        name=database.name,
+        bytes=int(size or 0) + int(more or 0),
+        answers=answers,
+        conversations=conversations,
+        runs=database.rows(sql.count_runs, {})[0][0],
+        asking=database.rows(sql.count_claims, {})[0][0],
+        oldest=datetime.fromtimestamp(min(times), UTC) if times else None,
+        newest=datetime.fromtimestamp(max(times), UTC) if times else None,
+        models=tuple(sorted(models, key=lambda one: (-one.input_tokens - one.output_tokens, one.model))),
+        budgets=tuple(_budgets(database, sql)),
+    )
+
+
+_TOKENS = ("input_tokens", "output_tokens")
+
+
+def _answers(database: Database, sql: Statements) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each answer with its address."""
+    after = ""
+    while rows := database.rows(sql.answers_after, {"after": after, "page": _PAGE}):
+        for address, body in rows:
+            try:
+                found = json.loads(bytes(body).decode("utf-8", "replace"))
+            except ValueError:
+                found = {}
+            yield address, found if isinstance(found, dict) else {}
+        after = rows[-1][0]
+
+
+def _budgets(database: Database, sql: Statements) -> Iterator[SharedBudget]:
+    for name, body in database.rows(sql.accounts, {}):
+        if name.startswith(_BUDGET):
+            calls, tokens = json.loads(body)
+            yield SharedBudget(name=name.removeprefix(_BUDGET), calls=calls, tokens=tokens)
+
+
+def prune(
+    database: Database, sql: Statements, *, older_than_days: float | None, model: str | None, run_id: str | None, dry_run: bool
+) -> Pruned:
+    """Forget answers and conversations; see `CallCache.prune`."""
+    if older_than_days is None and model is None and run_id is None:
+        raise UsageError("prune what? wanted an age, a model or a run")
+    if model is not None and run_id is not None:
+        raise UsageError("a model and a run together make no sense: answers are of no run, as others may use them, too")
+    if not database.exists:
+        return Pruned(0, 0, 0)
+    found: dict[str, Any] = {"age_s": (older_than_days or 0) * _DAY_S}
+    if model is not None:
+        addresses = [address for address, answer in _answers(database, sql) if answer.get("model") == model]
+        return Pruned(_prune_answers(database, sql, addresses, found, dry_run=dry_run), 0, 0)
+    if run_id is not None:
+        lineage = database.rows(sql.lineage, {"run_id": run_id})
+        if not lineage:
+            raise UsageError(f"{database.name}: the ledger does not know the run {run_id}")
+        found["lineage"] = lineage[0][0]
+    counts, deletions = (sql.count_old_of_run, sql.prune_run) if run_id is not None else (sql.count_old, sql.prune)
+    pruned = Pruned(*(0 if count is None else database.rows(count, found)[0][0] for count in counts))
+    if not dry_run:
+        database.change(*((statement, found) for statement in deletions))
+        database.shrink()
+    return pruned
+
+
+def _prune_answers(database: Database, sql: Statements, addresses: list[str], values: dict[str, Any], *, dry_run: bool) -> int:
+    count = 0
+    for address in addresses:
+        chosen = {**values, "address": address}
+        count += database.rows(sql.count_old_answer, chosen)[0][0] if dry_run else database.change((sql.prune_answer, chosen))[0]
+    if not dry_run:
+        database.shrink()
+    return count
