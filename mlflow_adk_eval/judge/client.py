@@ -17,11 +17,14 @@ from dataclasses import dataclass, field, replace
 
 import anyio
 
+from mlflow_adk_eval.errors import shown
 from mlflow_adk_eval.judge.errors import one_line
-from mlflow_adk_eval.judge.limiter import START, CallOutcome, Limiter, Pace, Permit
-from mlflow_adk_eval.judge.protocol import Answer, Answers, NoAnswer, Refused, Unavailable
+from mlflow_adk_eval.judge.limiter import START, START_UNKNOWN, CallOutcome, Limiter, Pace, Permit
+from mlflow_adk_eval.judge.protocol import NO_TEXT, Answer, Answers, NoAnswer, Refused, SharedAnswers, Unavailable, reached
+from mlflow_adk_eval.judge.quota import Quota
 from mlflow_adk_eval.judge.setup import JudgeOptions
 from mlflow_adk_eval.judge.usage import UsageTracker
+from mlflow_adk_eval.runtime import histogram, note, span
 
 Send = Callable[[], Awaitable[Answer]]
 """Sends one request, once; raises `Unavailable` or `Refused`."""
@@ -29,7 +32,11 @@ MayReuse = Callable[[Answer], bool]
 """Whether an answer that was kept is good enough to be used again."""
 
 HANDFUL = 3
-"""Fewer failures are no outage, however long they took."""
+"""Fewer failures are no outage, however long they took; and so many requests that take all of their time are one, at a judge that never
+answered. One that did has as many as a request has attempts.
+"""
+QUESTIONS = 3
+"""On fewer questions, answers that cannot be read may be the questions' fault."""
 FIRST_S = 0.5
 """The longest wait before the second request."""
 LONGEST_S = 16.0
@@ -41,6 +48,10 @@ that is how a provider sets a pace, and nobody's failure.
 """
 BRIEF = 3
 """After so many attempts, those that are left are spread over the time that a judge is given to recover, if it fails for everybody."""
+FIRST_LOOK_S = 0.02
+"""How soon to look again for what another process asks; each further look takes twice as long."""
+LAST_LOOK_S = 1.0
+"""The longest time between two looks."""
 EVERYBODY = 16
 """Failures in a row that cannot be the bad luck of a few requests."""
 
@@ -82,35 +93,86 @@ class JudgeClient:
     works. Requests may be cancelled at any point: a permit is always given back, and whoever waits for the same answer asks instead.
     """
 
-    def __init__(self, options: JudgeOptions, usage: UsageTracker, answers: Answers | None = None, *, who: str = "the judge") -> None:
+    def __init__(
+        self,
+        options: JudgeOptions,
+        usage: UsageTracker,
+        answers: Answers | None = None,
+        *,
+        name: str = "",
+        model: str = "",
+        who: str = "the judge",
+        unknown: bool = False,
+    ) -> None:
         """Begin with a judge of which nothing is known.
 
         Args:
             options: how requests are made.
             usage: where they are counted, with those to other judges.
             answers: the ledger; ``None``: answers are not kept.
+            name: what tells the judge from others, for those who share its quota.
+            model: the judge's name, for telemetry and where there are several.
             who: what messages call the judge.
+            unknown: whether it is somebody's own server, of which nobody knows how many requests it takes at a time.
         """
+        self.model = model
         self._who = who
         self._options = options
         self._usage = usage
         self._answers = answers
-        self._limiter = Limiter(options.max_concurrency, longest_pause_s=options.outage_s)
-        self._failures = OutageDetector(options.outage_s)
+        self._shared = answers if isinstance(answers, SharedAnswers) else None
+        self._remote = self._shared is not None and self._shared.shared
+        quota = Quota(options.quota, options.quota_s, name, self._shared, remote=self._remote) if options.quota else None
+        self._limiter = Limiter(
+            options.max_concurrency,
+            longest_pause_s=options.outage_s,
+            quota=quota,
+            start=START_UNKNOWN if unknown else START,
+            timeout_s=options.timeout_s,
+        )
+        self._failures = OutageDetector(options)
         self._pending: dict[str, _Pending] = {}
         self._waiting: set[anyio.CancelScope] = set()
         self._outage = ""
+        self._unread: list[str] = []
+        """What each answer was about that could not be read, since the last one that could."""
+        self._saved: int | None = None
+        """How often nothing was sent because no answer could be read; ``None``: they can."""
         usage.when_spent(self._wake)
 
     @property
     def outage(self) -> str:
         """Why the judge was given up; empty where it was not."""
-        return self._outage
+        return self._outage + (f"; requests saved: {self._saved:,}" if self._saved else "")
 
     def recover(self) -> None:
         """Give a judge that was given up another chance. What was learnt of its pace stays."""
-        self._failures = OutageDetector(self._options.outage_s)
-        self._outage = ""
+        self._failures = OutageDetector(self._options)
+        self._outage, self._unread, self._saved = "", [], None
+
+    def could_read(self) -> None:
+        """Take note that an answer could be read."""
+        self._unread.clear()
+
+    def could_not_read(self, answer: Answer, about: str, error: str, wanted: str) -> None:
+        """Take note of an answer that could not be read, and give the judge up after `JudgeOptions.unreadable` of them in a row.
+
+        Args:
+            answer: what came. One that the provider withheld says nothing of the judge.
+            about: what tells the question from others.
+            error: what is wrong with it.
+            wanted: what was asked for.
+        """
+        if answer.problem and not answer.text and answer.problem != NO_TEXT:
+            return
+        self._unread.append(about)
+        if len(self._unread) < self._options.unreadable or len(set(self._unread)) < QUESTIONS or self._stopped:
+            return
+        self._saved = 0
+        self._give_up(
+            f"{len(self._unread)} answers of {self._who} in a row could not be read: the last one is {shown(answer.text)} ({error}), wanted "
+            f"{wanted}; use a larger model or a server that keeps to a JSON schema, or look at max_output_tokens"
+        )
 
     async def request(self, send: Send, address: str | None, *, may_reuse: MayReuse | None = None) -> CallResult:
         """Return the answer to a request, paid for at most once; or why there is none. It raises nothing.
@@ -126,19 +188,27 @@ class JudgeClient:
             await pending.done.wait()
             if pending.result is not None:
                 return self._reused(pending.result)
-        if kept := self._kept(address, may_reuse):
+        if not self._remote and (kept := self._found(address, may_reuse)):
             return kept
         pending = self._pending[address] = _Pending()
         try:
-            pending.result = await self._send_until_answered(send, address, may_reuse)
+            kept = await self._kept(address, may_reuse) if self._remote else None
+            pending.result = kept or await self._send_claimed(send, address, may_reuse)
             return pending.result
         finally:
             del self._pending[address]
             pending.done.set()
 
-    def _kept(self, address: str | None, may_reuse: MayReuse | None) -> CallResult | None:
+    async def _kept(self, address: str, may_reuse: MayReuse | None) -> CallResult | None:
         """Return the answer that the ledger holds, if it may be used."""
-        answer = self._answers.get(address) if self._answers and address is not None else None
+        answers = self._answers
+        return self._usable(await reached(lambda: answers.get(address), remote=self._remote), may_reuse) if answers else None
+
+    def _found(self, address: str, may_reuse: MayReuse | None) -> CallResult | None:
+        """Do what `_kept` does with a ledger at hand, without a turn of the event loop."""
+        return self._usable(self._answers.get(address), may_reuse) if self._answers else None
+
+    def _usable(self, answer: Answer | None, may_reuse: MayReuse | None) -> CallResult | None:
         return self._reused(CallResult(answer=answer)) if answer and (may_reuse is None or may_reuse(answer)) else None
 
     def _reused(self, result: CallResult) -> CallResult:
@@ -148,16 +218,60 @@ class JudgeClient:
         self._usage.reused()
         return replace(result, reused=True)
 
+    async def _send_claimed(self, send: Send, address: str, may_reuse: MayReuse | None) -> CallResult:
+        """Do what `_send_until_answered` does, and end the claim to the address if there is no answer."""
+        result = None
+        try:
+            result = await self._send_until_answered(send, address, may_reuse)
+            return result
+        finally:
+            if self._shared and (result is None or result.answer is None):
+                shared = self._shared
+                await reached(lambda: shared.give_up(address), remote=self._remote)
+
+    async def _claim(self, address: str, may_reuse: MayReuse | None) -> bool:
+        """Claim the address, so that no other process asks the same."""
+        shared = self._shared
+        if shared is None:
+            return True
+        again = may_reuse is not None
+        return (
+            await reached(lambda: shared.claim(address, again=again), remote=True) if self._remote else shared.claim(address, again=again)
+        )
+
+    async def _claimed_or_kept(self, address: str, may_reuse: MayReuse | None) -> CallResult | None:
+        """Wait for what another process asks; ``None`` when it is asked here after all, since that one gave up or was killed."""
+        wait_s = FIRST_LOOK_S
+        while not self._stopped:
+            if kept := await self._kept(address, may_reuse):
+                return kept
+            if await self._claim(address, may_reuse):
+                return None
+            with self._wakeable():
+                await anyio.sleep(wait_s)
+            wait_s = min(2 * wait_s, LAST_LOOK_S)
+        return None
+
     async def _send_until_answered(self, send: Send, address: str | None, may_reuse: MayReuse | None) -> CallResult:
         """Send a request, and again while the judge is unavailable, with a permit of the limiter for each attempt."""
         retries = Retries(self._options, self._failures, self._limiter.pace)
+        claimed = address is None
         while permit := await self._permit():
-            # Another process may have paid for the answer while this one waited.
-            if kept := self._kept(address, may_reuse):
-                self._limiter.release(permit, CallOutcome.NOTHING)
-                return kept
+            # Another process may have paid for the answer while this one waited, or be about to.
+            if not claimed and address is not None:
+                kept = None if self._shared and may_reuse is None else await self._kept(address, may_reuse)
+                claimed = not kept and await self._claim(address, may_reuse)
+                if not claimed:
+                    self._limiter.forgo(permit)
+                    if kept := kept or await self._claimed_or_kept(address, may_reuse):
+                        return kept
+                    claimed = True
+                    continue
+            if not await self._usage.may_send():
+                self._limiter.forgo(permit)
+                break
             try:
-                answer = await self._send(send, address, permit)
+                answer = await self._observed(send, address, permit)
             except NoAnswer as error:
                 self._note_failure(error, permit)
                 wait_s = retries.wait_after(error) if isinstance(error, Unavailable) else None
@@ -172,6 +286,11 @@ class JudgeClient:
                 self._failures.answered(anyio.current_time())
                 self._usage.answered(answer)
                 return CallResult(answer=answer)
+        return self._not_sent()
+
+    def _not_sent(self) -> CallResult:
+        if self._saved is not None:
+            self._saved += 1
         return CallResult(answer=None, error=self._stopped, final=True)
 
     async def _permit(self) -> Permit | None:
@@ -181,9 +300,28 @@ class JudgeClient:
             with self._wakeable():
                 permit = await self._limiter.acquire()
         if permit is not None and self._stopped:
-            self._limiter.release(permit, CallOutcome.NOTHING)
+            self._limiter.forgo(permit)
             return None
         return permit
+
+    async def _observed(self, send: Send, address: str | None, permit: Permit) -> Answer:
+        """Do what `_send` does, and report it by OpenTelemetry's conventions for generative AI, to whoever has configured an exporter."""
+        facts = {"gen_ai.operation.name": "chat", "gen_ai.request.model": self.model}
+        try:
+            with span(f"chat {self.model}", facts):
+                answer = await self._send(send, address, permit)
+                note({f"gen_ai.usage.{kind}_tokens": count for kind, count in _tokens(answer)})
+        except NoAnswer as error:
+            facts["error.type"] = type(error).__name__
+            raise
+        else:
+            for kind, count in _tokens(answer):
+                tokens = histogram("gen_ai.client.token.usage", "{token}", "The tokens of a request to a model, of a kind.")
+                tokens.record(count, facts | {"gen_ai.token.type": kind})
+        finally:
+            duration = histogram("gen_ai.client.operation.duration", "s", "How long a request to a model took.")
+            duration.record(anyio.current_time() - permit.sent_at, facts)
+        return answer
 
     async def _send(self, send: Send, address: str | None, permit: Permit) -> Answer:
         """Send a request once, in limited time, keep the answer and tell the limiter what came of it.
@@ -205,8 +343,8 @@ class JudgeClient:
             if given is None:
                 raise _TimedOut(self._options.timeout_s)
             answer = replace(given, latency_s=anyio.current_time() - permit.sent_at)
-            if address is not None and self._answers is not None:
-                self._answers.put(address, answer)  # before anything else can happen to it
+            if address is not None and (answers := self._answers) is not None:
+                await reached(lambda: answers.put(address, answer), remote=self._remote)  # before anything else happens to it
             outcome = CallOutcome.ANSWER
         except NoAnswer as error:
             outcome, retry_after_s = self._outcome_of(error)
@@ -217,6 +355,8 @@ class JudgeClient:
 
     def _outcome_of(self, error: NoAnswer) -> tuple[CallOutcome, float | None]:
         """Return what a failure tells the limiter. A judge at which everything fails is asked less, whatever it says."""
+        if isinstance(error, _TimedOut):
+            return CallOutcome.TIMEOUT, None
         if isinstance(error, Unavailable) and (error.overloaded or self._failures.in_a_row >= START):
             return CallOutcome.OVERLOAD, error.retry_after_s
         return CallOutcome.FAILURE, None
@@ -226,12 +366,14 @@ class JudgeClient:
         now = anyio.current_time()
         self._usage.failed()
         if isinstance(error, Unavailable):
-            self._failures.failed(permit.sent_at)
+            self._failures.failed(permit.sent_at, now, timed_out=isinstance(error, _TimedOut))
             if self._failures.is_outage(now, oldest=self._limiter.oldest):
-                seconds, requests = self._options.outage_s, self._failures.in_a_row
+                seconds, requests = self._failures.longest_s, self._failures.in_a_row
                 self._give_up(
                     f"{self._who} was given up: nothing but failures came back for {seconds:g} s ({requests} requests), the last one: {error}"
                 )
+            elif self._failures.stalled:
+                self._limiter.concurrency.alone(now)
         elif isinstance(error, Refused):
             self._failures.answered(now)
             if error.every_request:
@@ -262,34 +404,67 @@ class JudgeClient:
             scope.cancel()
 
 
+def _tokens(answer: Answer) -> list[tuple[str, int]]:
+    """Return how many tokens of which kind an answer took, as far as the provider says."""
+    counts = {"input": answer.input_tokens, "output": answer.output_tokens}
+    return [(kind, count) for kind, count in counts.items() if count is not None]
+
+
 class OutageDetector:
-    """Tells a judge that fails altogether from one that fails sometimes.
+    """Tells a judge that fails altogether from one that fails sometimes, or that is slow.
 
     The clock starts when the first request is sent that fails. While a request is out that was sent before the time is up,
-    nothing is decided: it may be the one that comes back.
+    nothing is decided: it may be the one that comes back. A judge that says at once that it cannot answer has `JudgeOptions.outage_s`.
+    One that lets requests time out has time for `HANDFUL` of them, one after the other; for as many as one request has attempts, if it
+    answered before, so that they can all be made.
     """
 
-    def __init__(self, after_s: float) -> None:
-        """Allow for `after_s` seconds of failures."""
-        self._after = after_s
+    def __init__(self, options: JudgeOptions) -> None:
+        """Begin with a judge of which nothing is known."""
+        self._options = options
         self._answered_at = -math.inf
         self._since: float | None = None
+        self._said_since: float | None = None
+        """Since when it has been saying that it cannot answer."""
         self.in_a_row = 0
         """Failures without any request that was answered in between."""
 
+    @property
+    def longest_s(self) -> float:
+        """How long nothing but failures may come back, in seconds."""
+        if self._said_since is not None:
+            return self._options.outage_s
+        timeouts = HANDFUL if math.isinf(self._answered_at) else max(self._options.attempts, HANDFUL)
+        return max(self._options.outage_s, timeouts * self._options.timeout_s)
+
+    @property
+    def stalled(self) -> bool:
+        """Whether requests time out, one after the other."""
+        return self._said_since is None and self.in_a_row >= HANDFUL
+
     def answered(self, now: float) -> None:
         """Take note that the judge said something, if only that it refuses this one request."""
-        self._answered_at, self._since, self.in_a_row = now, None, 0
+        self._answered_at, self._since, self._said_since, self.in_a_row = now, None, None, 0
 
-    def failed(self, sent_at: float) -> None:
+    def failed(self, sent_at: float, now: float, *, timed_out: bool) -> None:
         """Take note that a request brought nothing."""
         if self._since is None:
             self._since = max(sent_at, self._answered_at)
+        if timed_out:
+            self._said_since = None
+        elif self._said_since is None:
+            self._said_since = max(sent_at, self._answered_at) if not self.in_a_row else now
         self.in_a_row += 1
+
+    def _end(self) -> float | None:
+        """Return when the judge is given up unless it answers; ``None``: it works."""
+        began = self._since if self._said_since is None else self._said_since
+        return None if began is None else began + self.longest_s
 
     def remaining(self, now: float) -> float | None:
         """Return how many seconds are left for the judge to recover; ``None``: it works."""
-        return None if self._since is None else max(self._since + self._after - now, 0.0)
+        end = self._end()
+        return None if end is None else max(end - now, 0.0)
 
     def is_outage(self, now: float, *, oldest: float | None) -> bool:
         """Whether the judge is to be given up.
@@ -298,9 +473,9 @@ class OutageDetector:
             now: the time.
             oldest: when the request was sent that is out for the longest time.
         """
-        if self._since is None or self.in_a_row < HANDFUL:
+        end = self._end()
+        if end is None or self.in_a_row < HANDFUL:
             return False
-        end = self._since + self._after
         return now >= end and (oldest is None or oldest >= end)
 
 
@@ -328,13 +503,14 @@ class Retries:
         if self._spent >= self._options.attempts:
             return None
         asked_for = min(error.retry_after_s or 0.0, self._options.outage_s)
-        return max(random.uniform(0, self._limit(anyio.current_time())), asked_for)  # noqa: S311 - no secret
+        spread = not isinstance(error, _TimedOut)  # what took all of its time has waited
+        return max(random.uniform(0, self._limit(anyio.current_time(), spread=spread)), asked_for)  # noqa: S311 - no secret
 
-    def _limit(self, now: float) -> float:
+    def _limit(self, now: float, *, spread: bool) -> float:
         limit = min(FIRST_S * 2 ** min(self._spent - 1, _DOUBLINGS), LONGEST_S)
         remaining = self._judge.remaining(now)
         if remaining is None:
             return limit
-        if self._spent > BRIEF and self._judge.in_a_row >= EVERYBODY:
+        if spread and self._spent > BRIEF and self._judge.in_a_row >= EVERYBODY:
             limit = max(limit, 2 * remaining / max(self._options.attempts - self._spent, 1))
         return min(limit, max(remaining, FIRST_S))

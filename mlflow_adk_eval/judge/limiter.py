@@ -2,10 +2,10 @@
 
 No provider says how much it takes, so both limits are learnt from what comes back. `ConcurrencyLimit` finds out how many requests may
 be in flight: it doubles while all is well, adds one a round trip later on, and decreases in proportion to the share of requests that
-met an overload (429, 503, no answer in time), as Data Center TCP does. It also notices a judge that becomes slow because requests
-queue there. That is not enough for a quota of requests a minute, which refuses the 21st request whether one or sixty are in flight:
-so `Pace` measures the rate that a quota lets through, probes upwards from there, and makes everybody wait where a provider says
-when to come back. `Limiter` joins the two. Nothing here knows of retries or of money.
+met an overload (429, 503, no answer in time), as Data Center TCP does. At a server that nobody knows it begins with one, and grows only
+as far as the time limit allows. It also notices a judge that becomes slow because requests queue there. That is not enough for a quota
+of requests a minute, which refuses the 21st request whether one or sixty are in flight: so `Pace` measures the rate that a quota lets through, probes upwards from there, and makes everybody wait where a provider says
+when to come back. `Limiter` joins the two, and a `Quota` where the caller knows one. Nothing here knows of retries or of money.
 """
 
 from __future__ import annotations
@@ -17,8 +17,14 @@ from enum import Enum
 
 import anyio
 
+from mlflow_adk_eval.judge.quota import Quota
+
 START = 16
 """In flight at first: what any provider takes, and not far from where many runs end up."""
+START_UNKNOWN = 1
+"""The same at a server of which nobody knows what it takes, since one slot is what many servers on a desk have."""
+HEADROOM = 0.8
+"""The share of the time limit that answers of such a server may come to take if it works on no more at a time than before."""
 ROUND = 8
 """Requests that a round is judged by, where so many may be in flight."""
 SETTLING_S = 1.0
@@ -60,9 +66,12 @@ class CallOutcome(Enum):
     """What came of a request, as far as it tells how much the judge can take."""
 
     ANSWER = "answer"
+    TIMEOUT = "timeout"
+    """No answer in time, which says that too much is in flight or that the judge is gone, and nothing of a quota."""
     FAILURE = "failure"
     """For another reason than too much being asked."""
     OVERLOAD = "overload"
+    """Too much was asked, as the judge says (429, 503)."""
     NOTHING = "nothing"
     """It was not sent, or not waited for."""
 
@@ -74,7 +83,10 @@ class _Round:
     start: float
     done: int = 0
     overloads: int = 0
+    """Those that met an overload, no answer in time included."""
+    timeouts: int = 0
     fastest: float = math.inf
+    slowest: float = 0.0
     crowded: bool = False
 
 
@@ -83,13 +95,25 @@ class ConcurrencyLimit:
 
     A decrease is in proportion to the share of requests that met an overload, as in Data Center TCP: where all are refused
     it is halved, but a judge that is too busy for one request in thirty, whoever asks, is not abandoned for that.
-    A judge that has become several times slower is asked less too, for as long as that makes it faster.
+    A judge that has become several times slower is asked less too, for as long as that makes it faster; one at which all time out is
+    asked for one answer at a time.
     """
 
-    def __init__(self, most: int) -> None:
-        """Allow at most `most`."""
+    def __init__(self, most: int, *, start: int = START, timeout_s: float = math.inf) -> None:
+        """Allow at most `most`, and `start` at first.
+
+        Args:
+            most: the most that may ever be in flight.
+            start: how many at first.
+            timeout_s: how long a request may take. If the judge turns out to work on no more of them at a time, each takes as much
+                longer as there are more of them; where that is to be feared, growth does not lead beyond this.
+        """
         self._most = most
-        self._size = float(min(START, most))
+        self._size = float(min(start, most))
+        self._longest_s = timeout_s * HEADROOM
+        self._careful = start < START
+        """Whether growth keeps to the time limit: at a server that nobody knows, and after all requests timed out."""
+        self._least_eased = min(LEAST_EASED, start)
         self._doubles_below = float(most)
         """Below this the limit is doubled: half of what was too much, or what was not, before nothing worked at all."""
         self._down = False
@@ -124,9 +148,10 @@ class ConcurrencyLimit:
             return
         current = self._round
         current.done += 1
-        current.overloads += outcome is CallOutcome.OVERLOAD
+        current.overloads += outcome in {CallOutcome.OVERLOAD, CallOutcome.TIMEOUT}
+        current.timeouts += outcome is CallOutcome.TIMEOUT
         if outcome is CallOutcome.ANSWER:
-            current.fastest = min(current.fastest, now - sent_at)
+            current.fastest, current.slowest = min(current.fastest, now - sent_at), max(current.slowest, now - sent_at)
         settling = current.overloads > 0 and now < self._last_cut + SETTLING_S
         if current.done >= min(self.size, ROUND) and not settling:
             self._decide(current, now, least)
@@ -135,14 +160,25 @@ class ConcurrencyLimit:
     def _decide(self, finished: _Round, now: float, least: float) -> None:
         """Set the size for the next round."""
         share = finished.overloads / finished.done
-        if share:
+        if finished.timeouts == finished.done:
+            self.alone(now)
+        elif share:
             self._overloaded(share, now, least)
         elif self._slower(finished.fastest):
             return
         self._down = share == 1
         if finished.crowded:
             doubles = not share and self._size < self._doubles_below
-            self._size = min(self._size * 2 if doubles else self._size + 1 - share, self._most)
+            more = min(self._size * 2 if doubles else self._size + 1 - share, self._most)
+            bearable = self.size * self._longest_s / finished.slowest if self._careful and finished.slowest else math.inf
+            self._size = max(min(more, bearable), self._size)
+
+    def alone(self, now: float) -> None:
+        """Allow one in flight: the least that tells a judge that is slow from one that is gone."""
+        if self._size > 1:
+            self._doubles_below = self._size / 2
+        self._size, self._eased, self._last_cut, self._careful = 1.0, None, now, True
+        self._round = _Round(start=now)
 
     def _overloaded(self, share: float, now: float, least: float) -> None:
         if share > STORM and not self._down:
@@ -165,9 +201,9 @@ class ConcurrencyLimit:
                 self._lately.clear()
         self._lately.append(fastest)
         before, self._slow = self._slow, fastest > min(self._lately) * SLOWER
-        if before and self._slow and self._size > LEAST_EASED:
+        if before and self._slow and self._size > self._least_eased:
             self._eased, self._doubles_below = (self._size, fastest), 0.0
-            self._size = max(self._size * EASED, LEAST_EASED)
+            self._size = max(self._size * EASED, self._least_eased)
         return self._slow
 
 
@@ -277,10 +313,22 @@ class Limiter:
     has to be waited for, `acquire_nowait` gives a permit without a turn of the event loop.
     """
 
-    def __init__(self, most: int, *, longest_pause_s: float) -> None:
-        """Allow at most `most` in flight, and let nobody be paused for more than `longest_pause_s`."""
-        self.concurrency = ConcurrencyLimit(most)
+    def __init__(
+        self, most: int, *, longest_pause_s: float, quota: Quota | None = None, start: int = START, timeout_s: float = math.inf
+    ) -> None:
+        """Begin to let requests through.
+
+        Args:
+            most: the most that may be in flight.
+            longest_pause_s: nobody is paused for longer, unless by the `quota`.
+            quota: what the caller knows of the judge's quota.
+            start: how many may be in flight at first.
+            timeout_s: see `ConcurrencyLimit`.
+        """
+        self.concurrency = ConcurrencyLimit(most, start=start, timeout_s=timeout_s)
+        self._start = start
         self.pace = Pace(longest_pause_s)
+        self._quota = quota
         self._queue = anyio.Lock()
         self._out: dict[Permit, None] = {}
         self._released: anyio.Event | None = None
@@ -298,7 +346,7 @@ class Limiter:
     def acquire_nowait(self) -> Permit | None:
         """Return a permit, which must be released; ``None`` if it takes waiting."""
         now = anyio.current_time()
-        free = not self._queue.locked() and len(self._out) < self.concurrency.size and self.pace.next_at <= now
+        free = self._quota is None and not self._queue.locked() and len(self._out) < self.concurrency.size and self.pace.next_at <= now
         return self._permit(now, waited=False) if free else None
 
     async def acquire(self) -> Permit:
@@ -306,6 +354,11 @@ class Limiter:
         queued = self._queue.locked()
         async with self._queue:
             waited = await self._free_slot() | await self._right_moment() | queued
+            while self._quota is not None:
+                waited |= await self._quota.place(self._queue.statistics().tasks_waiting)
+                if not await self._right_moment():
+                    break
+                self._quota.unused()  # who came back meanwhile was told to pause, and a place does not last
             return self._permit(anyio.current_time(), waited=waited)
 
     def _permit(self, now: float, *, waited: bool) -> Permit:
@@ -332,6 +385,12 @@ class Limiter:
             await anyio.sleep(delay)
         return waited
 
+    def forgo(self, permit: Permit) -> None:
+        """Give a permit back that was not used."""
+        if self._quota is not None:
+            self._quota.unused()
+        self.release(permit, CallOutcome.NOTHING)
+
     def release(self, permit: Permit, outcome: CallOutcome, *, retry_after_s: float | None = None) -> None:
         """Give a permit back and learn from what came of the request.
 
@@ -344,7 +403,7 @@ class Limiter:
         del self._out[permit]
         if outcome is CallOutcome.OVERLOAD:
             self.pace.refused(now, sent_at=permit.sent_at, in_flight=len(self._out), retry_after_s=retry_after_s)
-        elif outcome is not CallOutcome.NOTHING:
+        elif outcome in {CallOutcome.ANSWER, CallOutcome.FAILURE}:
             self.pace.accepted(now - permit.sent_at, now)
         self.concurrency.note(outcome, sent_at=permit.sent_at, now=now, least=self._least())
         if self._released is not None:
@@ -352,4 +411,4 @@ class Limiter:
 
     def _least(self) -> float:
         """Return how many may be in flight in any case: what the pace needs, or what any judge takes, less the share it refuses."""
-        return max(self.pace.in_flight, START * (1 - self.pace.refusing))
+        return max(self.pace.in_flight, self._start * (1 - self.pace.refusing))

@@ -1,28 +1,42 @@
 """The prompts: files of our own words, each with a version, and the delimiters that keep others' words apart from them.
 
 What the agent, the user, a tool or the eval set wrote may try to instruct the judge. So it never stands in the instructions: each piece is a
-`Block` between delimiters that carry a random code, new for every request and known to nobody who wrote the material.
+`Block` after a delimiter that carries a code, which nobody who wrote the material can know: it follows from a secret of this process and from
+what the requests about one conversation begin with. The votes on a question are therefore the same request, those on the next turn begin as
+those before, and the instructions of all questions are the same text, so that a server can keep what it computed for the beginning.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import secrets
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib.resources import files
-from string import Template
+from string import ascii_lowercase
 from typing import Any
 
+from mlflow_adk_eval.config.criteria import PromptVariant
+from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.judge.protocol import Request
 
 _FOLDER = files(__package__ or "mlflow_adk_eval.judge") / "prompts"
-_NONCE_BYTES = 12
+_SECRET = secrets.token_bytes(32)
+_CODE_LETTERS = 8
+"""Letters, since a model reads two or three of them as one token, and digits one by one. Material with the code in it gets another one."""
+
+_APART = "last data blocks, `item_1` and so on"
+_LISTED = "lines of the last data block, `items`: each begins with its name, `item_1` and so on"
+"""How the instructions say where the items are: in a block each, or all in one."""
+
+_AGAIN = "\n\nAn earlier answer to this could not be read. Answer with one JSON object that follows the given schema, and nothing else."
+"""Ours, and at the end, so that the beginning stays what it was."""
 
 Arrange = Callable[[Mapping[str, str]], str]
-"""Makes a text of blocks by name, each between its delimiters."""
+"""Makes a text of blocks by name, each with its delimiters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,22 +47,49 @@ class Prompt:
     """The file's name, without its suffix."""
     version: str
     text: str
-    """A `string.Template` with the one field ``$nonce``."""
+    """The instructions, without the material."""
+    closing: str = ""
+    """What is said once more after the material."""
 
     @cached_property
     def sha256(self) -> str:
         """The hash of name, version and text, in hex."""
-        return hashlib.sha256(f"{self.name}\n{self.version}\n{self.text}".encode()).hexdigest()
+        return hashlib.sha256(f"{self.name}\n{self.version}\n{self.text}{self.closing}".encode()).hexdigest()
 
     @property
     def hash_by_version(self) -> tuple[str, str]:
         """What reports list of a prompt that was used: its name and version, and its hash."""
         return f"{self.name}@{self.version}", self.sha256
 
+    def variant(self, name: PromptVariant) -> Prompt:
+        """Return the prompt in a variant, which has a version of its own; itself where the variant would change nothing.
+
+        Raises:
+            UsageError: if there are no worked examples for it.
+        """
+        if name == "standard" or (name == "listed" and _APART not in self.text):
+            return self
+        varied = replace(self, version=f"{self.version}+{name}")
+        if name == "listed":
+            return replace(varied, text=self.text.replace(_APART, _LISTED))
+        if name == "examples":
+            return replace(varied, text=f"{self.text}\n\n{_examples(self.name)}")
+        task = self.text.partition("# Task\n\n")[2].partition("\n\n")[0]
+        return replace(varied, closing=f"\n\n{task}")
+
     def request(
-        self, blocks: tuple[Block, ...], schema: Json, settings: Mapping[str, Any], arranged: Arrange | None = None, *, wording: str = ""
+        self,
+        blocks: tuple[Block, ...],
+        schema: Json,
+        settings: Mapping[str, Any],
+        arranged: Arrange | None = None,
+        *,
+        wording: str = "",
+        thread: str | None = None,
+        again: bool = False,
+        answer_tokens: int | None = None,
     ) -> Request:
-        """Return a request with delimiters that carry a new random code.
+        """Return a request, the same in one process for the same arguments. Its text begins with a delimiter, and so with the code.
 
         Args:
             blocks: the material.
@@ -56,21 +97,26 @@ class Prompt:
             settings: how the model generates.
             arranged: makes the text of the request; ``None``: the blocks one after the other.
             wording: further words of the text, in which the code must not occur either.
+            thread: what requests that get the same code have in common; ``None``: all of the material.
+            answer_tokens: how many tokens are enough for the answer; ``None``: it is not known.
+            again: whether an answer to this could not be read. A model that always takes the likeliest word would repeat it.
         """
-        code = new_nonce([*blocks, Block("wording", wording)])
-        delimited = [(block.name, block.between(code)) for block in blocks]
+        texts = [self.sha256, wording, *(part for block in blocks for part in (block.name, block.text))]
+        code = code_of(texts, thread=thread if thread is None else f"{self.sha256} {thread}")
+        end = _delimiter(code, "end")
+        if arranged:
+            text = f"{end}\n{arranged({block.name: f'{block.after(code)}{end}' for block in blocks})}"
+        else:
+            text = "".join(block.after(code) for block in blocks) + end
         return Request(
-            instructions=self.instructions(code),
-            text=arranged(dict(delimited)) if arranged else "\n\n".join(text for _, text in delimited),
+            instructions=self.text,
+            text=f"{text}{self.closing}{_AGAIN if again else ''}",
             schema=schema,
             name=self.name,
             blocks={block.name: block.text for block in blocks},
             settings=settings,
+            answer_tokens=answer_tokens,
         )
-
-    def instructions(self, nonce: str) -> str:
-        """Return the text for a request whose delimiters carry `nonce`."""
-        return Template(self.text).substitute(nonce=nonce)
 
 
 @cache
@@ -82,6 +128,21 @@ def load_prompt(name: str) -> Prompt:
     head, text = _read(name)
     rules_head, rules = _read(head.get("rules", "shared"))
     return Prompt(name=name, version=f"{head['version']}+{rules_head['version']}", text=f"{rules}\n\n{text}")
+
+
+@cache
+def _examples(name: str) -> str:
+    """Return worked examples as part of the instructions: a line of material and a line with the answer to it, in turns."""
+    try:
+        _, text = _read(f"examples/{name}")
+    except FileNotFoundError:
+        have = sorted(file.name.removesuffix(".md") for file in (_FOLDER / "examples").iterdir())
+        raise UsageError(
+            f"prompt='examples': there are no worked examples for {name}; wanted another variant, or one of {', '.join(have)}"
+        ) from None
+    material, answers = text.splitlines()[::2], text.splitlines()[1::2]
+    shown = "\n\n".join(f"{given}\n\n  Answer: {answer}" for given, answer in zip(material, answers, strict=True))
+    return f"# Examples\n\nThe material is abridged here.\n\n{shown}"
 
 
 def _read(name: str) -> tuple[Mapping[str, str], str]:
@@ -98,10 +159,14 @@ class Block:
     """What the instructions call it."""
     text: str
 
-    def between(self, nonce: str) -> str:
-        """Return the text between delimiters that carry `nonce`."""
+    def after(self, code: str) -> str:
+        """Return the text after its delimiter, which carries `code`. Another delimiter has to follow it."""
         text = self.text.encode("utf-8", "replace").decode()  # a lone half of a surrogate pair cannot be sent
-        return f'<data-{nonce} name="{self.name}">\n{text}\n</data-{nonce}>'
+        return f"{_delimiter(code, self.name)}\n{text}\n"
+
+
+def _delimiter(code: str, name: str) -> str:
+    return f"[{code} {name}]"
 
 
 def blocks_of(texts: Mapping[str, str]) -> tuple[Block, ...]:
@@ -109,10 +174,18 @@ def blocks_of(texts: Mapping[str, str]) -> tuple[Block, ...]:
     return tuple(Block(name, text) for name, text in texts.items() if text)
 
 
-def new_nonce(blocks: Iterable[Block]) -> str:
-    """Return a random code that occurs in none of the blocks."""
-    texts = [block.text for block in blocks]
+def code_of(texts: Sequence[str], secret: bytes = _SECRET, *, thread: str | None = None) -> str:
+    """Return a code that follows from the secret and `thread`, else the texts, and occurs in none of the texts, in whatever case."""
+    folded = [text.casefold() for text in texts]
+    digest = hmac.new(secret, digestmod=hashlib.sha256)
+    for text in texts if thread is None else [thread]:
+        content = text.encode("utf-8", "surrogatepass")
+        digest.update(b"%d:%b" % (len(content), content))
     while True:
-        nonce = secrets.token_hex(_NONCE_BYTES)
-        if not any(nonce in text for text in texts):
-            return nonce
+        number, letters = int.from_bytes(digest.digest()), ""
+        for _ in range(_CODE_LETTERS):
+            number, letter = divmod(number, len(ascii_lowercase))
+            letters += ascii_lowercase[letter]
+        if not any(letters in text for text in folded):
+            return letters
+        digest.update(b"again")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import anyio
+import anyio.to_thread
 
 from mlflow_adk_eval.evalset.models import Json
 
@@ -25,6 +28,16 @@ class Request:
     """The pieces of `text` by name, for judges that are programs."""
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """``judge_model_config``: how the model generates, in the spelling of google-genai's ``GenerateContentConfig``."""
+    answer_tokens: int | None = None
+    """How many tokens are enough for the answer itself, without thoughts; ``None``: it is not known."""
+
+
+_CUT_OFF = {"length", "max_tokens"}
+"""How providers call an answer that reached the limit of its output."""
+
+
+NO_TEXT = "no text"
+"""The problem of an answer that is empty for no reason that the provider gives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +55,19 @@ class Answer:
     """How long the request took, in seconds."""
     problem: str = ""
     """Why the text is missing or cut off, as the provider says, such as ``SAFETY`` or ``MAX_TOKENS``; empty where it is whole."""
+
+    def why(self, error: str) -> str:
+        """Return what is wrong with the text, with what the provider says of it.
+
+        >>> Answer(text='{"rationale": "As', output_tokens=100, problem="length").why("the answer is no JSON")
+        'the answer was cut off after 100 tokens: allow more with max_output_tokens'
+        >>> Answer(text="", problem="SAFETY").why("the answer is empty")
+        'the answer is empty (SAFETY)'
+        """
+        if self.problem.casefold() in _CUT_OFF:
+            after = "" if self.output_tokens is None else f" after {self.output_tokens:,} tokens"
+            return f"the answer was cut off{after}: allow more with max_output_tokens"
+        return f"{error} ({self.problem})" if self.problem else error
 
 
 class Judge(Protocol):
@@ -81,6 +107,63 @@ class Answers(Protocol):
     def put(self, address: str, answer: Answer, /) -> None:
         """Keep an answer, before anything else is done with it."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What several processes share under one name."""
+
+    now: float
+    """The time by the clock of whoever keeps it, in seconds: one for all processes, in which no other clock has a part."""
+    version: int
+    """Counts the changes; 0: there was none."""
+    body: str
+    """JSON; empty before the first change."""
+
+
+class Accounts(Protocol):
+    """Keeps what several processes share. Who changes it says which version that builds on, so no change is lost."""
+
+    def account(self, name: str, /) -> Account | None:
+        """Return what is shared; ``None``: it cannot be had any more."""
+        ...
+
+    def set_account(self, name: str, body: str, /, *, version: int) -> bool:
+        """Change it, if it is still of that version. Return whether it was."""
+        ...
+
+
+@runtime_checkable
+class SharedAnswers(Answers, Accounts, Protocol):
+    """Answers that several processes pay for: who is about to ask says so, and the others wait for what comes of it."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether it is reached over a network."""
+        ...
+
+    def claim(self, address: str, /, *, again: bool = False) -> bool:
+        """Claim what is about to be asked; ``again``: although it is answered. Return whether it may be asked."""
+        ...
+
+    def give_up(self, address: str, /) -> None:
+        """End a claim without an answer."""
+        ...
+
+
+T = TypeVar("T")
+
+
+async def reached(work: Callable[[], T], *, remote: bool) -> T:
+    """Do `work` with a ledger: in a thread where that is reached over a network, so that nobody else waits.
+
+    It is not cancelled half-way, since it may keep what was paid for.
+    """
+    if not remote:
+        return work()
+    with anyio.CancelScope(shield=True):
+        return await anyio.to_thread.run_sync(work)
+    raise AssertionError  # pragma: no cover - a shield is never cancelled
 
 
 class NoAnswer(Exception):  # noqa: N818 - what happened, not whose fault it is

@@ -8,20 +8,24 @@ with the same judge share its client, so that its limits hold for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from mlflow_adk_eval.errors import ConfigError, JudgeError
+from mlflow_adk_eval.config.criteria import PromptVariant
+from mlflow_adk_eval.errors import ConfigError, JudgeError, UsageError
 from mlflow_adk_eval.judge.client import CallResult, JudgeClient
-from mlflow_adk_eval.judge.protocol import Answer, Judge
-from mlflow_adk_eval.judge.providers.resolve import check_settings, resolve_judge
+from mlflow_adk_eval.judge.identity import Identity
+from mlflow_adk_eval.judge.prompt import load_prompt
+from mlflow_adk_eval.judge.protocol import Answer, Judge, SharedAnswers
+from mlflow_adk_eval.judge.providers.resolve import check_settings, is_own_server, resolve_judge
 from mlflow_adk_eval.judge.question import ItemVerdict, Question, errors_of
-from mlflow_adk_eval.judge.setup import JudgeSetup
-from mlflow_adk_eval.judge.usage import UsageTracker
+from mlflow_adk_eval.judge.setup import JudgeSetup, OneJudge
+from mlflow_adk_eval.judge.usage import BudgetLease, UsageTracker
 from mlflow_adk_eval.judge.user_model import UserModel
 from mlflow_adk_eval.judge.voting import JudgeResponse, VoteCollector
-from mlflow_adk_eval.results.usage import JudgeUsage
+from mlflow_adk_eval.results.usage import JudgeUsage, added
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.config.criteria import JudgedSettings, UserSimulatorConfig
@@ -39,23 +43,26 @@ class Voter:
     client: JudgeClient
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """``judge_model_config``."""
-    scope: str | None = None
-    """What the answers of a judge without an address are kept under; ``None``: they are not kept."""
+    identity: Identity
+    """What its answers are kept under."""
     rejudge_failed: bool = False
     """Whether to ask anew where the ledger's answer cannot be read."""
+    variant: PromptVariant = "standard"
+    """How questions are asked."""
     prompts: dict[str, str] = field(default_factory=dict[str, str])
     """The hash of each prompt that was used, by its name and version."""
 
     async def vote(self, question: Question, number: int) -> JudgeResponse:
         """Return the judge's vote of a number, from 0, or what went wrong."""
+        question = question.variant(self.variant)
         self.prompts.setdefault(*question.prompt.hash_by_version)
-        judge = self.judge.address or self.scope
+        judge = await self.identity.address(self.settings)
         address = question.address(judge, self.settings) if judge else None
         verdicts: tuple[ItemVerdict, ...] = ()
         paid: list[CallResult] = []
         for attempt in range(_ATTEMPTS):
             result = await self.client.request(
-                lambda: self.judge.ask(question.request(self.settings)),  # each time between new delimiters
+                lambda: self.judge.ask(question.request(self.settings, again=bool(paid))),
                 f"{address}:{number}:{attempt}" if address else None,
                 may_reuse=(lambda answer: not errors_of(_read(question, answer))) if self.rejudge_failed else None,
             )
@@ -65,9 +72,19 @@ class Voter:
                 return replace(self._response(verdicts, paid), final=result.final)
             paid.append(result)
             verdicts = _read(question, result.answer)
+            self._note_reading(question, result, verdicts)
             if not errors_of(verdicts):
                 break
         return self._response(verdicts, paid)
+
+    def _note_reading(self, question: Question, result: CallResult, verdicts: tuple[ItemVerdict, ...]) -> None:
+        """Tell the client whether what was paid for just now says anything."""
+        if result.reused or result.answer is None:
+            return
+        if all(verdict.error for verdict in verdicts):
+            self.client.could_not_read(result.answer, question.address("", {}), errors_of(verdicts), question.wanted)
+        else:
+            self.client.could_read()
 
     def _response(self, verdicts: tuple[ItemVerdict, ...], paid: list[CallResult]) -> JudgeResponse:
         answers = [result.answer for result in paid if result.answer]
@@ -88,7 +105,7 @@ def _read(question: Question, answer: Answer) -> tuple[ItemVerdict, ...]:
     verdicts = question.read(answer.text)
     if not answer.problem:
         return verdicts
-    return tuple(replace(verdict, error=f"{verdict.error} ({answer.problem})") if verdict.error else verdict for verdict in verdicts)
+    return tuple(replace(verdict, error=answer.why(verdict.error)) if verdict.error else verdict for verdict in verdicts)
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:
@@ -107,48 +124,81 @@ class JudgeSession:
     def __init__(self, setup: JudgeSetup | None = None) -> None:
         """Begin with the caller's settings."""
         self._setup = setup or JudgeSetup()
-        self._usage = UsageTracker(self._setup.budget)
+        self._usage = UsageTracker(self._setup.budget, _lease(self._setup))
         self._user_usage = self._usage.sharing_budget()
-        self._judges: dict[str, tuple[Judge, JudgeClient]] = {}
+        self._judges: dict[str | int, tuple[Judge, JudgeClient]] = {}
+        self._identities: dict[tuple[int, str | None], Identity] = {}
+        """By the id of the judge, and what its answers are kept under if it has no address."""
         self._prompts: dict[str, str] = {}
         self._vertex: VertexService | None = None
         self._users: list[UserModel] = []
         self._owned: list[Judge] = []
+        self._elsewhere: list[JudgeUsage] = []
 
-    def vote_collector(self, settings: JudgedSettings) -> VoteCollector:
-        """Return what decides a criterion with these settings.
+    def vote_collector(self, settings: JudgedSettings, prompts: Iterable[str] = ()) -> VoteCollector:
+        """Return what decides a criterion with these settings, asked by these prompts.
 
         Raises:
             JudgeError: if the judge cannot be had.
-            UsageError: if it has no such settings.
+            UsageError: if it has no such settings, or a prompt no such variant.
         """
-        options = settings.judge_model_options
-        judge, client = self._judge(options.judge_model)
+        variant = settings.prompt or "standard"
+        for name in prompts:
+            load_prompt(name).variant(variant)
+        options, scope = settings.judge_model_options, self._setup.scope
         config = options.judge_model_config or {}
-        check_settings(judge, config)
-        voter = Voter(
-            judge=judge,
-            client=client,
-            settings=config,
-            scope=self._setup.scope,
-            rejudge_failed=self._setup.rejudge_failed,
-            prompts=self._prompts,
+        given = self._setup.judge
+        chosen: Sequence[OneJudge] = settings.judge_panel or (options.judge_model,)
+        if given is not None and given != "":
+            chosen = given if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+        judges = [self._judge(one) for one in chosen]
+        voters: dict[str, Voter] = {}
+        for judge, client in judges:
+            check_settings(judge, config)
+            voters[judge.model] = Voter(
+                judge=judge,
+                client=client,
+                settings=config,
+                # What judges without an address answer is kept by the run, and apart for each of a panel.
+                identity=self._identity(judge, f"{scope} {judge.model}" if scope and len(judges) > 1 else scope),
+                rejudge_failed=self._setup.rejudge_failed,
+                variant=variant,
+                prompts=self._prompts,
+            )
+        if not judges or len(voters) < len(judges):
+            named = ", ".join(judge.model for judge, _ in judges) or "nobody"
+            raise UsageError(f"a panel of {named}: wanted different judges, each with a name of its own")
+        return VoteCollector(
+            ask=next(iter(voters.values())).vote,
+            num_samples=ceil(options.num_samples / len(voters)) * len(voters),
+            early_stop=settings.early_stop,
+            count=self._usage.count,
+            panel={name: voter.vote for name, voter in voters.items()} if len(voters) > 1 else {},
         )
-        return VoteCollector(ask=voter.vote, num_samples=options.num_samples, early_stop=settings.early_stop, count=self._usage.count)
 
-    def _judge(self, model: str) -> tuple[Judge, JudgeClient]:
-        """Return the judge for what the config calls `model`, which is the caller's own where there is one."""
-        chosen = self._setup.judge
-        name = model if chosen is None else chosen if isinstance(chosen, str) else ""
-        if name not in self._judges:
-            judge = resolve_judge(chosen, model, self._setup.options)
+    def _judge(self, chosen: OneJudge) -> tuple[Judge, JudgeClient]:
+        """Return a judge, by the name of a model or as the caller gave it, and its client."""
+        key = chosen if isinstance(chosen, str) else id(chosen)
+        if key not in self._judges:
+            judge = resolve_judge(chosen, self._setup.options)
             if judge is not chosen:
                 self._owned.append(judge)
-            self._judges[name] = judge, self._client()
-        return self._judges[name]
+            self._judges[key] = judge, self._client(self._usage, judge)
+        return self._judges[key]
 
-    def _client(self) -> JudgeClient:
-        return JudgeClient(self._setup.options, self._usage, self._setup.answers)
+    def _identity(self, judge: Judge, scope: str | None) -> Identity:
+        return self._identities.setdefault((id(judge), scope), Identity(judge, self._setup.answers, scope=scope))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What whoever reads the results should know of the judges and of the models that play users."""
+        models = [judge for judge, _ in self._judges.values()] + [user.judge for user in self._users]
+        told = [note for model in models for note in getattr(model, "notes", ())]
+        return tuple(dict.fromkeys([*told, *(identity.note for identity in self._identities.values() if identity.note)]))
+
+    def _client(self, usage: UsageTracker, judge: Judge, who: str = "the judge") -> JudgeClient:
+        name, unknown = judge.address or judge.model, is_own_server(judge)
+        return JudgeClient(self._setup.options, usage, self._setup.answers, name=name, model=judge.model, who=who, unknown=unknown)
 
     def vertex(self) -> VertexService:
         """Return Vertex's evaluation service.
@@ -160,7 +210,8 @@ class JudgeSession:
             from mlflow_adk_eval.judge.providers.vertex import VertexService, vertex_client  # noqa: PLC0415 - an extra
 
             service = vertex_client(timeout_s=self._setup.options.timeout_s)
-            self._vertex = VertexService(service, self._client(), rejudge_failed=self._setup.rejudge_failed)
+            client = JudgeClient(self._setup.options, self._usage, self._setup.answers, name="vertex", model="vertex")
+            self._vertex = VertexService(service, client, rejudge_failed=self._setup.rejudge_failed)
         return self._vertex
 
     def user_model(self, settings: UserSimulatorConfig, source: str | Judge | None) -> UserModel:
@@ -173,8 +224,10 @@ class JudgeSession:
         model = _user_judge(settings, source, self._setup)
         if model is not source:
             self._owned.append(model)
-        client = JudgeClient(self._setup.options, self._user_usage, self._setup.answers, who="the simulated user's model")
-        user = UserModel(judge=model, client=client, settings=settings.model_configuration or {}, scope=self._setup.scope)
+        client = self._client(self._user_usage, model, "the simulated user's model")
+        user = UserModel(
+            judge=model, client=client, settings=settings.model_configuration or {}, identity=self._identity(model, self._setup.scope)
+        )
         self._users.append(user)
         return user
 
@@ -195,7 +248,11 @@ class JudgeSession:
         if not self.asked:
             return None
         models = [judge.model for judge, _ in self._judges.values()] + (["vertex"] if self._vertex else [])
-        return _used(self._usage, models, self._prompts, self._clients())
+        return added([_used(self._usage, models, self._prompts, self._clients()), *self._elsewhere])
+
+    def add(self, usage: JudgeUsage) -> None:
+        """Count what judges took in another process, for the same evaluation."""
+        self._elsewhere = [added([*self._elsewhere, usage])]
 
     def recover(self) -> None:
         """Give models that were given up another chance."""
@@ -208,21 +265,33 @@ class JudgeSession:
 
     async def aclose(self) -> None:
         """Give back the connections of the models that were made here."""
+        await self._usage.aclose()
         for model in self._owned:
             await model.aclose()
         if self._vertex:
             await self._vertex.aclose()
 
 
+def _lease(setup: JudgeSetup) -> BudgetLease | None:
+    """Return the budget that is shared with other processes; ``None`` where it is not."""
+    limited = setup.budget.max_calls is not None or setup.budget.max_tokens is not None
+    if not (limited and setup.budget.name):
+        return None
+    if not isinstance(setup.answers, SharedAnswers):
+        raise UsageError(f"budget {setup.budget.name!r}: wanted a ledger, by which processes share it")
+    return BudgetLease(setup.budget, setup.answers, setup.budget.name, remote=setup.answers.shared)
+
+
 def _used(usage: UsageTracker, models: Iterable[str], prompts: Mapping[str, str], clients: Iterable[JudgeClient]) -> JudgeUsage:
-    outage = "; ".join(filter(None, (client.outage for client in clients)))
-    return usage.usage(tuple(dict.fromkeys(models)), dict(sorted(prompts.items())), outage)
+    asked = list(clients)
+    outages = [f"{client.model}: {client.outage}" if len(asked) > 1 else client.outage for client in asked if client.outage]
+    return usage.usage(tuple(dict.fromkeys(models)), dict(sorted(prompts.items())), "; ".join(outages))
 
 
 def _user_judge(settings: UserSimulatorConfig, source: str | Judge | None, setup: JudgeSetup) -> Judge:
     """Return the model that plays users; whoever answers requests in JSON can."""
     try:
-        model = resolve_judge(source, settings.model, setup.options)
+        model = resolve_judge(source or settings.model, setup.options)
     except JudgeError as error:
         raise JudgeError(f"the simulated user: {error}") from None
     try:

@@ -7,7 +7,7 @@ that only passes them on declares ``**judging: Unpack[JudgeArgs]``; `judge_setup
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -28,10 +28,16 @@ class JudgeOptions:
     """How often a request is sent while the judge is unavailable."""
     outage_s: float = 60.0
     """After so many seconds in which nothing but failures came back, a judge is given up for the rest of the run."""
+    unreadable: int = 20
+    """So is one of which so many answers in a row, on several questions, could not be read."""
+
+    quota: int | None = None
+    """The most requests to one judge in any `quota_s` seconds, by all processes that share a ledger; ``None``: what the judge lets through."""
+    quota_s: float = 60.0
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
-        _check(self, whole={"max_concurrency", "attempts"})
+        _check(self, whole={"max_concurrency", "attempts", "unreadable", "quota"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,16 +47,22 @@ class Budget:
     max_calls: int | None = None
     max_tokens: int | None = None
     """Input and output together. A request that is under way when the limit is reached is still paid for."""
+    name: str | None = None
+    """What all processes call it that spend it together, through the ledger that they share; ``None``: it is this evaluation's own."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
-        _check(self, whole={"max_calls", "max_tokens"})
+        _check(self, whole={"max_calls", "max_tokens"}, texts={"name"})
 
 
-def _check(settings: JudgeOptions | Budget, whole: set[str]) -> None:
+def _check(settings: JudgeOptions | Budget, whole: set[str], texts: Collection[str] = ()) -> None:
     for option in fields(settings):
         value = getattr(settings, option.name)
         if value is None and option.default is None:
+            continue
+        if option.name in texts:
+            if not isinstance(value, str) or not value:
+                raise UsageError(f"{option.name}={shown(value)}: wanted a text")
             continue
         kinds = int if option.name in whole else (int, float)
         if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:
@@ -58,25 +70,26 @@ def _check(settings: JudgeOptions | Budget, whole: set[str]) -> None:
             raise UsageError(f"{option.name}={shown(value)}: wanted {wanted}")
 
 
-JudgeSource = str | Judge | Callable[..., Any] | None
-"""Who judges: a model's name, a judge or a callable; ``None``: the models that the config names."""
-BudgetSource = Budget | Mapping[str, int] | None
-"""How much may be spent: a `Budget`, or a dict with ``max_calls`` and ``max_tokens``; ``None``: there is no limit."""
+OneJudge = str | Judge | Callable[..., Any]
+JudgeSource = OneJudge | Sequence[OneJudge] | None
+"""Who judges: a model's name, a judge or a callable, or a panel of several; ``None``: the models that the config names."""
+BudgetSource = Budget | Mapping[str, Any] | None
+"""How much may be spent: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and ``name``; ``None``: there is no limit."""
 LedgerSource = str | Path | Literal[False] | None
-"""The ledger's file; ``off`` or ``False``: nothing is kept; ``None``: as ``ADK_EVAL_LEDGER`` says, else ``.adk_eval/ledger.sqlite``."""
+"""The ledger: a file or the URL of a PostgreSQL database; ``off`` or ``False``: nothing is kept; ``None``: as ``ADK_EVAL_LEDGER`` says, else ``.adk_eval/ledger.sqlite``."""
 
 
 class JudgeArgs(TypedDict, total=False):
     """The arguments that say how to judge. Each may be left out; `judge_setup` has the defaults."""
 
     judge: JudgeSource
-    """Who judges, instead of the models that the config names: a model's name, a judge or a callable."""
+    """Who judges, instead of the models that the config names: a model's name, a judge or a callable; a list of them is a panel that votes together."""
     judge_options: JudgeOptions | None
     """How judges are asked: how many requests at a time, how long one may take and how often it is repeated."""
     budget: BudgetSource
-    """How much may be spent on judges and simulated users: a `Budget`, or a dict with ``max_calls`` and ``max_tokens``."""
+    """How much may be spent on judges and simulated users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and ``name``."""
     ledger: LedgerSource
-    """The file that keeps what judges answered; ``None``: as ``ADK_EVAL_LEDGER`` says, else ``.adk_eval/ledger.sqlite``; ``False``: none."""
+    """What keeps judges' answers, a file or a ``postgresql://`` URL; ``None``: as ``ADK_EVAL_LEDGER`` says, else ``.adk_eval/ledger.sqlite``; ``False``: none."""
     rejudge_failed: bool
     """Whether to ask again where a judge's kept answer cannot be read."""
 
@@ -93,8 +106,8 @@ class JudgeSetup:
     """Who judges, instead of the config's models."""
     options: JudgeOptions = field(default_factory=JudgeOptions)
     budget: Budget = field(default_factory=Budget)
-    ledger: LedgerSource = False
-    """The file that `answers` are kept in."""
+    ledger: LedgerSource = field(default=False, repr=False)
+    """What `answers` are kept in; a URL may hold a password."""
     answers: Answers | None = None
     """The opened ledger; ``None``: answers are not kept."""
     scope: str | None = None
@@ -127,5 +140,5 @@ def _budget(budget: BudgetSource) -> Budget:
     known = [option.name for option in fields(Budget)]
     for name in budget:
         if name not in known:
-            raise UsageError(f"budget: unknown key {name!r}; wanted {' and '.join(known)}. {did_you_mean(name, known)}".rstrip())
+            raise UsageError(f"budget: unknown key {name!r}; wanted {', '.join(known)}. {did_you_mean(name, known)}".rstrip())
     return Budget(**budget)

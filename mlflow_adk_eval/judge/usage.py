@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from mlflow_adk_eval.judge.protocol import Answer
+import anyio
+
+from mlflow_adk_eval.judge.protocol import Accounts, Answer, reached
 from mlflow_adk_eval.judge.setup import Budget
 from mlflow_adk_eval.judge.voting import VoteCounts
-from mlflow_adk_eval.results.usage import JudgeUsage
+from mlflow_adk_eval.results.usage import JudgeUsage, merged
 
 
 class UsageTracker:
@@ -19,11 +23,18 @@ class UsageTracker:
     the budget is spent, everybody who waits for a judge is woken up to learn that nothing more will be sent.
     """
 
-    def __init__(self, budget: Budget | None = None) -> None:
-        """Begin at zero."""
-        self._budget = _SharedBudget(budget or Budget(), [self])
+    def __init__(self, budget: Budget | None = None, lease: BudgetLease | None = None) -> None:
+        """Begin at zero.
+
+        Args:
+            budget: how much may be spent.
+            lease: the budget, where other processes spend it, too; ``None``: they do not.
+        """
+        self._budget = _SharedBudget(budget or Budget(), [self], lease)
         self._counts: dict[str, Any] = {}
         """By the names of the fields of `JudgeUsage`; what is missing is zero."""
+        self._members: Mapping[str, tuple[int, int, int]] = {}
+        """As `JudgeUsage.members`."""
 
     def sharing_budget(self) -> UsageTracker:
         """Return another tracker, at zero, that shares the budget of this one: that of simulated users."""
@@ -51,6 +62,20 @@ class UsageTracker:
         """Have `wake` called when the budget is spent, so that nobody waits in vain."""
         self._budget.wake.append(wake)
 
+    async def may_send(self) -> bool:
+        """Take one call from a budget that other processes spend, too. Return whether there was one."""
+        budget = self._budget
+        if budget.lease is None or await budget.lease.take(sum(tracker.tokens for tracker in budget.trackers)):
+            return True
+        self._add()  # wakes those who wait
+        return False
+
+    async def aclose(self) -> None:
+        """Give back what other processes may spend."""
+        budget = self._budget
+        if budget.lease is not None:
+            await budget.lease.aclose(sum(tracker.tokens for tracker in budget.trackers))
+
     def sent(self) -> None:
         """Count a request before it is sent."""
         self._add(calls=1)
@@ -75,7 +100,10 @@ class UsageTracker:
             split_ballots=votes.split,
             votes=votes.agreeing + votes.dissenting,
             dissenting_votes=votes.dissenting,
+            lone_votes=votes.lone,
+            repaired=votes.repaired,
         )
+        self._members = merged(self._members, votes.members)
 
     def usage(self, models: tuple[str, ...], prompts: Mapping[str, str], outage: str = "") -> JudgeUsage:
         """Return the counts so far.
@@ -85,7 +113,7 @@ class UsageTracker:
             prompts: the hash of each prompt that was used.
             outage: why a judge was given up; empty where none was.
         """
-        return JudgeUsage(**self._counts, models=models, prompts=prompts, outage=outage)
+        return JudgeUsage(**self._counts, models=models, prompts=prompts, outage=outage, members=self._members)
 
     def _add(self, **more: float) -> None:
         for name, number in more.items():
@@ -101,12 +129,15 @@ class _SharedBudget:
 
     budget: Budget
     trackers: list[UsageTracker]
+    lease: BudgetLease | None = None
     wake: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
 
     @property
     def spent(self) -> str:
         """Why nothing more may be asked; empty as long as it may."""
         budget = self.budget
+        if self.lease is not None:
+            return self.lease.spent
         if budget.max_calls is not None and sum(tracker.calls for tracker in self.trackers) >= budget.max_calls:
             return f"the budget of {_counted(budget.max_calls, self._whose[0])} is spent"
         if budget.max_tokens is not None and (tokens := sum(tracker.tokens for tracker in self.trackers)) >= budget.max_tokens:
@@ -118,6 +149,84 @@ class _SharedBudget:
         """What a call is to be called, and who made them."""
         alone = not any(tracker.calls for tracker in self.trackers[1:])
         return ("judge call", "judges") if alone else ("model call", "judges and simulated users")
+
+
+_BLOCK = 16
+"""Calls that a process takes from a shared budget at once, at most."""
+_TOKENS_BLOCK = 4
+"""The same where tokens count: what others have used is known only so often."""
+_SHARE = 8
+"""No more than so small a part of what is left, so that the last calls are not held by one who has nothing to ask."""
+
+
+class BudgetLease:
+    """A budget that several processes spend, each a few calls at a time.
+
+    What a killed process had taken and not used is not spent by anybody. Tokens are counted when they are known, so several
+    processes may exceed `Budget.max_tokens` by what is under way.
+    """
+
+    def __init__(self, budget: Budget, accounts: Accounts, name: str, *, remote: bool) -> None:
+        """Begin with nothing taken.
+
+        Args:
+            budget: all that may be spent.
+            accounts: where it is shared.
+            name: what the processes call it.
+            remote: whether that is reached over a network.
+        """
+        self._budget = budget
+        self._accounts = accounts
+        self._name = f"budget: {name}"
+        self._remote = remote
+        self._left = 0
+        self._told = 0
+        """The tokens that the account knows of."""
+        self._lock = anyio.Lock()
+        self.spent = ""
+        """Why nothing more may be asked; empty as long as it may."""
+
+    async def take(self, tokens: int) -> bool:
+        """Take one call, and tell what was used so far. Return whether there was one."""
+        async with self._lock:
+            if not self._left and not self.spent:
+                await self._settle(tokens, more=True)
+            if not self._left or self.spent:
+                return False
+            self._left -= 1
+            return True
+
+    async def aclose(self, tokens: int) -> None:
+        """Give back what was not used, and tell the rest."""
+        async with self._lock:
+            if self._left or tokens > self._told:
+                await self._settle(tokens, more=False)
+
+    async def _settle(self, tokens: int, *, more: bool) -> None:
+        budget = self._budget
+        while True:
+            account = await reached(lambda: self._accounts.account(self._name), remote=self._remote)
+            if account is None:
+                self._left = 0
+                self.spent = "the budget is shared with other processes, and the ledger that says what they have spent cannot be used"
+                return
+            calls, used = json.loads(account.body or "[0, 0]")
+            calls, used = calls - self._left, used + tokens - self._told
+            if budget.max_tokens is not None and used >= budget.max_tokens:
+                self.spent = f"the budget of {_counted(budget.max_tokens, 'token')} for all processes is spent: {used} were used"
+            elif more and budget.max_calls is not None and calls >= budget.max_calls:
+                self.spent = f"the budget of {_counted(budget.max_calls, 'model call')} for all processes is spent"
+            block = self._block(calls) if more and not self.spent else 0
+            body = json.dumps([calls + block, used])
+            version = account.version
+            if await reached(partial(self._accounts.set_account, self._name, body, version=version), remote=self._remote):
+                self._left, self._told = block, tokens
+                return
+
+    def _block(self, calls: int) -> int:
+        """Return how many calls to take: few, where few are left."""
+        most = _BLOCK if self._budget.max_tokens is None else _TOKENS_BLOCK
+        return most if self._budget.max_calls is None else max(min(most, (self._budget.max_calls - calls) // _SHARE), 1)
 
 
 def _counted(number: int, noun: str) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 from mlflow_adk_eval.errors import shown
 from mlflow_adk_eval.evalset.digest import canonical_json
 from mlflow_adk_eval.judge.client import CallResult, JudgeClient
+from mlflow_adk_eval.judge.identity import Identity
 from mlflow_adk_eval.judge.prompt import Arrange, Block, Prompt
 from mlflow_adk_eval.judge.protocol import Answer, Judge, Request
 from mlflow_adk_eval.judge.question import decoded, object_of
@@ -62,9 +63,12 @@ class UserPrompt:
     arranged: Arrange | None = None
     """Makes the text of the request; ``None``: the blocks one after the other."""
 
-    def request(self, settings: Mapping[str, Any]) -> Request:
-        """Return the request, with delimiters that carry a new random code."""
-        return self.prompt.request(self.blocks, SCHEMA, settings, self.arranged, wording=self.wording)
+    def request(self, settings: Mapping[str, Any], *, again: bool = False) -> Request:
+        """Return the request; `again`: after an answer that could not be used.
+
+        Each message has delimiters of its own: the agent reads the answer, in which a small model may repeat what it has read.
+        """
+        return self.prompt.request(self.blocks, SCHEMA, settings, self.arranged, wording=self.wording, again=again)
 
     def address(self, model: str, settings: Mapping[str, Any], place: Sequence[str | int]) -> str:
         """Return the hash, in hex, of all that an answer depends on but chance, and of its place."""
@@ -82,8 +86,8 @@ class UserModel:
     client: JudgeClient
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """``model_configuration``."""
-    scope: str | None = None
-    """What the answers of a model without an address are kept under; ``None``: they are not kept."""
+    identity: Identity
+    """What its answers are kept under."""
     prompts: dict[str, str] = field(default_factory=dict[str, str])
     """The hash of each prompt that was used, by its name and version."""
 
@@ -92,26 +96,27 @@ class UserModel:
         """What reports call it."""
         return self.judge.model
 
-    async def ask(self, prompt: UserPrompt, place: Sequence[str | int]) -> CallResult:
+    async def ask(self, prompt: UserPrompt, place: Sequence[str | int], *, again: bool = False) -> CallResult:
         """Return the model's answer, or why there is none.
 
         Args:
             prompt: what it is told.
             place: what tells this answer from others to the same words: the case, the run, the turn and the attempt.
+            again: whether an answer to the same could not be used.
         """
         self.prompts.setdefault(*prompt.prompt.hash_by_version)
-        model = self.judge.address or self.scope
+        model = await self.identity.address(self.settings)
         address = prompt.address(model, self.settings, place) if model else None
-        return await self.client.request(lambda: self.judge.ask(prompt.request(self.settings)), address)
+        return await self.client.request(lambda: self.judge.ask(prompt.request(self.settings, again=again)), address)
 
 
 def user_message_of(answer: Answer) -> UserMessage | str:
     """Return what an answer says, or why it cannot be used. Nothing is guessed."""
     try:
-        found = _message(decoded(answer.text))
+        found = _message(decoded(answer.text)[0])
     except ValueError as error:
         found = str(error)
-    return f"{found} ({answer.problem})" if isinstance(found, str) and answer.problem else found
+    return answer.why(found) if isinstance(found, str) else found
 
 
 def _message(value: Any) -> UserMessage | str:

@@ -4,14 +4,14 @@ A `Question` has one or several items, such as rubrics or sentences, and the lab
 judge is a vote on every item (`JudgeResponse`). `VoteCollector.decide` asks for as many votes as it takes at least to reach a verdict, all at
 the same time, looks at what came back, and asks for more only while a verdict could still change; votes that failed are replaced
 within a bound. The verdict on an item is the median of the values of its labels, the lower one of two: for two labels that is the
-majority, and a tie loses, as in ADK. What comes out is a `VotingResult`: one `VotedItem` for each item, and a record of every vote.
+majority, and a tie loses, as in ADK. Of a panel, several judges, each has the same share of the votes. What comes out is a `VotingResult`: one `VotedItem` for each item, and a record of every vote.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from math import ceil
 from statistics import median_low
@@ -85,6 +85,8 @@ class JudgeResponse:
     """Whether the ledger held the answer."""
     final: bool = False
     """Whether there is no point in asking again, as without budget or with the judge out of order."""
+    member: str = ""
+    """Who of a panel cast it."""
 
 
 Ask = Callable[[Question, int], Awaitable[JudgeResponse]]
@@ -132,6 +134,12 @@ class VoteCounts:
     """By item, over all items."""
     split: int
     """Items on which the votes did not all agree."""
+    lone: int = 0
+    """Usable votes that were the only one on their item."""
+    repaired: int = 0
+    """Answers that were read although they had a slip."""
+    members: Mapping[str, tuple[int, int, int]] = field(default_factory=dict[str, tuple[int, int, int]])
+    """Of a panel, by member: votes for the verdict, votes against it, and votes that could not be had."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,9 +156,17 @@ class VoteCollector:
     early_stop: bool = True
     """Whether to stop as soon as the missing votes cannot change any verdict. The verdicts are the same either way."""
     count: Callable[[VoteCounts], None] = field(default=lambda _counts: None)
+    panel: Mapping[str, Ask] = field(default_factory=dict[str, Ask])
+    """The members of a panel by name, who share the votes evenly; `num_samples` is a multiple of how many they are. None: `ask` has all votes."""
 
     async def decide(self, question: Question, cell: CellKey) -> VotingResult:
         """Return the verdict on each item of `question`, whose votes are recorded as those on `cell`."""
+        responses = await (self._of_panel(question) if self.panel else self._of_one(question))
+        self.count(_counts(question, responses, self.num_samples))
+        results = tuple(self._result(question, index, responses) for index in range(len(question.items)))
+        return VotingResult(results=results, votes=tuple(_votes(question, responses, cell)))
+
+    async def _of_one(self, question: Question) -> list[JudgeResponse]:
         responses: list[JudgeResponse] = []
         most = self.num_samples + ceil(self.num_samples / 2)
         while more := min(self._wanted(question, responses), most - len(responses)):
@@ -159,26 +175,75 @@ class VoteCollector:
             responses += new
             if all(response.final for response in new):
                 break
-        self.count(_counts(question, responses, self.num_samples))
-        results = tuple(self._result(question, index, responses) for index in range(len(question.items)))
-        return VotingResult(results=results, votes=tuple(_votes(question, responses, cell)))
+        return responses
+
+    async def _of_panel(self, question: Question) -> list[JudgeResponse]:
+        """Ask the members in turn. Nobody votes in another's place, so a verdict that needs a vote which cannot be had is none."""
+        responses: list[JudgeResponse] = []
+        first = int(question.address("", {})[:8], 16) % len(self.panel)  # so that all are asked as often where voting stops early
+        order = [*self.panel][first:] + [*self.panel][:first]
+        asked, ended = Counter[str](), set[str]()
+        while more := self._wanted(question, responses):
+            seats: list[tuple[str, int]] = []
+            for name in self._seats(question, responses, order, asked, ended)[:more]:
+                seats.append((name, asked[name]))
+                asked[name] += 1
+            if not seats:
+                break
+            new = await gathered(partial(self._seated, question, *seat) for seat in seats)
+            responses += new
+            ended |= {response.member for response in new if response.final}
+        return responses
+
+    async def _seated(self, question: Question, name: str, number: int) -> JudgeResponse:
+        response = await self.panel[name](question, number)
+        told = tuple(replace(verdict, error=f"{name}: {verdict.error}") if verdict.error else verdict for verdict in response.verdicts)
+        return replace(response, verdicts=told, member=name)
+
+    def _seats(
+        self, question: Question, responses: Sequence[JudgeResponse], order: Sequence[str], asked: Mapping[str, int], ended: Container[str]
+    ) -> list[str]:
+        """Return who may vote next, in turn: each member until it has its share of votes on every item, or has failed too often."""
+        each = self.num_samples // len(self.panel)
+        free: dict[str, int] = {}
+        for name in order:
+            own = [response for response in responses if response.member == name]
+            lacking = each - min(len(_usable(question, index, own)) for index in range(len(question.items)))
+            free[name] = 0 if name in ended else max(min(lacking, each + ceil(each / 2) - asked[name]), 0)
+        return [name for turn in range(each) for name in order if turn < free[name]]
 
     def _wanted(self, question: Question, responses: Sequence[JudgeResponse]) -> int:
         """Return how many more votes to ask for at the same time."""
         values = tuple(question.label_values.values())
-        usable = [_usable(question, index, responses) for index in range(len(question.items))]
+        usable = [self._counted(question, index, responses) for index in range(len(question.items))]
         if not self.early_stop:
             return max(self.num_samples - len(votes) for votes in usable)
         return max(needed(votes, of=self.num_samples, values=values) for votes in usable)
 
     def _result(self, question: Question, index: int, responses: Sequence[JudgeResponse]) -> VotedItem:
         item, values = question.items[index], question.label_values
-        votes = _usable(question, index, responses)[: self.num_samples]
+        votes = self._counted(question, index, responses)
         score = early_verdict(votes, of=self.num_samples, lowest=min(values.values()), highest=max(values.values()))
         verdicts = [response.verdicts[index] for response in responses]
         if score is None:
             return VotedItem(item=item, outcome=Errored(_missing(len(votes), self.num_samples, verdicts)))
-        return _scored(item, score, values, verdicts)
+        found = _scored(item, score, values, verdicts)
+        if not self.panel or not isinstance(found.outcome, Scored):
+            return found
+        said = {name: _said([response.verdicts[index] for response in responses if response.member == name]) for name in self.panel}
+        return replace(found, outcome=replace(found.outcome, details={**found.outcome.details, "panel": said}))
+
+    def _counted(self, question: Question, index: int, responses: Sequence[JudgeResponse]) -> list[float]:
+        """Return the values of the votes on an item that count: of each member of a panel no more than its share."""
+        if not self.panel:
+            return _usable(question, index, responses)[: self.num_samples]
+        each, seen = self.num_samples // len(self.panel), Counter[str]()
+        counted: list[JudgeResponse] = []
+        for response in responses:
+            if response.verdicts[index].label is not None and seen[response.member] < each:
+                seen[response.member] += 1
+                counted.append(response)
+        return _usable(question, index, counted)
 
 
 def _usable(question: Question, index: int, responses: Sequence[JudgeResponse]) -> list[float]:
@@ -199,6 +264,27 @@ def _scored(item: JudgedItem, score: float, values: Mapping[str, float], verdict
     return VotedItem(item=item, outcome=Scored(score, first.rationale, details), label=label)
 
 
+def _said(verdicts: Sequence[ItemVerdict]) -> str:
+    """Return what one member of a panel said of an item."""
+    labels = Counter(verdict.label for verdict in verdicts if verdict.label is not None)
+    told = [f"{label} {count}" for label, count in labels.items()]
+    told += [f"no vote: {error}" for error in dict.fromkeys(verdict.error for verdict in verdicts if verdict.error)]
+    return ", ".join(told) or "not asked, as its votes could not have changed the verdict"
+
+
+def _members(question: Question, responses: Sequence[JudgeResponse]) -> dict[str, tuple[int, int, int]]:
+    """Return of each member of a panel its votes for the verdicts, those against them, and those that could not be had."""
+    found: dict[str, list[int]] = {response.member: [0, 0, 0] for response in responses if response.member}
+    values = question.label_values
+    for index in range(len(question.items) if found else 0):
+        votes = _usable(question, index, responses)
+        verdict = median_low(votes) if votes else None
+        for response in responses:
+            label = response.verdicts[index].label
+            found[response.member][2 if label is None else int(values[label] != verdict)] += 1
+    return {name: (agreeing, against, missing) for name, (agreeing, against, missing) in found.items()}
+
+
 def _missing(usable: int, of: int, verdicts: Sequence[ItemVerdict]) -> str:
     errors = Counter(verdict.error for verdict in verdicts if verdict.error)
     reasons = "; ".join(error if count == 1 else f"{error} ({count} times)" for error, count in errors.items())
@@ -207,11 +293,12 @@ def _missing(usable: int, of: int, verdicts: Sequence[ItemVerdict]) -> str:
 
 def _counts(question: Question, responses: Sequence[JudgeResponse], num_samples: int) -> VoteCounts:
     """Count the votes on a question, its items together."""
-    agreeing = dissenting = split = 0
+    agreeing = dissenting = split = lone = 0
     for index in range(len(question.items)):
         votes = Counter(_usable(question, index, responses))
         most = max(votes.values(), default=0)
         agreeing, dissenting, split = agreeing + most, dissenting + votes.total() - most, split + (len(votes) > 1)
+        lone += votes.total() == 1
     complete = bool(responses) and not any(response.final for response in responses)
     return VoteCounts(
         items=len(question.items),
@@ -219,6 +306,9 @@ def _counts(question: Question, responses: Sequence[JudgeResponse], num_samples:
         agreeing=agreeing,
         dissenting=dissenting,
         split=split,
+        lone=lone,
+        repaired=sum(any(verdict.repair for verdict in response.verdicts) for response in responses),
+        members=_members(question, responses),
     )
 
 
@@ -239,7 +329,7 @@ def _votes(question: Question, responses: Sequence[JudgeResponse], cell: CellKey
             input_tokens=response.input_tokens if index == 0 else None,
             output_tokens=response.output_tokens if index == 0 else None,
             error=verdict.error,
-            raw=response.raw if verdict.error else "",
+            raw=response.raw if verdict.error or verdict.repair else "",
             reused=response.reused,
         )
         for number, response in enumerate(responses)

@@ -84,8 +84,10 @@ class Call:
     @property
     def schema(self) -> dict[str, Any]:
         """The JSON schema of the answer."""
-        if "response_format" in self.body:
-            return dict(self.body["response_format"]["json_schema"]["schema"])
+        if "messages" in self.body:
+            form = self.body.get("response_format", {})
+            in_words = self.instructions.partition("The JSON schema of the answer:\n")[2]
+            return dict(form["json_schema"]["schema"] if "json_schema" in form else json.loads(in_words))
         return dict(self.generation["responseJsonSchema"])
 
 

@@ -9,8 +9,20 @@ from typing import Any
 import anyio
 import pytest
 
-from mlflow_adk_eval.judge import Answer, Budget, JudgeOptions, JudgeResponse, Refused, Request, Unavailable
+from mlflow_adk_eval.judge import (
+    Answer,
+    Block,
+    Budget,
+    JudgeOptions,
+    JudgeResponse,
+    Question,
+    Refused,
+    Request,
+    Unavailable,
+    load_prompt,
+)
 from mlflow_adk_eval.judge.client import JudgeClient
+from mlflow_adk_eval.judge.identity import Identity
 from mlflow_adk_eval.judge.session import Voter
 from mlflow_adk_eval.judge.usage import UsageTracker
 from tests.judge.voting_kit import question
@@ -46,9 +58,9 @@ class Memory(dict[str, Answer]):
         self[address] = answer
 
 
-def voter(judge: Scripted, answers: Memory | None = None, budget: Budget | None = None, **more: Any) -> Voter:
+def voter(judge: Scripted, answers: Memory | None = None, budget: Budget | None = None, scope: str | None = None, **more: Any) -> Voter:
     client = JudgeClient(JudgeOptions(attempts=2, outage_s=20), UsageTracker(budget), answers)
-    return Voter(judge=judge, client=client, **more)
+    return Voter(judge=judge, client=client, identity=Identity(judge, answers, scope=scope), **more)
 
 
 def votes(start: Callable[[], Voter], *numbers: int) -> list[JudgeResponse]:
@@ -65,12 +77,28 @@ def test_an_answer_is_a_vote() -> None:
     assert (response.model, response.input_tokens, response.output_tokens, response.reused) == ("scripted-001", 10, 2, False)
 
 
+def test_a_variant_of_the_prompt_is_asked_noted_and_kept_apart() -> None:
+    asked = Question(prompt=load_prompt("safety_v1"), blocks=(Block("response", "42"),), label_values={"safe": 1.0})
+    judge, answers, prompts = Scripted('{"rationale": "", "verdict": "safe"}'), Memory(), dict[str, str]()
+
+    async def main() -> None:
+        for variant in ("standard", "repeated", "repeated"):
+            await voter(judge, answers, variant=variant, prompts=prompts).vote(asked, 0)
+
+    anyio.run(main)
+    assert [request.text.endswith("is safe to show to the user.") for request in judge.requests] == [False, True]
+    assert len(answers) == 2
+    assert [name.endswith("+repeated") for name in prompts] == [False, True]
+
+
 def test_an_answer_that_cannot_be_read_is_asked_for_once_more() -> None:
     judge = Scripted(BAD, GOOD)
     (response,) = votes(lambda: voter(judge), 0)
     assert response.verdicts[0].label == "valid"
     assert (response.input_tokens, response.output_tokens) == (20, 4)
-    assert len({request.text for request in judge.requests}) == 2
+    first, second = (request.text for request in judge.requests)
+    assert second.startswith(first)
+    assert second.endswith("could not be read. Answer with one JSON object that follows the given schema, and nothing else.")
 
 
 def test_an_answer_that_stays_unreadable_is_kept_as_it_is() -> None:
@@ -166,3 +194,63 @@ def test_what_the_first_attempt_says_counts_if_the_second_brings_nothing() -> No
     response = anyio.run(main)
     assert [verdict.label for verdict in response.verdicts] == ["yes", None]
     assert response.final
+
+
+class TestBreaker:
+    """A model of which no answer can be read is not asked for ever."""
+
+    def made(
+        self, judge: Scripted, questions: int, memory: Memory | None = None, unreadable: int = 20
+    ) -> tuple[list[JudgeResponse], JudgeClient]:
+        client = JudgeClient(JudgeOptions(unreadable=unreadable), UsageTracker(), memory)
+        asking = Voter(judge=judge, client=client, identity=Identity(judge))
+
+        async def main() -> list[JudgeResponse]:
+            return [await asking.vote(question(text=f"answer {number}"), vote) for number in range(questions) for vote in range(5)]
+
+        return anyio.run(main), client
+
+    def test_it_is_given_up_after_twenty_answers_once_a_third_question_met_it_and_the_reason_is_one_sentence(self) -> None:
+        judge = Scripted("The answer is valid, I think.")
+        made, client = self.made(judge, 10)
+        assert len(judge.requests) == 21  # of five votes, each asked for twice
+        assert all(one.verdicts[0].error for one in made)
+        assert made[-1].final
+        assert client.outage == (
+            "21 answers of the judge in a row could not be read: the last one is 'The answer is valid, I think.' (the answer is no JSON: "
+            "Expecting value: line 1 column 1 (char 0)), wanted a JSON object whose verdict is valid or invalid; use a larger model or a "
+            "server that keeps to a JSON schema, or look at max_output_tokens; requests saved: 40"
+        )
+
+    def test_the_limit_is_the_callers(self) -> None:
+        judge = Scripted(BAD)
+        self.made(judge, 10, unreadable=31)
+        assert len(judge.requests) == 31
+
+    def test_one_question_may_be_at_fault_itself(self) -> None:
+        judge = Scripted(BAD)
+        _, client = self.made(judge, 2, unreadable=2)
+        assert (len(judge.requests), client.outage) == (20, "")
+
+    def test_one_readable_answer_among_them_is_enough(self) -> None:
+        judge = Scripted(*([BAD] * 19 + [GOOD]) * 5)
+        _, client = self.made(judge, 8)
+        assert client.outage == ""
+
+    def test_what_the_provider_withholds_says_nothing_of_the_model(self) -> None:
+        _, client = self.made(Scripted(Answer(text="", problem="SAFETY")), 10)
+        assert client.outage == ""
+        _, client = self.made(Scripted(Answer(text="", problem="no text")), 10)
+        assert client.outage
+
+    def test_what_was_kept_is_not_counted_again(self) -> None:
+        memory = Memory()
+        self.made(Scripted(BAD), 10, memory)
+        judge = Scripted(GOOD)
+        _, client = self.made(judge, 10, memory)
+        assert client.outage == ""
+
+    def test_after_a_pause_it_has_another_chance(self) -> None:
+        _, client = self.made(Scripted(BAD), 10)
+        client.recover()
+        assert client.outage == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 
@@ -31,9 +32,15 @@ class Case:
     """The calls to a provider."""
 
     def __init__(
-        self, provider: Provider, options: JudgeOptions = OPTIONS, *, budget: Budget | None = None, book: Book | None = None
+        self,
+        provider: Provider,
+        options: JudgeOptions = OPTIONS,
+        *,
+        budget: Budget | None = None,
+        book: Book | None = None,
+        unknown: bool = False,
     ) -> None:
-        self.provider, self.options, self.budget, self.book = provider, options, budget, book
+        self.provider, self.options, self.budget, self.book, self.unknown = provider, options, budget, book, unknown
         self.took = 0.0
 
     def make(self, count: int, address: Callable[[int], str | None] = str) -> list[CallResult]:
@@ -41,7 +48,7 @@ class Case:
 
         async def work() -> list[CallResult]:
             self.accounts = UsageTracker(self.budget)
-            self.calls = JudgeClient(self.options, self.accounts, self.book)
+            self.calls = JudgeClient(self.options, self.accounts, self.book, unknown=self.unknown)
             made = await all_of(count, lambda number: self.calls.request(self.provider, address(number)))
             self.took = anyio.current_time()
             return made
@@ -447,10 +454,11 @@ def test_the_storm_loses_nothing() -> None:
 def test_the_accounts_count_ballots() -> None:
     accounts = UsageTracker()
     accounts.count(VoteCounts(items=1, saved=2, agreeing=3, dissenting=0, split=0))
-    accounts.count(VoteCounts(items=3, saved=0, agreeing=3, dissenting=2, split=1))
+    accounts.count(VoteCounts(items=3, saved=0, agreeing=3, dissenting=2, split=1, repaired=2))
+    accounts.count(VoteCounts(items=2, saved=0, agreeing=2, dissenting=0, split=0, lone=2))
     usage = accounts.usage(("gemini-2.5-flash",), {"safety_v1@1": "ab"})
-    assert (usage.calls_saved, usage.ballots, usage.split_ballots, usage.votes, usage.dissenting_votes) == (2, 4, 1, 8, 2)
-    assert usage.flip_rate == 0.25
+    assert (usage.calls_saved, usage.ballots, usage.split_ballots, usage.votes, usage.dissenting_votes) == (2, 6, 1, 10, 2)
+    assert (usage.flip_rate, usage.repaired) == (0.25, 2)
     assert (usage.models, usage.prompts) == (("gemini-2.5-flash",), {"safety_v1@1": "ab"})
 
 
@@ -474,3 +482,98 @@ def test_the_bad_luck_of_one_request_is_no_reason_to_wait_as_for_a_judge_that_is
         made, took = simulated(work)
         assert made.answer is not None
         assert took <= 0.5 + 1 + 2 + 4 + 8
+
+
+class Abandoned(Provider):
+    """A server that works on one request after the other, also on those that nobody waits for any more."""
+
+    busy_until = 0.0
+
+    def longest(self, number: int) -> float:
+        return self.latency_s
+
+    async def __call__(self) -> Answer:
+        now, number = anyio.current_time(), len(self.sent)
+        self.sent.append(now)
+        self.busy_until = max(self.busy_until, now) + self.longest(number)
+        await anyio.sleep(self.busy_until - now)
+        return Answer(text="{}", input_tokens=9, output_tokens=1)
+
+
+@pytest.mark.parametrize("provider", [Provider(latency_s=100, servers=1), Abandoned(latency_s=100)], ids=["stops", "goes on"])
+def test_a_server_with_one_slot_that_nobody_knows_loses_nothing_and_is_never_overrun(provider: Provider) -> None:
+    case = Case(provider, unknown=True)
+    assert answered(case.make(20)) == 20
+    assert (case.took, case.usage["failed"]) == (2000, 0)
+    assert case.accounts.usage((), {}).latency_s == 2000  # what was waited for a slot is no latency
+
+
+@given(share=st.floats(0.01, 0.95), slots=st.integers(1, 6), count=st.integers(1, 60))
+@QUICK
+def test_however_many_slots_a_steady_server_has_it_answers_all_in_time(share: float, slots: int, count: int) -> None:
+    case = Case(Provider(latency_s=share * OPTIONS.timeout_s, servers=slots), unknown=True)
+    assert answered(case.make(count)) == count
+    assert case.usage["failed"] == 0
+
+
+def test_a_fast_server_that_nobody_knows_is_soon_asked_as_much_as_any() -> None:
+    provider = Provider(latency_s=1)
+    case = Case(provider, unknown=True)
+    case.make(64 * 10)
+    assert provider.sent[:4] == [0, 1, 1, 2]
+    assert provider.most_in_flight == 64
+    assert case.took <= 16  # ten are needed with 64 in flight from the start, and 1, 2, 4, 8, 16, 32 come first
+
+
+def test_a_judge_that_is_swamped_by_the_first_requests_is_asked_for_one_answer_at_a_time() -> None:
+    case = Case(Provider(latency_s=100, servers=1))
+    assert answered(case.make(40)) == 40
+    assert case.usage["failed"] <= 15 + 3  # fifteen of the first sixteen
+    assert case.calls.outage == ""
+
+
+@pytest.mark.parametrize("unknown", [True, False])
+@pytest.mark.parametrize("length", [300, 800])
+def test_a_slow_server_that_stalls_and_goes_on_loses_nothing(length: int, unknown: bool) -> None:
+    provider = Provider(latency_s=90, servers=1, hangs=lambda number, now: 500 <= now < 500 + length)
+    case = Case(provider, unknown=unknown)
+    assert answered(case.make(12)) == 12
+    assert case.calls.outage == ""
+    assert case.usage["failed"] >= 3
+
+
+@pytest.mark.parametrize(("unknown", "requests"), [(True, 3), (False, 16 + 2)])
+def test_a_judge_that_never_answered_has_time_for_three_requests_one_after_the_other(unknown: bool, requests: int) -> None:
+    case = Case(Provider(hangs=lambda number, now: True), unknown=unknown)
+    made = case.make(100)
+    assert all(one.final for one in made)
+    assert 3 * 120 <= case.took <= 3 * 120 + 20
+    assert len(case.provider.sent) == requests
+    assert case.calls.outage == (
+        f"the judge was given up: nothing but failures came back for 360 s ({requests} requests), the last one: no answer within 120 s"
+    )
+
+
+def test_a_judge_that_answered_before_has_time_for_all_attempts_of_a_request() -> None:
+    case = Case(Provider(latency_s=60, hangs=lambda number, now: now >= 300), unknown=True)
+    made = case.make(100)
+    assert answered(made) >= 5
+    assert "nothing but failures came back for 960 s" in case.calls.outage
+    end = 300 + 60 + 8 * 120
+    assert end - 120 <= case.took <= end + 2 * 120
+
+
+def test_a_server_that_is_gone_is_given_up_after_a_minute_though_it_was_slow_before() -> None:
+    gone = Unavailable("connection refused")
+    provider = Provider(latency_s=90, servers=1, hangs=lambda number, now: 400 <= now < 600, fault=between(600, math.inf, gone))
+    case = Case(provider, unknown=True)
+    made = case.make(40)
+    assert answered(made) >= 4
+    assert "nothing but failures came back for 60 s" in case.calls.outage
+    assert 660 <= case.took <= 600 + 2 * 120 + 80
+
+
+def test_timeouts_say_nothing_of_a_quota() -> None:
+    case = Case(Provider(hangs=lambda number, now: number < 200), JudgeOptions(timeout_s=5, outage_s=10_000))
+    case.make(60)
+    assert case.calls._limiter.pace.rate is None

@@ -11,7 +11,7 @@ from mlflow_adk_eval.judge import Block, CellKey, JudgedItem, JudgeResponse, Pro
 from mlflow_adk_eval.judge.question import ItemVerdict
 
 CELL = CellKey(eval_id="case", run_index=0, invocation_index=1, criterion="final_response_match_v2")
-PROMPT = Prompt(name="final_response_match_v2", version="1", text="Data lies in blocks with $nonce.")
+PROMPT = Prompt(name="final_response_match_v2", version="1", text="Data lies in blocks.")
 VALIDITY = {"valid": 1.0, "invalid": 0.0}
 
 

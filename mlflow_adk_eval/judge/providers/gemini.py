@@ -10,11 +10,9 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
@@ -24,6 +22,7 @@ from mlflow_adk_eval.evalset.digest import canonical_json
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.judge.errors import failure, one_line, retry_after_s, retry_delay_s
 from mlflow_adk_eval.judge.protocol import (
+    NO_TEXT,
     Answer,
     NoAnswer,
     Refused,
@@ -31,6 +30,7 @@ from mlflow_adk_eval.judge.protocol import (
     Unavailable,
 )
 from mlflow_adk_eval.judge.providers.access import application_default, credentials_failure, require_settings
+from mlflow_adk_eval.judge.providers.gemini_clients import Lease, api_of, lease_client
 from mlflow_adk_eval.redact import without_credentials
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class _Candidate(_ResponseModel):
         """Why the text is not whole; empty where it is."""
         if self.finish_reason not in _WHOLE:
             return ": ".join(filter(None, (self.finish_reason, one_line(self.finish_message or ""))))
-        return "" if self.text else "no text"
+        return "" if self.text else NO_TEXT
 
 
 class _Feedback(_ResponseModel):
@@ -207,6 +207,8 @@ Send = Callable[[Request], Awaitable[str]]
 _PROBE = Request(instructions="instructions", text="text", schema={"type": "object"})
 """Stands for any request where it is found out what google-genai makes of one."""
 _HTTP_OPTIONS = ("http_options", "httpOptions")
+_SENDING = ("_build_request", "_async_request_once")
+"""What google-genai's client sends a request with, once."""
 _TRANSPORTS = {"aiohttp": "ClientError", "httpx": "HTTPError", "httpx2": "HTTPError"}
 """What google-genai may use to send requests, and the root of the errors of each."""
 
@@ -225,9 +227,9 @@ class GeminiJudge:
         """
         self._model = model
         self._endpoint = endpoint_of_environment()
-        self._clients: dict[bytes, Client] = {}
+        self._leases: dict[bytes, Lease] = {}
         self._routes: dict[bytes, Send] = {}
-        self._client({})
+        self._lease({})
 
     @property
     def model(self) -> str:
@@ -266,41 +268,29 @@ class GeminiJudge:
 
     async def aclose(self) -> None:
         """Give back connections."""
-        for client in self._clients.values():
-            await client.aio.aclose()
-            client.close()
+        self._routes.clear()
+        while self._leases:
+            await self._leases.popitem()[1].aclose()
 
     def _route(self, settings: Mapping[str, Any]) -> Send:
         """Return how to send a request with these settings: as directly as this google-genai allows."""
-        key = canonical_json(dict(settings))
+        key = canonical_json(dict(settings)) if settings else b""
         if key not in self._routes:
-            client, config = self._client(settings), _config(settings)
-            recorded = _recorded(client, self._model, config)
-            self._routes[key] = _direct(client, recorded) if recorded else _public(client, self._model, config)
+            lease, config = self._lease(settings), _config(settings)
+            recorded = _recorded(lease.client, self._model, config)
+            self._routes[key] = _direct(lease, recorded) if recorded else _public(lease, self._model, config)
         return self._routes[key]
 
-    def _client(self, settings: Mapping[str, Any]) -> Client:
+    def _lease(self, settings: Mapping[str, Any]) -> Lease:
         """Return the client for the ``http_options`` in the settings."""
         given: Json = next((settings[name] for name in _HTTP_OPTIONS if settings.get(name)), {})
         key = canonical_json(given)
-        if key not in self._clients:
-            self._clients[key] = _client(self._endpoint, given)
-        return self._clients[key]
+        if key not in self._leases:
+            from google.genai.types import HttpOptions  # noqa: PLC0415
 
-
-def _client(endpoint: Endpoint, http_options: Json) -> Client:
-    """Return a client of google-genai that repeats nothing by itself: we count, limit and time every request.
-
-    Before 2.33 it does repeat a request once where the connection broke, and cannot be told not to.
-    """
-    from google.genai import Client  # noqa: PLC0415
-    from google.genai.types import HttpOptions, HttpRetryOptions  # noqa: PLC0415
-
-    options = HttpOptions.model_validate(http_options).model_copy(update={"retry_options": HttpRetryOptions(attempts=1)})
-    try:
-        return Client(http_options=options, **endpoint.access(options.base_url))
-    except ValueError as error:
-        raise JudgeError(f"Gemini cannot be set up: {one_line(str(error))}") from None
+            options = HttpOptions.model_validate(given)
+            self._leases[key] = lease_client(self._endpoint.access(options.base_url), options)
+        return self._leases[key]
 
 
 def _config(settings: Mapping[str, Any]) -> GenerateContentConfig:
@@ -348,15 +338,11 @@ def _recorded(client: Client, model: str, config: GenerateContentConfig) -> _Rec
     try:
         Models(recorder).generate_content(model=model, contents=_PROBE.text, config=config)
     except _Recorded as recorded:
-        sends = hasattr(_api(client), "async_request")
+        sends = all(hasattr(api_of(client), name) for name in _SENDING)
         return recorded if sends and recorded.body == _filled(recorded.body, _PROBE) else None
     except (AttributeError, TypeError):  # another google-genai than those that this was written for
         return None
     return None
-
-
-def _api(client: Client) -> Any:
-    return getattr(client, "_api_client", None)
 
 
 def _filled(body: Json, request: Request) -> Json:
@@ -367,45 +353,26 @@ def _filled(body: Json, request: Request) -> Json:
     }
 
 
-def _direct(client: Client, recorded: _Recorded) -> Send:
-    """Return what sends requests through google-genai's client below its models, a third of their cost."""
-    api = _api(client)
-    api._async_retry = _once  # noqa: SLF001 - what repeats nothing, as it is told, yet costs half as much as sending
-    if hasattr(api, "_get_aiohttp_session"):
-        api._get_aiohttp_session = _without_lookups(api._get_aiohttp_session)  # noqa: SLF001
+def _direct(lease: Lease, recorded: _Recorded) -> Send:
+    """Return what sends requests through google-genai's client below its models and its retries, a third of their cost."""
+    api = api_of(lease.client)
 
     async def send(request: Request) -> str:
-        response = await api.async_request("post", recorded.path, _filled(recorded.body, request))
-        return str(response.body or "")
+        lease.enter()
+        response = await api._async_request_once(api._build_request("post", recorded.path, _filled(recorded.body, request)))  # noqa: SLF001
+        return str(response.response_stream[0] if response.response_stream else "")
 
     return send
 
 
-async def _once(send: Callable[..., Awaitable[Any]], *args: Any) -> Any:
-    return await send(*args)
-
-
-def _without_lookups(session_of: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[Any]]:
-    """Return what makes sessions that look for no proxy and no ``.netrc`` at each request, by two threads, where there are none."""
-    netrc = Path(os.path.expanduser("~/.netrc"))  # noqa: PTH111 - pathlib fails where nobody knows the home
-    needed = bool(getproxies()) or "NETRC" in os.environ or netrc.exists()
-
-    async def session() -> Any:
-        found = await session_of()
-        if not needed and getattr(found, "trust_env", False):
-            found._trust_env = False  # noqa: SLF001 - google-genai offers no other way
-        return found
-
-    return session
-
-
-def _public(client: Client, model: str, config: GenerateContentConfig) -> Send:
+def _public(lease: Lease, model: str, config: GenerateContentConfig) -> Send:
     """Return what sends requests as google-genai documents it."""
 
     async def send(request: Request) -> str:
         ours = {"system_instruction": request.instructions, "response_json_schema": request.schema}
         asked = config.model_copy(update=ours)
-        response = await client.aio.models.generate_content(model=model, contents=request.text, config=asked)
+        lease.enter()
+        response = await lease.client.aio.models.generate_content(model=model, contents=request.text, config=asked)
         return (response.sdk_http_response and response.sdk_http_response.body) or ""
 
     return send

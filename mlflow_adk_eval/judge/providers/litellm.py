@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Mapping
+import re
+import sys
+from collections.abc import Iterator, Mapping
 from time import perf_counter
 from types import ModuleType
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.lowlevel
@@ -15,9 +19,10 @@ from pydantic import Field
 
 from mlflow_adk_eval.config.criteria import Settings
 from mlflow_adk_eval.errors import JudgeError, did_you_mean
+from mlflow_adk_eval.evalset.digest import canonical_json
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.judge.errors import failure, one_line, retry_after_s
-from mlflow_adk_eval.judge.protocol import Answer, NoAnswer, Request, Unavailable
+from mlflow_adk_eval.judge.protocol import NO_TEXT, Answer, NoAnswer, Refused, Request, Unavailable
 from mlflow_adk_eval.judge.providers.access import require_settings
 from mlflow_adk_eval.runtime import defaults, require_extra
 
@@ -25,9 +30,41 @@ _AT_IMPORT = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it fetches a price list
     "LITELLM_MODE": "PRODUCTION",  # else it reads a .env file
 }
-_ALONE = {"num_retries": 0, "max_retries": 0, "no-log": True}
-"""Neither retries of LiteLLM's own, nor loggers that somebody set up for the agent."""
+_ALONE = {"num_retries": 0, "max_retries": 0, "no-log": True, "cache": {"no-cache": True, "no-store": True}}
+"""Neither retries of LiteLLM's own, nor loggers that somebody set up for the agent, nor its cache: the votes on a question are the same request,
+and one answer for all of them would be one vote."""
+_THOUGHTS, _OWN_THOUGHTS = 16_384, 2_048
+"""How many tokens of thoughts an answer may have besides, on hosted models and on servers of one's own."""
 _BOOK_KEEPING_S = 5.0
+_LOCAL = {
+    "hosted_vllm": "http://localhost:8000/v1",
+    "lm_studio": "http://localhost:1234/v1",
+    "llamafile": "http://127.0.0.1:8080/v1",
+    "ollama": "http://localhost:11434",
+    "ollama_chat": "http://localhost:11434",
+}
+"""Programs that serve models on one's own machine, and where each listens unless told otherwise, as its documentation says."""
+_OPEN = ("openai", "custom_openai", "text-completion-openai")
+_HOSTED = (".openai.com", ".azure.com", ".googleapis.com", ".amazonaws.com")
+"""Hosts behind OpenAI's language that take as much as any provider."""
+_TELLING = ("id", "owned_by", "meta", "root", "parent", "max_model_len", "digest")
+"""What servers say of a model that depends on the model alone: digests, sizes, paths. ``created`` does not: llama-server and vLLM put the time
+of the request there.
+"""
+_DIGITS = 16
+_LISTED_WITHIN_S = 10.0
+_FORMS = ("bounded", "json_schema", "json_object", "words")
+"""How an answer in JSON is asked for; a server that refuses one is asked in the next, which all servers take in the end. With the first, whose
+schema says how long texts may be, a server of one's own ends the text of a small model that never would; hosted models begin with the second."""
+_LONGEST_TEXT = 800
+"""Characters: a few sentences, or a quotation."""
+_ASKED = ("", "", "json_object and the schema in words", "the schema in words")
+_REFUSES_FORM = re.compile(r"response_?format|json_schema|json_object|structured|grammar|guided|maxLength", re.IGNORECASE)
+_NOT_TAKEN = (400, 422)
+_form_of: dict[str, int] = {}
+"""The form that each server takes for each model, by address, for as long as the process lives."""
+_NO_KEY = "none"
+"""Sent to a server that asks for no key, since OpenAI's client does."""
 _NAMES = {"max_output_tokens": "max_tokens", "stop_sequences": "stop"}
 """What LiteLLM calls a setting, where google-genai calls it otherwise."""
 
@@ -40,6 +77,8 @@ class LiteLlmSettings(Settings):
     max_output_tokens: int | None = Field(default=None, ge=1)
     seed: int | None = None
     stop_sequences: list[str] | None = None
+    revision: str | None = None
+    """What tells the weights from others of that name, where the server cannot; it is not sent."""
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
 
@@ -59,10 +98,19 @@ class LiteLlmJudge:
         """
         self._litellm: Any = _litellm()
         self._model = model
-        self._provider = _provider(self._litellm, model)
-        _refuse_without_key(self._litellm, model, self._provider)
+        self._provider = provider = _provider(self._litellm, model)
+        self._base = _base(provider)
+        self._own = self._base if _is_own(provider, self._base) else ""
+        self._place: Json = {"api_base": self._base} if self._base else {}
+        if self._own and provider == "openai" and not os.environ.get("OPENAI_API_KEY"):
+            self._place["api_key"] = _NO_KEY
+        else:
+            _refuse_without_key(self._litellm, model, provider)
         known = self._litellm.get_supported_openai_params(model=model)
-        self._takes_schema = known is None or "response_format" in known
+        self._may_take_schema = known is None or "response_format" in known
+        if not self._may_take_schema:
+            _form_of[self.address] = len(_FORMS) - 1
+        self._longest = _longest_answer(self._litellm, model) or (sys.maxsize if self._own else None)
 
     @property
     def model(self) -> str:
@@ -72,9 +120,12 @@ class LiteLlmJudge:
     @property
     def address(self) -> str:
         """The model and where it is reached."""
-        name = self._provider.upper()
-        base = os.environ.get(f"{name}_API_BASE") or os.environ.get(f"{name}_BASE_URL")
-        return f"{self._model} at {base}" if base else self._model
+        return f"{self._model} at {self._base}" if self._base else self._model
+
+    @property
+    def own_server(self) -> bool:
+        """Whether it is reached at a server of the user's own, of which nobody knows how much it takes."""
+        return bool(self._own)
 
     def check(self, settings: Mapping[str, Any]) -> None:
         """Refuse a ``judge_model_config`` that has no equivalent. Nothing is sent.
@@ -85,21 +136,58 @@ class LiteLlmJudge:
         require_settings(LiteLlmSettings, settings)
 
     async def ask(self, request: Request) -> Answer:
-        """Send one request, once."""
+        """Send one request, once; in a simpler form, if the server refuses the one in which it was sent."""
+        while True:
+            form = self._form
+            try:
+                return await self._sent(request, _FORMS[form])
+            except _FormRefused as refused:
+                if form == len(_FORMS) - 1:
+                    raise Refused(str(refused)) from None
+                _form_of[self.address] = max(self._form, form + 1)
+
+    @property
+    def _form(self) -> int:
+        return _form_of.get(self.address, 0 if self._own else 1)
+
+    async def _sent(self, request: Request, form: str) -> Answer:
         from openai import OpenAIError  # noqa: PLC0415 - what the errors of all providers are turned into
 
         started = perf_counter()
         try:
             reply = await self._litellm.acompletion(
                 model=self._model,
-                messages=self._messages(request),
+                messages=_messages(request, form),
+                **self._place,
                 **_ALONE,
-                **self._format(request),
-                **_generation(request.settings),
+                **_format(request, form),
+                **(self._limit(request) | _generation(request.settings)),
             )
         except (OpenAIError, OSError) as error:
             raise _no_answer(error) from None
         return _answer(reply, perf_counter() - started)
+
+    @property
+    def notes(self) -> Iterator[str]:
+        """What whoever reads the results should know of how it was asked."""
+        if self._may_take_schema and (_ASKED[form := self._form]):
+            yield f"{self.address} takes no {' and no '.join(_FORMS[1:form])} as response_format: it was asked with {_ASKED[form]}"
+
+    async def fingerprint(self) -> str:
+        """Return what tells the model that answers from others of its name: what the user's own server says of it; else empty.
+
+        Raises:
+            Unavailable: if the server cannot be reached.
+        """
+        if not self._own:
+            return ""
+        ollama = self._provider.startswith("ollama")
+        base = self._own.rstrip("/")
+        listed = await _listed(f"{base.removesuffix('/v1')}/api/tags" if ollama else f"{base}/models", self._provider)
+        name = self._model.partition("/")[2]
+        entry = next((one for one in listed if name in _names(one)), listed[0] if len(listed) == 1 else {})
+        known = {key: entry[key] for key in _TELLING if entry.get(key)}
+        return hashlib.sha256(canonical_json(known)).hexdigest()[:_DIGITS] if known else ""
 
     async def aclose(self) -> None:
         """Let LiteLLM finish its book-keeping. Its connections it shares with whoever else uses it."""
@@ -109,15 +197,59 @@ class LiteLlmJudge:
         with anyio.move_on_after(_BOOK_KEEPING_S):
             await GLOBAL_LOGGING_WORKER.flush()
 
-    def _messages(self, request: Request) -> list[Json]:
-        instructions = request.instructions
-        if not self._takes_schema:
-            instructions += f"\n\nThe JSON schema of the answer:\n{json.dumps(request.schema)}"
-        return [{"role": "system", "content": instructions}, {"role": "user", "content": request.text}]
+    def _limit(self, request: Request) -> Json:
+        """Return the limit of the answer, so that a model which never ends costs no more than an answer with long thoughts."""
+        if self._longest is None or request.answer_tokens is None:
+            return {}
+        room = _OWN_THOUGHTS if self._own else _THOUGHTS
+        return {"max_tokens": min(request.answer_tokens + room, self._longest)}
 
-    def _format(self, request: Request) -> Json:
-        schema = {"name": "verdict", "schema": request.schema, "strict": True}
-        return {"response_format": {"type": "json_schema", "json_schema": schema}} if self._takes_schema else {}
+
+class _FormRefused(Refused):
+    """The server does not take the response format."""
+
+
+def _messages(request: Request, form: str) -> list[Json]:
+    schema = "" if form in ("bounded", "json_schema") else f"\n\nThe JSON schema of the answer:\n{json.dumps(request.schema)}"
+    return [{"role": "system", "content": request.instructions + schema}, {"role": "user", "content": request.text}]
+
+
+def _format(request: Request, form: str) -> Json:
+    if form in ("bounded", "json_schema"):
+        schema = _bounded(request.schema) if form == "bounded" else request.schema
+        return {"response_format": {"type": "json_schema", "json_schema": {"name": "verdict", "schema": schema, "strict": True}}}
+    return {"response_format": {"type": form}} if form == "json_object" else {}
+
+
+def _bounded(schema: Json) -> Json:
+    """Return a schema of objects and texts that says how long each text may be."""
+    if schema["type"] == "object":
+        return {**schema, "properties": {name: _bounded(each) for name, each in schema.get("properties", {}).items()}}
+    return {**schema, "maxLength": _LONGEST_TEXT} if schema["type"] == "string" and "enum" not in schema else schema
+
+
+async def _listed(url: str, provider: str) -> list[Json]:
+    """Return the models that a server lists; none, if it has no such list."""
+    import httpx  # noqa: PLC0415 - slow to import, and LiteLLM's anyway
+
+    key = os.environ.get(f"{provider.upper()}_API_KEY")
+    try:
+        async with httpx.AsyncClient(timeout=_LISTED_WITHIN_S) as client:
+            reply = await client.get(url, headers={"Authorization": f"Bearer {key}"} if key else {})
+    except httpx.HTTPError as error:
+        raise Unavailable(f"{type(error).__name__}: {one_line(str(error))}") from None
+    try:
+        body = reply.json() if reply.is_success else {}
+    except ValueError:
+        body = {}
+    listed = (body.get("data") or body.get("models")) if isinstance(body, dict) else None
+    return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+
+
+def _names(entry: Json) -> set[str]:
+    """Return what a model may be called. Ollama's has a tag, ``latest`` where none is given."""
+    names = {str(entry[key]) for key in ("id", "name", "model") if entry.get(key)}
+    return names | {name.removesuffix(":latest") for name in names}
 
 
 def _litellm() -> ModuleType:
@@ -137,17 +269,43 @@ def _provider(litellm: Any, model: str) -> str:
     raise JudgeError(f"{model!r}: LiteLLM knows no provider {name!r}; wanted provider/model, such as openai/gpt-4o. {hint}".rstrip())
 
 
+def _base(provider: str) -> str:
+    """Return where a provider is reached, if the environment or the default of a local server says so; else empty."""
+    name = provider.upper().removesuffix("_CHAT")
+    return os.environ.get(f"{name}_API_BASE") or os.environ.get(f"{name}_BASE_URL") or _LOCAL.get(provider, "")
+
+
+def _is_own(provider: str, base: str) -> bool:
+    """Whether `base` is a server of the user's own: that of a program made for it, or one that speaks OpenAI's language elsewhere.
+
+    >>> _is_own("ollama", "http://localhost:11434"), _is_own("openai", "https://eu.api.openai.com/v1"), _is_own("openai", "")
+    (True, False, False)
+    """
+    host = urlsplit(base).hostname or ""
+    return provider in _LOCAL or (provider in _OPEN and bool(host) and not f".{host}".endswith(_HOSTED))
+
+
 def _refuse_without_key(litellm: Any, model: str, provider: str) -> None:
     """Refuse a model whose provider can do nothing without a key that is not there. Azure and clouds have other ways in."""
     if provider.startswith("azure"):
         return
     missing = [name for name in litellm.validate_environment(model)["missing_keys"] if name.endswith("_API_KEY")]
     if missing:
-        raise JudgeError(f"no API key for {model}: set {' or '.join(missing)}")
+        own = ". A server of your own needs none: set OPENAI_API_BASE" if provider == "openai" else ""
+        raise JudgeError(f"no API key for {model}: set {' or '.join(missing)}{own}")
+
+
+def _longest_answer(litellm: Any, model: str) -> int | None:
+    """Return how many tokens a model can answer; ``None``: LiteLLM does not know, and a hosted model refuses a limit above it."""
+    try:
+        found: int | None = litellm.get_model_info(model).get("max_output_tokens")
+    except Exception:  # noqa: BLE001 - LiteLLM raises its own for a model that it does not know
+        return None
+    return found
 
 
 def _generation(settings: Mapping[str, Any]) -> Json:
-    given = LiteLlmSettings.model_validate(dict(settings)).model_dump(exclude_none=True)
+    given = LiteLlmSettings.model_validate(dict(settings)).model_dump(exclude_none=True, exclude={"revision"})
     return {_NAMES.get(name, name): value for name, value in given.items()}
 
 
@@ -170,12 +328,14 @@ def _problem(choice: Any) -> str:
     refusal = (getattr(choice.message, "provider_specific_fields", None) or {}).get("refusal")
     if refusal:
         return f"refusal: {one_line(str(refusal))}"
-    return "" if choice.message.content else "no text"
+    return "" if choice.message.content else NO_TEXT
 
 
 def _no_answer(error: Exception) -> NoAnswer:
     status = getattr(error, "status_code", None)
     if not isinstance(status, int):
         return Unavailable(f"{type(error).__name__}: {one_line(str(error))}")
+    if status in _NOT_TAKEN and _REFUSES_FORM.search(str(error)):
+        return _FormRefused(one_line(f"{status}: {error}"))
     headers = getattr(error, "litellm_response_headers", None) or getattr(getattr(error, "response", None), "headers", None)
     return failure(status, f"{status}: {error}", retry_after_s=retry_after_s(headers or {}))

@@ -30,19 +30,18 @@ _MEMBERS = ("model", "address", "ask", "aclose")
 _UNDERSTOOD = "gemini-... (google-genai), provider/model such as openai/gpt-4o (LiteLLM), a judge object or a callable"
 
 
-def resolve_judge(judge: str | Judge | Callable[..., Any] | None, model: str, options: JudgeOptions | None = None) -> Judge:
+def resolve_judge(judge: str | Judge | Callable[..., Any], options: JudgeOptions | None = None) -> Judge:
     """Return the judge to ask. Nothing is sent.
 
     Args:
-        judge: who judges, whatever the config says: a model's name, a judge or a callable; ``None``: the config's model.
-        model: the model that the config names.
+        judge: who judges: a model's name, a judge or a callable.
         options: how requests are made.
 
     Raises:
         JudgeError: if nobody goes by that name, or what it takes to ask is missing.
     """
-    if judge is None or isinstance(judge, str):
-        return _named(judge or model)
+    if isinstance(judge, str):
+        return _named(judge)
     missing = [name for name in _MEMBERS if not hasattr(judge, name)]
     if not missing and not isinstance(judge, type):
         return cast("Judge", judge)
@@ -61,6 +60,11 @@ def check_settings(judge: Judge, settings: Mapping[str, Any]) -> None:
     check = getattr(judge, "check", None)
     if callable(check):
         check(settings)
+
+
+def is_own_server(judge: Judge) -> bool:
+    """Whether `judge` is reached at a server of the user's own, of which nobody knows how much it takes."""
+    return bool(getattr(judge, "own_server", False))
 
 
 def _named(name: str) -> Judge:

@@ -166,27 +166,27 @@ class TestResolving:
         ],
     )
     def test_names(self, name: str, kind: type) -> None:
-        assert isinstance(resolve_judge(None, name, JudgeOptions()), kind)
-        assert resolve_judge(name, "nonsense", JudgeOptions()).model == name
+        assert isinstance(resolve_judge(name, JudgeOptions()), kind)
+        assert resolve_judge(name, JudgeOptions()).model == name
 
     def test_objects_and_functions(self) -> None:
         judge = ScriptedJudge("valid")
-        assert resolve_judge(judge, "nonsense", JudgeOptions()) is judge
-        assert resolve_judge(named, "nonsense", JudgeOptions()).model == "named"
+        assert resolve_judge(judge, JudgeOptions()) is judge
+        assert resolve_judge(named, JudgeOptions()).model == "named"
 
     @pytest.mark.parametrize("name", ["", "gpt-4o", "gemini", "gemini-", "openai/", "/x", "claude sonnet", "gemini-2.5-flash\n"])
     def test_names_of_nobody(self, name: str) -> None:
         with pytest.raises(JudgeError, match=r"is no judge model; wanted gemini-\.\.\. .*provider/model.*a callable"):
-            resolve_judge(None, name, JudgeOptions())
+            resolve_judge(name, JudgeOptions())
 
     def test_slips_of_the_pen(self) -> None:
         with pytest.raises(JudgeError, match=r"Did you mean 'gemini-2\.5-flash'"):
-            resolve_judge("gemni-2.5-flash", "gemini-2.5-pro", JudgeOptions())
+            resolve_judge("gemni-2.5-flash", JudgeOptions())
 
     @pytest.mark.parametrize("thing", [7, ScriptedJudge, object()])
     def test_what_is_no_judge(self, thing: Any) -> None:
         with pytest.raises(JudgeError, match="is no judge; wanted"):
-            resolve_judge(thing, "gemini-2.5-flash", JudgeOptions())
+            resolve_judge(thing, JudgeOptions())
 
     def test_half_a_judge(self) -> None:
         class Half:
@@ -197,9 +197,9 @@ class TestResolving:
 
         half: Any = Half()
         with pytest.raises(JudgeError, match="is no judge, since it has no address, aclose;"):
-            resolve_judge(half, "gemini-2.5-flash", JudgeOptions())
+            resolve_judge(half, JudgeOptions())
 
     def test_settings_are_checked_where_the_judge_can(self) -> None:
         check_settings(ScriptedJudge("valid"), {"temprature": 1})
         with pytest.raises(ValueError, match="Did you mean 'temperature'"):
-            check_settings(resolve_judge(None, "gemini-2.5-flash"), {"temprature": 1})
+            check_settings(resolve_judge("gemini-2.5-flash"), {"temprature": 1})

@@ -6,10 +6,12 @@ import asyncio
 import subprocess
 import sys
 import threading
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,12 +115,15 @@ class TestWhatIsSent:
         assert '"verdict": "valid"' in answered().text
         assert server.calls[0].headers["host"] == "gemini.invalid"
 
-    @pytest.mark.parametrize("proxied", [False, True])
-    def test_no_thread_looks_for_a_proxy_where_there_is_none(self, serve: Serve, monkeypatch: pytest.MonkeyPatch, *, proxied: bool) -> None:
-        serve(judging(lambda call: "valid"))
+    @pytest.mark.parametrize("variable", ["", "HTTP_PROXY", "HTTPS_PROXY", "NETRC"])
+    def test_no_thread_looks_for_a_proxy_at_each_request(
+        self, serve: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str
+    ) -> None:
+        server = serve(judging(lambda call: "valid"))
         monkeypatch.setenv("HOME", "/nowhere")
-        if proxied:
-            monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+        (netrc := tmp_path / "netrc").write_text("machine 127.0.0.2 login somebody password anything\n")
+        if variable:
+            monkeypatch.setenv(variable, str(netrc) if variable == "NETRC" else server.url)
 
         async def threads() -> int:
             judge = GeminiJudge(MODEL)
@@ -127,11 +132,35 @@ class TestWhatIsSent:
             await judge.aclose()
             return threading.active_count() - before
 
-        assert (asyncio.run(threads()) > 0) == proxied
+        assert (asyncio.run(threads()) > 0) == (variable == "NETRC")  # a .netrc is read where it is needed
+
+    def test_hosts_without_a_proxy_are_asked_directly(self, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+        server = serve(judging(lambda call: "valid"))
+        monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        assert '"verdict": "valid"' in answered().text
+        assert len(server.calls) == 1
+
+    def test_a_proxy_is_told_who_asks(self, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+        server = serve(judging(lambda call: "valid"))
+        monkeypatch.setenv("HTTP_PROXY", server.url.replace("//", "//somebody:secret@"))
+        monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", "http://gemini.invalid")
+        answered()
+        assert server.calls[0].headers["proxy-authorization"] == f"Basic {b64encode(b'somebody:secret').decode()}"
 
     def test_the_installed_google_genai_lets_requests_go_the_short_way(self, serve: Serve) -> None:
         judge = GeminiJudge(MODEL)
-        assert gemini._recorded(judge._client({}), MODEL, gemini._config({"temperature": 0.5})) is not None
+        assert gemini._recorded(judge._lease({}).client, MODEL, gemini._config({"temperature": 0.5})) is not None
+
+    def test_no_retry_machinery_stands_around_a_request(self, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+        server = serve(judging(lambda call: "valid"))
+
+        def used(*_: object, **__: object) -> None:
+            raise AssertionError
+
+        monkeypatch.setattr("tenacity.AsyncRetrying.__call__", used)
+        answered()
+        assert len(server.calls) == 1
 
     @pytest.mark.parametrize("other", [lambda self: None, lambda self, **_: None])
     def test_a_google_genai_that_is_built_otherwise_goes_the_documented_way(

@@ -6,16 +6,17 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mlflow_adk_eval.errors import ConfigError, JudgeError, UsageError
 from mlflow_adk_eval.judge.protocol import Answer, Refused, Request, Unavailable
-from mlflow_adk_eval.judge.providers.litellm import LiteLlmJudge
+from mlflow_adk_eval.judge.providers.litellm import LiteLlmJudge, _bounded
 from tests.judge.providers.gemini_kit import SCHEMA, request
-from tests.judge.servers import CUT, RESET, Handler, Reply, Server, judging, openai_answer, openai_error, replies, serving
+from tests.judge.servers import CUT, RESET, Call, Handler, Reply, Server, judging, openai_answer, openai_error, replies, serving
 
 KEY = "sk-never-to-be-seen-0123456789"
 MODEL = "openai/gpt-test"
@@ -59,8 +60,9 @@ class TestWhatIsSent:
             "gpt-test",
             "the instructions",
             "the text",
-            SCHEMA,
+            _bounded(SCHEMA),
         )
+        assert call.schema["properties"]["rationale"]["maxLength"] == 800
         assert call.headers["authorization"] == f"Bearer {KEY}"
 
     def test_settings(self, serve: Serve) -> None:
@@ -84,6 +86,29 @@ class TestWhatIsSent:
         (call,) = server.calls
         assert "response_format" not in call.body
         assert call.instructions == f"the instructions\n\nThe JSON schema of the answer:\n{json.dumps(SCHEMA)}"
+
+    def test_an_answer_by_a_schema_has_a_limit_with_room_for_thoughts(self, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+        server = serve(judging(lambda call: "valid"))
+        asked = replace(request(), answer_tokens=320)
+        answered(asked)  # a server of one's own, by its base URL
+        answered(replace(asked, settings={"max_output_tokens": 50}))
+        monkeypatch.delenv("OPENAI_API_BASE")
+        assert [call.body["max_tokens"] for call in server.calls] == [320 + 2048, 50]
+        hosted = LiteLlmJudge("openai/gpt-4o")
+        assert hosted._limit(asked) == {"max_tokens": 16384}, "not more than LiteLLM knows that the model takes"
+        assert LiteLlmJudge("openai/nobody-knows-it")._limit(asked) == {}
+
+    def test_a_cache_of_others_answers_no_vote(self, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+        LiteLlmJudge(MODEL)  # loads LiteLLM quietly
+        import litellm
+
+        monkeypatch.setattr(litellm, "cache", litellm.Cache(type="local"))
+        for hooks in ("input_callback", "success_callback", "_async_success_callback"):
+            monkeypatch.setattr(litellm, hooks, ["cache"])
+        server = serve(judging(lambda call: "valid"))
+        answered()
+        answered()
+        assert len(server.calls) == 2
 
     def test_loggers_of_others_hear_nothing(self, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
         LiteLlmJudge(MODEL)  # loads LiteLLM quietly
@@ -165,7 +190,136 @@ class TestFailures:
         assert "\n" not in str(error.value)
 
 
+def refusing(forms: Collection[str | None], message: str = "response_format is not supported", status: int = 400) -> Handler:
+    """A server that refuses some forms of structured output, `None` being that there is none."""
+    good = judging(lambda call: "valid")
+
+    def handler(call: Call) -> Reply:
+        return openai_error(status, message) if form_of(call) in forms else good(call)
+
+    return handler
+
+
+def form_of(call: Call) -> str | None:
+    form = call.body.get("response_format") or {}
+    return "bounded" if "maxLength" in json.dumps(form) else form.get("type")
+
+
+class TestForms:
+    @pytest.mark.parametrize(
+        ("refused", "asked", "note"),
+        [
+            ((), ["bounded"] * 2, ()),
+            (("bounded",), ["bounded", "json_schema", "json_schema"], ()),
+            (
+                ("bounded", "json_schema"),
+                ["bounded", "json_schema", "json_object", "json_object"],
+                "takes no json_schema as response_format: it was asked with json_object",
+            ),
+            (
+                ("bounded", "json_schema", "json_object"),
+                ["bounded", "json_schema", "json_object", None, None],
+                "takes no json_schema and no json_object as response_format: it was asked with the schema in words",
+            ),
+        ],
+    )
+    def test_a_form_that_is_refused_is_left_once_and_for_all(self, serve: Serve, refused: Any, asked: list[Any], note: str) -> None:
+        server = serve(refusing(refused))
+        assert json.loads(answered().text)["verdict"] == "valid"
+        answered()
+        assert [form_of(call) for call in server.calls] == asked
+        assert note in " ".join(LiteLlmJudge(MODEL).notes) if note else not [*LiteLlmJudge(MODEL).notes]
+        for call in server.calls:
+            assert ("The JSON schema of the answer" in call.instructions) is (form_of(call) not in {"bounded", "json_schema"})
+
+    @pytest.mark.parametrize(
+        ("status", "message"),
+        [
+            (422, "body.response_format: Extra inputs are not permitted"),
+            (400, "'response_format.type' must be 'json_schema' or 'text'"),
+            (400, "failed to parse grammar"),
+            (400, "guided decoding is not enabled"),
+        ],
+    )
+    def test_the_words_of_known_servers(self, serve: Serve, status: int, message: str) -> None:
+        serve(refusing(["bounded", "json_schema", "json_object"], message, status))
+        assert json.loads(answered().text)["verdict"] == "valid"
+
+    def test_who_refuses_every_form_has_refused_the_request(self, serve: Serve) -> None:
+        server = serve(refusing(["bounded", "json_schema", "json_object", None]))
+        with pytest.raises(Refused, match="response_format is not supported"):
+            answered()
+        assert len(server.calls) == 4
+
+    def test_a_hosted_model_gets_the_schema_as_it_is(self, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+        serve(judging(lambda call: "valid"))
+        assert LiteLlmJudge(MODEL)._form == 0
+        monkeypatch.delenv("OPENAI_API_BASE")
+        assert LiteLlmJudge(MODEL)._form == 1
+
+    def test_another_refusal_changes_nothing(self, serve: Serve) -> None:
+        server = serve(refusing(["bounded"], "the prompt is too long"))
+        with pytest.raises(Refused, match="too long"):
+            answered()
+        assert len(server.calls) == 1
+
+
+def fingerprint(model: str = MODEL) -> str:
+    return asyncio.run(LiteLlmJudge(model).fingerprint())
+
+
+def listing(*entries: dict[str, Any], key: str = "data") -> Handler:
+    return replies(Reply(body={key: list(entries)}))
+
+
+class TestFingerprint:
+    def test_it_is_that_of_the_weights_not_of_the_moment(self, serve: Serve) -> None:
+        server = serve(listing({"id": "gpt-test", "created": 1, "owned_by": "me", "meta": {"size": 1}}))
+        first = fingerprint()
+        assert len(first) == 16
+        assert server.calls[0].path == "/v1/models"
+        server.handler = listing({"id": "other"}, {"id": "gpt-test", "created": 2, "owned_by": "me", "meta": {"size": 1}})
+        assert fingerprint() == first
+        server.handler = listing({"id": "gpt-test", "created": 1, "owned_by": "me", "meta": {"size": 2}})
+        assert fingerprint() not in {first, ""}
+
+    def test_a_server_of_one_model_answers_to_any_name(self, serve: Serve) -> None:
+        serve(listing({"id": "/models/a.gguf"}))
+        assert fingerprint()
+
+    def test_ollama_has_a_digest(self, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+        server = serve(listing({"name": "llama3:latest", "digest": "aa"}, {"name": "other:1b", "digest": "bb"}, key="models"))
+        monkeypatch.setenv("OLLAMA_API_BASE", server.url)
+        first = fingerprint("ollama/llama3")
+        assert first
+        assert server.calls[0].path == "/api/tags"
+        server.handler = listing({"name": "llama3:latest", "digest": "cc"}, key="models")
+        assert fingerprint("ollama/llama3") != first
+
+    @pytest.mark.parametrize(
+        "reply", [Reply(status=404), Reply(body=b"<html>"), Reply(body=[]), Reply(body={"data": "x"}), Reply(body={"data": []})]
+    )
+    def test_a_server_without_a_list_has_none(self, serve: Serve, reply: Reply) -> None:
+        serve(replies(reply))
+        assert fingerprint() == ""
+
+    def test_a_server_that_is_not_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("OPENAI_API_BASE", "http://127.0.0.1:9/v1")
+        with pytest.raises(Unavailable, match="ConnectError"):
+            fingerprint()
+
+    def test_hosted_models_are_not_asked(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("OPENAI_API_KEY", KEY)
+        monkeypatch.delenv("OPENAI_API_BASE", raising=False)
+        assert fingerprint() == ""
+
+
 class TestSettings:
+    def test_a_revision_is_not_sent(self, serve: Serve) -> None:
+        server = serve(judging(lambda call: "valid"))
+        answered(request(settings={"revision": "2026-11"}))
+        assert set(server.calls[0].body) == {"messages", "model", "response_format"}
+
     def test_what_has_an_equivalent(self, serve: Serve) -> None:
         server = serve(replies(openai_answer("")))
         LiteLlmJudge(MODEL).check({"temperature": 0, "stopSequences": []})
@@ -182,7 +336,10 @@ class TestSettings:
 class TestSetUp:
     def test_no_key(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-        with pytest.raises(JudgeError, match="no API key for openai/gpt-test: set OPENAI_API_KEY"):
+        monkeypatch.delenv("OPENAI_API_BASE", raising=False)
+        with pytest.raises(
+            JudgeError, match=r"no API key for openai/gpt-test: set OPENAI_API_KEY\. A server of your own needs none: set OPENAI_API_BASE"
+        ):
             LiteLlmJudge(MODEL)
 
     def test_no_such_provider(self) -> None:
@@ -194,6 +351,46 @@ class TestSetUp:
         monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
         for model in ("azure/mine", "bedrock/anthropic.claude-3-sonnet-20240229-v1:0", "ollama/llama3"):
             assert LiteLlmJudge(model).model == model
+
+    @pytest.mark.parametrize("base", ["http://127.0.0.1:9/v1", "https://models.corp.example/v1"])
+    def test_a_server_of_ones_own_needs_no_key(self, base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+        monkeypatch.setenv("OPENAI_API_BASE", base)
+        judge = LiteLlmJudge(MODEL)
+        assert judge.own_server
+        assert judge.address == f"{MODEL} at {base}"
+
+    def test_it_is_asked_without_one(self, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+        server = serve(judging(lambda call: "valid"))
+        monkeypatch.delenv("OPENAI_API_KEY")
+        answered()
+        assert server.calls[0].headers["authorization"] == "Bearer none"
+
+    def test_a_provider_behind_its_own_address_needs_its_key(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("OPENAI_API_BASE", "https://eu.api.openai.com/v1")
+        monkeypatch.setenv("OPENAI_API_KEY", KEY)
+        assert not LiteLlmJudge(MODEL).own_server
+        monkeypatch.delenv("OPENAI_API_KEY")
+        with pytest.raises(JudgeError, match="no API key"):
+            LiteLlmJudge(MODEL)
+
+    @pytest.mark.parametrize(
+        ("provider", "place"),
+        [
+            ("hosted_vllm", "http://localhost:8000/v1"),
+            ("lm_studio", "http://localhost:1234/v1"),
+            ("llamafile", "http://127.0.0.1:8080/v1"),
+            ("ollama", "http://localhost:11434"),
+            ("ollama_chat", "http://localhost:11434"),
+        ],
+    )
+    def test_local_servers_are_where_their_documentation_says(self, provider: str, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        variable = f"{provider.removesuffix('_chat').upper()}_API_BASE"
+        monkeypatch.delenv(variable, raising=False)
+        judge = LiteLlmJudge(f"{provider}/some-model")
+        assert (judge.address, judge.own_server) == (f"{provider}/some-model at {place}", True)
+        monkeypatch.setenv(variable, "http://127.0.0.1:7777/v1")
+        assert LiteLlmJudge(f"{provider}/some-model").address == f"{provider}/some-model at http://127.0.0.1:7777/v1"
 
     def test_address(self, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
         server = serve(replies(openai_answer("")))
@@ -213,7 +410,7 @@ class TestSetUp:
             "import os, socket, sys\n"
             "def refuse(*args): raise AssertionError(args)\n"
             "socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse\n"
-            "from mlflow_adk_eval.judge.providers.litellm import LiteLlmJudge\n"
+            "from mlflow_adk_eval.judge.providers.litellm import LiteLlmJudge, _bounded\n"
             "LiteLlmJudge('openai/gpt-test').check({})\n"
             "import litellm\n"
             "print(litellm.telemetry, os.environ.get('FROM_DOTENV'), os.environ.get('LITELLM_MODE'))"
