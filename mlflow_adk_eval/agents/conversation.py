@@ -28,6 +28,7 @@ from mlflow_adk_eval.evalset import Content, EvalCase, Invocation
 from mlflow_adk_eval.evalset.conversation import Ending
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.redact import redacted, secrets_of
+from mlflow_adk_eval.runtime import note, span
 
 _SHORTEST_VALUE = 8
 """A shorter one, such as ``1`` or ``true``, would be found in every other word."""
@@ -93,10 +94,12 @@ async def converse(agent: LiveAgent, case: EvalCase, run_index: int, setup: Conv
         setup = ConversationSetup(user=StaticUser(case.conversation))
     progress = _Progress()
     limit = agent.limits.case_s
-    with anyio.move_on_after(limit) as scope:
-        await _open_and_talk(agent, case, run_index, setup, progress)
-    if scope.cancelled_caught:
-        progress.break_off(f"the case took longer than its limit of {limit:g} s")
+    with span("conversation", {"adk_eval.agent": agent.name, "adk_eval.eval_id": case.eval_id, "adk_eval.run_index": run_index}):
+        with anyio.move_on_after(limit) as scope:
+            await _open_and_talk(agent, case, run_index, setup, progress)
+        if scope.cancelled_caught:
+            progress.break_off(f"the case took longer than its limit of {limit:g} s")
+        note({"adk_eval.turns": len(progress.turns), **({"error.type": "_OTHER"} if progress.error else {})})
     return progress.conversation(setup, simulated=case.conversation is None)
 
 

@@ -9,8 +9,9 @@ is under way in the ledger, so that a resumed run does not have them again.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from mlflow_adk_eval.agents.protocol import Conversation
 from mlflow_adk_eval.agents.turn_log import invocation_of
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError, shown
-from mlflow_adk_eval.evalset import EvalCase, EvalSet, EvalSetResult, Invocation, eval_set_digest, parse_eval_set, stem_of
+from mlflow_adk_eval.evalset import EvalCase, EvalSet, EvalSetResult, Invocation, eval_set_digest, parse_eval_set, split_selection, stem_of
 from mlflow_adk_eval.evalset.conversation import (
     SCHEMA,
     Origin,
@@ -37,6 +38,7 @@ from mlflow_adk_eval.evalset.digest import canonical, canonical_json
 from mlflow_adk_eval.evalset.models import Json, Model
 from mlflow_adk_eval.evalset.parse import parse, read_text
 from mlflow_adk_eval.evalset.result import EvalCaseResult, parse_result
+from mlflow_adk_eval.evalset.rows import CaseFiles, is_rows, is_uri, open_cases, read_remote
 from mlflow_adk_eval.ledger import CallCache
 from mlflow_adk_eval.redact import redacted, secrets_of
 from mlflow_adk_eval.results.outcomes import CaseResult
@@ -56,6 +58,8 @@ _EVAL_SET_KEYS = (b'"eval_cases"', b'"evalCases"')
 _RESULT_KEYS = (b'"eval_case_results"', b'"evalCaseResults"')
 _BEGINNING = 10_000
 _NO_INFERENCE = "ADK recorded no invocation of this case, so its inference failed; ADK does not keep why"
+UNNAMED = "recording"
+"""What an agent is called whose recording does not name it."""
 NOT_HAD = "the recording was broken off before this conversation ended"
 
 
@@ -64,15 +68,31 @@ class Recording:
     """Recorded conversations, by eval id and run."""
 
     runs: Mapping[str, tuple[Conversation, ...]]
-    name: str = "recording"
+    name: str = ""
+    """What the agent is called; empty: as `origin` says, else ``recording``."""
     origin: Origin | None = None
     """Where it comes from; ``None``: it does not say."""
     simulating: JudgeUsage | None = field(default=None, compare=False)
     """What a model that simulated users took; ``None`` where none did, or it is not known."""
 
+    def __post_init__(self) -> None:
+        """Take the name from the origin."""
+        object.__setattr__(self, "name", self.name or (self.origin.agent if self.origin else "") or UNNAMED)
+
+    @property
+    def sha256(self) -> str:
+        """The hash, in hex, of what was said in all runs: the same for whoever reads the same recording."""
+        said = hashlib.sha256()
+        for eval_id in sorted(self.runs):
+            for conversation in self.runs[eval_id]:
+                turns = [(turn.user_text, turn.final_text, [call.name for call in turn.tool_calls]) for turn in conversation.actual]
+                said.update(to_json((eval_id, turns, conversation.error)))
+        return said.hexdigest()
+
     def num_runs(self, eval_ids: Iterable[str]) -> int:
         """Return how many runs of the named cases there are, or were to be; at least one."""
-        recorded = max((len(self.runs.get(eval_id, ())) for eval_id in eval_ids), default=1) or 1
+        count = getattr(self.runs, "count", lambda eval_id: len(self.runs.get(eval_id, ())))  # of conversations that are on disk
+        recorded = max(map(count, eval_ids), default=1) or 1
         return max(recorded, self.origin.num_runs) if self.origin else recorded
 
     async def converse(self, case: EvalCase, run_index: int) -> Conversation:
@@ -80,18 +100,26 @@ class Recording:
         runs = self.runs.get(case.eval_id, ())
         if run_index < len(runs):
             return runs[run_index]
-        wanted = f"run {run_index + 1} of case" if runs else "case"
-        return Conversation(actual=(), error=f"the recording does not hold {wanted} {case.eval_id!r}")
+        return not_held(case.eval_id, run_index)
 
 
-Recorded = str | Path | EvalSet | EvalSetResult | Recording | Mapping[str, Sequence[Invocation | Json | str]]
+def not_held(eval_id: str, run_index: int) -> Conversation:
+    """Return what comes of a conversation that a recording does not hold."""
+    wanted = f"run {run_index + 1} of case" if run_index else "case"
+    return Conversation(actual=(), error=f"the recording does not hold {wanted} {eval_id!r}")
+
+
+_Turns = Sequence[Invocation | Json | str]
+_OneRecorded = str | Path | EvalSet | EvalSetResult | Recording | Mapping[str, _Turns | Sequence[_Turns]]
+Recorded = _OneRecorded | Sequence[_OneRecorded]
 """Whatever `load_recording` takes."""
 
 
 def load_recording(recorded: Recorded) -> Recording:
     """Return what was recorded by this package, in an eval set, in a result file of ADK or in a dict of invocations by eval id.
 
-    Several entries for one id are its runs.
+    Several entries for one id are its runs, and so are a list of recordings, or of lists of invocations in a dict. Rows of JSON Lines or Parquet hold what was ``recorded``; where none does, the cases' own
+    invocations are what the agent did, as in any eval set.
 
     Raises:
         EvalSetError: with every problem of the recording.
@@ -101,15 +129,27 @@ def load_recording(recorded: Recorded) -> Recording:
     if isinstance(given, Recording):
         return given
     if isinstance(given, str | Path):
-        return _from_text(read_text(Path(given)), str(given), stem_of(Path(given)))
+        return _from_file(given)
     if isinstance(given, EvalSet):
         return _from_eval_set(given)
     if isinstance(given, EvalSetResult):
         return _from_result(given)
     if isinstance(given, Mapping):
-        return Recording({eval_id: (Conversation(actual=_invocations(eval_id, turns)),) for eval_id, turns in given.items()})
-    kinds = "an eval set, a result of ADK, a Recording, a path of any of these or a dict of invocations by eval id"
+        return Recording({eval_id: tuple(_runs(eval_id, turns)) for eval_id, turns in given.items()})
+    if isinstance(given, list | tuple) and given:
+        each = [load_recording(one) for one in given]
+        return _by_id(
+            ((eval_id, run) for one in each for eval_id, runs in one.runs.items() for run in runs), _only(one.name for one in each)
+        )
+    kinds = "an eval set, a result of ADK, a Recording, a path of any of these, a dict of invocations by eval id, or a list of such"
     raise UsageError(f"a recording is {kinds}, not {shown(given)}")
+
+
+def _from_file(path: str | Path) -> Recording:
+    if is_rows(path):
+        return _from_rows(open_cases(path))
+    text = read_remote(str(path)) if is_uri(path) else read_text(Path(path))
+    return _from_text(text, str(path), stem_of(Path(path)))
 
 
 def _from_text(text: bytes, source: str, stem: str) -> Recording:
@@ -130,15 +170,49 @@ def _from_recorded(recorded: RecordedSet) -> Recording:
     return Recording({case.eval_id: tuple(map(conversation_of, case.runs)) for case in recorded.cases}, origin=origin)
 
 
+def _from_rows(cases: CaseFiles) -> Recording:
+    runs: dict[str, tuple[Conversation, ...]] = {}
+    plain: list[EvalCase] = []
+    for row in chain.from_iterable(cases.batches()):
+        if row.runs is None:
+            plain.append(row.case)
+        else:
+            runs[row.case.eval_id] = tuple(map(conversation_of, row.runs))
+    return Recording(runs) if runs else _from_eval_set(cases.head.model_copy(update={"eval_cases": tuple(plain)}))
+
+
+def recording_beside(eval_set: Any) -> Recording | None:
+    """Return what is recorded beside the cases of an eval set that is named by path; ``None`` where nothing is.
+
+    Raises:
+        EvalSetError: with every problem of the file.
+    """
+    if not isinstance(eval_set, str | Path):
+        return None
+    file, selected = split_selection(eval_set)
+    found = open_cases(file).recorded() if is_rows(file) else None
+    kept = {eval_id: tuple(map(conversation_of, runs)) for eval_id, runs in (found or {}).items() if not selected or eval_id in selected}
+    return Recording(kept) if kept else None
+
+
 def _from_eval_set(eval_set: EvalSet) -> Recording:
-    return _by_id(
+    found = (
         (case.eval_id, Conversation(actual=case.conversation or (), session_state=case.final_session_state or None))
         for case in eval_set.eval_cases
     )
+    return _by_id(found, _only(case.session_input.app_name for case in eval_set.eval_cases if case.session_input))
 
 
 def _from_result(result: EvalSetResult) -> Recording:
-    return _by_id((case.eval_id, _of_result(case)) for case in result.eval_case_results)
+    details = [case.session_details or {} for case in result.eval_case_results]
+    apps = (app for one in details if isinstance(app := one.get("app_name") or one.get("appName"), str))
+    return _by_id(((case.eval_id, _of_result(case)) for case in result.eval_case_results), _only(apps))
+
+
+def _only(names: Iterable[str]) -> str:
+    """Return the name that all have; empty if they differ."""
+    found = set(names)
+    return found.pop() if len(found) == 1 else ""
 
 
 def _of_result(case: EvalCaseResult) -> Conversation:
@@ -151,11 +225,17 @@ def _of_result(case: EvalCaseResult) -> Conversation:
     return Conversation(actual=case.actual, session_state=state, error="" if case.actual else _NO_INFERENCE)
 
 
-def _by_id(conversations: Iterable[tuple[str, Conversation]]) -> Recording:
+def _by_id(conversations: Iterable[tuple[str, Conversation]], name: str = "") -> Recording:
     runs: dict[str, tuple[Conversation, ...]] = {}
     for eval_id, conversation in conversations:
         runs[eval_id] = (*runs.get(eval_id, ()), conversation)
-    return Recording(runs)
+    return Recording(runs, name)
+
+
+def _runs(eval_id: str, turns: Any) -> Iterator[Conversation]:
+    """Yield the runs of a case: as many as there are lists of turns, or the one whose turns these are."""
+    several = isinstance(turns, list | tuple) and turns and all(isinstance(run, list | tuple) for run in turns)
+    yield from (Conversation(actual=_invocations(eval_id, run)) for run in (turns if several else [turns]))
 
 
 def _invocations(eval_id: str, turns: Any) -> tuple[Invocation, ...]:
@@ -169,11 +249,11 @@ def recording_of_report(report: Report) -> Recording:
     """Return what the agent did in an evaluation."""
     origin = report.origin or Origin()
     origin = replace(origin if origin.eval_set_digest else on(report.eval_set, origin), num_runs=report.num_runs)
-    return replace(_by_id((case.eval_id, _of_case(case)) for case in report.cases), origin=origin)
+    return replace(_by_id((case.eval_id, _of_case(case)) for case in report.cases), name="", origin=origin)
 
 
 def _of_case(case: CaseResult) -> Conversation:
-    return Conversation(actual=case.actual, session_state=case.session_state, **outcome_of(case))
+    return Conversation(actual=tuple(case.actual), session_state=case.session_state, **outcome_of(case))
 
 
 def on(eval_set: EvalSet, origin: Origin) -> Origin:

@@ -9,12 +9,14 @@ them before. The environment variables below are for addresses only, since those
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
+from mlflow_adk_eval.agents.adk.modules import import_agent
 from mlflow_adk_eval.agents.function_tools import name_of
 from mlflow_adk_eval.agents.functions import CallableAgent
 from mlflow_adk_eval.agents.http.a2a import A2AAgent
@@ -23,9 +25,11 @@ from mlflow_adk_eval.agents.http.session import HttpAgent
 from mlflow_adk_eval.agents.protocol import NO_LIMITS, Agent, Limits
 from mlflow_adk_eval.agents.recordings import load_recording
 from mlflow_adk_eval.agents.traces import is_traces, recording_of_traces
-from mlflow_adk_eval.errors import UsageError, shown
+from mlflow_adk_eval.errors import AgentError, UsageError, did_you_mean, shown
 from mlflow_adk_eval.evalset import EvalSet, EvalSetResult
+from mlflow_adk_eval.evalset.rows import is_rows
 
+_ATTRIBUTE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _HTTP = ("http://", "https://")
 TOKEN = "ADK_EVAL_AGENT_TOKEN"  # noqa: S105 - the name of a variable
 """Sent as ``Authorization: Bearer …``."""
@@ -39,8 +43,8 @@ def resolve_agent(source: Any, *, agent_name: str | None = None, limits: Limits 
     """Return the agent that `source` stands for.
 
     Args:
-        source: an importable module or a folder with a ``root_agent``, an ADK agent or app, a callable, a recording (the path
-            of a JSON file, an eval set, a result of ADK, or a dict of invocations by eval id), traces of MLflow, the address of
+        source: an importable module or a folder with a ``root_agent``, ``module:attribute``, an ADK agent or app, a callable, a recording (the path
+            of a file, an eval set, a result of ADK, or a dict of invocations by eval id), traces of MLflow, the address of
             an agent behind HTTP, or an agent of our own protocol.
         agent_name: the sub-agent to use instead of the root agent.
         limits: how long its conversations may take; ``None``: as long as they take.
@@ -53,7 +57,8 @@ def resolve_agent(source: Any, *, agent_name: str | None = None, limits: Limits 
     """
     if isinstance(source, str) and source.strip().lower().startswith(_HTTP):
         return _at(source, agent_name, limits)
-    recorded = isinstance(source, str | Path) and Path(source).suffix == ".json" and Path(source).is_file()
+    source = _attribute(source) if isinstance(source, str) and _ATTRIBUTE.fullmatch(source) and not Path(source).exists() else source
+    recorded = isinstance(source, str | Path) and _is_recorded(source)
     if not recorded and (isinstance(source, str | Path) or _is_adk(source)):
         from mlflow_adk_eval.agents.adk.agent import load_adk_agent  # noqa: PLC0415 - google-adk is an extra
 
@@ -70,6 +75,29 @@ def resolve_agent(source: Any, *, agent_name: str | None = None, limits: Limits 
         return CallableAgent(function=source, name=name_of(source), limits=limits or NO_LIMITS)
     raise UsageError(
         f"an agent is a module name, an ADK agent, a callable, an address, a recording or traces of MLflow, not {shown(source)}"
+    )
+
+
+def _attribute(named: str) -> Any:
+    """Return what ``module:attribute`` names.
+
+    Raises:
+        AgentError: if there is nothing of that name that could be an agent.
+    """
+    module, _, name = named.partition(":")
+    holders = import_agent(module).holders
+    found = next((getattr(holder, name) for holder in holders if hasattr(holder, name)), None)
+    if found is None or isinstance(found, str):
+        near = did_you_mean(name, [known for holder in holders for known in vars(holder)])
+        raise AgentError(f"{named}: module {module!r} has no agent {name!r}. {near}".strip())
+    return found
+
+
+def _is_recorded(source: str | Path) -> bool:
+    """Whether a path or URI names a recording. A folder with code in it is an agent, whatever else lies there."""
+    path = Path(source)
+    return (path.suffix == ".json" and path.is_file()) or (
+        is_rows(source) and not (path.is_dir() and (any(path.glob("*.py")) or (path / "root_agent.yaml").is_file()))
     )
 
 

@@ -6,14 +6,17 @@ not depend on what else a process has imported. An agent behind an address and a
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
+import importlib.machinery
 import importlib.util
 import inspect
 import os
 import re
 import sys
 import sysconfig
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,10 +25,11 @@ from types import ModuleType
 from typing import Any, Literal
 
 from mlflow_adk_eval.agents.adk.agent import AdkAgent
+from mlflow_adk_eval.agents.adk.modules import YAML, yaml_of
 from mlflow_adk_eval.agents.functions import CallableAgent
 from mlflow_adk_eval.agents.http.session import HttpAgent
 from mlflow_adk_eval.agents.protocol import Agent
-from mlflow_adk_eval.agents.recordings import Recording
+from mlflow_adk_eval.agents.recordings import UNNAMED, Recording
 from mlflow_adk_eval.evalset.digest import canonical_json
 
 SourceKind = Literal["files", "address", "recording", "unknown"]
@@ -33,7 +37,12 @@ SourceKind = Literal["files", "address", "recording", "unknown"]
 MAX_FILES = 2_000
 MAX_BYTES = 64 * 1024 * 1024
 _MAX_ENTRIES = 20_000
-_CODE = frozenset({".py", ".pyx", ".so", ".pyd"})
+_CODE = frozenset({".py", ".pyc", ".pyx", ".so", ".pyd", ".zip", ".whl", ".egg", ".pth", ".pkl", ".pickle"})
+"""What Python runs, or unpacks and runs."""
+_MODULES = tuple(importlib.machinery.all_suffixes())
+_LOADERS = frozenset({"import_module", "__import__", "run_module"})
+_UNCHECKED = b"\x01\x00\x00\x00"
+"""The flags of compiled code that Python runs whatever its source says by now (PEP 552)."""
 _DATA = frozenset(
     [
         ".cfg",
@@ -74,6 +83,7 @@ _IMPORT = re.compile(rb"(?:^|[;:])[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]*(
 _COMMENT = re.compile(rb"#[^\n]*")
 _WORD = re.compile(r"[^\W\d]\w*")
 _TEXT = re.compile(rb"[\"']([^\"'\n\\]{1,200})[\"']")
+_DOTTED = re.compile(rb"\b[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
 _VARIABLE = re.compile(r"^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)[ \t]*=", re.MULTILINE)
 
 
@@ -92,6 +102,8 @@ class AgentSource:
     """The variables of its ``.env`` file, without their values."""
     models: tuple[str, ...] = ()
     """The models that its agents name."""
+    said_version: str = ""
+    """Which version an agent behind an address says that it is."""
     recorded_version: str = ""
     """Which version a recording says that it is of; empty where it does not say, and for whatever is no recording."""
 
@@ -111,8 +123,8 @@ class AgentSource:
 UNKNOWN = AgentSource(kind="unknown", description="unknown: only a report was logged")
 
 
-def source_of(agent: Agent) -> AgentSource:
-    """Return what an agent is made of.
+def source_of(agent: Agent, said_version: str = "") -> AgentSource:
+    """Return what an agent is made of; of one behind an address, where it is and which version it says it is.
 
     That are all code and data files of its package, whatever these import of the same project, the names in its ``.env`` file, and the models
     that it names. A module outside of any package counts with what it imports and with the files that it names.
@@ -121,16 +133,21 @@ def source_of(agent: Agent) -> AgentSource:
         case Recording():
             origin = agent.origin
             version = origin.agent_version if origin else ""
-            said = " ".join(filter(None, (origin.agent if origin else "", version)))
-            described = f"a recording{f' of {said}' if said else ''}, whose source is not known"
+            name = "" if agent.name == UNNAMED else agent.name
+            said = " ".join(filter(None, (name, version)))
+            # Without a name, agents are told apart by what they said; one that is read from its rows as they are needed says it too late.
+            mark = " that names no agent" + (f", sha256 {agent.sha256[:12]}…" if agent.runs else "")
+            described = f"a recording{f' of {said}' if said else mark}, whose source is not known"
             return AgentSource(kind="recording", description=described, recorded_version=version)
         case HttpAgent():
-            return AgentSource(kind="address", description=f"behind the address {agent.address}, so its source is not known")
+            version = f", which says that it is version {said_version}" if said_version else ""
+            described = f"behind the address {agent.address}{version}, so its source is not known"
+            return AgentSource(kind="address", description=described, said_version=said_version)
         case AdkAgent():
             modules = agent.modules or _without_importers(list(_modules_with(agent.root)))
             return _source(modules, whole=bool(agent.modules), models=_models(agent.root))
         case CallableAgent():
-            return _source(_modules_of(_defined(agent.function)))
+            return _source(_modules_of_function(agent.function))
         case _:
             return _source(_modules_of(type(agent)))
 
@@ -176,6 +193,8 @@ class _Tree:
         self._roots: dict[str, Path | None] = {}
         self._looked_up: set[tuple[str, ...]] = set()
         self._entries = self._bytes = 0
+        self._declared = False
+        """Whether YAML files name the modules of tools and callbacks."""
 
     @property
     def paths(self) -> frozenset[Path]:
@@ -184,7 +203,9 @@ class _Tree:
 
     def begin(self, module: ModuleType, *, whole: bool) -> None:
         """Take in a module with the folder of its package, and all that they import."""
-        file = getattr(module, "__file__", None)
+        declared = yaml_of(module)
+        self._declared |= whole and declared is not None
+        file = getattr(module, "__file__", None) or (declared and str(declared))
         if not file or module.__name__.partition(".")[0] == _OURS or not Path(file).is_file():
             return
         path, spec = Path(os.path.abspath(file)), module.__spec__  # noqa: PTH100 - a link is what it is called
@@ -201,9 +222,14 @@ class _Tree:
 
     def _below(self, folder: Path) -> Iterator[Path]:
         """Yield the files of a package."""
-        for place, folders, names in os.walk(folder):
+        seen = set[str]()
+        for place, folders, names in os.walk(folder, followlinks=True):
             here = Path(place)
-            folders[:] = [name for name in folders if not _is_skipped(here / name)]
+            if (real := os.path.realpath(here)) in seen:  # a link to a folder above leads round in circles
+                folders.clear()
+                continue
+            seen.add(real)
+            folders[:] = sorted(name for name in folders if not _is_skipped(here / name))
             self._entries += len(names) + len(folders)
             if self._entries > _MAX_ENTRIES:
                 raise _TooMuchError
@@ -219,6 +245,8 @@ class _Tree:
         if len(self._files) >= MAX_FILES:
             raise _TooMuchError
         self._files[key] = path
+        if path.suffix == ".py" and (compiled := _run_instead(path)) and compiled.is_relative_to(root):
+            self._add(compiled, root)
         for parent in path.relative_to(root).parents:  # importing a module runs what its packages say
             if (root / parent / "__init__.py").is_file() and parent != Path():
                 self._add(root / parent / "__init__.py", root)
@@ -230,6 +258,9 @@ class _Tree:
                 self._texts[key] = self._read(self._files[key])
                 if key.endswith(".py"):
                     self._names(key, self._texts[key])
+                elif self._declared and key.endswith((".yaml", ".yml")):
+                    for name in _DOTTED.findall(self._texts[key]):
+                        self._import(tuple(name.decode().split(".")))
 
     def _read(self, path: Path) -> bytes:
         self._bytes += path.stat().st_size
@@ -255,15 +286,17 @@ class _Tree:
         if name[0] not in self._roots:
             self._roots[name[0]] = self._root_of(name[0])
         root = self._roots[name[0]]
+        if root and root.is_file():  # an archive
+            self._add(root, root.parent)
+            return
         for depth in range(1, len(name) + 1) if root else ():
             if name[:depth] in self._looked_up:
                 continue
             self._looked_up.add(name[:depth])
             place = os.path.join(str(root), *name[:depth])  # noqa: PTH118 - there are thousands of them in a large project
-            for file in (f"{place}{os.sep}__init__.py", f"{place}.py"):
+            for file in (f"{inner}{suffix}" for inner in (f"{place}{os.sep}__init__", place) for suffix in _MODULES):
                 if os.path.isfile(file):  # noqa: PTH113 - as above
                     self._add(Path(file), Path(str(root)))
-                    break
 
     def _root_of(self, top: str) -> Path | None:
         """Return where Python imports a name from; ``None`` if that is not of this project."""
@@ -282,22 +315,65 @@ class _Tree:
 def _import_root(name: str, path: Path) -> Path:
     """Return the folder from which Python imports the module `name` at `path`."""
     parts = name.split(".")
-    inner = path.parent if path.name == "__init__.py" else path.with_suffix("")
+    inner = path.parent if path.name in {"__init__.py", YAML} else path.with_suffix("")
     if inner.parts[-len(parts) :] == tuple(parts):
         return inner.parents[len(parts) - 1]
     return next(folder for folder in path.parents if not (folder / "__init__.py").is_file())
 
 
 def _imported(key: str, text: bytes) -> Iterator[tuple[str, ...]]:
-    """Yield what the text of a module imports. It may say so in a comment only, which costs nothing."""
+    """Yield what the text of a module imports; of one that is no Python, what it seems to."""
     package = key.split("/")[:-1]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the text, which is not ours
+            tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        yield from _imported_by_text(package, text)
+        return
+    loads = not text.isascii() or any(name.encode() in text for name in _LOADERS)
+    for node in ast.walk(tree) if loads else _statements(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from (tuple(each.name.split(".")) for each in names)
+            case ast.ImportFrom(module=module, names=names, level=level):
+                base = (*_above(package, level), *(module.split(".") if module else ()))
+                yield base
+                yield from ((*base, each.name) for each in names if each.name != "*")
+            case ast.Call(func=ast.Name(id=called) | ast.Attribute(attr=called), args=[ast.Constant(value=str(name)), *_]) if (
+                called in _LOADERS
+            ):
+                inner = name.lstrip(".")
+                yield (*_above(package, len(name) - len(inner)), *inner.split("."))
+            case _:
+                pass
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield the statements of a module, at any depth: most of what a tree has is in expressions, which import nothing."""
+    bodies: list[Any] = [tree]
+    while bodies:
+        node = bodies.pop()
+        for name in ("body", "orelse", "handlers", "finalbody", "cases"):
+            found = getattr(node, name, None)
+            if isinstance(found, list):
+                yield from found
+                bodies += found
+
+
+def _above(package: list[str], level: int) -> list[str]:
+    """Return the package that a relative import of so many dots begins with; nothing for an absolute one."""
+    return package[: len(package) - level + 1] if level else []
+
+
+def _imported_by_text(package: list[str], text: bytes) -> Iterator[tuple[str, ...]]:
     for source, names, modules in _IMPORT.findall(_COMMENT.sub(b"", text)):
         if modules:
             yield from (tuple(_WORD.findall(each.partition(" as ")[0])) for each in modules.decode("utf-8", "replace").split(",") if each)
             continue
         origin = source.decode("utf-8", "replace")
         level = len(origin) - len(origin.lstrip("."))
-        base = (*package[: len(package) - level + 1], *_WORD.findall(origin)) if level else tuple(_WORD.findall(origin))
+        base = (*_above(package, level), *_WORD.findall(origin))
         listed = [each.split() for each in names.decode("utf-8", "replace").strip("() \t\r\n").replace("\\", "").split(",")]
         yield base
         yield from ((*base, each[0]) for each in listed if each and _WORD.fullmatch(each[0]))
@@ -348,16 +424,43 @@ def _env_keys(folder: Path, project: Path) -> tuple[str, ...]:
     return () if file is None else tuple(sorted(set(_VARIABLE.findall(file.read_text("utf-8", "replace")))))
 
 
+def _run_instead(path: Path) -> Path | None:
+    """Return compiled code that Python runs in the place of a module, even if that was edited since; ``None``: there is none."""
+    try:
+        compiled = Path(importlib.util.cache_from_source(str(path)))
+        with compiled.open("rb") as file:
+            return compiled if file.read(8)[4:] == _UNCHECKED else None
+    except (OSError, NotImplementedError):
+        return None
+
+
+def _modules_of_function(function: Any) -> list[ModuleType]:
+    """Return the modules that a callable is defined in: that of the innermost function, then those of what was wrapped around it.
+
+    Who wraps one often copies its name and module (`functools.wraps`), so it goes by where its code is.
+    """
+    chain, seen = [function], {id(function)}
+    while (inner := chain[-1].func if isinstance(chain[-1], functools.partial) else getattr(chain[-1], "__wrapped__", None)) is not None:
+        if id(inner) in seen:
+            break
+        seen.add(id(inner))
+        chain.append(inner)
+    found = [_modules_of(_defined(each)) for each in reversed(chain) if not isinstance(each, functools.partial)]
+    wrappers = (module for modules in found[1:] for module in modules)
+    return [
+        *(found[0] if found else ()),
+        *(module for module in wrappers if not _is_installed(Path(getattr(module, "__file__", None) or ""))),
+    ]
+
+
 def _defined(function: Any) -> Any:
     """Return what has the module that a callable is defined in."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    function = inspect.unwrap(function)
     return function if hasattr(function, "__code__") or inspect.ismethod(function) else type(function)
 
 
 def _modules_of(defined: Any) -> list[ModuleType]:
-    module = sys.modules.get(getattr(defined, "__module__", None) or "")
+    name = getattr(defined, "__globals__", {}).get("__name__") or getattr(defined, "__module__", None)
+    module = sys.modules.get(name or "")
     return [module] if module else []
 
 

@@ -126,7 +126,7 @@ class SimulatedUser:
         problems: list[str] = []
         paid = 0
         for attempt in count():
-            result = await self.model.ask(prompt, (self.eval_id, self.run_index, len(turns), attempt))
+            result = await self.model.ask(prompt, (self.eval_id, self.run_index, len(turns), attempt), again=bool(attempt))
             read = user_message_of(result.answer) if result.answer else result.error
             if isinstance(read, UserMessage):
                 return read

@@ -8,6 +8,7 @@ and only inside functions, since that takes seconds and google-adk is an extra.
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
 import inspect
 import logging
@@ -21,9 +22,9 @@ from typing import Any
 
 import anyio
 
-from mlflow_adk_eval.agents.adk.modules import AgentModule, import_agent
+from mlflow_adk_eval.agents.adk.modules import YAML, AgentModule, import_agent
 from mlflow_adk_eval.agents.adk.session import AdkSession, start_session
-from mlflow_adk_eval.agents.conversation import converse
+from mlflow_adk_eval.agents.conversation import converse, described
 from mlflow_adk_eval.agents.protocol import NO_LIMITS, Conversation, Limits, Tools
 from mlflow_adk_eval.errors import AgentError, did_you_mean
 from mlflow_adk_eval.evalset import EvalCase
@@ -46,7 +47,7 @@ def load_adk_agent(source: str | Path | Any, *, agent_name: str | None = None, l
 
     Args:
         source: an importable module, a folder as ``adk eval`` takes it, an agent or an app. A module has a ``root_agent``, an async
-            ``get_agent_async()`` or an ``app``, itself or in its submodule ``agent``.
+            ``get_agent_async()`` or an ``app``, itself or in its submodule ``agent``; else a ``root_agent.yaml``.
         agent_name: the sub-agent to use instead of the root agent.
         limits: how long its conversations may take; ``None``: as long as they take.
 
@@ -177,12 +178,28 @@ def _root_of(found: AgentModule) -> Any:
         for name in ("root_agent", "get_agent_async"):
             if hasattr(holder, name):
                 return getattr(holder, name)
+    if found.yaml:
+        return _from_yaml(found.yaml, found.env_names)
     places = " and ".join(holder.__name__ for holder in found.holders)
     agents = [name for holder in found.holders for name, value in vars(holder).items() if isinstance(value, (App, _node_type()))]
     hint = f"It has {', '.join(agents)}: name it root_agent, or pass the object itself." if agents else ""
     hint = hint or did_you_mean("root_agent", [name for holder in found.holders for name in vars(holder)])
-    msg = f"module {found.name!r} holds no agent; looked in {places} for root_agent, get_agent_async and app. {hint}"
+    own = [value for holder in found.holders for value in vars(holder).values() if getattr(value, "__module__", "") == holder.__name__]
+    functions = [f"{value.__module__}:{value.__name__}" for value in own if inspect.isfunction(value)]
+    hint = hint or (f"If a function is the agent, name it: {functions[0]}." if functions else "")
+    msg = f"module {found.name!r} holds no agent; looked in {places} for root_agent, get_agent_async and app, and for {YAML}. {hint}"
     raise AgentError(msg.strip())
+
+
+def _from_yaml(file: Path, private: frozenset[str]) -> Any:
+    """Return the agent that google-adk makes of a file, with the sub-agents and tools that it names."""
+    version = importlib.metadata.version("google-adk")
+    try:
+        from google.adk.agents.config_agent_utils import from_config  # noqa: PLC0415
+
+        return from_config(str(file))
+    except Exception as error:
+        raise AgentError(f"{file}: google-adk {version} cannot load this agent: {described(error, private)}") from error
 
 
 def _node_type() -> type[Any]:

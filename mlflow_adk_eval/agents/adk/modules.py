@@ -1,4 +1,4 @@
-"""Finding and importing the module of an agent, by name or by folder, with its ``.env`` file."""
+"""Finding and importing the module of an agent, by name or by folder, with its ``.env`` file and its ``root_agent.yaml``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ from types import ModuleType
 from mlflow_adk_eval.agents.conversation import described
 from mlflow_adk_eval.errors import AgentError, did_you_mean
 
+YAML = "root_agent.yaml"
+"""The file of an agent that is written without code, in its folder."""
+
+_FILES = ("__init__.py", "agent.py", YAML)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentModule:
@@ -26,6 +31,8 @@ class AgentModule:
     """Where the agent may be: the submodule ``agent``, if there is one, then the module itself."""
     env_names: frozenset[str]
     """The variables in its ``.env`` file."""
+    yaml: Path | None
+    """The agent as YAML, which counts if there is none in the modules."""
 
 
 def import_agent(source: str | Path) -> AgentModule:
@@ -44,18 +51,24 @@ def import_agent(source: str | Path) -> AgentModule:
     module = _import(name, env_names)
     if folder and _is_path(source):
         _refuse_namesake(module, folder)
-    return AgentModule(name=name.removesuffix(".agent"), holders=_holders(module, env_names), env_names=env_names)
+    return AgentModule(name=name.removesuffix(".agent"), holders=_holders(module, env_names), env_names=env_names, yaml=yaml_of(module))
+
+
+def yaml_of(module: ModuleType) -> Path | None:
+    """Return the file ``root_agent.yaml`` beside the files of a package."""
+    return next((file for place in getattr(module, "__path__", ()) if (file := Path(place, YAML)).is_file()), None)
 
 
 def _folder(source: str | Path) -> Path | None:
     """Return the folder that `source` is the path of; ``None`` if it can only be a module's name."""
     path = Path(source)
-    is_agent = any((path / file).is_file() for file in ("__init__.py", "agent.py"))
+    is_agent = any((path / file).is_file() for file in _FILES)
     if is_agent:
         return path.resolve()
     if path.is_dir() and _is_path(source):
-        msg = f"{path}: no agent in this folder; looked for __init__.py and agent.py"
-        raise AgentError(msg)
+        hint = did_you_mean(YAML, [file.name for file in path.glob("*.y*ml")])
+        msg = f"{path}: no agent in this folder; looked for {', '.join(_FILES)}. {hint}"
+        raise AgentError(msg.strip())
     if _is_path(source):
         near = [entry.name for entry in path.parent.iterdir() if entry.is_dir()] if path.parent.is_dir() else []
         found = "is a file; name the folder it is in" if path.is_file() else "does not exist"

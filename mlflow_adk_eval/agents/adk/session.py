@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import os
 import uuid
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ from mlflow_adk_eval.evalset.models import Json
 _USER_ID = "test_user_id"  # what ADK calls the user of a case without a session
 _THREADS = 64
 """As many functions may run at once, those that were given up included."""
+_MODEL_CALLS = 100
+"""As many requests to models may one turn take; ADK's own limit is 500, so an agent that goes round in circles is paid for for an hour."""
 _RETRIES = {"attempts": 7, "initial_delay": 5.0, "max_delay": 120.0, "exp_base": 2.0, "http_status_codes": [408, 429, 500, 502, 503, 504]}
 
 
@@ -34,7 +37,7 @@ class AdkSession:
     session: Any
     private: frozenset[str]
     run_config: Any = None
-    """How the agent is run; ``None``: as ADK does by itself."""
+    """How the agent is run: ADK's ``RunConfig``."""
     user: Content = field(default_factory=Content)
     events: list[Any] = field(default_factory=list[Any])
     """Those of the turn that is under way, or was the last one."""
@@ -113,7 +116,7 @@ async def start_session(
         session_id=(given.session_id if given else None) or f"adk-eval-session-{uuid.uuid4()}",
         state=copy.deepcopy(given.state) if given else {},
     )
-    started = AdkSession(None, session, private, _in_threads() if limited else None)
+    started = AdkSession(None, session, private, _run_config(in_threads=limited))
     # First, so that it sees every call, also those that a plugin of the app answers in the model's place.
     plugins = [_plugin(_CallRecorder(started, tools)), *app.plugins]
     started.runner = Runner(
@@ -125,12 +128,19 @@ async def start_session(
     return started
 
 
-def _in_threads() -> Any:
-    """Return that functions which are not async run in threads, where ADK can do so: no limit could cut them off otherwise."""
+def _run_config(*, in_threads: bool) -> Any:
+    """Return how the agent is run: with a limit on its requests to models, as ``ADK_MAX_LLM_CALLS`` says or by default.
+
+    Args:
+        in_threads: whether functions which are not async run in threads, where ADK can do so: no limit could cut them off otherwise.
+    """
     from google.adk.agents import run_config  # noqa: PLC0415
 
-    pool = getattr(run_config, "ToolThreadPoolConfig", None)
-    return pool and run_config.RunConfig(tool_thread_pool_config=pool(max_workers=_THREADS))
+    given = os.environ.get("ADK_MAX_LLM_CALLS", "")
+    calls = int(given) if given.removeprefix("-").isdecimal() else _MODEL_CALLS
+    pool = getattr(run_config, "ToolThreadPoolConfig", None) if in_threads else None
+    threads = {"tool_thread_pool_config": pool(max_workers=_THREADS)} if pool else {}
+    return run_config.RunConfig(max_llm_calls=calls, **threads)
 
 
 @dataclass(slots=True)

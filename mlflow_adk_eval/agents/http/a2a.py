@@ -84,6 +84,11 @@ class A2AAgent(HttpAgent):
             with anyio.move_on_after(_CANCELLING_S, shield=True):
                 await session.cancel()
 
+    async def version(self) -> str:
+        """Return the version on the agent's card, which is read again."""
+        card = card_of((await _fetched_card(self.client(), self.address))[1])
+        return card.version if card else ""
+
     async def _card(self, client: HttpClient) -> tuple[Card, Interface]:
         async with (await self.pool.connections()).lock:
             if not self.cards:

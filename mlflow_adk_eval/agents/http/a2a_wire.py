@@ -22,6 +22,7 @@ from mlflow_adk_eval.errors import AgentError
 from mlflow_adk_eval.evalset import Content
 from mlflow_adk_eval.evalset import Part as TurnPart
 from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.redact import cut
 
 Action = Literal["send", "get", "cancel"]
 
@@ -112,6 +113,7 @@ class _Additional(_Wire):
 
 class _Card(_Wire):
     name: str = ""
+    version: Any = None
     supported_interfaces: tuple[Interface, ...] | None = None
     url: str | None = None
     preferred_transport: str | None = None
@@ -124,6 +126,8 @@ class Card:
 
     name: str
     interfaces: tuple[Interface, ...]
+    version: str = ""
+    """Which version of the agent it is; empty where it does not say."""
 
     def interface(self) -> Interface | None:
         """Return the first one that speaks JSON-RPC in a dialect that is known."""
@@ -140,7 +144,8 @@ def card_of(given: Any) -> Card | None:
     older = [Interface(url=card.url, protocol_binding=card.preferred_transport or "JSONRPC")] if card.url else []
     older += [Interface(url=one.url, protocol_binding=one.transport) for one in card.additional_interfaces or ()]
     found = (*(card.supported_interfaces or ()), *older)
-    return Card(card.name, found) if found else None
+    version = cut(card.version, _LONGEST_VERSION) if isinstance(card.version, str) else ""
+    return Card(card.name, found, version) if found else None
 
 
 def call(action: Action, interface: Interface, params: Json) -> Json:
@@ -216,6 +221,7 @@ def answer_of(result: Any) -> Message | Task | None:
 T = TypeVar("T", Message, Artifact)
 
 WORKING = frozenset({"submitted", "working"})
+_LONGEST_VERSION = 100
 _DONE = frozenset({"completed", "input-required"})
 _TYPED = ("function_call", "function_response", "code_execution_result", "executable_code")
 """What ADK's servers wrap as data, by the name that they give it."""

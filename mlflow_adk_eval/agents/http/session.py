@@ -70,6 +70,14 @@ class HttpAgent(ABC):
         headers = authorization(checked_url(self.url)) | dict(self.headers)
         return HttpClient(pool=self.pool, headers=headers, timeout_s=self.timeout_s, attempts=int(self.attempts))
 
+    async def version(self) -> str:
+        """Return which version the agent says it is; empty where it does not say.
+
+        Raises:
+            AgentError: if it does not answer.
+        """
+        return ""
+
     async def converse(self, case: EvalCase, run_index: int) -> Conversation:
         """Have the conversation of `case`. Whatever goes wrong ends it and is returned."""
         return await converse(self, case, run_index)

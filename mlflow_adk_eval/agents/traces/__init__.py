@@ -5,12 +5,26 @@
 """
 
 from mlflow_adk_eval.agents.traces.conversations import (
+    ReadConversation,
+    TracedCases,
     TracedConversation,
+    conversation_key,
     conversation_of,
     conversations_of,
     invocations_of,
     recording_of_traces,
 )
-from mlflow_adk_eval.agents.traces.spans import is_traces
+from mlflow_adk_eval.agents.traces.spans import is_traces, traces_of
 
-__all__ = ["TracedConversation", "conversation_of", "conversations_of", "invocations_of", "is_traces", "recording_of_traces"]
+__all__ = [
+    "ReadConversation",
+    "TracedCases",
+    "TracedConversation",
+    "conversation_key",
+    "conversation_of",
+    "conversations_of",
+    "invocations_of",
+    "is_traces",
+    "recording_of_traces",
+    "traces_of",
+]

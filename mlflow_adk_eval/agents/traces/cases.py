@@ -6,8 +6,9 @@ text passes through a `_Redactor`, which masks the secrets of the environment an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from mlflow_adk_eval.agents.traces.conversations import TracedConversation, agent_name, all_of
@@ -31,7 +32,9 @@ _USER_ID = "test_user_id"  # what ADK calls the user of a case without a session
 
 
 def cases_of(conversations: Iterable[TracedConversation], redact: Redact | None = None) -> tuple[EvalCase, ...]:
-    """Return each conversation as a case.
+    """Return each conversation as a case, in order of time.
+
+    A conversation is not kept once its case is made: its traces may hold 50 MB each, and whoever yields them may load them one by one.
 
     Args:
         conversations: what was said and done.
@@ -42,26 +45,44 @@ def cases_of(conversations: Iterable[TracedConversation], redact: Redact | None 
         UsageError: if `redact` raises, or returns no text.
     """
     redactor = _Redactor(redact)
-    cases: list[EvalCase] = []
-    problems: list[InputError] = []
+    cases: list[tuple[int, EvalCase]] = []
+    problems: list[tuple[int, InputError]] = []
     for conversation in conversations:
+        order = _order(conversation)
         try:
-            cases.append(_case(conversation, _eval_id(conversation, cases), redactor))
+            cases.append((order, _case(conversation, redactor)))
         except InputError as error:
-            problems.append(error)
+            problems.append((order, error.with_traceback(None)))  # the traceback holds the conversation
     if problems:
-        raise all_of(problems, "traces")
-    return tuple(cases)
+        raise all_of([error for _, error in sorted(problems, key=_first)], "traces")
+    return tuple(_with_own_ids(case for _, case in sorted(cases, key=_first)))
 
 
-def _eval_id(conversation: TracedConversation, before: Sequence[EvalCase]) -> str:
-    """Return the id of the case, session or trace, with a number where it is taken, as by several runs of one case."""
-    wanted = conversation.case or conversation.session or conversation.traces[0].id
-    taken = {case.eval_id for case in before}
-    return next(name for number in range(1, len(taken) + 2) if (name := wanted if number == 1 else f"{wanted}_{number}") not in taken)
+def reference_of(turn: Invocation) -> Invocation:
+    """Return what an agent did in a turn as what is expected, with the secrets of the environment masked."""
+    return _Redactor(None).reference(turn)
 
 
-def _case(conversation: TracedConversation, eval_id: str, redactor: _Redactor) -> EvalCase:
+def _first(pair: tuple[int, object]) -> int:
+    return pair[0]
+
+
+def _order(conversation: TracedConversation) -> int:
+    """Return what sorts conversations. An evaluation dates its first case last, so that MLflow, which lists the newest first, keeps its order."""
+    return -conversation.began if conversation.case else conversation.began
+
+
+def _with_own_ids(cases: Iterable[EvalCase]) -> Iterator[EvalCase]:
+    """Yield the cases, with a number in the ids that are taken, as by several runs of one case."""
+    taken: set[str] = set()
+    for case in cases:
+        names = (case.eval_id if number == 1 else f"{case.eval_id}_{number}" for number in count(1))
+        name = next(name for name in names if name not in taken)
+        taken.add(name)
+        yield case if name == case.eval_id else case.model_copy(update={"eval_id": name})
+
+
+def _case(conversation: TracedConversation, redactor: _Redactor) -> EvalCase:
     turns = conversation.turns()
     session_state = conversation.conversation(turns).session_state
     if not turns:
@@ -69,7 +90,7 @@ def _case(conversation: TracedConversation, eval_id: str, redactor: _Redactor) -
     app, user = agent_name(turns), conversation.traces[0].user
     session = SessionInput(app_name=app, user_id=redactor.text(user) if user else _USER_ID) if app or user else None
     return EvalCase(
-        eval_id=eval_id,
+        eval_id=conversation.case or conversation.session or conversation.traces[0].id,
         conversation=tuple(redactor.reference(turn.invocation) for turn in turns),
         session_input=session,
         creation_timestamp=conversation.traces[0].time_ms / 1000,

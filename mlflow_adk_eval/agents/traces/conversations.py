@@ -9,15 +9,15 @@ user says the same; one that could be of several cases is an error of each of th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from mlflow_adk_eval.agents.protocol import Conversation
 from mlflow_adk_eval.agents.recordings import Recording
 from mlflow_adk_eval.agents.traces.adk import adk_turn, adk_turns, calls_tools
-from mlflow_adk_eval.agents.traces.manual import manual_turns, record_error, records
-from mlflow_adk_eval.agents.traces.spans import Trace, TracedTurn, traces_of, unreadable
+from mlflow_adk_eval.agents.traces.manual import manual_turn, manual_turns, record_error, records, tells
+from mlflow_adk_eval.agents.traces.spans import Span, Trace, TracedTurn, traces_of, unreadable
 from mlflow_adk_eval.errors import InputError, Problem, UsageError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation
 
@@ -190,12 +190,20 @@ def _turns(trace: Trace) -> list[TracedTurn]:
     if not spans or records(trace):
         return list(manual_turns(trace))
     try:
-        return [adk_turn(trace, span) for span in spans]
+        return [_turn(trace, span) for span in spans]
     except InputError:
+        if all(map(tells, spans)):  # what Strands says is in events, which MLflow shows as inputs and outputs
+            return [manual_turn(trace, span) for span in spans]
         # What a callback or code of an agent said, no span of ADK has; but one around it may.
         if len(spans) == 1 and spans[0] not in trace.roots and not calls_tools(spans[0]):
             return list(manual_turns(trace))
         raise
+
+
+def _turn(trace: Trace, span: Span) -> TracedTurn:
+    turn = adk_turn(trace, span)
+    # A failed turn may lack what the user said; where its inputs tell, as those of Strands, they are read.
+    return turn if turn.invocation.user_content.parts or not tells(span) else manual_turn(trace, span)
 
 
 def _final_state(trace: Trace) -> dict[str, Any] | None:
@@ -213,13 +221,54 @@ _NAME = "traces"
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class ReadConversation:
     """A conversation and what it says, or why it says nothing."""
 
     traced: TracedConversation
     conversation: Conversation
     problem: InputError | None = None
     agent: str = ""
+
+    @staticmethod
+    def of(traced: TracedConversation) -> ReadConversation:
+        """Read a conversation."""
+        try:
+            turns = traced.turns()
+        except InputError as error:
+            return ReadConversation(traced, Conversation(actual=(), error=str(error)), error)
+        return ReadConversation(traced, traced.conversation(turns), agent=agent_name(turns))
+
+
+class TracedCases:
+    """Finds the cases that conversations are of."""
+
+    def __init__(self, cases: Iterable[EvalCase]) -> None:
+        """Take all cases that there are."""
+        self._ids: set[str] = set()
+        self._of_sessions: dict[str, list[str]] = {}
+        self._of_texts: dict[tuple[str, ...], list[str]] = {}
+        for case in cases:
+            self._ids.add(case.eval_id)
+            for session in dict.fromkeys(_sessions(case)):
+                self._of_sessions.setdefault(session, []).append(case.eval_id)
+            if case.conversation:
+                self._of_texts.setdefault(_texts(case.conversation), []).append(case.eval_id)
+
+    def runs(self, read: ReadConversation) -> Iterator[tuple[str, Conversation]]:
+        """Yield each case that a conversation may be of, with the conversation; if there are several, with an error in its place."""
+        found = self._found(read)
+        for eval_id in found:
+            yield eval_id, read.conversation if len(found) == 1 else _ambiguous(read.traced, found)
+
+    def _found(self, read: ReadConversation) -> Sequence[str]:
+        traced = read.traced
+        if traced.case:
+            return [traced.case] if traced.case in self._ids else []
+        of_session = self._of_sessions.get(traced.session, []) if traced.session else []
+        if len(of_session) == 1 or read.problem:
+            return of_session
+        same = self._of_texts.get(_texts(read.conversation.actual), [])
+        return [eval_id for eval_id in same if eval_id in of_session] if of_session else same
 
 
 def recording_of_traces(traces: Any, eval_set: EvalSet | None = None) -> Recording:
@@ -236,51 +285,31 @@ def recording_of_traces(traces: Any, eval_set: EvalSet | None = None) -> Recordi
         InputError: if traces that belong to no case do not say what was said, so that it cannot be told whether they should.
         UsageError: if these are no traces.
     """
-    read = [_read(traced) for traced in conversations_of(traces)]
+    read = [ReadConversation.of(traced) for traced in conversations_of(traces)]
     if not read:
         raise UsageError("there are no traces to evaluate")
-    cases = eval_set.eval_cases if eval_set else ()
+    cases = TracedCases(eval_set.eval_cases) if eval_set else None
     runs: dict[str, list[Conversation]] = {}
     unreadable: list[InputError] = []
     for one in read:
         traced = one.traced
-        found = _cases_of(one, cases) if eval_set else [traced.case or traced.session or traced.label]
+        found = list(cases.runs(one)) if cases else [(traced.case or traced.session or traced.label, one.conversation)]
         if not found and one.problem:
             unreadable.append(one.problem)
-        for eval_id in found or [traced.label]:
-            runs.setdefault(eval_id, []).append(one.conversation if len(found) <= 1 else _ambiguous(traced, found))
+        for eval_id, conversation in found or [(traced.label, one.conversation)]:
+            runs.setdefault(eval_id, []).append(conversation)
     if unreadable:
         raise all_of(unreadable, "traces")
     name = next((one.agent for one in read if one.agent), _NAME)
     return Recording({eval_id: tuple(found) for eval_id, found in runs.items()}, name=name)
 
 
-def _read(traced: TracedConversation) -> _Read:
-    try:
-        turns = traced.turns()
-    except InputError as error:
-        return _Read(traced, Conversation(actual=(), error=str(error)), error)
-    return _Read(traced, traced.conversation(turns), agent=agent_name(turns))
-
-
-def _cases_of(read: _Read, cases: Sequence[EvalCase]) -> list[str]:
-    """Return the cases that a conversation may be of."""
-    traced = read.traced
-    if traced.case:
-        return [case.eval_id for case in cases if case.eval_id == traced.case]
-    of_session = [case for case in cases if traced.session and traced.session in _sessions(case)]
-    if len(of_session) == 1 or read.problem:
-        return [case.eval_id for case in of_session]
-    texts = _texts(read.conversation.actual)
-    return [case.eval_id for case in of_session or cases if case.conversation and _texts(case.conversation) == texts]
-
-
 def _sessions(case: EvalCase) -> Iterable[str]:
     return (case.eval_id, case.session_input.session_id or case.eval_id) if case.session_input else (case.eval_id,)
 
 
-def _texts(turns: Iterable[Invocation]) -> list[str]:
-    return [turn.user_text for turn in turns]
+def _texts(turns: Iterable[Invocation]) -> tuple[str, ...]:
+    return tuple(turn.user_text for turn in turns)
 
 
 def _ambiguous(traced: TracedConversation, eval_ids: Sequence[str]) -> Conversation:

@@ -2,7 +2,8 @@
 
 A span whose outputs hold a whole conversation, as `predict_fn` and logged runs write them, is read as it is. Otherwise a turn is a span
 whose inputs name ``user_content``, or each root span of the trace: its inputs hold the user's message, its outputs the answer, and its
-spans of type ``TOOL`` and ``LLM`` what happened between. Messages may be texts, ADK's content, or a chat's.
+spans of type ``TOOL`` and ``LLM`` what happened between. Messages may be texts, ADK's content, or a chat's. MLflow's autologging of other
+frameworks writes such spans.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from mlflow_adk_eval.agents.traces.messages import model_name, usage_of
-from mlflow_adk_eval.agents.traces.spans import Span, Trace, TracedTurn, error_of, object_of, spent, unreadable
+from mlflow_adk_eval.agents.traces.messages import declarations, instructions_of, model_name, usage_of
+from mlflow_adk_eval.agents.traces.spans import Span, Trace, TracedTurn, decoded, error_of, object_of, spent, unreadable
 from mlflow_adk_eval.evalset import (
+    AgentDetails,
+    AppDetails,
     Content,
     FunctionCall,
     FunctionResponse,
@@ -53,6 +56,11 @@ _SAID = _Side(
     ("final_response", "response", "output", "answer", "text", "content", "result", "message", "messages"),
     (None, "assistant", "model", "ai"),
 )
+_INSTRUCTING = {"system", "developer"}
+_LANGCHAIN = {"human", "ai", "tool", "system"}
+"""What LangChain's messages have as their type, and no role beside it."""
+_STREAM = "{'_all_messages': ["
+"""How MLflow's autologging shows what PydanticAI's ``run_stream`` gives."""
 _INVOCATIONS = TypeAdapter(tuple[Invocation, ...])
 _CONTENT = TypeAdapter(Content)
 _MODELS = {"LLM", "CHAT_MODEL"}
@@ -84,7 +92,13 @@ def manual_turns(trace: Trace) -> Iterator[TracedTurn]:
     for span in recorded:
         yield from _recorded(trace, span)
     for root in [] if recorded else trace.roots:
-        yield from (_turn(trace, span) for span in list(_outermost(root, _says_turn)) or [root])
+        yield from (manual_turn(trace, span) for span in list(_outermost(root, _says_turn)) or [root])
+
+
+def tells(span: Span) -> bool:
+    """Whether a span says as MLflow shows it what was asked and answered, and each tool below it what it was given."""
+    tools = (below for child in span.children for below in child.walk() if below.kind == "TOOL")
+    return span.inputs is not None and (span.outputs is not None or span.failed) and all(tool.inputs is not None for tool in tools)
 
 
 def _recorded(trace: Trace, span: Span) -> Iterator[TracedTurn]:
@@ -110,7 +124,12 @@ def _outermost(span: Span, holds: Callable[[Span], bool]) -> Iterator[Span]:
             yield from _outermost(child, holds)
 
 
-def _turn(trace: Trace, span: Span) -> TracedTurn:
+def manual_turn(trace: Trace, span: Span) -> TracedTurn:
+    """Return the turn that a span's inputs and outputs hold.
+
+    Raises:
+        InputError: if they do not hold what the user or the agent said.
+    """
     tools = [tool for child in span.children for tool in _outermost(child, lambda below: below.kind == "TOOL")]
     models = [
         found
@@ -118,7 +137,7 @@ def _turn(trace: Trace, span: Span) -> TracedTurn:
         if found.kind in _MODELS and not any(below.kind in _MODELS for child in found.children for below in child.walk())
     ]
     final = _message_of(trace, span, span.outputs, _SAID) if span.outputs is not None else None
-    error = error_of(span)
+    agent = _agent(span)
     times = spent(span, models, tools)
     if not models:  # then nobody knows how long models took, or how often they were asked
         del times["model_duration"], times["tool_duration"]
@@ -126,15 +145,49 @@ def _turn(trace: Trace, span: Span) -> TracedTurn:
         invocation_id=trace.id,
         user_content=_content(_message_of(trace, span, span.inputs, _ASKED), "user"),
         final_response=_content(final, "model") if final else None,
-        intermediate_data=_events(span, tools, models) if models else _calls(tools),
+        intermediate_data=_events(agent or span.name, tools, models) if models else _calls(tools),
+        app_details=_app_details(agent or span.name, span, models),
         **times,
     )
-    return TracedTurn(invocation=invocation, error=error, agent=span.name if span.kind == "AGENT" and _TURN not in span.inputs else "")
+    return TracedTurn(invocation=invocation, error=error_of(span), agent=agent)
+
+
+def _agent(span: Span) -> str:
+    """Return the name of the agent; where the span is called like the method that ran it, as it says otherwise or as a span below is called."""
+    if span.kind != "AGENT" or (isinstance(span.inputs, Mapping) and _TURN in span.inputs):
+        return ""
+    named = span.text("gen_ai.agent.name")
+    if not named and "." in span.name:
+        named = span.text("name") or next((one.name for one in span.walk() if one.kind == "AGENT" and "." not in one.name), "")
+    return named or span.name
+
+
+def _app_details(agent: str, turn: Span, models: Sequence[Span]) -> AppDetails | None:
+    """Return the instructions and tools with which models were asked first, as far as their spans say so."""
+    asked = [span.inputs if isinstance(span.inputs, Mapping) else {"messages": span.inputs} for span in models]
+    messages = [
+        one for inputs in asked if isinstance(inputs.get("messages"), list) for one in inputs["messages"] if isinstance(one, Mapping)
+    ]
+    said = (one.get("instructions") or (_role(one) in _INSTRUCTING and _message(one, _ASKED)) for one in messages)
+    instructions = instructions_of(turn.attributes) or next((text for text in said if isinstance(text, str)), "")
+    offered = [decoded(span.attributes.get("mlflow.chat.tools")) for span in models]
+    offered += [(inputs.get("model_request_parameters") or {}).get("function_tools") for inputs in asked]
+    tools = tuple(declarations(map(_definition, next(filter(None, offered), ()))))
+    details = AgentDetails(name=agent, instructions=instructions, tool_declarations=tools)
+    return AppDetails(agent_details={agent: details}) if instructions or tools else None
+
+
+def _definition(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a tool as OpenAI declares it, also one of PydanticAI."""
+    return {"type": "function", "parameters": tool["parameters_json_schema"], **tool} if "parameters_json_schema" in tool else tool
 
 
 def _message_of(trace: Trace, span: Span, value: Any, side: _Side) -> Any:
     """Return the message among a span's inputs or outputs."""
     found = _message(value, side)
+    if isinstance(found, str) and found.startswith(_STREAM):
+        wanted, hint = "the agent's answer", "run and run_sync of PydanticAI are traced whole, run_stream is not"
+        raise unreadable(trace.id, f"span {span.name!r}, {side.name}", "a stream, and not what it said", wanted, hint)
     if found is None and side is _SAID and isinstance(value, Mapping) and set(side.keys) & set(value):
         return ""  # there is a place for an answer, and nothing in it
     if found is None:
@@ -156,10 +209,28 @@ def _message(value: Any, side: _Side) -> Any:
             texts = [text for text in value.values() if isinstance(text, str)]
             return _message((known or texts)[0], side) if known or len(texts) == 1 else None
         case [*_]:
-            mine = [one for one in value if not isinstance(one, Mapping) or one.get("role") in side.roles]
-            return _message(mine[-1], side) if mine else None
+            return _last(value, side)
         case _:
             return None
+
+
+def _last(messages: Sequence[Any], side: _Side) -> Any:
+    """Return the last message of a chat on this side, or the texts of one message that comes in blocks.
+
+    What stands before the user's last message is no answer to it, but was said in turns before.
+    """
+    texts = [one["text"] for one in messages if isinstance(one, Mapping) and _role(one) is None and isinstance(one.get("text"), str)]
+    if texts:
+        return "\n".join(texts)
+    asked = [place for place, one in enumerate(messages) if isinstance(one, Mapping) and _role(one) in {"user", "human"}]
+    now = messages[asked[-1] + 1 :] if asked and side is _SAID else messages
+    mine = [one for one in now if not isinstance(one, Mapping) or _role(one) in side.roles]
+    return _message(mine[-1], side) if mine else "" if asked and side is _SAID else None
+
+
+def _role(message: Mapping[str, Any]) -> Any:
+    kind = message.get("type")
+    return message.get("role") or (kind if kind in _LANGCHAIN else None)
 
 
 def _content(message: Any, role: str) -> Content:
@@ -174,7 +245,7 @@ def _calls(tools: Sequence[Span]) -> IntermediateData:
 
 
 def _call(span: Span) -> tuple[FunctionCall, FunctionResponse | None]:
-    given, returned = span.inputs, span.outputs
+    given, returned = span.inputs, _unwrapped(span.outputs)
     if returned is None and span.failed:
         returned = {"error": error_of(span)}
     args: Json = dict(given) if isinstance(given, Mapping) else {} if given is None else {"input": given}
@@ -183,14 +254,23 @@ def _call(span: Span) -> tuple[FunctionCall, FunctionResponse | None]:
     return FunctionCall(id=span.id, name=name, args=args), answer
 
 
-def _events(turn: Span, tools: Sequence[Span], models: Sequence[Span]) -> InvocationEvents:
+def _unwrapped(returned: Any) -> Any:
+    """Return what a tool returned, out of the message of LangChain or the block of Strands that it is the JSON text of."""
+    match returned:
+        case {"type": "tool", "content": content} | [{"text": str() as content}]:
+            return decoded(content)
+        case _:
+            return returned
+
+
+def _events(agent: str, tools: Sequence[Span], models: Sequence[Span]) -> InvocationEvents:
     """Return what models cost and what tools did, in order of time."""
-    timed = [(span.end_ns, _cost(span, turn.name)) for span in models]
+    timed = [(span.end_ns, _cost(span, agent)) for span in models]
     for span in tools:
         call, response = _call(span)
-        timed.append((span.start_ns, _event(turn.name, "model", Part(function_call=call))))
+        timed.append((span.start_ns, _event(agent, "model", Part(function_call=call))))
         if response:
-            timed.append((span.end_ns, _event(turn.name, "user", Part(function_response=response))))
+            timed.append((span.end_ns, _event(agent, "user", Part(function_response=response))))
     return InvocationEvents(invocation_events=tuple(event for _, event in sorted(timed, key=lambda pair: pair[0])))
 
 

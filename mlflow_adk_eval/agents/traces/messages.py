@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mlflow_adk_eval.agents.traces.spans import Span, decoded, object_of
+from mlflow_adk_eval.agents.traces.spans import INSTRUCTIONS, Span, decoded, object_of
 from mlflow_adk_eval.evalset import AgentDetails, Content, FunctionCall, FunctionResponse, Part
 from mlflow_adk_eval.evalset.models import Json
 
 _REQUEST, _RESPONSE = "gcp.vertex.agent.llm_request", "gcp.vertex.agent.llm_response"
 _ASKED, _ANSWERED = "gen_ai.input.messages", "gen_ai.output.messages"
-_INSTRUCTIONS, _TOOLS = "gen_ai.system_instructions", "gen_ai.tool.definitions"
+_TOOLS = "gen_ai.tool.definitions"
 _NOT_CAPTURED: tuple[Any, ...] = (None, {})
 _QUOTED = "For context:"
 """How ADK begins the message that tells a model what other agents did."""
@@ -82,6 +82,12 @@ def model_name(attributes: Mapping[str, Any]) -> str | None:
     return next((str(attributes[name]) for name in names if attributes.get(name)), None)
 
 
+def instructions_of(attributes: Mapping[str, Any]) -> str:
+    """Return the instructions that a span has as an attribute, a text or a list of parts; empty where it has none."""
+    found = decoded(attributes.get(INSTRUCTIONS)) or ()
+    return found if isinstance(found, str) else "\n".join(str(part.get("content") or part.get("text") or "") for part in found)
+
+
 def _of_adk(request: Mapping[str, Any], response: Any, attributes: Mapping[str, Any]) -> ModelCall:
     answered: Mapping[str, Any] = response if isinstance(response, Mapping) else {}
     config = request.get("config") or {}
@@ -106,8 +112,8 @@ def _of_otel(asked: Sequence[Any], attributes: Mapping[str, Any]) -> ModelCall:
         answer=_joined(answers),
         usage=usage_of(attributes),
         version=model_name(attributes),
-        instructions="\n".join(str(part.get("content", "")) for part in decoded(attributes.get(_INSTRUCTIONS)) or ()),
-        tools=tuple(_declarations(decoded(attributes.get(_TOOLS)) or ())),
+        instructions=instructions_of(attributes),
+        tools=tuple(declarations(decoded(attributes.get(_TOOLS)) or ())),
     )
 
 
@@ -163,9 +169,10 @@ def _joined(answers: Sequence[Content]) -> Content | None:
     return Content(role="model", parts=tuple(parts))
 
 
-def _declarations(definitions: Iterable[Mapping[str, Any]]) -> Iterable[Json]:
+def declarations(definitions: Iterable[Mapping[str, Any]]) -> Iterable[Json]:
     """Yield the tools as ADK's requests declare them."""
     names = {"description": "description", "name": "name", "parameters": "parameters_json_schema"}
+    definitions = [{**tool, **(tool.get("function") or {})} for tool in definitions]
     functions = [
         {name: tool[key] for key, name in names.items() if tool.get(key) is not None}
         for tool in definitions

@@ -17,9 +17,12 @@ from mlflow_adk_eval.agents.adk.events import union_s
 from mlflow_adk_eval.errors import InputError, Problem, UsageError, shown
 from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.redact import redacted, secrets_of
+from mlflow_adk_eval.runtime import OPERATION
 
 _SESSION, _USER, _RUN = "mlflow.trace.session", "mlflow.trace.user", "mlflow.sourceRun"
 _CONVERSATION = "gen_ai.conversation.id"
+INSTRUCTIONS = "gen_ai.system_instructions"
+"""The attribute with an agent's instructions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +114,9 @@ def is_traces(value: Any) -> bool:
 
 
 def traces_of(value: Any) -> tuple[Trace, ...]:
-    """Return traces in the order in which they were given.
+    """Return traces in the order in which they were given; of several, without those of this package's own work.
+
+    Those are among an agent's where MLflow is also who collects OpenTelemetry's spans.
 
     Args:
         value: a trace of MLflow, as an object, as the dict of its ``to_dict()`` or as the JSON text of it; several of them; or the
@@ -123,9 +128,9 @@ def traces_of(value: Any) -> tuple[Trace, ...]:
     if isinstance(value, Trace):
         return (value,)
     if _is_frame(value):
-        return tuple(map(_trace, _cells(value)))
+        value = _cells(value)
     if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):
-        return tuple(map(_trace, value))
+        return tuple(trace for trace in map(_trace, value) if not any(OPERATION in root.attributes for root in trace.roots))
     return (_trace(value),)
 
 
@@ -210,11 +215,16 @@ def _flat(span: Any) -> Flat:
         name, start, end = span["name"], span["start_time_unix_nano"], span.get("end_time_unix_nano")
         code, message = str(status.get("code", "")), status.get("message")
         attributes = {key: decoded(value) for key, value in (span.get("attributes") or {}).items()}
+        events = [(event.get("name"), event.get("attributes")) for event in span.get("events") or ()]
     else:
         identity, parent = str(span.span_id), str(span.parent_id or "")
         name, start, end = span.name, span.start_time_ns, span.end_time_ns
         code, message = str(getattr(span.status.status_code, "value", span.status.status_code)), span.status.description
         attributes = dict(span.attributes or {})
+        events = [(event.name, event.attributes) for event in span.events or ()]
+    for event, said in events:  # before instructions were an attribute of OpenTelemetry's conventions, they were an event
+        if event == "gen_ai.system.message" and said and said.get("content"):
+            attributes.setdefault(INSTRUCTIONS, decoded(said["content"]))
     return Span(
         id=identity,
         name=name,

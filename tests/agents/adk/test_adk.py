@@ -344,6 +344,22 @@ def test_a_case_that_takes_too_long_keeps_its_finished_turns() -> None:
     assert time.monotonic() - began < 100
 
 
+@pytest.mark.parametrize(("given", "limit", "limits"), [("", 100, None), ("7", 7, None), ("7", 7, Limits(turn_s=600))])
+def test_an_agent_that_goes_round_in_circles_is_stopped(
+    given: str, limit: int, limits: Limits | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADK_MAX_LLM_CALLS", given)
+    asked: list[LlmRequest] = []
+
+    def again(request: LlmRequest) -> list[types.Part]:
+        asked.append(request)
+        return [call("find", name="Bern")]
+
+    played = play(llm(again, tools=[find]), case_of("Bern"), limits=limits)
+    assert f"Max number of llm calls limit of `{limit}` exceeded" in played.error
+    assert len(asked) == limit
+
+
 def test_a_live_connection_is_refused_before_the_agent_is_called() -> None:
     asked: list[LlmRequest] = []
     agent = load_adk_agent(llm(asked.append))

@@ -14,13 +14,19 @@ from typing import Any
 
 import pytest
 from google.adk.agents import BaseAgent
+from google.adk.cli.utils.agent_loader import AgentLoader
 from google.adk.events.event import Event
+from google.adk.models.base_llm import BaseLlm
+from google.adk.models.llm_response import LlmResponse
+from google.genai import types
 
 from mlflow_adk_eval.agents import Limits
 from mlflow_adk_eval.agents.adk.agent import AdkAgent, load_adk_agent
 from mlflow_adk_eval.agents.protocol import Conversation
+from mlflow_adk_eval.agents.resolve import resolve_agent
+from mlflow_adk_eval.agents.source import source_of
 from mlflow_adk_eval.errors import AgentError, UsageError
-from tests.agents.scripted import case_of, echo, finals, llm, play
+from tests.agents.scripted import call, case_of, echo, finals, llm, play, text
 
 AGENT = """
     from google.adk.agents import BaseAgent
@@ -219,7 +225,27 @@ MISTAKES: dict[str, tuple[dict[str, str], str, str]] = {
     "empty folder": (
         {"agents/m_c/readme.txt": ""},
         "agents/m_c",
-        "agents/m_c: no agent in this folder; looked for __init__.py and agent.py",
+        r"agents/m_c: no agent in this folder; looked for __init__.py, agent.py, root_agent.yaml\.$",
+    ),
+    "YAML under another name": (
+        {"agents/m_y/root_agent.yml": ""},
+        "agents/m_y",
+        r"no agent in this folder; looked for .*root_agent.yaml. Did you mean 'root_agent.yml'\?",
+    ),
+    "YAML of an unknown class": (
+        {"m_j/root_agent.yaml": "agent_class: LLMAgent\nname: a"},
+        "m_j",
+        r"m_j/root_agent.yaml: google-adk [\d.]+ cannot load this agent: .*LLMAgent",
+    ),
+    "YAML that is none": (
+        {"m_k/root_agent.yaml": "name: [a"},
+        "m_k",
+        r"m_k/root_agent.yaml: google-adk [\d.]+ cannot load this agent: ParserError",
+    ),
+    "YAML with a tool that is not there": (
+        {"m_l/root_agent.yaml": "name: a\nmodel: m\ninstruction: i\ntools: [{name: m_l.tools.roll}]"},
+        "m_l",
+        r"m_l/root_agent.yaml: google-adk [\d.]+ cannot load this agent: .*No module named 'm_l.tools'",
     ),
     "missing dependency": (
         {"m_d.py": "import there_is_no_such_thing"},
@@ -235,12 +261,17 @@ MISTAKES: dict[str, tuple[dict[str, str], str, str]] = {
     "misspelt root_agent": (
         {"m_g/__init__.py": "from . import agent", "m_g/agent.py": "rootagent = None"},
         "m_g",
-        r"module 'm_g' holds no agent; looked in m_g.agent and m_g for root_agent, get_agent_async and app. Did you mean 'rootagent'\?",
+        r"module 'm_g' holds no agent; looked in m_g.agent and m_g for root_agent, get_agent_async and app, and for root_agent.yaml. Did you mean 'rootagent'\?",
     ),
     "agent of another name": (
         {"m_h.py": AGENT.replace("root_agent", "my_agent")},
         "m_h",
         "It has my_agent: name it root_agent, or pass the object itself",
+    ),
+    "a function": (
+        {"m_m.py": "from os.path import join\ndef answer(message): return 'Yes.'"},
+        "m_m",
+        r"and for root_agent.yaml. If a function is the agent, name it: m_m:answer\.$",
     ),
     "root_agent of another type": (
         {"m_i.py": "root_agent = 'says'"},
@@ -248,6 +279,76 @@ MISTAKES: dict[str, tuple[dict[str, str], str, str]] = {
         "the agent of m_i is of type str; wanted an agent of google-adk",
     ),
 }
+
+
+YAML_AGENT = {
+    "declared/root_agent.yaml": """
+        name: seller
+        model: scripted-1
+        instruction: Sell books.
+        tools:
+          - name: declared.tools.price
+        sub_agents:
+          - config_path: parts/refunds.yaml
+    """,
+    "declared/parts/refunds.yaml": """
+        name: refunds
+        model: scripted-2
+        instruction: Give money back.
+        tools:
+          - name: money.back
+    """,
+    "declared/tools.py": "def price(title: str) -> dict[str, int]: return {'price': 7}",
+    "money.py": "def back() -> str: return 'done'",
+}
+"""An agent without code of its own, its tools in a folder without ``__init__.py`` and beside it."""
+
+
+class YamlModel(BaseLlm):
+    """Calls the tool, then says its result."""
+
+    @classmethod
+    def supported_models(cls) -> list[str]:
+        return ["scripted-.*"]
+
+    async def generate_content_async(self, llm_request: Any, stream: bool = False) -> AsyncGenerator[LlmResponse, None]:
+        last = llm_request.contents[-1].parts[0]
+        part = call("price", title="Emma") if last.text else text(f"{last.function_response.response}")[0]
+        yield LlmResponse(content=types.Content(role="model", parts=[part]))
+
+
+@pytest.mark.parametrize("init", [None, "", "# for ADK"])
+def test_an_agent_in_yaml_is_the_one_that_adks_loader_makes(init: str | None, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("google.adk.models.registry._llm_registry_dict", {"scripted-.*": YamlModel}, raising=True)
+    write(project, {**YAML_AGENT, **({} if init is None else {"declared/__init__.py": init})})
+    agent = load_adk_agent("declared")
+    theirs = AgentLoader(str(project)).load_agent("declared")
+    assert agent.root.root_agent.model_dump(exclude={"tools", "sub_agents", "parent_agent"}) == theirs.model_dump(
+        exclude={"tools", "sub_agents", "parent_agent"}
+    )
+    assert [each.name for each in agent.root.root_agent.sub_agents] == [each.name for each in theirs.sub_agents] == ["refunds"]
+    assert agent.name == "declared"
+    assert finals(play(agent, case_of("What is Emma?"))) == ["{'price': 7}"]
+
+
+def test_code_counts_before_yaml_as_in_adk(project: Path) -> None:
+    write(project, {"both/root_agent.yaml": "name: declared\nmodel: m\ninstruction: i", "both/agent.py": AGENT})
+    assert finals(play("both", case_of("hi"))) == ["hello"]
+    assert AgentLoader(str(project)).load_agent("both").name == "says"
+
+
+def test_the_files_of_a_yaml_agent_are_its_source(project: Path) -> None:
+    write(project, {**YAML_AGENT, "pyproject.toml": "", "unrelated.py": ""})
+    source = source_of(load_adk_agent("declared"))
+    assert list(source.files) == ["declared/parts/refunds.yaml", "declared/root_agent.yaml", "declared/tools.py", "money.py"]
+    assert source.models == ("scripted-1", "scripted-2")
+    (project / "declared/parts/refunds.yaml").write_text((project / "declared/parts/refunds.yaml").read_text() + "# x")
+    assert source_of(load_adk_agent("declared")).sha256 != source.sha256
+
+
+def test_rows_in_the_folder_of_a_yaml_agent_are_no_recording(project: Path) -> None:
+    write(project, {**YAML_AGENT, "declared/cases.jsonl": "{}"})
+    assert isinstance(resolve_agent(project / "declared"), AdkAgent)
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

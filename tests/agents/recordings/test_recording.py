@@ -121,10 +121,21 @@ def test_a_dict_that_is_no_recording_is_an_error_that_names_the_turn(recorded: A
     assert wrong in str(caught.value)
 
 
+def test_several_runs_are_a_list_of_recordings_or_lists_in_a_dict() -> None:
+    first, second = {"a": ["one"], "b": ["x"]}, {"a": ["two"]}
+    for several in ([first, load_recording(second)], {"a": [["one"], ["two"]], "b": [["x"]]}, {"a": (["one"], ("two",)), "b": ["x"]}):
+        found = load_recording(several)
+        assert [run.actual[0].final_text for run in found.runs["a"]] == ["one", "two"]
+        assert (found.num_runs(["a", "b"]), len(found.runs["b"])) == (2, 1)
+    assert load_recording({"a": []}).runs["a"][0].actual == ()
+    with pytest.raises(UsageError, match=r"or a list of such, not a list of 0"):
+        load_recording([])
+
+
 def test_other_things_are_refused() -> None:
     with pytest.raises(UsageError, match=r"a recording is an eval set, a result of ADK, .*, not 3"):
         load_recording(3)  # type: ignore[arg-type]
-    with pytest.raises(EvalSetError, match="No such file"):
+    with pytest.raises(EvalSetError, match="no such file"):
         load_recording("missing.json")
 
 
@@ -226,3 +237,27 @@ def test_arguments_nested_too_deep_for_json_stay_as_they_are() -> None:
         deep = [deep]
     made = called("light", {"deep": deep})
     assert load_recording({"a": [made]}).runs["a"][0].actual[0] is made
+
+
+def test_rows_hold_what_is_recorded_or_else_what_their_cases_say(tmp_path: Path) -> None:
+    file = tmp_path / "r.jsonl"
+    plain = dump(case("a", turn("one"), final_session_state={"x": 1}))
+    file.write_text(json.dumps(plain))
+    assert answers(load_recording(file)) == {"a": [["one"]]}
+    assert load_recording(file).runs["a"][0].session_state == {"x": 1}
+    runs = [{"invocations": [TURN], "session_state": {"y": 2}}, {"invocations": [], "error": "broke off"}]
+    records = [{"eval_id": "a", "case": plain, "run_index": index, "recorded": run} for index, run in enumerate(runs)]
+    file.write_text("\n".join(map(json.dumps, records)))
+    for recorded in (file, str(file)):
+        recording = load_recording(recorded)
+        assert answers(recording) == {"a": [["yes"], []]}
+        assert [(found.session_state, found.error) for found in recording.runs["a"]] == [({"y": 2}, ""), (None, "broke off")]
+    assert isinstance(resolve_agent(str(file)), Recording)
+
+
+def test_a_folder_with_code_is_an_agent_though_rows_lie_in_it(tmp_path: Path) -> None:
+    (tmp_path / "set.jsonl").write_text(json.dumps(dump(case("a", turn("one")))))
+    assert isinstance(resolve_agent(str(tmp_path)), Recording)
+    (tmp_path / "__init__.py").write_text("")
+    with pytest.raises(AgentError, match="root_agent"):
+        resolve_agent(str(tmp_path))

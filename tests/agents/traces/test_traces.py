@@ -144,6 +144,21 @@ def test_what_is_not_understood_is_an_error_and_no_empty_answer(inputs: Any, out
         invocations_of(trace(span("f", 1, inputs=inputs, outputs=outputs)))
 
 
+def test_a_stream_of_which_only_the_object_was_kept_is_no_answer() -> None:
+    shown = "{'_all_messages': [ModelRequest(parts=[UserPromptPart(content='hi')])]}"
+    with pytest.raises(InputError, match=r"outputs: found a stream.*run_sync of PydanticAI are traced whole"):
+        invocations_of(trace(span("Agent.run_stream", 1, kind="AGENT", inputs={"user_prompt": "hi"}, outputs=shown)))
+
+
+def test_what_the_user_said_is_known_of_a_turn_that_failed_before_a_model_answered() -> None:
+    inputs = [{"role": "user", "content": [{"text": "Light on"}]}]
+    agent = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "lights"}
+    outer = span("invoke_agent lights", 1, kind="AGENT", inputs=inputs, attributes=agent, error="no connection")
+    model = span("chat", 2, 1, kind="CHAT_MODEL", inputs=inputs, attributes={"gen_ai.operation.name": "chat"}, error="no connection")
+    found = conversation_of(trace(outer, model))
+    assert ([turn.user_text for turn in found.actual], found.error) == (["Light on"], "turn 1: no connection")
+
+
 def test_traces_without_spans_or_without_an_end_are_errors() -> None:
     with pytest.raises(InputError, match="no span"):
         invocations_of(trace())

@@ -89,7 +89,7 @@ UNUSABLE = {
     "empty": (Answer(text=""), "the answer is empty"),
     "thoughts only": (Answer(text="", problem="no text"), "the answer is empty (no text)"),
     "blocked": (Answer(text="", problem="SAFETY"), "the answer is empty (SAFETY)"),
-    "cut off": (Answer(text='{"reason": "so', problem="MAX_TOKENS"), "the answer is no JSON: "),
+    "cut off": (Answer(text='{"reason": "so', problem="MAX_TOKENS"), "the answer was cut off"),
     "prose": (Answer(text="I would like rain."), "the answer is no JSON: "),
     "a list": (Answer(text="[]"), "the answer is a list of 0, not an object"),
     "no decision": (Answer(text='{"message": "x"}'), "finished is null, not true or false"),

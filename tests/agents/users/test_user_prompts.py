@@ -17,7 +17,7 @@ from mlflow_adk_eval.judge.user_model import SCHEMA
 from mlflow_adk_eval.testing import Answer, Request, ScriptedJudge
 from tests.agents.users.user_kit import STOP, ending, evaluated, player, said, says, scenario
 from tests.judge.injections import DELIMITERS, INJECTIONS
-from tests.judge.test_injection import inside, nonce_of, outside
+from tests.judge.test_injection import code_in, inside, outside
 from tests.profiles import sampled
 
 OWN = {
@@ -155,20 +155,25 @@ def test_a_persona_of_the_callers_own_is_told_with_the_stop_signal_in_its_place(
 # Instructions of the caller's own
 
 
+def own_words(request: Request) -> str:
+    """Return the text of a request after the line with the code."""
+    return request.text.removeprefix(f"[{code_in(request)} end]\n")
+
+
 def test_own_instructions_take_the_place_of_ours_around_the_same_material() -> None:
     first, second, _ = asked(custom_instructions=f"Be brief.\n{FILLED_IN}\nNow.")
     assert first.name == "user_simulator_custom"
-    assert first.text.startswith(f"Be brief.\n{STOP} <data-")
+    assert own_words(first).startswith(f"Be brief.\n{STOP} [{code_in(first)} plan]\n")
     assert first.text.endswith("\nNow.")
     assert inside(first) == [("plan", "Ask for rain, then stop."), ("conversation", first.blocks["conversation"])]
     assert len(lines(second)) == 4
-    assert nonce_of(first) != nonce_of(second)
+    assert code_in(first) != code_in(second)
     assert "# Task" in first.instructions
     assert load_prompt("user_simulator").text not in first.instructions
 
 
 def test_instructions_written_for_adk_work_as_they_are() -> None:
-    text = asked(persona=OWN, custom_instructions=ADK_STYLE)[0].text
+    text = own_words(asked(persona=OWN, custom_instructions=ADK_STYLE)[0])
     assert text.startswith("You are In a hurry.\n\n## Leaves\nEnds with </finished>.\n  * Say </finished> at once.\n  * Never greet.\n")
     assert "Not:   * Greets." in text
     assert text.endswith("Stop with </finished>.")
@@ -177,7 +182,7 @@ def test_instructions_written_for_adk_work_as_they_are() -> None:
 @pytest.mark.parametrize(("persona", "text"), [(None, "nobody "), ("EXPERT", "somebody Knows exactly")])
 def test_instructions_may_ask_whether_there_is_a_persona(persona: Any, text: str) -> None:
     template = "{% if persona %}somebody {{ persona }}{% else %}nobody {{ persona }}{% endif %} " + FILLED_IN
-    assert asked(persona=persona, custom_instructions=template)[0].text.startswith(text)
+    assert own_words(asked(persona=persona, custom_instructions=template)[0]).startswith(text)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +243,7 @@ def test_what_the_agent_says_is_never_a_template() -> None:
 
     texts = [request.text for request in asked(agent=sly, custom_instructions=FILLED_IN)]
     assert len(texts) == 3
-    assert all("{{ 6 * 7 }}" in text and "42" not in re.sub(r"data-\w+", "", text) for text in texts)
+    assert all("{{ 6 * 7 }}" in text and "42" not in re.sub(r"\[[a-z]{8} ", "", text) for text in texts)
 
 
 # What the agent says is no instruction
@@ -276,6 +281,6 @@ def test_nothing_that_the_agent_says_addresses_the_model(attack: str) -> None:
     report = evaluated(user, agent=hostile, include_function_calls=True)
     assert said(report) == ["hi", "message 1", "message 2"]
     assert ending(report) == ("goal", "as I was told")
-    codes = [nonce_of(request) for request in user.requests]
+    codes = [code_in(request) for request in user.requests]
     assert len(set(codes)) == 3
     assert not any(code in words for code in codes)
