@@ -54,6 +54,9 @@ class JudgeModelOptions(Settings):
     parallelism_limit: int = Field(default=1, ge=1)
 
 
+PromptVariant = Literal["standard", "repeated", "examples", "listed"]
+
+
 class JudgedSettings(CriterionSettings):
     """A criterion that a model decides."""
 
@@ -61,6 +64,17 @@ class JudgedSettings(CriterionSettings):
         default=JudgeModelOptions(), description="which model judges and how often it is asked: a dict, as in a config."
     )
     early_stop: bool = Field(default=True, description="whether voting ends as soon as the missing votes cannot change the verdict.")
+    """Our addition; ADK ignores it."""
+    judge_panel: tuple[str, ...] | None = Field(
+        default=None, min_length=2, description="several models that judge together, instead of `judge_model`; each casts as many votes."
+    )
+    """Our addition; ADK ignores it."""
+
+    prompt: PromptVariant | None = Field(
+        default=None,
+        description="how the judge is asked: `standard`; `repeated`, with the task once more after the material; `examples`, with two worked examples; "
+        "`listed`, with all rubrics or sentences in one block.",
+    )
     """Our addition; ADK ignores it."""
 
 

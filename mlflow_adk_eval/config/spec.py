@@ -2,8 +2,9 @@
 
 Each criterion stands in one file of `mlflow_adk_eval.criteria`: its settings, its code, and at the end ``SPECS = (CriterionSpec(...),)``.
 Reading a config, planning, the metric and scorer functions, the gate's checks and the documentation's tables all derive from the spec, so a
-new criterion is one new file. The registry finds it: at the first look-up it imports every module of that folder and takes its ``SPECS``.
-It does so by name, as one loads plug-ins, because `config` is the lower layer and must not import `criteria`.
+new criterion is one new file. The registry finds it: it imports the modules of that folder and takes their ``SPECS``. It does so by name, as
+one loads plug-ins, because `config` is the lower layer and must not import `criteria`. Where the folder says in which module a criterion is
+(``MODULES``, which is written from the specs), looking one up imports only that; whatever is asked of all of them imports all.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class CriterionSpec:
 
 
 class CriterionRegistry(Mapping[str, CriterionSpec]):
-    """Every criterion by name. A mapping that fills itself when it is first read."""
+    """Every criterion by name. A mapping that fills itself as far as it is read."""
 
     def __init__(self, package: str) -> None:
         """Name the package whose modules may have ``SPECS``."""
@@ -117,7 +118,8 @@ class CriterionRegistry(Mapping[str, CriterionSpec]):
         Raises:
             ValueError: if there is one of that name.
         """
-        if spec.name in self:
+        self._load()
+        if spec.name in self._specs:
             raise ValueError(f"there is a criterion {spec.name!r} already")
         self._specs[spec.name] = spec
         return spec
@@ -134,15 +136,17 @@ class CriterionRegistry(Mapping[str, CriterionSpec]):
     @property
     def informative(self) -> tuple[str, ...]:
         """The names of the criteria that are measured on every run."""
-        return tuple(name for name, spec in self.items() if spec.informative)
+        if self._complete:
+            return tuple(name for name, spec in self._specs.items() if spec.informative)
+        return tuple(spec.name for module in self._listed("INFORMATIVE") for spec in self._taken(module) if spec.informative)
 
     def is_quantity(self, name: str) -> bool:
         """Whether a criterion's score is a measured quantity; not so where there is no such criterion."""
         return name in self and self[name].quantity
 
     def __getitem__(self, name: str) -> CriterionSpec:
-        self._load()
-        return self._specs[name]
+        # Without the lock, since a criterion is looked up for every case.
+        return self._specs[name] if self._complete or name in self._specs else self._found(name)
 
     def __iter__(self) -> Iterator[str]:
         self._load()
@@ -152,8 +156,23 @@ class CriterionRegistry(Mapping[str, CriterionSpec]):
         self._load()
         return len(self._specs)
 
+    def _found(self, name: str) -> CriterionSpec:
+        """Return the spec of a criterion from its own module where that is listed, else from all of them."""
+        module = self._listed("MODULES").get(name)
+        if module is not None:
+            self._specs.update({spec.name: spec for spec in self._taken(module)})
+        if name not in self._specs:
+            self._load()
+        return self._specs[name]
+
+    def _listed(self, table: str) -> Any:
+        return getattr(importlib.import_module(self._package), table, {})
+
+    def _taken(self, module: str) -> tuple[CriterionSpec, ...]:
+        return getattr(importlib.import_module(f"{self._package}.{module}"), "SPECS", ())
+
     def _load(self) -> None:
-        if not self._complete:  # without the lock, since a criterion is looked up for every case
+        if not self._complete:
             self._fill()
 
     def _fill(self) -> None:
@@ -162,11 +181,8 @@ class CriterionRegistry(Mapping[str, CriterionSpec]):
             if self._complete:
                 return
             package = importlib.import_module(self._package)
-            modules = [
-                importlib.import_module(f"{self._package}.{name}")
-                for name in sorted(one.name for one in pkgutil.iter_modules(package.__path__))
-            ]
-            found = {spec.name: spec for module in modules for spec in getattr(module, "SPECS", ())}
+            modules = sorted(one.name for one in pkgutil.iter_modules(package.__path__))
+            found = {spec.name: spec for module in modules for spec in self._taken(module)}
             self._specs = found | self._specs
             self._complete = True
 

@@ -5,3 +5,49 @@ the case and what the agent did, and returns a `Judged` with an outcome per turn
 each case, and names every obstacle before any work starts. The texts that judges read are made in `transcript.py`; what judged criteria share
 is in `judged_turns.py`; `text/` compares texts and tool calls; `rapid/` evaluates single instances as the Rapid Eval API does.
 """
+
+# The module of each criterion, so that looking one up imports no other, and the modules of what is measured on every run.
+# criteria: written by docs/criteria_table.py
+MODULES = {
+    "tool_call_count_v1": "efficiency",
+    "inference_call_count_v1": "efficiency",
+    "token_usage_v1": "efficiency",
+    "invocation_duration_v1": "efficiency",
+    "final_response_match_v2": "final_response",
+    "final_session_state": "final_state",
+    "hallucinations_v1": "hallucinations",
+    "rapid_eval_exact_match": "rapid_criteria",
+    "rapid_eval_bleu": "rapid_criteria",
+    "rapid_eval_rouge": "rapid_criteria",
+    "rapid_eval_tool_call_valid": "rapid_criteria",
+    "rapid_eval_tool_name_match": "rapid_criteria",
+    "rapid_eval_tool_parameter_key_match": "rapid_criteria",
+    "rapid_eval_tool_parameter_kv_match": "rapid_criteria",
+    "rapid_eval_fluency": "rapid_criteria",
+    "rapid_eval_coherence": "rapid_criteria",
+    "rapid_eval_safety": "rapid_criteria",
+    "rapid_eval_groundedness": "rapid_criteria",
+    "rapid_eval_fulfillment": "rapid_criteria",
+    "rapid_eval_summarization_quality": "rapid_criteria",
+    "rapid_eval_summarization_helpfulness": "rapid_criteria",
+    "rapid_eval_summarization_verbosity": "rapid_criteria",
+    "rapid_eval_question_answering_quality": "rapid_criteria",
+    "rapid_eval_question_answering_relevance": "rapid_criteria",
+    "rapid_eval_question_answering_helpfulness": "rapid_criteria",
+    "rapid_eval_question_answering_correctness": "rapid_criteria",
+    "rapid_eval_pairwise_summarization_quality": "rapid_criteria",
+    "rapid_eval_pairwise_question_answering_quality": "rapid_criteria",
+    "response_match_score": "response_match",
+    "rubric_based_final_response_quality_v1": "rubrics",
+    "rubric_based_tool_use_quality_v1": "rubrics",
+    "rubric_based_multi_turn_trajectory_quality_v1": "rubrics",
+    "tool_trajectory_avg_score": "trajectory",
+    "per_turn_user_simulator_quality_v1": "user_simulator",
+    "safety_v1": "vertex",
+    "response_evaluation_score": "vertex",
+    "multi_turn_task_success_v1": "vertex",
+    "multi_turn_trajectory_quality_v1": "vertex",
+    "multi_turn_tool_use_quality_v1": "vertex",
+}
+INFORMATIVE = ("efficiency",)
+# end of criteria

@@ -43,7 +43,9 @@ def tool_calls(invocation: Invocation) -> Outcome:
 
 
 def inference_calls(invocation: Invocation) -> Outcome:
-    """Return the number of model calls of a turn, which only recorded events show."""
+    """Return the number of model calls of a turn, as it was counted, else as recorded events show."""
+    if invocation.inference_call_count is not None:
+        return _count(invocation.inference_call_count)
     if not isinstance(invocation.intermediate_data, InvocationEvents):
         return _NO_EVENTS
     return _count(sum(event.usage_metadata is not None or event.model_version is not None for event in invocation.events))

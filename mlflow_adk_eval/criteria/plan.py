@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mlflow_adk_eval.config.criteria import CriterionSettings, JudgedSettings, RubricSettings, VertexSettings
@@ -12,7 +12,7 @@ from mlflow_adk_eval.config.eval_config import Criteria, EvalConfig
 from mlflow_adk_eval.config.spec import CRITERIA, Need
 from mlflow_adk_eval.criteria.criterion import Criterion, Planned
 from mlflow_adk_eval.criteria.custom import CustomMetric, load_function
-from mlflow_adk_eval.criteria.rubrics import rubric_problem
+from mlflow_adk_eval.criteria.rubrics import rubric_problem, unused_rubrics
 from mlflow_adk_eval.errors import ConfigError, Problem, UsageError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet
 
@@ -21,8 +21,27 @@ if TYPE_CHECKING:
 
 _MAX_NAMED = 5
 
-Place = tuple[str, Criteria, list[EvalCase]]
-"""Where in the config criteria stand, the criteria, and the cases they decide."""
+
+@dataclass(slots=True)
+class Named:
+    """Names, or sentences, of which only the first are kept and all are counted."""
+
+    first: list[str] = field(default_factory=list[str])
+    count: int = 0
+
+    def add(self, name: str) -> None:
+        """Add one."""
+        self.count += 1
+        if len(self.first) < _MAX_NAMED:
+            self.first.append(name)
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return self.count > 0
+
+    def __str__(self) -> str:
+        """Return the first ones, and how many there are besides."""
+        return ", ".join(self.first) + (f" and {self.count - len(self.first)} more" if self.count > len(self.first) else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +54,14 @@ class Plan:
     """Whether any criterion asks a judge."""
     pairwise: tuple[str, ...] = ()
     """The criteria that need a baseline."""
+    unused_rubrics: Named = field(default_factory=Named)
+    """A sentence for each rubric that no criterion judges by."""
+
+    def criteria(self, config: EvalConfig) -> tuple[str, ...]:
+        """Return the names of all criteria: in the order of the config, then those that are information."""
+        configured = dict.fromkeys(name for criteria in (config.criteria, *config.case_criteria.values()) for name in criteria)
+        planned = dict.fromkeys(one.name for plan in (self.default, *self.by_case.values()) for one in plan)
+        return (*(name for name in configured if name in planned), *(name for name in planned if name not in configured))
 
     def of(self, eval_id: str) -> tuple[Planned, ...]:
         """Return the criteria of one case."""
@@ -54,21 +81,58 @@ def plan(config: EvalConfig, eval_set: EvalSet, judging: JudgeSession | None = N
         ConfigError: naming each criterion that cannot be applied to a case.
         JudgeError: if a judge cannot be had.
     """
-    check_ids(eval_set)
     judges = judging or _judges()
-    places = _places(config, eval_set)
-    problems = [*_inapplicable(config, places), *_without_rubrics(places), *_without_case(config, eval_set)]
+    places = {id(config.criteria): _Place("$.criteria", config, config.criteria)}
+    for eval_id, criteria in config.case_criteria.items():
+        places.setdefault(id(criteria), _Place(f"$.case_criteria[{eval_id!r}]", config, criteria))
+    unused = Named()
+    for case in eval_set.eval_cases:  # once: a set of a million cases is read from disk
+        found = places[id(config.criteria_of(case.eval_id))]
+        found.see(case)
+        for note in _unused(found.criteria, case):
+            unused.add(note)
+    check_ids(eval_set)
+    problems = [*_inapplicable(places.values()), *_without_rubrics(places.values()), *_without_case(config, eval_set)]
     if problems:
         raise ConfigError("config", problems)
     default = tuple(_planned(config, config.criteria, judges))
     by_case: dict[str, tuple[Planned, ...]] = {}
-    for _, criteria, cases in places:
-        planned = default if criteria is config.criteria else tuple(_planned(config, criteria, judges))
-        for case in cases:
-            left_out = criteria.keys() - config.planned(case).keys()
-            if left_out or planned is not default:
-                by_case[case.eval_id] = tuple(one for one in planned if one.name not in left_out)
-    return Plan(default, by_case, judged=judges.asked, pairwise=_pairwise(config, places))
+    for place in places.values():
+        planned = default if place.criteria is config.criteria else tuple(_planned(config, place.criteria, judges))
+        for eval_id, left_out in place.exceptions.items():
+            by_case[eval_id] = tuple(one for one in planned if one.name not in left_out)
+    return Plan(default, by_case, judged=judges.asked, pairwise=_pairwise(places.values()), unused_rubrics=unused)
+
+
+def _unused(criteria: Criteria, case: EvalCase) -> tuple[str, ...]:
+    """Return a sentence for each rubric of a case that no criterion judges by."""
+    if not case.rubrics and not any(turn.rubrics for turn in case.conversation or ()):
+        return ()
+    return unused_rubrics(criteria, case)
+
+
+class _Place:
+    """Criteria at one place of the config, and what there is to know of the cases that they decide."""
+
+    def __init__(self, at: str, config: EvalConfig, criteria: Criteria) -> None:
+        self.at, self.config, self.criteria = at, config, criteria
+        self.scenarios, self.written = Named(), Named()
+        self.rubric_problems: dict[tuple[str, str], Named] = {}
+        """The cases by criterion and by what is wrong."""
+        self.exceptions: dict[str, frozenset[str]] = {}
+        """The cases that are not planned like most, each with the criteria that leave it out."""
+        self._by_rubrics = {name: found for name, found in criteria.items() if isinstance(found, RubricSettings)}
+        self._default = criteria is config.criteria
+
+    def see(self, case: EvalCase) -> None:
+        """Take note of a case."""
+        (self.scenarios if case.conversation is None else self.written).add(case.eval_id)
+        for name, settings in self._by_rubrics.items():
+            if problem := rubric_problem(name, settings, case):
+                self.rubric_problems.setdefault((name, problem), Named()).add(case.eval_id)
+        planned = self.config.planned(case)
+        if len(planned) < len(self.criteria) or not self._default:
+            self.exceptions[case.eval_id] = frozenset(self.criteria.keys() - planned.keys())
 
 
 def _judges() -> JudgeSession:
@@ -77,22 +141,13 @@ def _judges() -> JudgeSession:
     return JudgeSession()
 
 
-def _places(config: EvalConfig, eval_set: EvalSet) -> list[Place]:
-    """Return every set of criteria in a config once, also where several cases share it."""
-    places: dict[int, Place] = {id(config.criteria): ("$.criteria", config.criteria, [])}
-    for eval_id, criteria in config.case_criteria.items():
-        places.setdefault(id(criteria), (f"$.case_criteria[{eval_id!r}]", criteria, []))
-    for case in eval_set.eval_cases:
-        places[id(config.criteria_of(case.eval_id))][2].append(case)
-    return list(places.values())
-
-
 def check_ids(eval_set: EvalSet) -> None:
     """Raise an error that names the ids by which cases of `eval_set` could not be told apart, or not be stored."""
-    if broken := [eval_id for eval_id in eval_set.eval_ids if eval_id != eval_id.encode("utf-8", "replace").decode()]:
+    eval_ids = eval_set.eval_ids
+    if broken := [eval_id for eval_id in eval_ids if eval_id != eval_id.encode("utf-8", "replace").decode()]:
         raise UsageError(f"eval set {eval_set.eval_set_id!r} has the id {broken[0]!r}, which is no text in Unicode: half a surrogate pair")
-    twice = [eval_id for eval_id, count in Counter(eval_set.eval_ids).items() if count > 1]
-    if twice:
+    if len(set(eval_ids)) < len(eval_ids):
+        twice = [eval_id for eval_id, count in Counter(eval_ids).items() if count > 1]
         named = ", ".join(map(repr, twice[:_MAX_NAMED]))
         raise UsageError(f"eval set {eval_set.eval_set_id!r} has several cases of one id, which could not be told apart: {named}")
 
@@ -121,7 +176,7 @@ def _criterion(config: EvalConfig, name: str, settings: CriterionSettings, judge
     if spec.by_service and isinstance(settings, VertexSettings) and settings.backend == "vertex":
         made = spec.by_service(settings, judges.vertex())
     elif isinstance(settings, JudgedSettings):
-        made = spec.make(settings, judges.vote_collector(settings))
+        made = spec.make(settings, judges.vote_collector(settings, spec.prompts))
     else:
         made = spec.make(settings)
     return made
@@ -132,43 +187,33 @@ def _needs(config: EvalConfig, name: str) -> tuple[Need, ...]:
     return () if name in (config.custom_metrics or {}) else CRITERIA[name].needs
 
 
-def _inapplicable(config: EvalConfig, places: list[Place]) -> Iterator[Problem]:
+def _inapplicable(places: Iterable[_Place]) -> Iterator[Problem]:
     """Yield the criteria that need what some of their cases do not have."""
-    for at, criteria, cases in places:
-        scenarios = [case.eval_id for case in cases if case.conversation is None]
-        written = [case.eval_id for case in cases if case.conversation is not None]
-        lacking: tuple[tuple[Need, list[str], str, str], ...] = (
-            ("reference", scenarios, "a reference conversation", "scenarios"),
-            ("scenario", written, "a conversation scenario", "written conversations"),
+    for place in places:
+        lacking: tuple[tuple[Need, Named, str, str], ...] = (
+            ("reference", place.scenarios, "a reference conversation", "scenarios"),
+            ("scenario", place.written, "a conversation scenario", "written conversations"),
         )
-        for name in criteria:
+        for name in place.criteria:
             for need, affected, noun, kind in lacking:
-                if need in _needs(config, name) and affected:
-                    wanted = f"one that needs none, since these cases are {kind}: {_few(affected)}"
-                    yield Problem(f"{at}.{name}", f"a criterion that needs {noun}", wanted)
+                if need in _needs(place.config, name) and affected:
+                    wanted = f"one that needs none, since these cases are {kind}: {affected}"
+                    yield Problem(f"{place.at}.{name}", f"a criterion that needs {noun}", wanted)
 
 
-def _without_rubrics(places: list[Place]) -> Iterator[Problem]:
-    """Yield the rubric criteria that some of their cases have no rubrics for, or contradictory ones."""
-    for at, criteria, cases in places:
-        for name, settings in criteria.items():
-            if isinstance(settings, RubricSettings):
-                found = {case.eval_id: problem for case in cases if (problem := rubric_problem(name, settings, case))}
-                for problem in dict.fromkeys(found.values()):
-                    affected = _few([eval_id for eval_id, said in found.items() if said == problem])
-                    yield Problem(f"{at}.{name}", f"{problem} in these cases: {affected}", "rubrics, here or in the eval set")
+def _without_rubrics(places: Iterable[_Place]) -> Iterator[Problem]:
+    """Yield the rubric criteria that have contradictory rubrics, or none for some of their cases."""
+    for place in places:
+        for (name, problem), affected in place.rubric_problems.items():
+            yield Problem(f"{place.at}.{name}", f"{problem} in these cases: {affected}", "rubrics, here or in the eval set")
 
 
-def _pairwise(config: EvalConfig, places: list[Place]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for _, criteria, _ in places for name in criteria if "baseline" in _needs(config, name)))
-
-
-def _few(named: list[str]) -> str:
-    return ", ".join(named[:_MAX_NAMED]) + (f" and {len(named) - _MAX_NAMED} more" if len(named) > _MAX_NAMED else "")
+def _pairwise(places: Iterable[_Place]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for place in places for name in place.criteria if "baseline" in _needs(place.config, name)))
 
 
 def _without_case(config: EvalConfig, eval_set: EvalSet) -> Iterator[Problem]:
-    known = set(eval_set.eval_ids)
+    known = set(eval_set.eval_ids) if config.case_criteria else set[str]()
     for eval_id in config.case_criteria:
         if eval_id not in known:
             yield Problem(f"$.case_criteria[{eval_id!r}]", "criteria for a case that is not in the eval set", "the id of a case")

@@ -76,7 +76,8 @@ def rubrics_of_conversation(name: str, settings: RubricSettings, case: EvalCase,
     found = _united([*general, *(rubric for rubric, _ in of_turns)])
     until = {rubric.rubric_id: number for rubric, number in of_turns} | {rubric.rubric_id: len(turns) for rubric in general}
     scoped = {key: f"[until turn {until[key]}] {text}" if until[key] < len(turns) else text for key, text in found.texts.items()}
-    return RubricSet(scoped, found.problem)
+    types = {rubric.rubric_id: rubric.type for rubric in settings.rubrics if rubric.type not in {None, CRITERIA[name].rubric_type}}
+    return RubricSet({key: f"[{types[key]}] {text}" if key in types else text for key, text in scoped.items()}, found.problem)
 
 
 def _of_case(name: str, settings: RubricSettings, case: EvalCase) -> Iterator[Rubric]:
@@ -102,17 +103,18 @@ def _united(rubrics: Iterable[Rubric]) -> RubricSet:
 
 
 def rubric_problem(name: str, settings: RubricSettings, case: EvalCase) -> str:
-    """Return why a criterion cannot judge a case by its rubrics, as far as the eval set shows; empty where it can.
+    """Return why a criterion cannot be planned for a case; empty where it can.
 
-    Turns without a rubric are no problem as long as another has one.
+    Turns without a rubric are no problem as long as another has one. What is wrong with the rubrics of a case itself is an error of that case only, once
+    it is judged.
     """
+    own = _united(settings.rubrics)
     turns = turns_of(case.conversation)
     found = [rubrics_of_conversation(name, settings, case, turns)]
     if CRITERIA[name].scope == "turn":
         found = [rubrics_of_turn(name, settings, case, *pair) for pair in turns] or found
-    problems = dict.fromkeys(one.problem for one in found if one.problem)
-    if problems or any(one.texts for one in found):
-        return "; ".join(problems)
+    if own.problem or any(one.texts or one.problem for one in found):
+        return own.problem
     return f"no rubric (none in the config, and none of the type {CRITERIA[name].rubric_type} in the eval set)"
 
 

@@ -323,8 +323,8 @@ def knowledge(turns: Sequence[Invocation]) -> Mapping[str, str]:
     return {
         "developer_instructions": instructions_text(app),
         "tools": tools_text(app),
-        "grounding_metadata": "\n".join(filter(None, map(grounding_text, turns))),
         "earlier_turns": conversation_text(turns[:-1]),
+        "grounding_metadata": "\n".join(filter(None, map(grounding_text, turns))),
         "user_message": user_text(turns[-1]),
     }
 

@@ -16,11 +16,11 @@ from mlflow_adk_eval.runner.evaluation import (
     arun,
     conversation_with,
     run,
-    score,
     wait,
 )
 from mlflow_adk_eval.runner.keywords import Progress
 from mlflow_adk_eval.runner.record import record
+from mlflow_adk_eval.runner.score import score
 
 __all__ = [
     "CaseExecutor",

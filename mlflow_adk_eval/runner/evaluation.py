@@ -7,41 +7,50 @@ turns it into a conversation and that into cells, one for each turn and criterio
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Protocol, TypeVar, Unpack
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 import anyio
 
-from mlflow_adk_eval.agents import Agent, Conversation, LiveAgent, Recording, load_recording
+from mlflow_adk_eval.agents import Agent, Conversation, LiveAgent, Recording
 from mlflow_adk_eval.agents.conversation import converse, described
-from mlflow_adk_eval.agents.recordings import Recorded, changed_cases
+from mlflow_adk_eval.agents.recordings import changed_cases
 from mlflow_adk_eval.agents.setup import ConversationSetups, UserSource, conversation_setups
 from mlflow_adk_eval.agents.tool_environment import notes
 from mlflow_adk_eval.config.eval_config import EvalConfig
-from mlflow_adk_eval.config.inputs import ConfigSource, EvalSetSource, load_inputs
 from mlflow_adk_eval.criteria.criterion import CaseRun, Planned, apply, failed, result_of
 from mlflow_adk_eval.criteria.plan import plan
-from mlflow_adk_eval.criteria.rubrics import unused_rubrics
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet
 from mlflow_adk_eval.evalset.conversation import Origin
 from mlflow_adk_eval.evalset.parse import no_collection, no_rescanning
 from mlflow_adk_eval.judge.session import JudgeSession
-from mlflow_adk_eval.judge.setup import JudgeArgs, JudgeSetup, JudgeSource, judge_setup
-from mlflow_adk_eval.ledger import opened
-from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult
+from mlflow_adk_eval.judge.setup import JudgeSetup
+from mlflow_adk_eval.results.collect import SMALL_TURNS, Collector, InMemory, InParts
+from mlflow_adk_eval.results.kept_parts import KeptParts
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, PlannedCriterion
+from mlflow_adk_eval.results.parts import AsTheyAre, Cleaner
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.runner.keywords import Progress, ScoreArgs, keywords, selected
+from mlflow_adk_eval.results.votes import judged_criteria
+from mlflow_adk_eval.runner.keywords import Progress
+from mlflow_adk_eval.runner.stream import StreamedCases, StreamedRecording
 from mlflow_adk_eval.runtime import each, gathered
 
 T = TypeVar("T")
 
+_logger = logging.getLogger(__name__)
+
 _MAX_NAMED = 5
+_LEAST_AHEAD = 1_000
+"""How many cases may be begun before the first of them has ended."""
 
 
 class ConversationStore(Protocol):
@@ -64,6 +73,8 @@ class Options:
     """How often the agent has each conversation."""
     concurrency: int = 4
     """How many conversations are had at the same time."""
+    workers: int = 1
+    """How many processes score; more than one only score recordings by computed criteria."""
     progress: Progress | None = None
     judges: JudgeSetup = field(default_factory=JudgeSetup)
     user_simulator: UserSource = None
@@ -73,7 +84,7 @@ class Options:
 
     def __post_init__(self) -> None:
         """Refuse numbers below one."""
-        for name in ("num_runs", "concurrency"):
+        for name in ("num_runs", "concurrency", "workers"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 msg = f"{name}={value!r}: wanted a whole number of at least 1"
@@ -219,10 +230,21 @@ class Evaluation:
         self.eval_set = eval_set
         self.config = config
         self.executor = executor
+        self.remarks: set[str] = set()
+        """What others have to say who execute it."""
         self.plan = plan(config, eval_set, executor.judges)
         if self.plan.pairwise and executor.options.baseline is None:
             raise UsageError(f"{', '.join(self.plan.pairwise)}: wanted a baseline to compare with, given as baseline=")
+        if executor.options.workers > 1:
+            self._check_workers()
         self._setups = conversation_setups(config, eval_set, executor.agent, executor.judges, executor.options.user_simulator)
+
+    def _check_workers(self) -> None:
+        told = f"workers={self.executor.options.workers}"
+        if self.recording is None:
+            raise UsageError(f"{told}: several processes only score recordings; record what the agent does first, or leave out workers")
+        if judged := judged_criteria(self.config):
+            raise UsageError(f"{told}: several processes only apply computed criteria, and judges decide {_few(list(judged))}")
 
     @property
     def agent(self) -> Agent:
@@ -234,63 +256,176 @@ class Evaluation:
         """The agent, where it is a recording; ``None`` where it has its conversations now."""
         return self.agent if isinstance(self.agent, Recording) else None
 
+    @property
+    def num_runs(self) -> int:
+        """How many runs of each case there are to be."""
+        recorded = self.recording.num_runs(self.eval_set.eval_ids) if self.recording else 1
+        return max(self.executor.options.num_runs, recorded)
+
+    def planned(self, eval_id: str) -> tuple[PlannedCriterion, ...]:
+        """Return what decides a case, as its results name it."""
+        return tuple(PlannedCriterion(one.name, one.threshold, one.greater_is_better) for one in self.plan.of(eval_id))
+
     async def execute_case(self, case: EvalCase, run_index: int, store: ConversationStore | None = None) -> ExecutedCase:
         """Have one conversation and judge it."""
         return await self.executor.execute(case, run_index, self.plan.of(case.eval_id), self._setups, store)
 
-    async def execute(self, store: ConversationStore | None = None) -> Report:
+    async def execute(
+        self, store: ConversationStore | None = None, collector: Collector | None = None, engine: Engine | None = None
+    ) -> Report:
         """Have every conversation, judge it, give back what the judges hold and return the report.
 
         Args:
             store: where conversations are kept, so that nothing is lost if this is interrupted; ``None``: nowhere.
+            collector: what takes the results while cases end; ``None``: they stay in memory.
+            engine: what executes the cases elsewhere and has the collector take them; ``None``: they are executed here.
         """
         options, judges, recording = self.executor.options, self.executor.judges, self.recording
         started = datetime.now(UTC).isoformat(timespec="seconds")
-        num_runs = max(options.num_runs, recording.num_runs(self.eval_set.eval_ids) if recording else 1)
+        num_runs = self.num_runs
+        collector = collector or InMemory()
         try:
-            cases = await self._results([(case, index) for case in self.eval_set.eval_cases for index in range(num_runs)], store)
+            # A live agent or a judge's client may leave cyclic garbage for hours; computing scores of recordings leaves next to none.
+            with no_collection() if self.recording and not self.plan.judged else no_rescanning():
+                await (engine(self, num_runs) if engine else self._collect(num_runs, store, collector))
         finally:
             await judges.aclose()
+        eval_set, cases = collector.results(self.eval_set)
         return Report(
-            eval_set=self.eval_set,
+            eval_set=eval_set,
             config=self.config,
             cases=cases,
             num_runs=num_runs,
-            notes=(*self._notes(), *(notes(self.config, cases) if self._setups else ())),
+            notes=(*self._notes(), *(notes(self.config, cases) if self._setups else ()), *judges.notes),
             judging=judges.usage(),
             simulating=judges.simulating(),
             baseline=options.baseline.name if options.baseline and self.plan.pairwise else "",
             origin=recording.origin if recording else Origin(agent=self.agent.name, recorded_at=started),
         )
 
-    async def _results(self, runs: Sequence[tuple[EvalCase, int]], store: ConversationStore | None) -> tuple[CaseResult, ...]:
-        """Return the result of each run of a case, in their order."""
-        progress = self.executor.options.progress
-        results: dict[int, CaseResult] = {}
+    def collector(self, clean: Cleaner | None = None, keep_in: Path | None = None) -> InParts | None:
+        """Return what takes the results while cases end; ``None`` for cases that are in memory anyway, as long as nothing is logged.
 
-        async def work(index: int) -> None:
-            results[index] = (await self.execute_case(*runs[index], store)).result
+        Args:
+            clean: what makes texts fit to be logged; ``None``: nothing is.
+            keep_in: the folder for parts of evaluations under way, so that this one can be gone on with; ``None``: none is kept.
+        """
+        if clean is None and self.executor.options.workers == 1 and not isinstance(self.eval_set.eval_cases, StreamedCases):
+            return None
+        parts = partial(InParts, self.plan.criteria(self.config), clean or AsTheyAre(), judged=bool(judged_criteria(self.config)))
+        listed = self.eval_set.eval_cases
+        if not isinstance(listed, StreamedCases):
+            return parts()
+        large = listed.turns > SMALL_TURNS  # as is known already, so that nothing is kept in memory meanwhile
+        kept = KeptParts(keep_in, [self.config.digest(), str(self.num_runs), type(clean).__name__]) if keep_in and self.is_kept else None
+        return parts(small_turns=0 if large else None, texts_of=listed.texts_of, eval_ids=listed.eval_ids, kept=kept)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether its cells follow from many rows, the config and this package alone, so that parts of them can be taken over."""
+        listed, options = self.eval_set.eval_cases, self.executor.options
+        if not isinstance(listed, StreamedCases) or not isinstance(self.recording, StreamedRecording) or listed.turns <= SMALL_TURNS:
+            return False
+        return options.workers == 1 and not (self.plan.judged or self.config.custom_metrics or options.baseline)
+
+    async def _collect(self, num_runs: int, store: ConversationStore | None, collector: Collector) -> None:
+        """Execute each run of each case, and hand the results on in the order of the eval set."""
+        progress, limit = self.executor.options.progress, self.executor.limit
+        line = _InOrder(collector, num_runs, ahead=max(_LEAST_AHEAD, limit * 4))
+        listed = self.eval_set.eval_cases
+        cases, total = listed.handing_over() if isinstance(listed, StreamedCases) else iter(listed), len(listed) * num_runs
+        if isinstance(listed, StreamedCases) and isinstance(collector, InParts) and collector.kept:
+            cases = self._take_kept(listed, cases, collector, collector.kept)
+        done = collector.cases * num_runs if isinstance(collector, InParts) else 0
+        if progress and done:
+            progress(done, total)
+
+        async def work(item: tuple[int, EvalCase, int]) -> None:
+            nonlocal done
+            number, case, run_index = item
+            await line.turn_of(number)
+            executed = await self.execute_case(case, run_index, store)
+            line.ended(number, case, executed.result)
+            if _logger.isEnabledFor(logging.INFO):
+                _logger.info("a case ended", extra=_facts_of(executed))
+            done += 1
             if progress:
-                progress(len(results), len(runs))
+                progress(done, total)
 
-        # A live agent or a judge's client may leave cyclic garbage for hours; computing scores of recordings leaves next to none.
-        with no_collection() if self.recording and not self.plan.judged else no_rescanning():
-            await each(work, len(runs), limit=self.executor.limit)
-        return tuple(results[index] for index in range(len(runs)))
+        runs = ((number, case, index) for number, case in enumerate(cases) for index in range(num_runs))
+        await each(work, runs, limit=min(limit, total))
+
+    def _take_kept(self, listed: StreamedCases, cases: Iterator[EvalCase], collector: InParts, kept: KeptParts) -> Iterator[EvalCase]:
+        """Have the collector take the parts that are kept of the first cases, and return the other cases."""
+        for one in kept.listed():
+            some = list(islice(cases, one.part.cases))
+            written = kept.taken(one, [listed.known_texts(case.eval_id) for case in some])
+            if written is None:
+                return chain(some, cases)
+            collector.take(written, self.planned)
+            for case in some:
+                listed.pass_over(case.eval_id)
+        if collector.cases:
+            _logger.info("cases were taken over", extra={"cases": collector.cases})
+        return cases
 
     def _notes(self) -> Iterator[str]:
         """Say where a recording is not of these cases, and which rubrics nobody judges by: they are easily taken for ones that count."""
         recording, eval_set = self.recording, self.eval_set
-        extra = sorted(set(recording.runs) - set(eval_set.eval_ids)) if recording else []
+        extra = sorted(set(recording.runs) - set(eval_set.eval_ids)) if recording and recording.runs else []
         if extra:
             yield f"{len(extra)} recorded {'case is' if len(extra) == 1 else 'cases are'} not in the eval set: {_few(extra)}"
         changed = changed_cases(recording.origin, eval_set.eval_cases) if recording and recording.origin else []
         if changed:
             yield f"{len(changed)} {'case has' if len(changed) == 1 else 'cases have'} been changed since the recording: {_few(changed)}"
-        unused = [note for case in eval_set.eval_cases for note in unused_rubrics(self.config.criteria_of(case.eval_id), case)]
-        yield from unused[:_MAX_NAMED]
-        if len(unused) > _MAX_NAMED:
-            yield f"and {len(unused) - _MAX_NAMED} more rubrics"
+        yield from sorted(self.remarks)
+        unused = self.plan.unused_rubrics
+        yield from unused.first
+        if unused.count > len(unused.first):
+            yield f"and {unused.count - len(unused.first)} more rubrics"
+
+
+Engine = Callable[[Evaluation, int], Awaitable[None]]
+"""Executes all cases of an evaluation, each so many runs, and hands the results to a collector."""
+
+
+class _InOrder:
+    """Hands the results of cases on in the order of the eval set, and keeps cases from being begun far ahead of one that takes long."""
+
+    def __init__(self, collector: Collector, num_runs: int, *, ahead: int) -> None:
+        self._collector, self._num_runs, self._ahead = collector, num_runs, ahead
+        self._next = 0
+        self._waiting: dict[int, tuple[EvalCase, list[CaseResult]]] = {}
+        self._moved = anyio.Event()
+
+    async def turn_of(self, number: int) -> None:
+        """Wait until a case may begin."""
+        while number >= self._next + self._ahead:
+            await self._moved.wait()
+
+    def ended(self, number: int, case: EvalCase, result: CaseResult) -> None:
+        """Take the result of one run of a case."""
+        self._waiting.setdefault(number, (case, []))[1].append(result)
+        before = self._next
+        while self._next in self._waiting and len(self._waiting[self._next][1]) == self._num_runs:
+            found, runs = self._waiting.pop(self._next)
+            self._collector.add(found, sorted(runs, key=lambda run: run.run_index))
+            self._next += 1
+        if self._next > before:
+            self._moved.set()
+            self._moved = anyio.Event()
+
+
+def _facts_of(executed: ExecutedCase) -> dict[str, Any]:
+    result = executed.result
+    scores = {found.criterion: found.score for found in result.results}
+    return {
+        "eval_id": result.eval_id,
+        "run_index": result.run_index,
+        "seconds": round(executed.seconds, 3),
+        "case_error": result.error,
+        "scores": scores,
+    }
 
 
 def _few(names: Sequence[str]) -> str:
@@ -305,33 +440,6 @@ async def arun(eval_set: EvalSet, agent: Agent, config: EvalConfig, options: Opt
 def run(eval_set: EvalSet, agent: Agent, config: EvalConfig, options: Options | None = None) -> Report:
     """Do what `arun` does, from ordinary code."""
     return wait(lambda: arun(eval_set, agent, config, options))
-
-
-@keywords(ScoreArgs, JudgeArgs, defaults=(judge_setup,))
-def score(
-    eval_set: EvalSetSource, actual: Recorded, config: ConfigSource = None, judge: JudgeSource = None, **options: Unpack[ScoreArgs]
-) -> Report:
-    """Return the report on recorded conversations, without an agent and without MLflow.
-
-    Args:
-        eval_set: what is expected: an eval set, its path, a selection ``path:eval_1,eval_2`` or a folder of tests.
-        actual: what the agent did: an eval set whose invocations are that, ADK's result file, a path of either, or a dict
-            of invocations by eval id.
-        config: the criteria; ``None``: the ``test_config.json`` beside the eval set, else ADK's defaults.
-        judge: who judges, instead of the models that the config names: a model's name or a callable.
-
-    Raises:
-        InputError: with every problem of a file.
-        JudgeError: if a judge cannot be had.
-    """
-    loaded, chosen = load_inputs(eval_set, config)
-    recording, baseline = load_recording(actual), options.get("baseline")
-    judges = judge_setup(judge=judge, **selected(options, JudgeArgs))
-    beside = None if baseline is None else load_recording(baseline)
-    with opened(judges.ledger) as ledger:
-        how = Options(judges=replace(judges, answers=ledger), progress=options.get("progress"), baseline=beside)
-        report = run(loaded, recording, chosen, how)
-        return replace(report, notes=(*report.notes, ledger.trouble)) if ledger and ledger.trouble else report
 
 
 def wait(start: Callable[[], Awaitable[T]]) -> T:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import cache, wraps
 from inspect import Parameter, cleandoc, signature
 from pathlib import Path
-from typing import Any, ParamSpec, TypedDict, TypeVar
+from typing import Any, Literal, ParamSpec, TypedDict, TypeVar
 
 from mlflow_adk_eval.agents.recordings import Recorded
 from mlflow_adk_eval.agents.setup import UserSource
@@ -52,6 +52,10 @@ class AgentArgs(ConversationArgs, total=False):
     """Called with the number of finished case runs and of all."""
 
 
+TraceLimit = int | bool | Literal["failed"]
+"""Which turns get a trace, as `LogArgs` says."""
+
+
 class LogArgs(TypedDict, total=False):
     """Where and as what an evaluation is logged."""
 
@@ -59,8 +63,9 @@ class LogArgs(TypedDict, total=False):
     """The MLflow experiment, by name or id; ``None``: the current one."""
     run_name: str | None
     """The name of the MLflow run; ``None``: the eval set and the agent version."""
-    traces: int | bool
-    """Above how many turns only those that did not pass get a trace; ``True``: never; ``False``: none gets one."""
+    traces: TraceLimit
+    """How many traces at most: of all turns, or if there are more, of those that did not pass; ``failed``: of the latter anyway, at most
+    2,000; ``True``: of all turns; ``False``: none."""
     tracking_uri: str | None
     """The MLflow server or store; ``None``: as MLflow is configured."""
     pending_folder: str | Path | None
@@ -72,11 +77,17 @@ class LogArgs(TypedDict, total=False):
     ``MLFLOW_ADK_EVAL_SIGNING_KEY`` says, or no signature."""
 
 
+class SparkArgs(JudgeArgs, LogArgs, total=False):
+    """The keywords of `mlflow_adk_eval.spark.score`."""
+
+
 class EvaluateArgs(JudgeArgs, AgentArgs, LogArgs, total=False):
     """The keywords of `mlflow_adk_eval.evaluate`."""
 
     num_runs: int
     """How often the agent has each conversation."""
+    workers: int
+    """How many processes score. With more than one, the agent is a recording, and no judge decides anything."""
     resume: str | None
     """The run of an earlier evaluation of the same agent version on the same eval set, or ``latest``: the conversations that it had are not
     had again, and what its judges answered is not paid for again. If it holds no result yet, it is gone on with; else there is a new run."""
@@ -93,6 +104,8 @@ class ScoreArgs(TypedDict, total=False):
     rejudge_failed: bool
     progress: Progress | None
     """Called with the number of finished case runs and of all."""
+    workers: int
+    """How many processes score; several of them only apply computed criteria."""
     baseline: Recorded | None
     """What pairwise criteria compare with: a recording, as `actual`."""
 
@@ -105,7 +118,7 @@ class RecordArgs(AgentArgs, total=False):
     agent_version: str
     """What the recording is to say of the agent's version."""
     budget: BudgetSource
-    """How much may be spent on a model that plays users: a `Budget`, or a dict with ``max_calls`` and ``max_tokens``."""
+    """How much may be spent on a model that plays users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and ``name``."""
     ledger: LedgerSource
     """The file that keeps what such a model said; as of `evaluate`."""
     save_to: str | Path | None

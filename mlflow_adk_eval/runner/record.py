@@ -60,7 +60,7 @@ class Recorder:
 
         try:
             with no_rescanning():
-                await each(work, len(runs), limit=self.options.concurrency)
+                await each(work, range(len(runs)), limit=min(self.options.concurrency, len(runs)))
         finally:
             self.simulating = judges.simulating()
             await judges.aclose()

@@ -71,7 +71,7 @@ def test_a_broken_config_beside_the_eval_set_is_no_reason_for_the_defaults(tmp_p
 
 def test_a_named_config_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     """ADK takes its defaults."""
-    with pytest.raises(ConfigError, match="No such file"):
+    with pytest.raises(ConfigError, match="no such file"):
         load_config(tmp_path / "nowhere.json")
 
 

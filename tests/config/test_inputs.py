@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 
 from mlflow_adk_eval.config.eval_config import default_config, load_config
 from mlflow_adk_eval.config.inputs import load_inputs
 from mlflow_adk_eval.errors import ConfigError, EvalSetError, UsageError
-from mlflow_adk_eval.evalset import write_eval_set
+from mlflow_adk_eval.evalset import dump, write_eval_set
 from mlflow_adk_eval.runner import score
 from tests.agents.environments import ERROR, injecting
 from tests.criteria.builders import RESPONSE, TRAJECTORY, case, cases, scenario, turn
@@ -56,12 +57,12 @@ def test_a_config_that_is_named_is_used_instead(tmp_path: Path, kind: str) -> No
 
 
 def test_a_named_config_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="No such file"):
+    with pytest.raises(ConfigError, match="no such file"):
         load_inputs(write_set(tmp_path / "a.evalset.json", "a"), tmp_path / "nowhere.json")
 
 
 def test_a_set_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(EvalSetError, match="No such file"):
+    with pytest.raises(EvalSetError, match="no such file"):
         load_inputs(tmp_path / "nowhere.evalset.json")
 
 
@@ -244,3 +245,78 @@ def test_who_plays_users_is_said_by_the_files_that_have_scenarios(tmp_path: Path
     simulator = load_inputs(tmp_path)[1].user_simulator_config
     assert simulator is not None
     assert simulator.model == "asked"
+
+
+# Rows of JSON Lines and Parquet
+
+
+def write_rows(path: Path, *eval_ids: str, **more: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(dump(case(eval_id, turn(f"answer {eval_id}"))) | more) + "\n" for eval_id in eval_ids))
+    return path
+
+
+def test_rows_are_judged_by_the_config_beside_them(tmp_path: Path) -> None:
+    file = write_rows(tmp_path / "a.jsonl", "a", "b")
+    write_config(tmp_path)
+    for source in (file, str(file), f"{file}:b"):
+        assert load_inputs(source)[1].criteria_of("b")[RESPONSE].threshold == 0.5
+    assert ids(f"{file}:b") == ["b"]
+    assert load_inputs(file)[0].eval_set_id == "a"
+
+
+def test_a_folder_of_rows_is_one_set_with_the_config_in_it(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    write_rows(folder / "part-1.jsonl", "a")
+    write_rows(folder / "part-2.jsonl", "b")
+    write_config(folder)
+    loaded, config = load_inputs(folder)
+    assert (loaded.eval_set_id, loaded.eval_ids, config.criteria_of("b")[RESPONSE].threshold) == ("set", ("a", "b"), 0.5)
+    assert ids(f"{folder}:b") == ["b"]
+
+
+def test_tests_go_before_rows_that_lie_beside_them(tmp_path: Path) -> None:
+    write_rows(tmp_path / "data.jsonl", "row")
+    write_set(tmp_path / "one.test.json", "test")
+    assert ids(tmp_path) == ["test"]
+
+
+def test_files_of_all_formats_make_one_set(tmp_path: Path) -> None:
+    file = write_set(tmp_path / "a.evalset.json", "a", "same")
+    rows = write_rows(tmp_path / "b.jsonl", "b", "same")
+    assert ids(file, rows, f"{rows}:b") == ["a", "a.evalset.json:same", "b", "b.jsonl:same"]
+
+
+def test_a_set_elsewhere_is_named_by_its_uri(tmp_path: Path) -> None:
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/sets/a.jsonl", write_rows(tmp_path / "a.jsonl", "a", "b").read_bytes())
+    memory.pipe("/sets/c.evalset.json", write_set(tmp_path / "c.evalset.json", "c").read_bytes())
+    assert ids("memory://sets/a.jsonl", "memory://sets/c.evalset.json") == ["a", "b", "c"]
+    assert ids("memory://sets/a.jsonl:b") == ["b"]
+    assert ids("memory://sets") == ["a", "b"]
+    with pytest.raises(EvalSetError, match=r"memory://sets/none\.evalset\.json: 1 problem(?s:.)*no such file"):
+        ids("memory://sets/none.evalset.json")
+
+
+def test_a_file_system_that_is_not_installed_is_one_sentence() -> None:
+    with pytest.raises(UsageError, match=r"reading abfs://box/a.jsonl needs the extra `remote`: pip install 'mlflow-adk-eval\[remote\]'"):
+        ids("abfs://box/a.jsonl")
+    with pytest.raises(EvalSetError, match="Protocol not known: nowhere"):
+        ids("nowhere://box/a.jsonl")
+
+
+def test_rows_with_what_is_recorded_are_their_own_recording(tmp_path: Path) -> None:
+    runs = [dump(turn("answer a"))]
+    file = write_rows(tmp_path / "a.jsonl", "a", "b", recorded=runs)
+    write_config(tmp_path)
+    for source, mean, cases_of_it in ((file, 0.75, 2), (f"{file}:a", 1.0, 1)):
+        report = score(source)
+        assert report.summaries()[RESPONSE].mean == pytest.approx(mean)
+        assert (len(report.cases), report.notes) == (cases_of_it, ())
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.evalset.json"])
+def test_without_anything_recorded_it_must_be_said_what_the_agent_did(tmp_path: Path, name: str) -> None:
+    file = write_rows(tmp_path / name, "a") if name.endswith("l") else write_set(tmp_path / name, "a")
+    with pytest.raises(UsageError, match="actual: wanted what the agent did, since nothing is recorded beside the cases"):
+        score(file)

@@ -181,6 +181,17 @@ def test_a_turn_that_was_not_measured_leaves_no_mean_here_and_a_mean_in_adk(name
     assert by_adk(name, actual).overall_score == pytest.approx(theirs)
 
 
+def test_model_calls_that_were_counted_while_the_turn_ran_count_before_events() -> None:
+    """ADK 2.13 has no such field, and counts events."""
+    counted = recorded("x", event(usage_metadata={})).model_copy(update={"inference_call_count": 3})
+    assert (
+        by_us("inference_call_count_v1", (counted,)).score,
+        by_us("inference_call_count_v1", (recorded("x", event(usage_metadata={})),)).score,
+    ) == (3.0, 1.0)
+    assert by_us("inference_call_count_v1", (turn("x").model_copy(update={"inference_call_count": 0}),)).score == 0.0
+    assert dump(counted)["inference_call_count"] == 3
+
+
 def _measured(name: str, amount: float | None) -> Invocation:
     if name == "invocation_duration_v1":
         return turn("x", duration=amount)

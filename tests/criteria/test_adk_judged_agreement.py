@@ -411,3 +411,13 @@ def test_a_conversation_is_judged_by_all_its_rubrics_and_calls_here_and_by_the_l
     assert "book" in {block.name: block.text for block in asked[0].blocks}["conversation"]
     shown = theirs.prompts[0].rpartition("<conversation_history>")[2]
     assert ("answer 0" in shown, "book" in shown) == (True, False)
+
+
+def test_the_judge_of_a_conversation_reads_the_type_of_a_rubric() -> None:
+    """ADK shows it beside each; here where it says more than the name of the criterion."""
+    given = [{**rubrics("tone")[0], "type": "STYLE"}, *rubrics("way", of=TRAJECTORY)]
+    actual = (turn("answer 0"),)
+    ours = by_us(TRAJECTORY, [[{"[STYLE] tone": "no", "way": "yes"}]], run_of(actual), samples=1, rubrics=given)
+    theirs = by_adk(TRAJECTORY, [[{"tone": "no", "way": "yes"}]], actual, write=verdicts, samples=1, rubrics=given)
+    assert (scores(ours), scores(theirs)) == ([0.5], [0.5])
+    assert '"type": "STYLE"' in theirs.prompts[0]

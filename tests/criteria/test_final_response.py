@@ -138,6 +138,6 @@ def test_votes_are_recorded_with_their_turn() -> None:
 def test_the_prompt_names_each_block() -> None:
     bench = Bench("valid")
     result(bench, [turn("42")], [turn("42")])
-    instructions = load_prompt(NAME).instructions("n")
+    instructions = load_prompt(NAME).text
     assert all(f"`{name}`" in instructions for name in bench.blocks[0])
     assert all(f"`{label}`" in instructions for label in bench.asked[0].label_values)

@@ -10,6 +10,9 @@ from mlflow_adk_eval.criteria.plan import plan
 from mlflow_adk_eval.errors import ConfigError, JudgeError
 from mlflow_adk_eval.judge.session import JudgeSession
 from mlflow_adk_eval.judge.setup import JudgeSetup
+from mlflow_adk_eval.results.outcomes import Errored
+from mlflow_adk_eval.runner import score
+from mlflow_adk_eval.testing import ScriptedJudge
 from tests.criteria.builders import RESPONSE, TRAJECTORY, case, cases, config, scenario, turn
 
 STATE = "final_session_state"
@@ -83,6 +86,19 @@ def test_rubric_criteria_need_rubrics_for_every_case() -> None:
     assert problem.startswith(f"$.criteria.{name}: found ")
     assert "in these cases: b" in problem
     plan(config(**{name: 0.5}), cases(with_rubric), JudgeSession(JudgeSetup(judge=len)))
+
+
+def test_clashing_rubrics_of_a_case_are_that_cases_error_and_nobody_elses() -> None:
+    name = "rubric_based_final_response_quality_v1"
+    kind, rude = (
+        {"rubric_id": "r", "rubric_content": {"text_property": text}, "type": "FINAL_RESPONSE_QUALITY"} for text in ("kind", "rude")
+    )
+    good, clash = case("a", turn("hi"), rubrics=[kind]), case("b", turn("hi", rubrics=[rude]), rubrics=[kind])
+    report = score(cases(good, clash), {"a": ["hi"], "b": ["hi"]}, {"criteria": {name: 0.5}}, judge=ScriptedJudge("yes"), ledger="off")
+    first, second = report.cases
+    assert (first.verdict, second.verdict, report.verdict) == ("passed", "undecided", "undecided")
+    assert isinstance(second.results[0].overall, Errored)
+    assert "the rubric id 'r' stands for two different demands" in second.results[0].overall.error
 
 
 def test_a_criterion_that_needs_a_reference_is_refused_for_scenarios() -> None:

@@ -158,7 +158,9 @@ def test_one_id_for_two_demands_is_an_error(name: str) -> None:
     assert isinstance(found.overall, Errored)
     assert "the rubric id 'kind' stands for two different demands" in found.overall.error
     assert bench.asked == []
-    assert rubric_problem(name, settings(rubric("kind")), run.case) == "the rubric id 'kind' stands for two different demands"
+    assert rubric_problem(name, settings(rubric("kind")), run.case) == ""  # that case's error, and nobody else's
+    clash = settings(rubric("kind"), rubric("kind", "It is rude."))
+    assert rubric_problem(name, clash, case("c", turn())) == "the rubric id 'kind' stands for two different demands"
 
 
 @BY_TURN
@@ -205,7 +207,8 @@ def test_a_case_without_any_rubric_is_an_error(name: str) -> None:
 def test_a_rubric_without_text_is_a_problem(name: str, text: str) -> None:
     blank = rubric("blank", text, of=name)
     found = case("c", turn(rubrics=(blank,)))
-    assert rubric_problem(name, settings(rubric("own")), found) == "the rubric 'blank' has no text"
+    assert rubric_problem(name, settings(rubric("own")), found) == ""
+    assert rubric_problem(name, settings(rubric("blank", text)), case("c", turn())) == "the rubric 'blank' has no text"
     judged_case = result(name, Bench("yes"), run_of([turn("42")], [turn(rubrics=(blank,))]), rubric("own"))
     assert isinstance(judged_case.overall, Errored)
 
@@ -380,7 +383,7 @@ def test_the_prompt_names_each_block(name: str) -> None:
     bench = Bench("yes")
     spoken = event(call("f"), grounding_metadata={"web_search_queries": ["q"]})
     result(name, bench, run_of([turn("1"), recorded("2", spoken, app_details=APP)]), rubric("kind"))
-    instructions = load_prompt(name).instructions("n")
+    instructions = load_prompt(name).text
     assert all(f"`{block}`" in instructions for block in bench.blocks[-1])
     assert all(f"`{label}`" in instructions for label in bench.asked[0].label_values)
 

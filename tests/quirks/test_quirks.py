@@ -195,7 +195,7 @@ def test_q26_mistakes_in_a_config_are_errors(given: Any, path: str, hint: str) -
 
 def test_q26_a_config_that_is_not_there_is_an_error_and_one_beside_each_file_counts(tmp_path: Path) -> None:
     """ADK falls back to its defaults for a missing --config_file_path, and for several eval set files."""
-    with pytest.raises(ConfigError, match="No such file"):
+    with pytest.raises(ConfigError, match="no such file"):
         load_config(tmp_path / "nowhere.json")
     (tmp_path / "test_config.json").write_text(json.dumps({"criteria": {RESPONSE: 0.25}}))
     for name in ("one", "two"):

@@ -58,7 +58,7 @@ async def answers_of(bench: RapidBackend, asked: Sequence[RapidRequest]) -> list
         except JudgeError as error:
             found[index] = error
 
-    await each(work, len(asked), limit=_AT_ONCE)
+    await each(work, range(len(asked)), limit=_AT_ONCE)
     return [found[index] for index in range(len(asked))]
 
 
@@ -199,8 +199,8 @@ def evaluate_instances(  # noqa: PLR0913 - one function is the whole of it
         early_stop: whether voting ends as soon as the missing votes cannot change the verdict. That saves calls, but the confidence is
             then the share of the votes that were cast.
         judge_options: how judges, or the service, are asked.
-        budget: how much may be spent on them: a `Budget`, or a dict with ``max_calls`` and ``max_tokens``.
-        ledger: the file that keeps what was answered, so that nothing is paid for twice; ``None``: as ``ADK_EVAL_LEDGER`` says, else
+        budget: how much may be spent on them: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and ``name``.
+        ledger: the file or ``postgresql://`` URL that keeps what was answered, so that nothing is paid for twice; ``None``: as ``ADK_EVAL_LEDGER`` says, else
             ``.adk_eval/ledger.sqlite``; ``False``: none.
         rejudge_failed: whether to ask again where a kept answer cannot be read.
 

@@ -1,0 +1,289 @@
+"""Scoring recorded conversations on Apache Spark, as one run in MLflow.
+
+Each task scores some cases into the files of a part. The driver takes exactly one attempt of each, reads and hashes the files itself, puts the
+parts in order and logs them as `mlflow_adk_eval.evaluate` logs a run: the gate cannot tell the difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+from uuid import uuid4
+
+from mlflow_adk_eval.agents import Recording
+from mlflow_adk_eval.agents.traces import TracedCases
+from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
+from mlflow_adk_eval.config.inputs import ConfigSource, EvalSetSource, load_inputs
+from mlflow_adk_eval.config.spec import CRITERIA
+from mlflow_adk_eval.errors import RunError, UsageError
+from mlflow_adk_eval.evalset import EvalSet, dumps
+from mlflow_adk_eval.evalset.row_cases import CaseRow
+from mlflow_adk_eval.evalset.row_files import BATCH_CASES, ENDINGS, PARQUET
+from mlflow_adk_eval.judge.setup import JudgeArgs, JudgeSetup, judge_setup
+from mlflow_adk_eval.ledger import ledger_source, opened
+from mlflow_adk_eval.results.collect import InParts
+from mlflow_adk_eval.results.parts import ACTUAL, CASES, CELLS, VOTES, StoredPart
+from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.runner import Evaluation, Options
+from mlflow_adk_eval.runner.arrow import (
+    BATCH_ROWS,
+    KEYED,
+    RUNS,
+    SCHEMA,
+    Folder,
+    keyed_traces,
+    read_part,
+    traced_runs,
+    write_parts,
+)
+from mlflow_adk_eval.runner.batches import Scoring, check_ledger, taken
+from mlflow_adk_eval.runner.evaluation import Engine
+from mlflow_adk_eval.runner.keywords import LogArgs, SparkArgs, keywords, selected
+from mlflow_adk_eval.runner.stream import streamed
+from mlflow_adk_eval.runtime import require_extra
+from mlflow_adk_eval.tracking.client import HASTY, connect, experiment_of, reaching_mlflow
+from mlflow_adk_eval.tracking.evaluate import LoggedEvaluation
+from mlflow_adk_eval.tracking.logged_run import RunTarget, users_run
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame  # pyright: ignore[reportMissingImports]
+
+_MAX_NAMED = 5
+_COLUMNS = ("eval_id", "case", "recorded")
+_KINDS = (CASES, ACTUAL, CELLS)
+
+
+@keywords(SparkArgs, JudgeArgs, LogArgs, defaults=(RunTarget, judge_setup))
+def score(
+    df: DataFrame,
+    config: ConfigSource,
+    out: str | Path,
+    *,
+    eval_set: EvalSetSource | None = None,
+    eval_set_id: str = "eval_set",
+    agent_version: str | None = None,
+    **options: Unpack[SparkArgs],
+) -> Report:
+    """Score the recorded conversations in a DataFrame, and log all of it as one run in MLflow.
+
+    The executors need this package, and no MLflow server. Judges are asked by the executors, which need their keys and a ledger that all hosts
+    share: without one, answers could be paid for twice. A budget and a quota are those of all executors together.
+
+    Args:
+        df: a row for each run of a case: ``eval_id``, ``run_index`` (counted from 0; may be left out if there is one run), ``case`` and
+            ``recorded``, both as JSON text or structs. The order of the eval set is that of ``case_no`` where there is such a column,
+            with one number for all rows of a case; else that of the ids. With an `eval_set`: the column ``trace``, with MLflow's traces as
+            JSON text or structs.
+        config: the criteria.
+        out: a folder that driver and executors share, a path or an fsspec URI. What is written there is deleted in the end.
+        eval_set: the cases, where `df` holds traces; ``None``: they are in `df`.
+        eval_set_id: what the eval set is called; an `eval_set` has an id of its own.
+        agent_version: as of `evaluate`: the version of the agent that is recorded.
+
+    Returns:
+        The report, with the id of its run.
+
+    Raises:
+        UsageError: if a column is missing, or judges decide anything and the ledger is no PostgreSQL database.
+        InputError: with every problem of the config, or of the rows of one part.
+        RunError: if Spark could not do the job.
+        TrackingError: if MLflow cannot be reached.
+    """
+    chosen = load_config(config)
+    judges = judge_setup(**selected(options, JudgeArgs))
+    judged = check_ledger(chosen, judges, "Spark's hosts")
+    job = uuid4().hex
+    judges = replace(
+        judges, ledger=ledger_source(judges.ledger) or False, budget=replace(judges.budget, name=judges.budget.name or job), scope=job
+    )
+    target = RunTarget(**selected(options, RunTarget), agent_version=agent_version, parent=users_run(options.get("tracking_uri")))
+    client = connect(target.tracking_uri)
+    with reaching_mlflow("the run could not be started", HASTY):  # before the cluster works for nothing
+        experiment_of(client, target.experiment, inherited=target.parent.info.experiment_id if target.parent else None)
+    place = f"{str(out).rstrip('/')}/adk_eval_{job}"
+    folder = Folder(place)
+    with_runs: list[DataFrame] = []
+    try:
+        remarks: list[str] = []
+        if eval_set is not None:
+            loaded = load_inputs(eval_set, chosen)[0]
+            runs, eval_set_id = _runs_in_traces(df, loaded, remarks), loaded.eval_set_id
+            with_runs.append(runs)
+            df = _rows_of(runs, loaded)
+        num_runs, rows = _scored(df, Scoring(chosen, _criteria(chosen), source=eval_set_id, judges=judges if judged else None), place)
+        source = _Parts(folder, tuple(rows), eval_set_id, tuple(remarks))
+        how = Options(num_runs=num_runs, judges=judges if judged else JudgeSetup())
+        with opened(judges.ledger if judged else False) as ledger:
+            evaluation = LoggedEvaluation(streamed(source), Recording({}), chosen, how, target, ledger, engine=partial(_take, source))
+            return evaluation.execute()[0]
+    finally:
+        folder.remove()
+        for runs in with_runs:
+            runs.unpersist()
+
+
+def frame_of(path: str) -> DataFrame:
+    """Return the rows of Parquet files, in the session of Spark that is there, or one that its configuration describes.
+
+    Raises:
+        UsageError: if these are other files.
+        RunError: if Spark cannot read them.
+    """
+    with require_extra("spark", "scoring on Spark"):
+        from pyspark.errors import PySparkException  # noqa: PLC0415 - an extra  # pyright: ignore[reportMissingImports]
+        from pyspark.sql import SparkSession  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
+    if path.endswith(tuple(ending for ending in ENDINGS if ending != PARQUET)):
+        raise UsageError(f"{path}: Spark reads Parquet; `mlflow-adk-eval migrate` makes it of JSON Lines")
+    try:
+        return SparkSession.builder.appName("mlflow-adk-eval").getOrCreate().read.parquet(path)
+    except PySparkException as error:
+        raise _of_spark(error) from error
+
+
+def _scored(df: DataFrame, scoring: Scoring, out: str) -> tuple[int, list[dict[str, Any]]]:
+    """Score everything and return the number of runs, and a row for each part, in order."""
+    with require_extra("spark", "scoring on Spark"):
+        from pyspark.errors import PySparkException  # noqa: PLC0415 - an extra  # pyright: ignore[reportMissingImports]
+        from pyspark.sql import functions as F  # noqa: N812, PLC0415  # pyright: ignore[reportMissingImports]
+
+    try:
+        cases = _columns(df)
+        order = "case_no" if "case_no" in cases.columns else "eval_id"
+        counted = cases.groupBy("eval_id").agg(
+            F.count("recorded").alias("runs"), F.count(F.lit(1)).alias("rows"), F.count_distinct(order).alias("numbers")
+        )
+        facts = counted.agg(
+            F.max("runs"), F.sum("rows"), F.collect_list(F.when(F.col("numbers") != 1, F.coalesce("eval_id", F.lit("None"))))
+        ).first()
+        num_runs, num_rows, torn = facts or (0, 0, [])
+        if torn:
+            raise UsageError(f"{order}: wanted one for all rows of a case, and not so of {', '.join(torn[:_MAX_NAMED])}")
+        if not num_runs:
+            raise UsageError("recorded: wanted what the agent did; live agents are not run on Spark")
+        scoring = replace(scoring, num_runs=num_runs)
+        keys = list(dict.fromkeys((order, "eval_id")))
+        parts = cases.repartitionByRange(num_rows // BATCH_ROWS + 1, *keys).sortWithinPartitions(*keys, "run_index")
+        rows = parts.mapInArrow(partial(write_parts, scoring=scoring, out=out), SCHEMA).collect()
+    except PySparkException as error:
+        raise _of_spark(error) from error
+    return num_runs, sorted((row.asDict() for row in rows), key=lambda row: (row["first_no"] or 0, row["first_id"]))
+
+
+def _runs_in_traces(df: DataFrame, eval_set: EvalSet, remarks: list[str]) -> DataFrame:
+    """Return the conversations in a frame of traces, and remark which are of no case. They are kept until they are given back."""
+    with require_extra("spark", "scoring on Spark"):
+        from pyspark.errors import PySparkException  # noqa: PLC0415 - an extra  # pyright: ignore[reportMissingImports]
+        from pyspark.sql import functions as F  # noqa: N812, PLC0415  # pyright: ignore[reportMissingImports]
+
+    if "trace" not in df.columns:
+        raise UsageError("the DataFrame has no column trace, in which the traces of MLflow are as JSON text or structs")
+    keyed = df.select(_json_text(df, "trace")).mapInArrow(keyed_traces, KEYED).repartition("key").sortWithinPartitions("key")
+    found = keyed.mapInArrow(partial(traced_runs, cases=TracedCases(eval_set.eval_cases)), RUNS).persist()
+    try:
+        strangers = found.where(F.col("eval_id").isNull())
+        if problems := strangers.where(F.col("problem").isNotNull()).orderBy("label").limit(_MAX_NAMED).collect():
+            raise UsageError("\n".join(row["problem"] for row in problems))
+        if others := strangers.count():
+            named = ", ".join(row["label"] for row in strangers.orderBy("label").limit(_MAX_NAMED).collect())
+            remarks.append(
+                f"{others} recorded {'conversation is' if others == 1 else 'conversations are'} of no case: {named}"
+                + ", …" * (others > _MAX_NAMED)
+            )
+    except PySparkException as error:
+        raise _of_spark(error) from error
+    return found
+
+
+def _rows_of(found: DataFrame, eval_set: EvalSet) -> DataFrame:
+    """Return a row for each run of a case, and one for each case without."""
+    from pyspark.sql import Window  # noqa: PLC0415 - an extra  # pyright: ignore[reportMissingImports]
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415  # pyright: ignore[reportMissingImports]
+
+    listed = [(number, case.eval_id, dumps(case, indent=None)) for number, case in enumerate(eval_set.eval_cases)]
+    cases = found.sparkSession.createDataFrame(listed, "case_no long, eval_id string, case string")
+    order = Window.partitionBy("eval_id").orderBy("began", "first_trace")
+    runs = found.where(F.col("eval_id").isNotNull()).select("eval_id", "recorded", (F.row_number().over(order) - 1).alias("run_index"))
+    return cases.join(runs, "eval_id", "left")
+
+
+def _json_text(df: DataFrame, name: str) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415 - an extra  # pyright: ignore[reportMissingImports]
+    from pyspark.sql.types import StructType  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
+
+    return F.to_json(name).alias(name) if isinstance(df.schema[name].dataType, StructType) else F.col(name).cast("string").alias(name)
+
+
+def _columns(df: DataFrame) -> DataFrame:
+    """Return the columns that are scored, with JSON as text."""
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415 - an extra  # pyright: ignore[reportMissingImports]
+
+    if missing := [name for name in _COLUMNS if name not in df.columns]:
+        raise UsageError(
+            f"the DataFrame has no column {missing[0]}; wanted {', '.join(_COLUMNS)}, and run_index and case_no if there are any"
+        )
+    found = [_json_text(df, name) for name in _COLUMNS]
+    run_index = F.coalesce(F.col("run_index").cast("long"), F.lit(0)) if "run_index" in df.columns else F.lit(0).cast("long")
+    number = [F.col("case_no").cast("long").alias("case_no")] if "case_no" in df.columns else []
+    return df.select(*found, run_index.alias("run_index"), *number)
+
+
+def _criteria(config: EvalConfig) -> tuple[str, ...]:
+    """Return the names of all criteria that some case may have, in the order of their columns."""
+    configured = dict.fromkeys(name for criteria in (config.criteria, *config.case_criteria.values()) for name in criteria)
+    return (*configured, *(name for name in CRITERIA.informative if name not in configured))
+
+
+def _of_spark(error: Exception) -> Exception:
+    """Return what a task raised, if that was an error of ours, as one; else that Spark failed."""
+    lines = str(error).splitlines()
+    said = next((line for line in reversed(lines) if line.startswith("mlflow_adk_eval.errors.")), "")
+    if not said:
+        return RunError(
+            f"Spark could not score the cases: {next((line for line in reversed(lines) if line.strip()), type(error).__name__)}"
+        )
+    start = max(place for place, line in enumerate(lines) if line == said)
+    rest = [line for line in lines[start + 1 :] if line.startswith("  ") and not line.lstrip().startswith("at ")]
+    return UsageError("\n".join([said.partition(": ")[2], *rest]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The cases of parts that tasks have written, as a source."""
+
+    folder: Folder
+    rows: Sequence[Mapping[str, Any]]
+    eval_set_id: str
+    remarks: tuple[str, ...]
+
+    @property
+    def source(self) -> str:
+        return self.eval_set_id
+
+    @property
+    def head(self) -> EvalSet:
+        return EvalSet(eval_set_id=self.eval_set_id, eval_cases=())
+
+    @property
+    def num_cases(self) -> int:
+        return sum(row["cases"] for row in self.rows)
+
+    def batches(self, size: int = BATCH_CASES) -> Iterator[Sequence[CaseRow]]:
+        for row in self.rows:
+            written = read_part(self.folder, row, (CASES,))
+            files = {written.part.name(kind): content for kind, content in written.files.items()}
+            found = [CaseRow(case) for case in StoredPart(written.part, files, self.eval_set_id).cases()]
+            for start in range(0, len(found), size):
+                yield found[start : start + size]
+
+
+def _take(source: _Parts, evaluation: Evaluation, parts: InParts | None) -> Engine:
+    async def collect(_: Evaluation, __: int) -> None:
+        evaluation.remarks.update(source.remarks)
+        for row in source.rows:
+            assert parts is not None  # noqa: S101 - what is logged is in parts
+            taken(evaluation, parts, read_part(source.folder, row, (*_KINDS, VOTES) if evaluation.plan.judged else _KINDS))
+
+    return collect
