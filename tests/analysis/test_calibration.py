@@ -200,7 +200,9 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "c.json").write_text("[]", encoding="utf-8")
     with pytest.raises(CalibrationError, match="wanted an object"):
         load_calibration(tmp_path / "c.json")
-    with pytest.raises(CalibrationError, match="No such file"):
+    with pytest.raises(
+        CalibrationError, match=r"no such file; wanted a file that exists\. `mlflow-adk-eval calibrate RUN_ID -o .*none\.json` writes it"
+    ):
         load_calibration(tmp_path / "none.json")
 
 
@@ -361,7 +363,7 @@ def test_it_is_kept_with_the_run_on_demand_and_the_evidence_still_holds(run: Rep
         (["--assessment", "correct"], "must be said of which criterion"),
         (["--assessment", f"{MATCH}=correct"], "nothing is labelled: mlflow has no label of"),
         (["-o", "/nowhere/c.json"], "there is no folder /nowhere"),
-        (["--labels", "none.csv"], "No such file"),
+        (["--labels", "none.csv"], "no such file"),
     ],
 )
 def test_a_wrong_call_is_one_error(run: Report, store: str, arguments: list[str], message: str) -> None:

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, TypeAdapter, model_serializer
 
 from mlflow_adk_eval.analysis.calibration.judge_error import Corrected, JudgeRates, corrected_rate, design_effect
+from mlflow_adk_eval.analysis.calibration.sampling import CellSample
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.errors import InputError
 from mlflow_adk_eval.evalset.digest import canonical_json
@@ -81,8 +82,12 @@ class Labelled(_Model):
     pass_effect: Effect = 1.0
     failure_effect: Effect = 1.0
     overall_effect: Effect = 1.0
+    weighted: tuple[float, float, float, float] | None = None
+    """Of a stratified sample: true passes, false passes, true failures and false failures as they would be in all cells."""
     unscored: Count = 0
     """Labelled cells that the judge could not score. They are in no other count."""
+    split: Count = 0
+    """Labelled cells on which the judge's own votes differ."""
     sample: Sample
     """All cells of the calibrated runs."""
     people: People | None = None
@@ -123,6 +128,28 @@ class CalibratedRun(_Model):
 
     run_id: str
     evidence_sha256: str
+    ended_at: AwareDatetime
+    """When the run had ended, by MLflow, when it was labelled."""
+
+
+class LabelledCell(_Model):
+    """How many people passed and failed a cell, a rubric of it, or a whole case."""
+
+    run_id: str | None = None
+    """``None``: the only run."""
+    eval_id: str
+    run_index: Count = 0
+    invocation_index: Count | None = None
+    """``None``: the whole case."""
+    criterion: str
+    rubric_id: str | None = None
+    passes: Count
+    fails: Count
+
+    @model_serializer(mode="wrap")
+    def _short(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what is not said, as there may be thousands of them."""
+        return {key: value for key, value in handler(self).items() if value is not None and (key, value) != ("run_index", 0)}
 
 
 class LabelSource(_Model):
@@ -161,6 +188,10 @@ class Calibration(_Model):
     made_by: str
     runs: tuple[CalibratedRun, ...]
     labels: LabelSource
+    sampled: CellSample | None = None
+    """The sample that people labelled, where `calibrate` drew one."""
+    labelled: tuple[LabelledCell, ...]
+    """People's labels, from which and the evidence of the runs the gate counts again."""
     criteria: dict[str, CriterionCalibration]
     notes: tuple[str, ...] = ()
     """What the reader should know, such as that labels were not drawn at random."""
@@ -190,11 +221,12 @@ def load_calibration(source: str | Path | Mapping[str, Any] | Calibration) -> Ca
         return source
     if isinstance(source, Mapping):
         return parse(_CALIBRATION, dict(source), "calibration", error=CalibrationError)
-    return parse(_CALIBRATION, read_text(Path(source), error=CalibrationError), str(source), error=CalibrationError)
+    text = read_text(Path(source), error=CalibrationError, made_by=f"mlflow-adk-eval calibrate RUN_ID -o {source}")
+    return parse(_CALIBRATION, text, str(source), error=CalibrationError)
 
 
 def calibration_problems(
-    calibration: Calibration, params: Mapping[str, str], criterion: str, config: EvalConfig | None = None
+    calibration: Calibration, params: Mapping[str, str], criterion: str, config: EvalConfig | None = None, keys: Iterable[str] = ()
 ) -> list[str]:
     """Return why a calibration says nothing of the judge of a criterion in a run: because it was another judge, or asked something else.
 
@@ -203,6 +235,7 @@ def calibration_problems(
         params: the parameters of the run.
         criterion: the criterion.
         config: the run's config; ``None``: settings other than judge, prompts, votes and threshold are not compared.
+        keys: the parameters by which that run knows the judge, of which a calibration may lack some.
     """
     found = calibration.criteria.get(criterion)
     if found is None:
@@ -210,7 +243,7 @@ def calibration_problems(
         return [f"the calibration has no labels of {criterion}; it has those of {known}"]
     problems = [
         f"the calibration is of another judge of {criterion}: {key} was {_quoted(wanted)}, and in this run it is {_quoted(params.get(key))}"
-        for key, wanted in found.params.items()
+        for key, wanted in ((key, found.params.get(key)) for key in dict.fromkeys((*found.params, *keys)))
         if params.get(key) != wanted
     ]
     problems += [f"the calibration of {criterion} cannot be used: {found.selection}"] if found.selection else []

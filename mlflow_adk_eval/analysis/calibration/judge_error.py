@@ -50,6 +50,13 @@ class JudgeRates:
     """That of the cells that people fail."""
     overall_effect: float = 1.0
     """That of all labelled cells, by whether judge and people agree."""
+    weighted: tuple[float, float, float, float] | None = None
+    """The four counts as they would be in all cells, of a sample that was drawn by what the judge said; ``None``: any cell was as likely."""
+
+    @property
+    def counts(self) -> tuple[float, float, float, float]:
+        """True passes, false passes, true failures and false failures: of the labelled cells or, in a weighted sample, of all."""
+        return self.weighted or (self.true_passes, self.false_passes, self.true_failures, self.false_failures)
 
     @property
     def passes(self) -> int:
@@ -69,17 +76,20 @@ class JudgeRates:
     @property
     def sensitivity(self) -> float | None:
         """The share of what people pass that the judge passes; ``None`` where they pass nothing."""
-        return self.true_passes / self.passes if self.passes else None
+        both, _, _, second = self.counts
+        return both / (both + second) if self.passes else None
 
     @property
     def specificity(self) -> float | None:
         """The share of what people fail that the judge fails; ``None`` where they fail nothing."""
-        return self.true_failures / self.failures if self.failures else None
+        _, first, neither, _ = self.counts
+        return neither / (first + neither) if self.failures else None
 
     @property
     def agreement(self) -> float | None:
         """The share of the cells on which judge and people agree; ``None`` without cells."""
-        return (self.true_passes + self.true_failures) / self.labelled if self.labelled else None
+        both, _, neither, _ = self.counts
+        return (both + neither) / sum(self.counts) if self.labelled else None
 
     @property
     def kappa(self) -> float | None:
@@ -87,8 +97,8 @@ class JudgeRates:
         return kappa(*self._counts()) if self.labelled else None
 
     def _counts(self, effect: float = 1.0) -> tuple[float, float, float, float]:
-        counts = (self.true_passes, self.false_passes, self.true_failures, self.false_failures)
-        both, first, neither, second = (count / effect for count in counts)
+        scale = self.labelled / sum(self.counts)
+        both, first, neither, second = (count * scale / effect for count in self.counts)
         return both, first, neither, second
 
     def sensitivity_interval(self, confidence: float = 0.95) -> Interval | None:
@@ -143,7 +153,7 @@ def corrected_rate(passed: int, judged: int, rates: JudgeRates, confidence: floa
         return obstacle
     if not judged:
         return "nothing was judged"
-    sensitivity, specificity = rates.true_passes / rates.passes, rates.true_failures / rates.failures
+    sensitivity, specificity = rates.sensitivity or 0.0, rates.specificity or 0.0
     value = (passed / judged + specificity - 1) / (sensitivity + specificity - 1)
     low, high = _corrected_interval(passed / judged, judged / design_effect, rates, _z(confidence))
     value = _clipped(value)
@@ -165,7 +175,7 @@ def obstacle_to_correction(rates: JudgeRates, confidence: float = 0.95) -> str:
 
 def _youden(rates: JudgeRates, confidence: float) -> tuple[float, float]:
     """Return the lower bound of sensitivity + specificity − 1, from the bounds of both (Newcombe's square and add), and its value."""
-    sensitivity, specificity = rates.true_passes / rates.passes, rates.true_failures / rates.failures
+    sensitivity, specificity = rates.sensitivity or 0.0, rates.specificity or 0.0
     below = sensitivity - wilson(sensitivity, rates.passes / rates.pass_effect, confidence)[0]
     beside = specificity - wilson(specificity, rates.failures / rates.failure_effect, confidence)[0]
     value = sensitivity + specificity - 1
@@ -175,8 +185,8 @@ def _youden(rates: JudgeRates, confidence: float) -> tuple[float, float]:
 def _corrected_interval(share: float, size: float, rates: JudgeRates, z: float) -> Interval:
     """Return the interval of Lang and Reiczigel: the delta method after adding z² cells to the judged and 2 to each kind of the labelled."""
     passes, failures = rates.passes / rates.pass_effect + 2, rates.failures / rates.failure_effect + 2
-    sensitivity = (rates.true_passes / rates.pass_effect + 1) / passes
-    specificity = (rates.true_failures / rates.failure_effect + 1) / failures
+    sensitivity = ((rates.sensitivity or 0.0) * (passes - 2) + 1) / passes
+    specificity = ((rates.specificity or 0.0) * (failures - 2) + 1) / failures
     total, better = size + z * z, sensitivity + specificity - 1
     raw = (share * size + z * z / 2) / total
     value = (raw + specificity - 1) / better

@@ -32,8 +32,20 @@ class LabelledUnit:
         return self.judge == self.people
 
 
-def labelled_of(units: Mapping[Unit, JudgeDecision], opinions: Mapping[Unit, Opinion]) -> Labelled:
-    """Return what the labels of some of these units say of whoever judged them. Units of a case are taken together, whatever the run."""
+def labelled_of(
+    units: Mapping[Unit, JudgeDecision],
+    opinions: Mapping[Unit, Opinion],
+    weights: Mapping[Unit, float] | None = None,
+    unlabelled: Sequence[str] = (),
+) -> Labelled:
+    """Return what the labels of some of these units say of whoever judged them. Units of a case are taken together, whatever the run.
+
+    Args:
+        units: what was judged.
+        opinions: what people say of some of them.
+        weights: for how many units each of those counts, in a sample that was drawn by what the judge said; ``None``: any was as likely.
+        unlabelled: the kinds of verdicts of which such a sample has no label.
+    """
     given = {unit: (judged, opinions[unit]) for unit, judged in units.items() if unit in opinions}
     pairs = [
         LabelledUnit(unit, judged.passed, opinion.passed)
@@ -47,13 +59,15 @@ def labelled_of(units: Mapping[Unit, JudgeDecision], opinions: Mapping[Unit, Opi
         false_failures=sum(not pair.judge for pair in passes),
         true_failures=sum(not pair.judge for pair in failures),
         false_passes=sum(pair.judge for pair in failures),
-        pass_effect=_effect(passes),
-        failure_effect=_effect(failures),
-        overall_effect=_effect(pairs),
+        pass_effect=_effect(passes, weights),
+        failure_effect=_effect(failures, weights),
+        overall_effect=_effect(pairs, weights),
+        weighted=_weighted(pairs, weights) if weights else None,
         unscored=sum(judged.passed is None for judged, _ in given.values()),
+        split=sum(judged.certainty < 1 for judged, opinion in given.values() if None not in (judged.passed, opinion.passed)),
         sample=sample,
         people=_people([opinion for _, opinion in given.values()]),
-        selection=_selection(sample, pairs),
+        selection=_selection(sample, pairs) if weights is None else _lacking(unlabelled),
     )
 
 
@@ -64,8 +78,27 @@ def _by_case(found: Iterable[tuple[Unit, bool]]) -> list[list[bool]]:
     return list(cases.values())
 
 
-def _effect(pairs: Sequence[LabelledUnit]) -> float:
-    return design_effect(_by_case((pair.unit, pair.agree) for pair in pairs)) if pairs else 1.0
+def _effect(pairs: Sequence[LabelledUnit], weights: Mapping[Unit, float] | None) -> float:
+    """Return how many pairs say as much as one of a random sample, since those of a case are alike and count for different numbers (Kish)."""
+    if not pairs:
+        return 1.0
+    counted = [(weights or {}).get(pair.unit, 1.0) for pair in pairs]
+    unequal = len(counted) * math.fsum(one * one for one in counted) / math.fsum(counted) ** 2
+    return max(1.0, unequal) * design_effect(_by_case((pair.unit, pair.agree) for pair in pairs))
+
+
+def _weighted(pairs: Sequence[LabelledUnit], weights: Mapping[Unit, float]) -> tuple[float, float, float, float]:
+    kinds = ((True, True), (True, False), (False, False), (False, True))
+    both, first, neither, second = (math.fsum(weights[pair.unit] for pair in pairs if (pair.judge, pair.people) == kind) for kind in kinds)
+    return both, first, neither, second
+
+
+def _lacking(unlabelled: Sequence[str]) -> str:
+    return (
+        f"of the sampled cells on which its verdict was {' or '.join(unlabelled)}, none is labelled: label all of the sample"
+        if unlabelled
+        else ""
+    )
 
 
 def _sample(units: Mapping[Unit, JudgeDecision]) -> Sample:

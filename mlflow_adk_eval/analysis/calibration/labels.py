@@ -29,6 +29,11 @@ _WHOLE = re.compile(r"^(\d+)\.0+$")
 """How a table that was once full of numbers writes whole ones."""
 COLUMNS = ("run_id", "eval_id", "run_index", "invocation_index", "criterion", "rubric_id", "label", "labeller")
 """The columns of a table of labels. A run must be named where there are several; whatever else is empty has a meaning."""
+SAMPLE = "sample"
+"""The column of a sheet that says which sample its rows are."""
+CONTEXT = ("question", "response", "reference", "tool_calls", "rubrics")
+"""What a sheet shows those who label, and nobody reads again."""
+_KNOWN = (*COLUMNS, SAMPLE, *CONTEXT)
 
 
 class LabelError(InputError):
@@ -64,6 +69,10 @@ class JudgeDecision:
     greater_is_better: bool = True
     bounds: tuple[float, float] = (0.0, 1.0)
     """What numbers there are."""
+    score: float | None = None
+    """What it was given, where that is a number."""
+    judged: bool = False
+    """Whether a model decides the criterion as a whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,8 +207,8 @@ def _texts(row: Mapping[str, Any]) -> dict[str, str]:
 
 def _column_problems(where: str, columns: Sequence[str]) -> Iterator[Problem]:
     for name in columns:
-        if name not in COLUMNS:
-            yield Problem(where, f"a column {name!r}", f"the columns {', '.join(COLUMNS)}", did_you_mean(name, COLUMNS))
+        if name not in _KNOWN:
+            yield Problem(where, f"a column {name!r}", f"the columns {', '.join(COLUMNS)}", did_you_mean(name, _KNOWN))
         elif columns.count(name) > 1:
             yield Problem(where, f"{columns.count(name)} columns {name!r}", "one")
             return

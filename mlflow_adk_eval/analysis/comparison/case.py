@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from itertools import product
-from typing import Literal
+from typing import Any, Literal
 
 from mlflow_adk_eval.analysis.comparison.causes import Cause, ChangedCell, causes_of, shortened
 from mlflow_adk_eval.analysis.comparison.runs import Sides
 from mlflow_adk_eval.analysis.comparison.turns import CellChange, TurnChange, outcomes_differ, turn_changes
 from mlflow_adk_eval.results.outcomes import CaseResult, Outcome, Scored, Verdict
+from mlflow_adk_eval.results.stored import Stored
+from mlflow_adk_eval.results.table import turns_of
 
 CasePair = tuple[CaseResult, CaseResult]
 """A run of the case on each side."""
@@ -62,8 +65,8 @@ class CaseChange:
     """Those that decide and whose score changed; those that crossed their threshold first."""
     causes: tuple[Cause, ...]
     """Further causes: that the agent did not finish, or finished again."""
-    turns: tuple[TurnChange, ...]
-    """Every turn of the two runs that stand for the others."""
+    turns: Sequence[TurnChange]
+    """Every turn of the two runs that stand for the others; of runs that are stored, read when somebody looks at them."""
 
     @property
     def changed(self) -> bool:
@@ -89,20 +92,38 @@ class CaseChange:
 
 def case_change(sides: Sides, eval_id: str) -> CaseChange:
     """Return what became of a case that both sides have results of."""
-    before, after = (side.verdicts(eval_id) for side in sides)
+    before, after = (_one(side.verdicts(eval_id)) for side in sides)
     flip = flip_of(before, after)
     pair = _pair([*sides[0].cases[eval_id].values()], [*sides[1].cases[eval_id].values()], flip)
-    turns = turn_changes(sides, pair)
+    runs = _one((pair[0].run_index, pair[1].run_index))
+    turns = _turns(sides, pair, runs)
     return CaseChange(
         eval_id=eval_id,
         flip=flip,
         before=before,
         after=after,
-        runs=(pair[0].run_index, pair[1].run_index),
+        runs=runs,
         criteria=tuple(sorted(_criteria(sides, pair, turns), key=lambda change: not change.crossed)),
         causes=tuple(_errors(pair, turns)),
         turns=turns,
     )
+
+
+@lru_cache(maxsize=1_000)
+def _one(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the same tuple for all that are equal, as most cases have those of many others."""
+    return values
+
+
+def _turns(sides: Sides, pair: CasePair, runs: tuple[int, int]) -> Sequence[TurnChange]:
+    if all(isinstance(side.rows, dict) for side in sides):
+        return turn_changes(sides, pair)
+    return Stored(max(map(turns_of, pair)), partial(_read_turns, sides, pair[0].eval_id, runs))
+
+
+def _read_turns(sides: Sides, eval_id: str, runs: tuple[int, int]) -> Sequence[TurnChange]:
+    before, after = (side.cases[eval_id][index] for side, index in zip(sides, runs, strict=True))
+    return turn_changes(sides, (before, after))
 
 
 def flip_of(before: Sequence[Verdict], after: Sequence[Verdict]) -> Flip:

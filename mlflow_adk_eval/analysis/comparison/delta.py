@@ -10,20 +10,21 @@ Holm's method, since ten criteria give chance ten opportunities; the gate adjust
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mlflow_adk_eval.analysis.comparison.runs import Sides
+from mlflow_adk_eval.analysis.comparison.runs import ComparedRun, Sides
 from mlflow_adk_eval.analysis.stats import compare_paired, holm
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.config.spec import CRITERIA
-from mlflow_adk_eval.results.outcomes import TOLERANCE, CaseResult, CriterionResult, mean
+from mlflow_adk_eval.results.outcomes import TOLERANCE, mean
+from mlflow_adk_eval.results.report import scaled, scores_by_case
 
 CASE_RATE = "case_pass_rate"
 """What the share of case runs that passed is called."""
 
-Values = dict[str, list[float]]
+Values = Mapping[str, Sequence[float]]
 """By case, one for each run that has one."""
 
 
@@ -100,7 +101,9 @@ def _adjusted(deltas: Sequence[Delta]) -> Iterator[Delta]:
 
 
 def _pass_rate(sides: Sides, eval_ids: Sequence[str], confidence: float) -> Delta:
-    before, after = ({name: [float(verdict == "passed") for verdict in side.verdicts(name)] for name in eval_ids} for side in sides)
+    before, after = (
+        scores_by_case((name, [float(verdict == "passed") for verdict in side.verdicts(name)]) for name in eval_ids) for side in sides
+    )
     empty = Delta(name=CASE_RATE, decides=True, greater_is_better=True)
     return _filled(empty, *_pooled(sides, before, after), confidence, (0.0, 1.0))
 
@@ -118,29 +121,47 @@ def _pooled(sides: Sides, before: Values, after: Values) -> tuple[Values, Values
 
 
 def _of_criterion(name: str, sides: Sides, eval_ids: Sequence[str], confidence: float) -> Delta:
-    results = [{eval_id: _results(side.cases[eval_id], name) for eval_id in eval_ids} for side in sides]
-    values = [{eval_id: known for eval_id, found in side.items() if (known := _known(found))} for side in results]
-    planned = {eval_id for side in results for eval_id, found in side.items() if found}
-    every = [result for side in results for found in side.values() for result in found]
-    short = (eval_id for side in results for eval_id, found in side.items() if len(_known(found)) not in (0, len(found)))
+    seen = [_Seen(side, name, eval_ids) for side in sides]
+    first, second = (side.valued for side in seen)
     counted = Delta(
         name=name,
-        decides=any(result.decides for result in every),
-        greater_is_better=every[0].greater_is_better if every else True,
-        only_before=len(values[0].keys() - values[1]),
-        only_after=len(values[1].keys() - values[0]),
-        neither=len(planned - values[0].keys() - values[1].keys()),
-        partial=len(set(short)),
+        decides=any(side.decides for side in seen),
+        greater_is_better=next((side.greater_is_better for side in seen if side.greater_is_better is not None), True),
+        only_before=len(first - second),
+        only_after=len(second - first),
+        neither=len((seen[0].unscored | seen[1].unscored) - first - second),
+        partial=len(seen[0].short | seen[1].short),
     )
-    return _filled(counted, *_pooled(sides, values[0], values[1]), confidence, _bounds(sides[1].config, name))
+    return _filled(counted, *_pooled(sides, seen[0].scores, seen[1].scores), confidence, _bounds(sides[1].config, name))
 
 
-def _results(runs: Mapping[int, CaseResult], name: str) -> list[CriterionResult]:
-    return [result for case in runs.values() for result in case.results if result.criterion == name]
+class _Seen:
+    """What one side has of a criterion, without the results themselves, which are many."""
 
+    def __init__(self, side: ComparedRun, name: str, eval_ids: Iterable[str]) -> None:
+        self.decides = False
+        self.greater_is_better: bool | None = None
+        self.valued: set[str] = set()
+        self.unscored: set[str] = set()
+        """The cases that have the criterion and no score."""
+        self.short: set[str] = set()
+        """The cases of which some runs have no score."""
+        self.scores = scores_by_case(self._read(side, name, eval_ids))
 
-def _known(results: Sequence[CriterionResult]) -> list[float]:
-    return [result.score for result in results if result.score is not None]
+    def _read(self, side: ComparedRun, name: str, eval_ids: Iterable[str]) -> Iterator[tuple[str, list[float]]]:
+        for eval_id in eval_ids:
+            results = [result for case in side.cases[eval_id].values() if (result := case.result(name)) is not None]
+            known = [result.score for result in results if result.score is not None]
+            for result in results:
+                self.decides = self.decides or result.decides
+                self.greater_is_better = result.greater_is_better if self.greater_is_better is None else self.greater_is_better
+            if known:
+                self.valued.add(eval_id)
+                yield eval_id, known
+            elif results:
+                self.unscored.add(eval_id)
+            if known and len(known) < len(results):
+                self.short.add(eval_id)
 
 
 def _bounds(config: EvalConfig, name: str) -> tuple[float, float] | None:
@@ -157,7 +178,7 @@ def _filled(delta: Delta, before: Values, after: Values, confidence: float, boun
     if delta.greater_is_better:
         found = compare_paired(before, after, confidence=both_ends, bounds=bounds)
     else:
-        turned = ({name: [-value for value in values] for name, values in side.items()} for side in (before, after))
+        turned = (scaled(side, lambda value: -value) for side in (before, after))
         found = compare_paired(*turned, confidence=both_ends, bounds=bounds and (-bounds[1], -bounds[0]))
     if found is None:
         return delta

@@ -7,7 +7,8 @@ in both runs, agent first, since scores mean little if the judge or the config c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -15,8 +16,8 @@ from typing import Any
 from mlflow_adk_eval.config.criteria import CriterionSettings
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.criteria.text.alignment import differences
-from mlflow_adk_eval.evalset import EvalSet
-from mlflow_adk_eval.evalset.digest import canonical, copies_of, digest_and_contents
+from mlflow_adk_eval.evalset import EvalCase, EvalSet
+from mlflow_adk_eval.evalset.digest import canonical, canonical_json, copies_of, digest_and_contents
 from mlflow_adk_eval.results.outcomes import CaseResult, Verdict, Vote
 from mlflow_adk_eval.results.report import Report, criteria_of
 from mlflow_adk_eval.results.table import table_of
@@ -69,36 +70,90 @@ class ComparedRun:
     @property
     def criteria(self) -> tuple[str, ...]:
         """The names of all criteria that have results: in the order of the config, then those that are information."""
-        return criteria_of(self.config, (case for runs in self.cases.values() for case in runs.values()))
+        known = getattr(self.cases, "results", None)
+        return criteria_of(self.config, known or (case for runs in self.cases.values() for case in runs.values()))
 
 
 Sides = tuple[ComparedRun, ComparedRun]
 """The run before and the run after."""
 
 
-def compared_run(report: Report, name: str, rows: Rows | None = None) -> ComparedRun:
+class CasesById(Mapping[str, Mapping[int, CaseResult]]):
+    """Results by eval id and run index. Only where they are is in memory."""
+
+    def __init__(self, cases: Sequence[CaseResult]) -> None:
+        """Take the results, those of a case one after the other."""
+        self._cases = cases
+        self._places: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
+        for place, case in enumerate(cases):
+            if self._places.setdefault(case.eval_id, place) != place:
+                self._counts[case.eval_id] = self._counts.get(case.eval_id, 1) + 1
+
+    def __getitem__(self, eval_id: str) -> Mapping[int, CaseResult]:
+        """Return the results of a case, by run index."""
+        first = self._places[eval_id]
+        found = (self._cases[place] for place in range(first, first + self._counts.get(eval_id, 1)))
+        return {case.run_index: case for case in found}
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the ids."""
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        """Return the number of cases."""
+        return len(self._places)
+
+    @property
+    def results(self) -> Sequence[CaseResult]:
+        """All results."""
+        return self._cases
+
+
+class _VotesByRun(Mapping[tuple[str, int], Sequence[Vote]]):
+    """The votes by eval id and run index, read when they are asked for."""
+
+    def __init__(self, cases: CasesById) -> None:
+        self._cases = cases
+
+    def __getitem__(self, key: tuple[str, int]) -> Sequence[Vote]:
+        eval_id, run_index = key
+        return [vote for result in self._cases[eval_id][run_index].results for vote in result.votes]
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        return ((case.eval_id, case.run_index) for case in self._cases.results)
+
+    def __len__(self) -> int:
+        return len(self._cases.results)
+
+
+def compared_run(
+    report: Report, name: str, rows: Rows | None = None, *, digest: str = "", copies: Mapping[str, str] | None = None
+) -> ComparedRun:
     """Return a report, logged or not, as one side of a comparison.
 
     Args:
         report: the report.
         name: what pages call the run.
         rows: its turns, where they are known already; ``None``: made from the report.
+        digest: that of its eval set, where it is known.
+        copies: the cases that are another one over again, where they are known.
     """
-    cases: dict[str, dict[int, CaseResult]] = {}
-    for case in report.cases:
-        cases.setdefault(case.eval_id, {})[case.run_index] = case
-    digest, contents = digest_and_contents(report.eval_set)
+    cases = CasesById(report.cases)
+    if not digest or copies is None:
+        digest, contents = digest_and_contents(report.eval_set)
+        copies = copies_of(report.eval_set.eval_ids, contents, report.config.surroundings_of)
     return ComparedRun(
         name=name,
         run_id=report.run_id or "",
         eval_set=report.eval_set,
         digest=digest,
-        copies=copies_of(report.eval_set.eval_ids, contents, report.config.surroundings_of),
+        copies=copies,
         config=report.config,
         num_runs=report.num_runs,
         cases=cases,
         rows=_rows(report) if rows is None else rows,
-        votes={(case.eval_id, case.run_index): [vote for result in case.results for vote in result.votes] for case in report.cases},
+        votes=_VotesByRun(cases),
         facts=_facts(report),
     )
 
@@ -148,17 +203,17 @@ class JudgeCost:
 
 def judge_cost(side: ComparedRun) -> JudgeCost:
     """Return what the judges of a run took. An answer on several items is one, and its tokens stand with the first."""
-    votes = [vote for found in side.votes.values() for vote in found]
-    paid = [vote for vote in votes if not vote.reused]
-    answers = {(vote.eval_id, vote.run_index, vote.invocation_index, vote.criterion, vote.vote_index) for vote in paid}
-    counted = sum(vote.input_tokens is not None for vote in paid)
-    return JudgeCost(
-        answers=max(len(answers), counted),
-        reused=len(votes) - len(paid),
-        tokens=sum((vote.input_tokens or 0) + (vote.output_tokens or 0) for vote in paid),
-        votes=len(votes),
-        models=tuple(sorted({vote.model for vote in votes})),
-    )
+    answers = counted = reused = tokens = count = 0
+    models: set[str] = set()
+    for votes in side.votes.values():
+        paid = [vote for vote in votes if not vote.reused]
+        answers += len({(vote.invocation_index, vote.criterion, vote.vote_index) for vote in paid})
+        counted += sum(vote.input_tokens is not None for vote in paid)
+        reused += len(votes) - len(paid)
+        tokens += sum((vote.input_tokens or 0) + (vote.output_tokens or 0) for vote in paid)
+        count += len(votes)
+        models.update(vote.model for vote in votes)
+    return JudgeCost(answers=max(answers, counted), reused=reused, tokens=tokens, votes=count, models=tuple(sorted(models)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,13 +262,22 @@ class Pairing:
 
 def pairing_of(sides: Sides) -> Pairing:
     """Return which cases both runs have results of, and are the same case in both."""
-    before, after = ({case.eval_id: case for case in side.eval_set.eval_cases if case.eval_id in side.cases} for side in sides)
+    before, after = (dict.fromkeys(name for name in side.eval_set.eval_ids if name in side.cases) for side in sides)
     both = [name for name in after if name in before]
-    same_sets = sides[0].digest == sides[1].digest
-    altered = set[str]() if same_sets else {name for name in both if canonical(before[name]) != canonical(after[name])}
+    altered = set[str]() if sides[0].digest == sides[1].digest else _altered(sides, before.keys() & after.keys())
     return Pairing(
         paired=tuple(name for name in both if name not in altered),
         only_before=tuple(name for name in before if name not in after),
         only_after=tuple(name for name in after if name not in before),
         altered=tuple(name for name in both if name in altered),
     )
+
+
+def _altered(sides: Sides, both: Collection[str]) -> set[str]:
+    """Return the cases that are not the same in both eval sets."""
+    first = {case.eval_id: _hash(case) for case in sides[0].eval_set.eval_cases if case.eval_id in both}
+    return {case.eval_id for case in sides[1].eval_set.eval_cases if case.eval_id in both and first[case.eval_id] != _hash(case)}
+
+
+def _hash(case: EvalCase) -> bytes:
+    return hashlib.sha256(canonical_json(canonical(case))).digest()

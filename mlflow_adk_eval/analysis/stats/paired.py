@@ -8,12 +8,15 @@ stays honest with few cases and where nearly all cases are alike, and lies on on
 from __future__ import annotations
 
 import math
+from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
+from itertools import chain
+from operator import sub
 from typing import Any, Literal
 
+from mlflow_adk_eval.analysis.stats import binomial
 from mlflow_adk_eval.results.outcomes import TOLERANCE, mean
 
 _EXACT = 16
@@ -76,25 +79,29 @@ def compare_paired(
         confidence: how often the interval is to cover the true difference, between 0 and 1.
         bounds: the least and the largest value that there may be; ``None``: there are none.
     """
-    pairs = [(mean(before[case]), mean(values)) for case, values in after.items() if values and before.get(case)]
-    if not pairs:
+    earlier, later = array("d"), array("d")  # lists of numbers take five times as much memory
+    for _, early, late in in_both(before, after):
+        if early and late:
+            earlier.append(mean(early))
+            later.append(mean(late))
+    if not later:
         return None
-    differences = [late - early for early, late in pairs]
-    gains = [difference for difference in differences if abs(difference) > TOLERANCE]
-    binary = all(value in (0, 1) for pair in pairs for value in pair)
+    differences = array("d", map(sub, later, earlier))
+    gains = array("d", (difference for difference in differences if abs(difference) > TOLERANCE))
+    binary = all(value in (0, 1) for value in chain(earlier, later))
     p_worse, p_better = _mcnemar(gains) if binary else _permuted(gains)
-    difference = math.fsum(gains) / len(pairs)
-    spread = _spread(gains, len(pairs))
-    low, high = difference_interval(differences, confidence, width=_width(pairs, bounds))
+    difference = math.fsum(gains) / len(later)
+    spread = _spread(gains, len(later))
+    low, high = difference_interval(differences, confidence, width=_width((earlier, later), bounds))
     level = (1 - confidence) / 2 + TOLERANCE
     low, high = _agreeing((low, high), difference, worse=p_worse <= level, better=p_better <= level)
     return Paired(
-        cases=len(pairs),
+        cases=len(later),
         better=sum(gain > 0 for gain in gains),
         worse=sum(gain < 0 for gain in gains),
-        unchanged=len(pairs) - len(gains),
-        before=mean(early for early, _ in pairs),
-        after=mean(late for _, late in pairs),
+        unchanged=len(later) - len(gains),
+        before=math.fsum(earlier) / len(earlier),
+        after=math.fsum(later) / len(later),
         difference=difference,
         low=low,
         high=high,
@@ -104,6 +111,21 @@ def compare_paired(
         test="mcnemar" if binary else "permutation",
         spread=spread,
     )
+
+
+def in_both(
+    before: Mapping[str, Sequence[float]], after: Mapping[str, Sequence[float]]
+) -> Iterator[tuple[str, Sequence[float], Sequence[float]]]:
+    """Yield the cases that both have, in the order of `after`, with the values of each.
+
+    Where both have the same order, as two runs on one eval set do, no case is looked up, so that columns need no index.
+    """
+    earlier, passed = iter(before.items()), dict[str, Sequence[float]]()
+    for case, values in after.items():
+        while case not in passed and (found := next(earlier, None)) is not None:
+            passed[found[0]] = found[1]
+        if case in passed:
+            yield case, passed.pop(case), values
 
 
 def _agreeing(interval: tuple[float, float], difference: float, *, worse: bool, better: bool) -> tuple[float, float]:
@@ -161,12 +183,9 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
 
 def _mcnemar(gains: Sequence[float]) -> tuple[float, float]:
     """Return the chances of at least as many cases that got worse, and better, if each were a fair coin's."""
-    # What scipy.stats.binom calls, which takes a second to import; the public bdtr is off in the last digits for half of all small counts.
-    ufuncs = import_module("scipy.special._ufuncs")
     worse, cases = sum(gain < 0 for gain in gains), len(gains)
-    as_bad = float(ufuncs._binom_sf(worse - 1, cases, 0.5)) if worse else 1.0  # noqa: SLF001 - as above
-    as_good = float(ufuncs._binom_cdf(worse, cases, 0.5)) if worse < cases else 1.0  # noqa: SLF001
-    return as_bad, as_good
+    as_bad = float(binomial.sf(worse - 1, cases, 0.5)) if worse else 1.0
+    return as_bad, float(binomial.cdf(worse, cases, 0.5))
 
 
 def _permuted(gains: Sequence[float]) -> tuple[float, float]:
@@ -202,13 +221,12 @@ def _drawn_sums(sizes: Any) -> Any:
     return sums
 
 
-def _width(pairs: Sequence[tuple[float, float]], bounds: tuple[float, float] | None) -> float:
+def _width(sides: Sequence[Sequence[float]], bounds: tuple[float, float] | None) -> float:
     """Return the largest difference that a case may have; where there are no bounds, the range of what was seen."""
     low, high = bounds or (-math.inf, math.inf)
     if math.isfinite(low) and math.isfinite(high):
         return high - low
-    values = [value for pair in pairs for value in pair]
-    return max(values) - min(values)
+    return max(map(max, sides)) - min(map(min, sides))
 
 
 def _spread(gains: Sequence[float], cases: int) -> float:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
+from mlflow_adk_eval.analysis.stats import binomial
 from mlflow_adk_eval.analysis.stats.intervals import wilson_interval
 from mlflow_adk_eval.analysis.stats.paired import compare_paired
 from mlflow_adk_eval.results.outcomes import mean
@@ -150,23 +151,20 @@ def _largest_effect(cases: int, confidence: float, power: float) -> float:
 
 def _rate_power(discordant: float, drop: float, cases: int, confidence: float) -> float:
     """Return the power of McNemar's exact one-sided test over all numbers of discordant cases that there may be."""
-    from scipy.stats import binom  # noqa: PLC0415 - some time to import, needed only where something is planned
-
     share = max(discordant, drop)
-    low, high = (int(binom.ppf(tail, cases, share)) for tail in (_TAIL, 1 - _TAIL))
+    low, high = (int(binomial.ppf(tail, cases, share)) for tail in (_TAIL, 1 - _TAIL))
     counts, critical = _critical(low, high, confidence)
-    worse = binom.sf(critical - 1, counts, (1 + drop / share) / 2) if share else 0.0
-    return float((binom.pmf(counts, cases, share) * worse).sum())
+    worse = binomial.sf(critical - 1, counts, (1 + drop / share) / 2) if share else 0.0
+    return float((binomial.pmf(counts, cases, share) * worse).sum())
 
 
 @lru_cache(maxsize=256)
 def _critical(low: int, high: int, confidence: float) -> tuple[Any, Any]:
     """Return numbers of discordant cases, and how many of each must have got worse for a test to be significant."""
     import numpy as np  # noqa: PLC0415 - as above
-    from scipy.stats import binom  # noqa: PLC0415
 
     counts = np.arange(low, high + 1)
-    return counts, binom.isf(1 - confidence, counts, 0.5) + 1
+    return counts, binomial.isf(1 - confidence, counts, 0.5) + 1
 
 
 Source = Literal["baseline", "repeated runs", "unrelated scores", "interval"]
