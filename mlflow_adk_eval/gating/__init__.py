@@ -2,9 +2,9 @@
 
 How a decision flows, and which file does which step:
 
-1. **run → evidence**: `mlflow_store` reads what a run holds; `evidence.integrity` checks its state, the hashes of its artifacts and its
-   documents; `evidence.table` reads the results back from the per-invocation table; `evidence.examine` puts them together as an
-   `ExaminedRun`. A run is examined once, and everything after takes that.
+1. **run → evidence**: `mlflow_store` brings what a run holds into a folder (`results.files`); `evidence.integrity` checks its state and the hashes of
+   its artifacts; `evidence.documents` reads them part by part, and `evidence.table` the rows of each part; `evidence.examine` puts it together as an
+   `ExaminedRun`. A run is examined once, and everything after takes that. Scores stay in memory; `evidence.rows` reads turns where a page shows them.
 2. **policy**: `policy.load` reads what is demanded, `policy.model` is what it may say.
 3. **baseline**: where rules compare, `baseline.search` finds the champion's run, and `baseline.comparable` says whether it is about the same
    cases, judges and settings.

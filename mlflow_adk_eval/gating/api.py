@@ -17,6 +17,7 @@ from mlflow_adk_eval.gating.evidence.examine import ExaminedRun, examine
 from mlflow_adk_eval.gating.evidence.integrity import agent_problems
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore, store_at
 from mlflow_adk_eval.gating.policy.load import load_policy
+from mlflow_adk_eval.gating.promotion.alias_lock import WAIT_S
 from mlflow_adk_eval.gating.promotion.aliases import AliasAudit, AliasRollback, RollbackResult, audit_in
 from mlflow_adk_eval.gating.promotion.checkpoint import Checkpoint, load_checkpoint
 from mlflow_adk_eval.gating.promotion.promote import promote_in
@@ -25,8 +26,10 @@ from mlflow_adk_eval.gating.promotion.verify import verify_in
 from mlflow_adk_eval.gating.rules.decide import decide
 from mlflow_adk_eval.results.decision import Decision, GateFailed
 from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.runtime import note, span
 
 
+@span("gate")
 def gate(  # noqa: PLR0913 - which run, compared with what, in which store
     run: str | Report,
     policy: Any = None,
@@ -78,9 +81,11 @@ def decided(run: ExaminedRun, search: BaselineSearch, agent_version: str | None 
         agent_version: the agent that the run must have evaluated; ``None``: any.
     """
     problems = agent_problems(run.evidence, search.store.model_id(agent_version)) if agent_version else []
-    return stamped(with_problems(decide(run, search.policy, baseline=search(run)), problems))
+    measured = search.store.calibration(search.policy, run)
+    return stamped(with_problems(decide(run, search.policy, baseline=search(run), measured=measured), problems))
 
 
+@span("promote")
 def promote(  # noqa: PLR0913 - which version, on which evidence, in which store
     name: str,
     version: int | str,
@@ -90,6 +95,7 @@ def promote(  # noqa: PLR0913 - which version, on which evidence, in which store
     policy: Any = None,
     reevaluate: Reevaluate | None = None,
     dry_run: bool = False,
+    wait_s: float = WAIT_S,
     raise_on_failure: bool = True,
     signing_key: str | Path | None = None,
     verify_key: str | Path | None = None,
@@ -109,6 +115,7 @@ def promote(  # noqa: PLR0913 - which version, on which evidence, in which store
         reevaluate: evaluates the baseline again where its runs are about other cases, judges or criteria, as
             `mlflow_adk_eval.reevaluation` does, also in a dry run; ``None``: the decision is then *undecided*.
         dry_run: whether to decide only, and write nothing to the registry.
+        wait_s: for how many seconds to wait for others who are setting the same alias. Then all is read and decided anew.
         raise_on_failure: whether anything but *passed* is an error.
         signing_key: signs the record and the claim: a PEM file with an ed25519 or ECDSA P-256 key, or its content; ``None``: what
             ``MLFLOW_ADK_EVAL_SIGNING_KEY`` says, or no signature.
@@ -122,17 +129,19 @@ def promote(  # noqa: PLR0913 - which version, on which evidence, in which store
         GateFailed: if the alias was not set, or in a dry run would not be.
         PolicyError: with every problem of the policy.
         UsageError: if the run, the model or the version does not exist, the alias is no valid one, or the key is none.
+        AliasBusyError: if others are still setting the alias after that time. Nothing was decided; try again.
         TrackingError: if MLflow cannot be reached.
     """
     target, demanded = Target(name=name, version=str(version), alias=alias), load_policy(policy)
     with store_at(tracking_uri, registry_uri, **_trust(signing_key, verify_key, checkpoint, writes=not dry_run)) as store:
         search = BaselineSearch(store=store, policy=demanded, model=name, candidate=target.version, reevaluate=reevaluate)
-        decision = promote_in(store, target, run_id_of(run_id), demanded, dry_run=dry_run, baseline=search)
+        decision = promote_in(store, target, run_id_of(run_id), demanded, dry_run=dry_run, baseline=search, wait_s=wait_s)
         if decision.passed and not dry_run:
             _advance(store, name, alias)
     return _answer(decision, raise_on_failure=raise_on_failure)
 
 
+@span("verify")
 def verify(
     name: str,
     version: int | str | None = None,
@@ -206,7 +215,8 @@ def audit(  # noqa: PLR0913 - which aliases, what to do about them, whom to trus
     if alias is not None:
         check_alias(alias)
     with store_at(tracking_uri, registry_uri, **_trust(signing_key, verify_key, checkpoint, writes=restore and not dry_run)) as store:
-        names, required = [name] if name is not None else store.models(), name is not None
+        pinned = store.checkpoint.models if store.checkpoint else set[str]()  # one that was deleted is not among those that there are
+        names, required = [name] if name is not None else sorted({*store.models(), *pinned}), name is not None
         audits = tuple(
             found for each in names for found in audit_in(store, each, alias, restore=restore, dry_run=dry_run, required=required)
         )
@@ -216,6 +226,7 @@ def audit(  # noqa: PLR0913 - which aliases, what to do about them, whom to trus
         return audits
 
 
+@span("rollback")
 def rollback(  # noqa: PLR0913 - which alias, where to, why, in which store
     name: str,
     alias: str = "champion",
@@ -223,6 +234,7 @@ def rollback(  # noqa: PLR0913 - which alias, where to, why, in which store
     reason: str,
     to: int | str | None = None,
     dry_run: bool = False,
+    wait_s: float = WAIT_S,
     raise_on_failure: bool = True,
     signing_key: str | Path | None = None,
     verify_key: str | Path | None = None,
@@ -240,6 +252,7 @@ def rollback(  # noqa: PLR0913 - which alias, where to, why, in which store
         reason: why, for the record.
         to: the version; ``None``: the last one before the present one whose record verifies.
         dry_run: whether to say only which version that would be.
+        wait_s: for how many seconds to wait for others who are setting the same alias. Then all is looked at anew.
         raise_on_failure: whether it is an error if the alias stays where it is.
         signing_key: signs the record, as for `promote`.
         verify_key: the public keys of which one must have signed; ``None``: as ``MLFLOW_ADK_EVAL_VERIFY_KEY`` says.
@@ -250,6 +263,7 @@ def rollback(  # noqa: PLR0913 - which alias, where to, why, in which store
     Raises:
         GateFailed: if there is no such version, or the alias was moved by somebody else meanwhile.
         UsageError: if the model does not exist, no reason is given, or a key is none.
+        AliasBusyError: if others are still setting the alias after that time. Try again.
         TrackingError: if MLflow cannot be reached.
     """
     if not reason.strip():
@@ -258,7 +272,7 @@ def rollback(  # noqa: PLR0913 - which alias, where to, why, in which store
     if to is not None:
         check_version(str(to))
     with store_at(tracking_uri, registry_uri, **_trust(signing_key, verify_key, checkpoint, writes=not dry_run)) as store:
-        back = AliasRollback(store=store, name=name, alias=alias, kind="rollback", reason=reason.strip())
+        back = AliasRollback(store=store, name=name, alias=alias, kind="rollback", reason=reason.strip(), wait_s=wait_s)
         result = back.run(None if to is None else str(to), dry_run=dry_run)
         if result.decision.passed and not dry_run:
             _advance(store, name, alias)
@@ -293,6 +307,7 @@ def _advance(store: MlflowStore, name: str, alias: str) -> None:
 
 
 def _answer(decision: Decision, *, raise_on_failure: bool) -> Decision:
+    note({"adk_eval.verdict": decision.verdict, "adk_eval.run_id": decision.run_id})
     if raise_on_failure and not decision.passed:
         raise GateFailed(decision)
     return decision

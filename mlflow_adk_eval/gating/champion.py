@@ -11,7 +11,8 @@ from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.agents.source import source_of
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.api import verify
-from mlflow_adk_eval.gating.attestation.evaluation import SOURCE_PARAM
+from mlflow_adk_eval.gating.attestation.evaluation import AGENT_SOURCE
+from mlflow_adk_eval.gating.evidence.integrity import FOLDER, MANIFEST, Manifest, read_manifest, sha256
 from mlflow_adk_eval.gating.mlflow_store import store_at
 from mlflow_adk_eval.results.decision import Decision, GateFailed
 
@@ -76,12 +77,19 @@ def load_champion(
     if not decision.passed:
         raise GateFailed(decision)
     with store_at(**where) as store:
-        params = store.evidence(decision.run_id).params
-    evaluated, resolved = params.get(SOURCE_PARAM, ""), None if agent is None else resolve_agent(agent)
+        manifest, model_id = store.artifact(decision.run_id, f"{FOLDER}/{MANIFEST}") or b"", store.version(name, version).model_id or ""
+    if sha256(manifest) != decision.evidence_sha256:
+        raise GateFailed(replace(decision, verdict="undecided", reasons=(f"run {decision.run_id} was changed while it was read",)))
+    evaluated, resolved = _evaluated(manifest), None if agent is None else resolve_agent(agent)
     if resolved is not None and (problem := _other_source(resolved, evaluated, f"version {version} of {name!r}")):
         raise GateFailed(replace(decision, verdict="undecided", reasons=(problem,)))
-    model_id = params.get("adk_eval.model_id", "")
     return Champion(name=name, alias=alias, version=version, model_id=model_id, decision=decision, source_sha256=evaluated, agent=resolved)
+
+
+def _evaluated(manifest: bytes) -> str:
+    """Return the digest of the source that was evaluated, from a manifest that was verified: to a run's parameters anybody may add one."""
+    found = read_manifest(manifest)
+    return str(found.artifacts.get(AGENT_SOURCE, "")) if isinstance(found, Manifest) else ""
 
 
 def _other_source(agent: Agent, evaluated: str, what: str) -> str:

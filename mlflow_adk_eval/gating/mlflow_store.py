@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 import tempfile
 import time
 import uuid
@@ -22,18 +23,36 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tenacity import retry, retry_if_exception_type, stop_after_attempt
+
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.attestation.evaluation import EVALUATION_PATH
 from mlflow_adk_eval.gating.attestation.keys import ENVELOPE, Signer, Verifier
 from mlflow_adk_eval.gating.attestation.statement import PAYLOAD_TYPE
+from mlflow_adk_eval.gating.evidence.examine import ExaminedRun, ReadableRun
 from mlflow_adk_eval.gating.evidence.integrity import FOLDER, GATE_FOLDER, MANIFEST, Evidence
-from mlflow_adk_eval.gating.mlflow_client import DECIDING, existing, is_absent, reaching_mlflow
+from mlflow_adk_eval.gating.mlflow_client import (
+    DECIDING,
+    created_experiment,
+    created_once,
+    existing,
+    is_absent,
+    opened,
+    reaching_mlflow,
+    unless_absent,
+)
+from mlflow_adk_eval.gating.policy.model import Policy
 from mlflow_adk_eval.gating.promotion.checkpoint import Checkpoint
 from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, ClaimLogError, ClaimParams, read_claim_log
-from mlflow_adk_eval.gating.promotion.record import TAG, Record, Target, Version, decision_statement
+from mlflow_adk_eval.gating.promotion.record import TAG, Record, Target, Version, decision_statement, description
+from mlflow_adk_eval.results.files import StoredFiles, kept_in, new_folder
+from mlflow_adk_eval.results.markdown_text import for_mlflow
+from mlflow_adk_eval.results.votes import judged_criteria
 
 if TYPE_CHECKING:
-    from mlflow.entities import Experiment, Run
+    from mlflow.entities import Experiment, FileInfo, Run
+
+    from mlflow_adk_eval.gating.evidence.calibrated import CheckedCalibration
 
 _AGENT_VERSION = re.compile(r"(?:models:/)?(m-[^/@]+)|models:/([^/@]+)(?:/(\d+)|@([\w-]+))")
 _MAX_RUNS = 10
@@ -41,7 +60,17 @@ _MODELS_AT_ONCE = 100
 _CLAIMS_RUN, _CLAIMS_MODEL = f"{TAG}.claim_log", f"{TAG}.model"
 """The tags of an experiment that name the run with the claims, which is also a tag of the registered model, and the hash of that model's name."""
 _LONGEST = 400
-_NOTE = "Who set which alias of the registered model {name!r}, when and on which record: the parameters of the run in here. Written by mlflow-adk-eval."
+_LARGEST_ARTIFACT = 64 << 20
+"""Of a record, an envelope or a manifest, in bytes."""
+_NOTE = "Promotions of {name}: [who set which alias](#/experiments/{experiment_id}/runs/{run_id}), when and on which record, one parameter each. Written by mlflow-adk-eval, which reads them: delete nothing here."
+
+
+class _OtherSizeError(OSError):
+    """An artifact came in another size than MLflow says it has."""
+
+
+_read_again = retry(retry=retry_if_exception_type(_OtherSizeError), stop=stop_after_attempt(2), reraise=True)
+"""Somebody may have overwritten the artifact while it was read."""
 
 
 @contextmanager
@@ -82,9 +111,9 @@ class MlflowStore:
         checkpoint: Checkpoint | None = None,
     ) -> None:
         """Connect; the arguments are those of `store_at`."""
-        from mlflow import MlflowClient  # noqa: PLC0415 - seconds, which only users of MLflow should pay
+        from mlflow import MlflowClient, get_tracking_uri  # noqa: PLC0415 - seconds, which only users of MLflow should pay
 
-        self.client = MlflowClient(tracking_uri, registry_uri)
+        self.client = opened(tracking_uri or get_tracking_uri(), lambda: MlflowClient(tracking_uri, registry_uri))
         self.signer = signer
         self.verifier = verifier or (signer.verifier if signer else None)
         self.checkpoint = checkpoint
@@ -102,19 +131,20 @@ class MlflowStore:
         with existing(f"run {run_id!r}"):
             run = self.client.get_run(run_id)
         folders = {found.path for found in self.client.list_artifacts(run_id)}
-        files = self._files(run_id, FOLDER) if FOLDER in folders else {}
+        files = self._kept(run_id, FOLDER) if FOLDER in folders else None
         attestation = self.artifact(run_id, EVALUATION_PATH) if GATE_FOLDER in folders else None
         return Evidence(
             run_id=run_id,
             status=run.info.status,
             lifecycle_stage=run.info.lifecycle_stage,
+            start_time=run.info.start_time,
             end_time=run.info.end_time,
             tags=run.data.tags,
             params=run.data.params,
             metrics=run.data.metrics,
             model_ids=tuple(found.model_id for found in (run.inputs.model_inputs if run.inputs else None) or ()),
-            artifacts={name: content for name, content in files.items() if name != MANIFEST},
-            manifest=files.get(MANIFEST),
+            artifacts={} if files is None else files.without(MANIFEST),
+            manifest=None if files is None else files.get(MANIFEST),
             attestation=attestation,
             model_params={} if attestation is None else self._model_params(run.data.params.get("adk_eval.model_id", "")),
         )
@@ -130,9 +160,44 @@ class MlflowStore:
                 raise
             return {}
 
+    def _kept(self, run_id: str, folder: str) -> StoredFiles:
+        """Return the files of a run, which stay on this machine for as long as they are used."""
+        temporary = new_folder()
+        try:
+            return kept_in(temporary, self._downloaded(run_id, folder, str(temporary)))
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+
+    @_read_again
+    def _downloaded(self, run_id: str, folder: str, target: str) -> Path:
+        """Return where the files of a run's folder are now.
+
+        Raises:
+            OSError: if one did not come in the size that MLflow says it has.
+        """
+        root = self._download(run_id, folder, target)
+        folders = [folder]
+        for place in folders:
+            for found in self.client.list_artifacts(run_id, place):
+                if found.is_dir:
+                    folders.append(found.path)
+                else:
+                    _check_size(found, root / Path(found.path).relative_to(folder))
+        return root
+
+    def _download(self, run_id: str, path: str, target: str) -> Path:
+        from mlflow.exceptions import MlflowException  # noqa: PLC0415 - seconds, which only users of MLflow should pay
+
+        try:
+            return Path(self.client.download_artifacts(run_id, path, target))
+        except MlflowException:
+            self.client.list_artifacts(run_id, path)  # fails with the reason, which MLflow keeps to itself
+            raise
+
     def _files(self, run_id: str, folder: str) -> dict[str, bytes]:
         with tempfile.TemporaryDirectory() as local:
-            root = Path(self.client.download_artifacts(run_id, folder, local))
+            root = self._downloaded(run_id, folder, local)
             return {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
     def attested(self, run_id: str) -> dict[str, bytes]:
@@ -142,18 +207,39 @@ class MlflowStore:
         kept = {name for name in files if name.endswith(ENVELOPE)}
         return {f"{GATE_FOLDER}/{name}": files[name] for name in files if name in kept or name + ENVELOPE in kept}
 
+    @_read_again
     def artifact(self, run_id: str, path: str) -> bytes | None:
-        """Return one artifact; ``None`` if the run does not have it.
+        """Return one artifact; ``None`` if the run does not have it, and nothing of one that is too large for what it should be.
 
         Raises:
             UsageError: if there is no such run.
+            OSError: if it did not come in the size that MLflow says it has.
         """
         with existing(f"run {run_id!r}"):
             listed = self.client.list_artifacts(run_id, path.rpartition("/")[0])
-        if path not in {found.path for found in listed}:
+        there = next((found for found in listed if found.path == path), None)
+        if there is None:
             return None
+        if (there.file_size or 0) > _LARGEST_ARTIFACT:  # no hash and no signature is that of nothing
+            return b""
         with tempfile.TemporaryDirectory() as local:
-            return Path(self.client.download_artifacts(run_id, path, local)).read_bytes()
+            file = self._download(run_id, path, local)
+            _check_size(there, file)
+            return file.read_bytes()
+
+    def calibration(self, policy: Policy, run: ExaminedRun) -> CheckedCalibration | None:
+        """Return a policy's calibration, held against the runs that it was measured on; ``None`` where it has none, or no judge decided.
+
+        Args:
+            policy: the policy.
+            run: the run that is decided on, which may be one of those.
+        """
+        if policy.calibration is None or not isinstance(run, ReadableRun) or not judged_criteria(run.documents.config):
+            return None
+        from mlflow_adk_eval.analysis.calibration.calibration import load_calibration  # noqa: PLC0415 - few policies have one
+        from mlflow_adk_eval.gating.evidence.calibrated import check_calibration  # noqa: PLC0415
+
+        return check_calibration(load_calibration(policy.calibration), self.evidence, policy.attestation, run)
 
     def evaluations(self, model_id: str, digest: str, *, beside: str = "") -> list[str]:
         """Return the complete runs about a LoggedModel on an eval set, newest first: in its experiment, and in that of the run `beside`."""
@@ -181,7 +267,7 @@ class MlflowStore:
         """
         with existing(f"version {version} of the registered model {name!r}"):
             found = self.client.get_model_version(name, version)
-        return Version(status=found.status, source=found.source or "", tags=found.tags)
+        return Version(status=found.status, source=found.source or "", tags=found.tags, description=found.description or "")
 
     def aliases(self, name: str) -> dict[str, str]:
         """Return which version of a registered model holds each alias.
@@ -226,7 +312,7 @@ class MlflowStore:
             UsageError: if there is no such model.
         """
         run = self._claims_run(name)
-        return ClaimParams(log=run.info.run_id, params=run.data.params) if run else ClaimParams(params={})
+        return ClaimParams(log=run.info.run_id, model=name, params=run.data.params) if run else ClaimParams(params={})
 
     def claim_log(self, name: str, alias: str, found: ClaimParams | None = None) -> ClaimLog:
         """Return the claim log of an alias; `found`: the claims of the model, where they are read already.
@@ -285,23 +371,27 @@ class MlflowStore:
 
     def _claims_run(self, model: str) -> Run | None:
         name = claims_experiment(model)
-        experiment = self.client.get_experiment_by_name(name)
-        run = None if experiment is None else self._claims_run_in(model, experiment)
         if model in self._undisputed:
-            return run
-        if others := sorted(self._known_claim_logs(model) - {run.info.run_id if run else ""}):
+            return self._claims_run_named(model, name)
+        known = self._known_claim_logs(model)  # first, since others may be making one: the name comes before the tags
+        run = self._claims_run_named(model, name)
+        if others := sorted(known - {run.info.run_id if run else ""}):
             state = f"replaced by run {run.info.run_id}" if run else "renamed or deleted"
             raise ClaimLogError(
                 f"the claim log of {model!r}, which says who set its aliases, was in run {others[0]}, but was {state};"
                 f" give the experiment of run {others[0]} the name {name!r} again"
             )
-        if run is None and (version := self._promoted_version(model)):
+        if run is None and (version := self._promoted_version(model)) and (run := self._claims_run_named(model, name)) is None:
             raise ClaimLogError(
                 f"the claim log of {model!r}, which says who set its aliases, is missing, though {version} says that it was promoted:"
                 f" give its experiment the name {name!r} again"
             )
         self._undisputed.add(model)
         return run
+
+    def _claims_run_named(self, model: str, name: str) -> Run | None:
+        experiment = self.client.get_experiment_by_name(name)
+        return None if experiment is None else self._claims_run_in(model, experiment)
 
     def _promoted_version(self, model: str) -> str:
         """Return a version whose tags say that it was promoted; empty if none does. Without a claim log that cannot be."""
@@ -350,10 +440,13 @@ class MlflowStore:
         from mlflow.exceptions import MlflowException  # noqa: PLC0415 - as above
 
         name = claims_experiment(model)
-        aside = self.client.create_experiment(f"{name}/{uuid.uuid4().hex}", tags={"mlflow.note.content": _NOTE.format(name=model)})
-        run_id = self.client.create_run(aside, start_time=int(time.time() * 1000), run_name="ledger").info.run_id
+        aside = created_experiment(self.client, f"{name}/{uuid.uuid4().hex}")
+        run_id = self._only_run(aside)
         self.client.update_run(run_id, "FINISHED")  # `set_terminated` would print where it can be looked at
         self.client.set_experiment_tag(aside, _CLAIMS_RUN, run_id)
+        self.client.set_experiment_tag(
+            aside, "mlflow.note.content", _NOTE.format(name=for_mlflow(model), experiment_id=aside, run_id=run_id)
+        )
         failure: Exception | None = None
         try:
             self.client.rename_experiment(aside, name)
@@ -363,20 +456,45 @@ class MlflowStore:
         if found is None:
             raise failure or OSError(f"the experiment {name!r} was created, but is not there")
         if found.experiment_id != aside:
-            self.client.delete_experiment(aside)
+            with unless_absent():
+                self.client.delete_experiment(aside)
         else:  # only now, since those that were deleted must not look like a claim log that somebody hid
             self.client.set_experiment_tag(aside, _CLAIMS_MODEL, _digest(model))
             with suppress(MlflowException):  # a model that was deleted at once
                 self.client.set_registered_model_tag(model, _CLAIMS_RUN, run_id)
         return self._claims_run_in(model, found)
 
+    def _only_run(self, experiment_id: str) -> str:
+        """Create the run of a new experiment."""
+        started_ms = int(time.time() * 1000)
+
+        def discard(twin: Run) -> None:
+            with unless_absent():
+                self.client.delete_run(twin.info.run_id)
+
+        run = created_once(
+            lambda: self.client.create_run(experiment_id, start_time=started_ms, run_name="promotions (claim log)"),
+            lambda: list(self.client.search_runs([experiment_id])),
+            discard,
+        )
+        return str(run.info.run_id)
+
     def write(self, record: Record) -> None:
-        """Keep a record as an artifact of the run that it is about, beside it the signed statement about it."""
+        """Keep a record as an artifact of the run that it is about, beside it the signed statement about it.
+
+        Raises:
+            OSError: if MLflow accepts it and does not have it: a page before the server may answer in its place.
+        """
         location, text = record.location, record.text()
         if self.signer:
             statement = decision_statement(location, text.encode())
-            self.client.log_text(location.run_id, self.signer.seal(statement.to_json(), PAYLOAD_TYPE), location.path + ENVELOPE)
-        self.client.log_text(location.run_id, text, location.path)
+            self._keep(location.run_id, location.path + ENVELOPE, self.signer.seal(statement.to_json(), PAYLOAD_TYPE))
+        self._keep(location.run_id, location.path, text)
+
+    def _keep(self, run_id: str, path: str, text: str) -> None:
+        self.client.log_text(run_id, text, path)
+        if self.artifact(run_id, path) != text.encode():
+            raise OSError(f"MLflow accepted the artifact {path} of run {run_id}, but has not stored it")
 
     def tag(self, target: Target, tags: Mapping[str, str]) -> None:
         """Set tags on a version, in their order.
@@ -387,6 +505,18 @@ class MlflowStore:
         with existing(str(target)):
             for key, value in tags.items():
                 self.client.set_model_version_tag(target.name, target.version, key, value)
+
+    def describe(self, record: Record) -> None:
+        """Write a decision into the description of its version, for people; nothing reads it.
+
+        Raises:
+            UsageError: if there is no such version or run.
+        """
+        target = record.target
+        with existing(str(target)):
+            experiment_id = self.client.get_run(record.decision.run_id).info.experiment_id
+            before = self.version(target.name, target.version).description
+            self.client.update_model_version(target.name, target.version, description(record, experiment_id, before))
 
     def untag(self, target: Target, key: str) -> None:
         """Remove a tag from a version.
@@ -407,15 +537,28 @@ class MlflowStore:
             self.client.set_registered_model_alias(target.name, target.alias, target.version)
 
 
+def _check_size(said: FileInfo, file: Path) -> None:
+    """Tell an artifact that something between us and MLflow has replaced or cut off from one that somebody has edited, whose size MLflow knows.
+
+    Raises:
+        _OtherSizeError: if the size is not what MLflow says.
+    """
+    found = file.stat().st_size if file.is_file() else 0
+    if said.file_size not in (found, None):
+        raise _OtherSizeError(
+            f"the artifact {said.path} has {said.file_size:,} bytes, but {found:,} came. Is there a login page before the server, or was the connection cut off?"
+        )
+
+
 def claims_experiment(model: str) -> str:
-    """Return the name of the experiment with the claims of a model.
+    """Return the name of the experiment with the claims of a model. MLflow's pages show what follows the slash.
 
     >>> claims_experiment("home_automation")
-    'adk_eval.gate/home_automation'
+    'adk_eval.gate/home_automation promotions'
     """
     if len(model) <= _LONGEST:
-        return f"{TAG}/{model}"
-    return f"{TAG}/{model[: _LONGEST - 70]}_{_digest(model)}"
+        return f"{TAG}/{model} promotions"
+    return f"{TAG}/{model[: _LONGEST - 70]}_{_digest(model)} promotions"
 
 
 def _digest(model: str) -> str:

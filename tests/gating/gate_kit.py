@@ -6,12 +6,16 @@ import hashlib
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import BaseModel
 
 from mlflow_adk_eval.agents.protocol import Conversation
 from mlflow_adk_eval.agents.recordings import Recording
@@ -21,9 +25,11 @@ from mlflow_adk_eval.gating.evidence.examine import examine
 from mlflow_adk_eval.gating.evidence.integrity import Evidence, key_of_criterion
 from mlflow_adk_eval.gating.rules.decide import decide
 from mlflow_adk_eval.results.decision import Decision
+from mlflow_adk_eval.results.outcomes import Vote
+from mlflow_adk_eval.results.parts import Part, PartWriter
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.results.table import table_of
-from mlflow_adk_eval.results.votes import dump_votes, judged_criteria
+from mlflow_adk_eval.results.table import key_of, table_of
+from mlflow_adk_eval.results.votes import dump_votes, judged_criteria, parse_votes
 from mlflow_adk_eval.runner import run
 
 TRAJECTORY, RESPONSE = "tool_trajectory_avg_score", "response_match_score"
@@ -75,8 +81,8 @@ def report_of(
     return run(expected, Recording(played), load_config(config))
 
 
-def evidence_of(report: Report, *, model_id: str = "m-1", run_id: str = "r-1") -> Evidence:
-    """Return the evidence of a run that logged `report`."""
+def evidence_of(report: Report, *, model_id: str = "m-1", run_id: str = "r-1", schema: int = 2, part_turns: int = 2) -> Evidence:
+    """Return the evidence of a run that logged `report`: in parts (schema 2) that end after so many turns, or in a file of each kind (schema 1)."""
     params = {
         "adk_eval.model_id": model_id,
         "adk_eval.eval_set_digest": eval_set_digest(report.eval_set),
@@ -84,33 +90,67 @@ def evidence_of(report: Report, *, model_id: str = "m-1", run_id: str = "r-1") -
         "adk_eval.num_runs": str(report.num_runs),
         **{f"threshold.{key_of_criterion(name)}": text for name, text in report.config.thresholds().items()},
     }
-    artifacts = {
-        "eval_set.json": dumps(report.eval_set).encode(),
-        "config.json": dumps_config(report.config).encode(),
-        "invocations.json": table_of(report.cases, report.criteria).dumps().encode(),
-        "result.evalset_result.json": b"{}",
-    }
-    if judged_criteria(report.config):
-        artifacts["votes.parquet"] = dump_votes(vote for case in report.cases for result in case.results for vote in result.votes)
     tags = {
-        "adk_eval.schema": "1",
+        "adk_eval.schema": str(schema),
         "adk_eval.status": "complete",
         "adk_eval.verdict": report.verdict,
         "adk_eval.eval_set_id": report.eval_set.eval_set_id,
     }
     metrics = {f"{key_of_criterion(name)}/mean": score for name, score in report.scores.items() if score is not None}
-    return sealed(
-        Evidence(
-            run_id=run_id,
-            status="FINISHED",
-            end_time=1,
-            tags=tags,
-            params=params,
-            metrics=metrics,
-            model_ids=(model_id,),
-            artifacts=artifacts,
-        )
+    evidence = Evidence(
+        run_id=run_id,
+        status="FINISHED",
+        end_time=1,
+        tags=tags,
+        params=params,
+        metrics=metrics,
+        model_ids=(model_id,),
+        artifacts={"config.json": dumps_config(report.config).encode(), "result.evalset_result.json": b"{}"},
     )
+    return _in_parts(evidence, report, part_turns) if schema == 2 else sealed(_in_files(evidence, report))
+
+
+def _in_files(evidence: Evidence, report: Report) -> Evidence:
+    artifacts = {
+        "eval_set.json": dumps(report.eval_set).encode(),
+        "invocations.json": table_of(report.cases, report.criteria).dumps().encode(),
+    }
+    if judged_criteria(report.config):
+        artifacts["votes.parquet"] = dump_votes(vote for case in report.cases for result in case.results for vote in result.votes)
+    return replace(evidence, artifacts={**evidence.artifacts, **artifacts})
+
+
+class Plain:
+    """A `Cleaner` that has nothing to clean."""
+
+    def document(self, model: BaseModel, /) -> str:
+        return model.model_dump_json(exclude_unset=True)
+
+    def documents(self, values: Sequence[str | None], /) -> Sequence[str | None]:
+        return values
+
+    def texts(self, values: Sequence[str | None], /) -> Sequence[str | None]:
+        return values
+
+    def text(self, value: str, /) -> str:
+        return value
+
+
+def _in_parts(evidence: Evidence, report: Report, part_turns: int) -> Evidence:
+    with TemporaryDirectory() as folder:
+        writer = PartWriter(Path(folder), report.criteria, Plain(), judged=bool(judged_criteria(report.config)), part_turns=part_turns)
+        for case in report.eval_set.eval_cases:
+            writer.add(case, [found for found in report.cases if found.eval_id == case.eval_id])
+        parts = writer.close()
+        files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in Path(folder).rglob("*.parquet")}
+    head = {"eval_set_id": report.eval_set.eval_set_id}
+    return sealed(replace(evidence, artifacts={**evidence.artifacts, **files}), [listed(part) for part in parts], head)
+
+
+def listed(part: Part) -> dict[str, int]:
+    """Return what a manifest says of a part."""
+    names = ("first_case_no", "last_case_no", "cases", "case_runs", "turns", "votes")
+    return {name: getattr(part, name) for name in names}
 
 
 def decide_on(evidence: Evidence, *demands: Any, **more: Any) -> Decision:
@@ -118,10 +158,30 @@ def decide_on(evidence: Evidence, *demands: Any, **more: Any) -> Decision:
     return decide(examine(evidence), *demands, **more)
 
 
-def sealed(evidence: Evidence) -> Evidence:
-    """Return the evidence with a manifest and its parameter made for the artifacts that it has, as the writer of the run would."""
+def sealed(evidence: Evidence, parts: list[dict[str, int]] | None = None, head: Mapping[str, Any] | None = None) -> Evidence:
+    """Return the evidence with a manifest and its parameter made for the artifacts that it has, as the writer of the run would.
+
+    Args:
+        evidence: the evidence.
+        parts: what the manifest is to say of the parts; ``None``: what it says now, if there are parts.
+        head: what it is to say of the eval set, likewise.
+    """
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in evidence.artifacts.items()}
-    return with_manifest(evidence, json.dumps({"schema": 1, "artifacts": hashes}).encode())
+    said = json.loads(evidence.manifest or b"{}")
+    manifest = {"schema": 1, "artifacts": hashes}
+    if parts is not None or "parts" in said:
+        listing = said.get("parts") if parts is None else parts
+        manifest |= {"schema": 2, "eval_set": said.get("eval_set") if head is None else head, "parts": listing}
+    return with_manifest(evidence, json.dumps(manifest).encode())
+
+
+def parts_of(evidence: Evidence) -> list[dict[str, int]]:
+    """Return what the manifest says of the parts; none for a run in single files."""
+    return list(json.loads(evidence.manifest or b"{}").get("parts", []))
+
+
+def file_of(folder: str, number: int) -> str:
+    return f"{folder}/part-{number:05}.parquet"
 
 
 def with_manifest(evidence: Evidence, manifest: bytes) -> Evidence:
@@ -137,7 +197,9 @@ def with_artifact(evidence: Evidence, name: str, content: bytes | None) -> Evide
 
 
 def with_table(evidence: Evidence, edit: Edit) -> Evidence:
-    """Return the evidence with an edited table, and with a manifest for it: what a faulty writer would have left."""
+    """Return the evidence with edited rows, and with a manifest for them: what a faulty writer would have left."""
+    if parts_of(evidence):
+        return _with_cells(evidence, edit)
     table = json.loads(evidence.artifacts["invocations.json"])
     rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
     edited = edit(rows)
@@ -147,12 +209,99 @@ def with_table(evidence: Evidence, edit: Edit) -> Evidence:
     return with_artifact(evidence, "invocations.json", content.encode())
 
 
+def _with_cells(evidence: Evidence, edit: Edit) -> Evidence:
+    parts, home, rows = parts_of(evidence), {}, []
+    for number in range(len(parts)):
+        for row in rows_of(evidence, "cells", number):
+            home[row["eval_id"]] = number
+            rows.append({"key": key_of(row["eval_id"], row["invocation_index"], row["run_index"]), **row})
+    edited = edit(rows)
+    for row in (kept := rows if edited is None else list(edited)):
+        row.pop("key", None)
+    artifacts = dict(evidence.artifacts)
+    for number, part in enumerate(parts):
+        here = [row for row in kept if home.get(row["eval_id"], 0) == number]
+        artifacts[file_of("cells", number)] = parquet_of(here, artifacts[file_of("cells", number)])
+        part["turns"] = len(here)
+    return sealed(replace(evidence, artifacts=artifacts), parts)
+
+
+def rows_of(evidence: Evidence, folder: str, number: int) -> list[Row]:
+    """Return the rows of a file of a part."""
+    rows: list[Row] = pq.read_table(pa.BufferReader(evidence.artifacts[file_of(folder, number)])).to_pylist()
+    return rows
+
+
+def parquet_of(rows: Sequence[Row], like: bytes) -> bytes:
+    """Return rows as a Parquet file with the columns and types of another; a column with a value of another type gets that."""
+    schema = pq.read_schema(pa.BufferReader(like))
+    columns = [name for name in schema.names if not rows or name in rows[0]]
+    content = pa.BufferOutputStream()
+    pq.write_table(pa.table({name: _column([row[name] for row in rows], schema.field(name).type) for name in columns}), content)
+    return bytes(content.getvalue())
+
+
+def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    if any(isinstance(value, str) for value in values) and not pa.types.is_string(kind):
+        return pa.array([None if value is None else str(value) for value in values], pa.string())
+    return pa.array(values, kind)
+
+
+def with_file(evidence: Evidence, name: str, edit: Edit) -> Evidence:
+    """Return the evidence with one file of a part edited, as who writes to the run may, and a manifest that says nothing of it but its hash."""
+    rows = pq.read_table(pa.BufferReader(evidence.artifacts[name])).to_pylist()
+    edited = edit(rows)
+    return with_artifact(evidence, name, parquet_of(rows if edited is None else list(edited), evidence.artifacts[name]))
+
+
 def with_eval_set(evidence: Evidence, edit: Callable[[Any], object]) -> Evidence:
     """Return the evidence with an edited eval set, and with a manifest and a digest for it."""
+    if parts := parts_of(evidence):
+        return _with_cases(evidence, parts, edit)
     value = json.loads(evidence.artifacts["eval_set.json"])
     edit(value)
     digest = eval_set_digest(EvalSet.model_validate(value))
     return with_artifact(changed(evidence, "params", {"adk_eval.eval_set_digest": digest}), "eval_set.json", json.dumps(value).encode())
+
+
+def _with_cases(evidence: Evidence, parts: list[dict[str, int]], edit: Callable[[Any], object]) -> Evidence:
+    documents = [(number, json.loads(row["case"])) for number in range(len(parts)) for row in rows_of(evidence, "cases", number)]
+    home = {case["eval_id"]: number for number, case in documents}
+    value = {**json.loads(evidence.manifest or b"{}")["eval_set"], "eval_cases": [case for _, case in documents]}
+    edit(value)
+    artifacts, first = dict(evidence.artifacts), 0
+    for number, part in enumerate(parts):
+        here = [case for case in value["eval_cases"] if home.get(case["eval_id"], 0) == number]
+        rows = [{"eval_id": case["eval_id"], "case": json.dumps(case)} for case in here]
+        artifacts[file_of("cases", number)] = parquet_of(rows, artifacts[file_of("cases", number)])
+        part |= {"first_case_no": first, "last_case_no": first + len(here) - 1, "cases": len(here)}
+        first += len(here)
+    in_order = {
+        **value,
+        "eval_cases": [case for number in range(len(parts)) for case in value["eval_cases"] if home.get(case["eval_id"], 0) == number],
+    }
+    digest = eval_set_digest(EvalSet.model_validate(in_order))
+    return sealed(replace(changed(evidence, "params", {"adk_eval.eval_set_digest": digest}), artifacts=artifacts), parts)
+
+
+def with_votes(evidence: Evidence, edit: Callable[[tuple[Vote, ...]], Iterable[Vote]]) -> Evidence:
+    """Return the evidence with other votes, and with a manifest for them: what a faulty writer would have left."""
+    parts = parts_of(evidence)
+    if not parts:
+        return with_artifact(evidence, "votes.parquet", dump_votes(edit(votes_of(evidence))))
+    home = {row["eval_id"]: number for number in range(len(parts)) for row in rows_of(evidence, "cases", number)}
+    kept, artifacts = list(edit(votes_of(evidence))), dict(evidence.artifacts)
+    for number, part in enumerate(parts):
+        here = [vote for vote in kept if home.get(vote.eval_id, 0) == number]
+        artifacts[file_of("votes", number)] = dump_votes(here)
+        part["votes"] = len(here)
+    return sealed(replace(evidence, artifacts=artifacts), parts)
+
+
+def votes_of(evidence: Evidence) -> tuple[Vote, ...]:
+    """Return all votes of a run."""
+    names = [file_of("votes", number) for number in range(len(parts_of(evidence)))] or ["votes.parquet"]
+    return tuple(vote for name in names for vote in parse_votes(evidence.artifacts[name], name))
 
 
 def changed(evidence: Evidence, field: str, values: Mapping[str, Any]) -> Evidence:
@@ -220,6 +369,7 @@ class Lab:
             self.client.log_inputs(run_id, models=[LoggedModelInput(model_id) for model_id in evidence.model_ids])
         with TemporaryDirectory() as folder:
             for name, content in evidence.artifacts.items():
+                (Path(folder) / name).parent.mkdir(exist_ok=True)
                 (Path(folder) / name).write_bytes(content)
             self.client.log_artifacts(run_id, folder, "adk_eval")
         if evidence.manifest is not None:

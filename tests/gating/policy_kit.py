@@ -125,11 +125,13 @@ def calibration_of(
     """Return a calibration of the judge of a criterion: true passes, false passes, true failures, false failures."""
     rates = dict(zip(("true_passes", "false_passes", "true_failures", "false_failures"), counts, strict=True))
     sample = {"passed": counts[0] + counts[1], "judged": sum(counts)}
-    settings = settings_sha256(load_config(config), criterion)
+    loaded = load_config(config)
+    known = {f"threshold.{criterion}": loaded.thresholds()[criterion]} | dict(params or {})
     return {
         "made_at": "2027-01-01T00:00:00+00:00",
         "made_by": "ada@home",
-        "runs": [{"run_id": "r-0", "evidence_sha256": "0" * 64}],
+        "runs": [{"run_id": "r-0", "evidence_sha256": "0" * 64, "ended_at": "2027-01-01T00:00:00Z"}],
         "labels": {"source": "labels.csv", "sha256": "0" * 64, "count": sum(counts), "labellers": 1},
-        "criteria": {criterion: {**rates, "sample": sample, "params": dict(params or {}), "settings_sha256": settings}},
+        "criteria": {criterion: {**rates, "sample": sample, "params": known, "settings_sha256": settings_sha256(loaded, criterion)}},
+        "labelled": [],
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from mlflow_adk_eval.gating.api import gate, promote, verify
 from mlflow_adk_eval.gating.baseline.comparable import ReevaluationRequest
 from mlflow_adk_eval.gating.evidence import examine
-from mlflow_adk_eval.gating.evidence.integrity import Evidence
+from mlflow_adk_eval.gating.evidence.integrity import FOLDER, Evidence
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from tests.gating.entrant import Entrant
 from tests.gating.gate_kit import TRAJECTORY, Lab, eval_set_of, evidence_of, report_of
@@ -96,3 +97,25 @@ def test_the_champions_own_run_is_read_once(entrants: tuple[Entrant, Entrant], c
     policy = POLICY | {"rules": {TRAJECTORY: {"min": 0.5, "max_drop": 0.1, "use": "mean"}}}
     assert champion.promote(policy=policy, dry_run=True).passed
     assert counts.reads == counts.examinations == {champion.run_id: 1}
+
+
+class Overwritten(MlflowStore):
+    """A store in which somebody replaces an artifact right after it was downloaded, as often as told."""
+
+    def __init__(self, uri: str, times: int) -> None:
+        super().__init__(uri, uri)
+        self.texts = ["{" + " " * number + "}" for number in range(times)]
+
+    def _download(self, run_id: str, path: str, target: str) -> Path:
+        found = super()._download(run_id, path, target)
+        if self.texts and path == FOLDER:
+            self.client.log_text(run_id, self.texts.pop(), f"{FOLDER}/cells/part-00000.parquet")
+        return found
+
+
+def test_what_is_overwritten_while_it_is_read_is_judged_as_it_is_then(lab: Lab, model: str) -> None:
+    candidate = Entrant(lab, model)
+    examined = examine.examine(Overwritten(lab.uri, 1).evidence(candidate.run_id))
+    assert [problem for problem in examined.problems if "part-00000.parquet was changed after the run" in problem]
+    with pytest.raises(OSError, match=r"bytes, but [0-9,]+ came"):
+        Overwritten(lab.uri, 2).evidence(candidate.run_id)

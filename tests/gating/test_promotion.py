@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import mlflow_adk_eval as adk_eval
-from mlflow_adk_eval.errors import TrackingError, UsageError
+from mlflow_adk_eval.errors import AliasBusyError, TrackingError, UsageError
 from mlflow_adk_eval.gating.api import gate, promote, rollback, verify
 from mlflow_adk_eval.gating.baseline.comparable import Baseline
 from mlflow_adk_eval.gating.evidence.integrity import Evidence
@@ -87,9 +87,6 @@ def test_a_good_version_gets_the_alias_and_a_record_of_why(lab: Lab, good: Entra
         "adk_eval.gate": "passed",
         "run_id": good.run_id,
         "alias": "champion",
-        "policy_sha256": DEFAULT_POLICY.digest(),
-        "evidence_sha256": lab.client.get_run(good.run_id).data.params["adk_eval.manifest_sha256"],
-        "decided_at": decision.decided_at,
         "decided_by": "octocat",
         "reason": "; ".join(decision.reasons),
     }
@@ -97,6 +94,12 @@ def test_a_good_version_gets_the_alias_and_a_record_of_why(lab: Lab, good: Entra
     assert record["target"] == {"name": good.name, "version": "1", "alias": "champion"}
     assert record["previous"] is None
     assert record["source"] == f"models:/{good.model_id}"
+    found = {name: record["decision"][name] for name in ("policy_sha256", "evidence_sha256", "decided_at")}
+    assert found == {
+        "policy_sha256": DEFAULT_POLICY.digest(),
+        "evidence_sha256": lab.client.get_run(good.run_id).data.params["adk_eval.manifest_sha256"],
+        "decided_at": decision.decided_at,
+    }
     assert record["decision"]["scores"] == {TRAJECTORY: 1.0, "response_match_score": 1.0}
     assert record["policy"] == DEFAULT_POLICY.to_json()
 
@@ -212,10 +215,10 @@ def test_an_alias_set_by_hand_does_not_verify(lab: Lab, bad: Entrant) -> None:
 
 def test_a_changed_table_does_not_verify(lab: Lab, good: Entrant) -> None:
     good.promote()
-    lab.client.log_text(good.run_id, "{}", "adk_eval/invocations.json")
+    lab.client.log_text(good.run_id, "{}", "adk_eval/cells/part-00000.parquet")
     decision = good.verify()
     assert decision.verdict == "undecided"
-    assert decision.reasons == ("the artifact adk_eval/invocations.json was changed after the run",)
+    assert decision.reasons == ("the artifact adk_eval/cells/part-00000.parquet was changed after the run",)
 
 
 def test_a_changed_manifest_does_not_verify(lab: Lab, good: Entrant) -> None:
@@ -378,6 +381,10 @@ class Spoiler(MlflowStore):
         self._spoilt(".".join(["claim", *key.split(".")[2:3]]))
         return found
 
+    def set_alias(self, target: Target) -> None:
+        super().set_alias(target)
+        self._spoilt("set_alias")
+
     def _spoilt(self, step: str) -> None:
         if step == self.step:
             self.step = ""
@@ -395,7 +402,7 @@ def test_a_run_that_is_edited_after_the_decision_is_refused(lab: Lab, good: Entr
 
 
 def test_an_artifact_that_is_overwritten_after_the_decision_is_refused(lab: Lab, good: Entrant) -> None:
-    store = Spoiler(lab, "claim", lambda: lab.client.log_text(good.run_id, "{}", "adk_eval/invocations.json"))
+    store = Spoiler(lab, "claim", lambda: lab.client.log_text(good.run_id, "{}", "adk_eval/cells/part-00000.parquet"))
     decision = promote_in(store, Target(name=good.name, version="1", alias="champion"), good.run_id, DEFAULT_POLICY)
     assert decision.reasons == (f"run {good.run_id} was changed while it was decided on: its artifacts",)
     assert lab.alias(good.name) is None
@@ -417,11 +424,10 @@ def test_two_decisions_against_one_champion_are_not_both_carried_out(lab: Lab, m
     first, second, third = (Entrant(lab, model) for _ in range(3))
     first.promote()
     store = Before(lab, "evidence", second.promote)
-    decision = promote_in(store, Target(name=model, version="3", alias="champion"), third.run_id, DEFAULT_POLICY)
-    (reason,) = decision.reasons
-    assert reason.startswith("the alias champion was claimed in the meantime: a promotion to version 2, by ")
+    with pytest.raises(AliasBusyError, match="the alias champion was claimed in the meantime: a promotion to version 2, by "):
+        promote_in(store, Target(name=model, version="3", alias="champion"), third.run_id, DEFAULT_POLICY)
     assert lab.alias(model) == "2"
-    assert third.tags["adk_eval.gate.last_refusal"] == "undecided"
+    assert not third.tags  # nothing was decided about it
     assert first.verify(version=1).passed
     assert second.verify().passed
     assert third.promote().passed
@@ -442,15 +448,56 @@ class Before(MlflowStore):
         return super().evidence(run_id)
 
 
-def test_a_promotion_that_is_under_way_refuses_others(lab: Lab, model: str) -> None:
+def test_a_promotion_that_is_under_way_keeps_others_waiting(lab: Lab, model: str) -> None:
     first, second = (Entrant(lab, model) for _ in range(2))
-    found: list[Decision] = []
-    store = Spoiler(lab, "claim.go", lambda: found.append(second.promote(raise_on_failure=False)))
+    found: list[str] = []
+
+    def come_second() -> None:
+        with pytest.raises(AliasBusyError) as busy:
+            second.promote(wait_s=0.6)
+        found.append(str(busy.value))
+
+    store = Spoiler(lab, "claim.go", come_second)
     assert promote_in(store, Target(name=model, version="1", alias="champion"), first.run_id, DEFAULT_POLICY).passed
-    (refused,) = found
-    assert refused.reasons[0].startswith("the alias champion is being set: a promotion to version 1, by ")
+    (said,) = found
+    assert said.startswith("the alias champion is being set: a promotion to version 1, by ")
+    assert not second.tags
     assert lab.alias(model) == "1"
     assert first.verify().passed
+
+
+def test_who_waits_is_decided_on_anew_once_the_others_are_done(lab: Lab, model: str) -> None:
+    first, second = (Entrant(lab, model) for _ in range(2))
+    store = Before(lab, "evidence", first.promote)
+    assert promote_in(store, Target(name=model, version="2", alias="champion"), second.run_id, DEFAULT_POLICY, wait_s=30).passed
+    assert [entry.claim.previous for entry in claim_log_of(MlflowStore(lab.uri), model).entries] == [None, "1"]
+    assert lab.alias(model) == "2"
+
+
+def test_what_fails_whatever_the_others_do_fails_at_once(lab: Lab, model: str) -> None:
+    good, bad = Entrant(lab, model), Entrant(lab, model, lambda model_id: evidence_of(BAD, model_id=model_id))
+    found: list[Decision] = []
+    store = Spoiler(lab, "claim.go", lambda: found.append(bad.promote(raise_on_failure=False)))
+    assert promote_in(store, Target(name=model, version="1", alias="champion"), good.run_id, DEFAULT_POLICY).passed
+    assert found[0].verdict == "failed"
+
+
+def test_a_claim_that_was_carried_out_is_ended_by_whoever_wants_the_same(lab: Lab, model: str) -> None:
+    entrant, other = Entrant(lab, model), Entrant(lab, model)
+    target = Target(name=model, version=entrant.version, alias="champion")
+
+    def dies() -> None:
+        raise TrackingError("MLflow went away")
+
+    with pytest.raises(TrackingError):
+        promote_in(Spoiler(lab, "set_alias", dies), target, entrant.run_id, DEFAULT_POLICY)
+    assert lab.alias(model) == entrant.version
+    assert claim_log_of(MlflowStore(lab.uri), model).entries[-1].state == "confirmed"
+    with pytest.raises(AliasBusyError):  # another version must not come between, should the owner live after all
+        other.promote(wait_s=0)
+    assert entrant.promote(wait_s=0).passed
+    assert [entry.state for entry in claim_log_of(MlflowStore(lab.uri), model).entries] == ["done", "done"]
+    assert entrant.verify().passed
 
 
 def test_a_claim_that_was_called_off_is_not_carried_out(lab: Lab, model: str) -> None:
@@ -476,9 +523,10 @@ def test_an_owner_finds_out_that_its_claim_was_called_off(lab: Lab, good: Entran
         store.claim(good.name, key_of("champion", 1, "go", entry.claim.id), text_of(other))
 
     spoiler = Spoiler(lab, "write", cancel)
-    decision = promote_in(spoiler, Target(name=good.name, version="1", alias="champion"), good.run_id, DEFAULT_POLICY)
-    assert decision.reasons == ("the claim to the alias champion took so long that somebody else cancelled it",)
+    with pytest.raises(AliasBusyError, match="the claim to the alias champion took so long that somebody else cancelled it"):
+        promote_in(spoiler, Target(name=good.name, version="1", alias="champion"), good.run_id, DEFAULT_POLICY)
     assert lab.alias(good.name) is None
+    assert not good.tags
 
 
 def test_a_failure_before_the_alias_is_set_leaves_nobody_waiting(lab: Lab, good: Entrant) -> None:
@@ -494,15 +542,16 @@ def test_a_failure_before_the_alias_is_set_leaves_nobody_waiting(lab: Lab, good:
 
 def test_who_is_slow_to_confirm_a_claim_does_not_set_the_alias(lab: Lab, good: Entrant) -> None:
     target, timeouts = Target(name=good.name, version="1", alias="champion"), ClaimTimeouts(lease_s=0)
-    decision = promote_in(MlflowStore(lab.uri), target, good.run_id, DEFAULT_POLICY, timeouts=timeouts)
-    (reason,) = decision.reasons
-    assert reason.startswith("MLflow took 0 s to confirm the claim, so the alias champion was not set")
+    with pytest.raises(AliasBusyError, match="MLflow took 0 s to confirm the claim, so the alias champion was not set"):
+        promote_in(MlflowStore(lab.uri), target, good.run_id, DEFAULT_POLICY, timeouts=timeouts)
     assert lab.alias(good.name) is None
+    assert not good.tags
+    assert [entry.state for entry in claim_log_of(MlflowStore(lab.uri), good.name).entries] == ["refused"]
 
 
 def test_a_claim_log_that_was_deleted_leaves_it_undecided_and_says_how_to_restore_it(lab: Lab, good: Entrant) -> None:
     good.promote()
-    experiment = lab.client.get_experiment_by_name(f"adk_eval.gate/{good.name}")
+    experiment = lab.client.get_experiment_by_name(f"adk_eval.gate/{good.name} promotions")
     (run,) = lab.client.search_runs([experiment.experiment_id])
     lab.client.delete_run(run.info.run_id)
     expected = f"was deleted; restore it: mlflow runs restore --run-id {run.info.run_id}"

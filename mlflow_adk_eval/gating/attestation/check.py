@@ -7,12 +7,13 @@ What was signed where the evaluation ended cannot be made up without the key.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from mlflow_adk_eval.gating.attestation.evaluation import AGENT_SOURCE, EVALUATION_PATH, SOURCE_PARAM, read_evaluation
 from mlflow_adk_eval.gating.attestation.keys import load_verifier
 from mlflow_adk_eval.gating.attestation.statement import Statement
-from mlflow_adk_eval.gating.evidence.integrity import FOLDER, MANIFEST, Evidence, few, sha256
+from mlflow_adk_eval.gating.evidence.integrity import FOLDER, MANIFEST, Evidence, few, sha256_of
 from mlflow_adk_eval.gating.policy.model import AttestationPin
 
 _OURS = ("adk_eval.", "threshold.")
@@ -34,6 +35,16 @@ def attestation_problems(pin: AttestationPin | None, evidence: Evidence) -> list
     if not statement:
         return [f"the run's attestation {EVALUATION_PATH} was not signed with a key of the policy, or is not about an evaluation"]
     return few([*_subject_problems(statement, evidence), *_source_problems(pin, statement, evidence)])
+
+
+def attested_end(pin: AttestationPin | None, evidence: Evidence) -> datetime | None:
+    """Return when an evaluation ended by what was signed then; ``None`` where no signature is demanded, or none says so."""
+    verifier = load_verifier("\n".join(pin.keys)) if pin and evidence.attestation else None
+    statement = verifier and read_evaluation(evidence.attestation or b"", verifier)
+    try:
+        return datetime.fromisoformat(str(statement.predicate.get("finished_at"))).astimezone(UTC) if statement else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def _subject_problems(statement: Statement, evidence: Evidence) -> Iterator[str]:
@@ -61,11 +72,10 @@ def _source_problems(pin: AttestationPin, statement: Statement, evidence: Eviden
             how = agent.get("source") if isinstance(agent, Mapping) else None
             yield f"the run's attestation does not say which source the agent is made of ({how}), and the policy demands that"
         return
-    files = evidence.artifacts.get(AGENT_SOURCE)
     found = {
         f"the run's parameter {SOURCE_PARAM}": evidence.params.get(SOURCE_PARAM, ""),
         f"the parameter {SOURCE_PARAM} of its LoggedModel": evidence.model_params.get(SOURCE_PARAM, ""),
-        f"the artifact {FOLDER}/{AGENT_SOURCE}": sha256(files) if files is not None else "",
+        f"the artifact {FOLDER}/{AGENT_SOURCE}": sha256_of(evidence.artifacts, AGENT_SOURCE) if AGENT_SOURCE in evidence.artifacts else "",
     }
     for what, digest in found.items():
         if digest != attested and (digest or pin.source == "required"):

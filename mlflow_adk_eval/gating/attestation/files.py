@@ -10,6 +10,7 @@ import base64
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.attestation.evaluation import AGENT_SOURCE, EVALUATION_PATH, read_evaluation
 from mlflow_adk_eval.gating.attestation.keys import ENVELOPE, VERIFY_KEY, Verifier, load_verifier
 from mlflow_adk_eval.gating.attestation.statement import DECISION, PAYLOAD_TYPE, Statement, read_statement
-from mlflow_adk_eval.gating.evidence.integrity import FOLDER, GATE_FOLDER, MANIFEST, Evidence, integrity_problems, sha256
+from mlflow_adk_eval.gating.evidence.integrity import FOLDER, GATE_FOLDER, MANIFEST, Evidence, integrity_problems
 from mlflow_adk_eval.gating.mlflow_store import store_at
+from mlflow_adk_eval.results.files import StoredFiles, files_in
 from mlflow_adk_eval.results.outcomes import Verdict
 
 _LARGEST = 1024 * 1024 * 1024
@@ -71,15 +73,18 @@ def export_attestation(run_id: str, folder: str | Path, *, tracking_uri: str | N
         evidence, said = store.evidence(run_id), store.attested(run_id)
     if evidence.attestation is None or evidence.manifest is None:
         raise UsageError(f"run {run_id} has no attestation ({EVALUATION_PATH}): it was evaluated without a signing key")
-    files = {f"{FOLDER}/{name}": content for name, content in evidence.artifacts.items()} | {_MANIFEST: evidence.manifest} | said
+    files = {_MANIFEST: evidence.manifest} | said
+    written: list[str] = []
     try:
-        for name, content in files.items():
+        # The artifacts one after the other: all of a large run are more than fits into memory.
+        for name, content in chain(files.items(), ((f"{FOLDER}/{name}", content) for name, content in evidence.artifacts.items())):
             path = place / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
+            written.append(name)
     except OSError as error:
         raise UsageError(f"{error.filename} cannot be written: {error.strerror}") from None
-    return tuple(sorted(files))
+    return tuple(sorted(written))
 
 
 def verify_attestation(folder: str | Path, verify_key: str | Path | None = None) -> AttestationCheck:
@@ -101,7 +106,7 @@ def verify_attestation(folder: str | Path, verify_key: str | Path | None = None)
     evaluation = read_evaluation(files[EVALUATION_PATH], verifier)
     if evaluation is None or not _is_exact(files[EVALUATION_PATH], verifier):
         return AttestationCheck(problems=(f"{EVALUATION_PATH} was not signed with the key, or was changed",), files=len(files))
-    problems = list(_evaluation_problems(files, evaluation))
+    problems = list(_evaluation_problems(files.below(FOLDER), evaluation))
     decisions: list[Statement] = []
     for name in sorted(name for name in files if name.endswith(ENVELOPE) and name != EVALUATION_PATH):
         decision = _decision(files, name, verifier, evaluation)
@@ -116,42 +121,42 @@ def verify_attestation(folder: str | Path, verify_key: str | Path | None = None)
     return AttestationCheck(problems=tuple(problems), evaluation=evaluation.predicate, decisions=tuple(said), files=len(files))
 
 
-def _read(folder: Path) -> dict[str, bytes]:
+def _read(folder: Path) -> StoredFiles:
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder")
     try:
-        found = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-        if sum(path.stat().st_size for path in found) > _LARGEST:
-            raise UsageError(f"{folder} holds more than {_LARGEST >> 20} MiB")
-        return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+        found = files_in(folder)
+        if any((folder / name).stat().st_size > _LARGEST for name in found):
+            raise UsageError(f"{folder} holds a file of more than {_LARGEST >> 20} MiB")
+        for name in found:
+            found.sha256(name)
     except OSError as error:
         raise UsageError(f"{error.filename} cannot be read: {error.strerror}") from None
+    return found
 
 
-def _evaluation_problems(files: Mapping[str, bytes], statement: Statement) -> Iterator[str]:
-    """Yield where the files are not those of the evaluation, or the statement contradicts itself."""
+def _evaluation_problems(files: StoredFiles, statement: Statement) -> Iterator[str]:
+    """Yield where the files of the run are not those of the evaluation, or the statement contradicts itself."""
     attested = statement.subjects.get(_MANIFEST, "")
-    in_folder = {name.removeprefix(f"{FOLDER}/"): content for name, content in files.items() if name.startswith(f"{FOLDER}/")}
     params = {"adk_eval.manifest_sha256": attested}
     yield from integrity_problems(
         Evidence(
             run_id=str(statement.predicate.get("run_id")),
             status="FINISHED",
             params=params,
-            artifacts={name: content for name, content in in_folder.items() if name != MANIFEST},
-            manifest=in_folder.get(MANIFEST),
+            artifacts=files.without(MANIFEST),
+            manifest=files.get(MANIFEST),
         )
     )
     said = (_at(statement.predicate, "result", "manifest_sha256"), _at(statement.predicate, "materials", "parameters", *params))
     if said != (attested, attested):
         yield "the attestation contradicts itself about the hash of the manifest"
     sources = [digest for name, digest in statement.subjects.items() if name.startswith("agent:")]
-    listed = in_folder.get(AGENT_SOURCE)
-    if sources != ([] if listed is None else [sha256(listed)]):
+    if sources != ([files.sha256(AGENT_SOURCE)] if AGENT_SOURCE in files else []):
         yield f"{FOLDER}/{AGENT_SOURCE} is not the source of the agent that was attested"
 
 
-def _decision(files: Mapping[str, bytes], name: str, verifier: Verifier, evaluation: Statement) -> Statement | str:
+def _decision(files: StoredFiles, name: str, verifier: Verifier, evaluation: Statement) -> Statement | str:
     """Return the signed statement about a record, or why it is none."""
     payload, record = verifier.opened(files[name], PAYLOAD_TYPE), name.removesuffix(ENVELOPE)
     statement = None if payload is None else read_statement(payload, DECISION)
@@ -166,7 +171,7 @@ def _decision(files: Mapping[str, bytes], name: str, verifier: Verifier, evaluat
             continue
         if subject not in files:
             return f"{subject}, which {name} is about, is missing"
-        if sha256(files[subject]) != digest:
+        if files.sha256(subject) != digest:
             return f"{subject} was changed since {name} was signed"
     return statement
 

@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,9 @@ ENVELOPE = ".dsse.json"
 SIGNING_KEY, VERIFY_KEY = "MLFLOW_ADK_EVAL_SIGNING_KEY", "MLFLOW_ADK_EVAL_VERIFY_KEY"
 _BEGINNING = "-----BEGIN "
 _BLOCK = re.compile(rb"-----BEGIN [A-Z ]+-----.*?-----END [A-Z ]+-----", re.DOTALL)
+_UNTIL = re.compile(rb"^[ \t]*valid-until:[ \t]*(.*?)[ \t]*$", re.IGNORECASE | re.MULTILINE)
+_TIMES = (("at",), ("predicate", "finished_at"), ("predicate", "decision", "decided_at"))
+"""Where a claim, an evaluation and a decision say when they were made, by the clock of whoever signed."""
 _WANTED = "wanted a PEM file with an ed25519 or ECDSA P-256 key, or what is in it"
 _SCHEMES = ("ed25519", "ecdsa-sha2-nistp256")
 
@@ -36,6 +40,8 @@ class Verifier:
     """The public keys of which one must have signed."""
 
     keys: tuple[SSlibKey, ...] = field(repr=False)
+    until: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
+    """Until when a key signed, by its id; what says that it was made later was not signed by its owner."""
 
     @property
     def key_ids(self) -> tuple[str, ...]:
@@ -79,7 +85,9 @@ class Verifier:
                     key.verify_signature(Signature(key.keyid, text), content)
                 except (UnverifiedSignatureError, VerificationError):
                     continue
-                return True
+                limit = self.until.get(str(key.keyid))
+                if limit is None or ((made := _made_at(payload)) is not None and made <= limit):
+                    return True
         return False
 
 
@@ -148,11 +156,13 @@ def load_verifier(spec: str | Path | None = None) -> Verifier | None:
     if found is None:
         return None
     content, source = found
-    keys = [_public(block) for block in _BLOCK.findall(content)]
-    known = tuple(key for key in keys if key is not None)
+    keys = [(_public(block), _until(above)) for above, block in _blocks(content)]
+    known = tuple(key for key, _ in keys if key is not None)
     if not keys or len(known) < len(keys):
         raise UsageError(f"{source} does not name a key; {_WANTED}")
-    return Verifier(known)
+    if any(limit is _NO_TIME for _, limit in keys):
+        raise UsageError(f"{source} has a Valid-Until that is no time; {_WANTED_TIME}")
+    return Verifier(known, {str(key.keyid): limit for key, limit in keys if key is not None and limit is not None})
 
 
 def public_key_problem(text: str) -> str | None:
@@ -160,7 +170,46 @@ def public_key_problem(text: str) -> str | None:
     blocks = _BLOCK.findall(text.encode("utf-8", "replace"))
     if any(b"PRIVATE KEY" in block for block in blocks):
         return "a private key, which belongs to those who evaluate or promote alone"
+    if any(_until(above) is _NO_TIME for above, _ in _blocks(text.encode("utf-8", "replace"))):
+        return f"a Valid-Until that is no time; {_WANTED_TIME}"
     return None if blocks and all(_public(block) for block in blocks) else "a text that is no such key"
+
+
+_NO_TIME = datetime.min.replace(tzinfo=UTC)
+_WANTED_TIME = "wanted a time with its zone above the key, such as Valid-Until: 2027-01-31T00:00:00Z"
+
+
+def _blocks(content: bytes) -> list[tuple[bytes, bytes]]:
+    """Return the keys of a PEM file, each with the text above it."""
+    ends = [0, *(found.end() for found in _BLOCK.finditer(content))]
+    return [(content[start : found.start()], found[0]) for start, found in zip(ends, _BLOCK.finditer(content), strict=False)]
+
+
+def _until(above: bytes) -> datetime | None:
+    """Return until when a key signed, by the text above it; ``None``: for ever."""
+    found = _UNTIL.findall(above)
+    if not found:
+        return None
+    return min(_time(each.decode("utf-8", "replace")) or _NO_TIME for each in found)
+
+
+def _made_at(payload: bytes) -> datetime | None:
+    value: Any = None
+    for path in _TIMES:
+        value = json.loads(payload)  # which was signed, so it is no bomb of strangers
+        for name in path:
+            value = value.get(name) if isinstance(value, dict) else None
+        if value is not None:
+            break
+    return _time(value) if isinstance(value, str) else None
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo else None
 
 
 def make_key(path: Path) -> Path:
@@ -194,7 +243,7 @@ def _content(spec: str | Path | None, variable: str) -> tuple[bytes, str] | None
         return None
     if not text.strip():
         raise UsageError(f"{source} is empty; {_WANTED}" + (", or unset it" if spec is None else ""))
-    if text.lstrip().startswith(_BEGINNING):
+    if _BEGINNING in text:
         return text.encode(), source
     try:
         return Path(text).read_bytes(), source

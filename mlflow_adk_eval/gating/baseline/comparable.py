@@ -24,6 +24,7 @@ from mlflow_adk_eval.gating.rules.measures import compares_runs, criteria_behind
 from mlflow_adk_eval.gating.rules.subset import WaivedSubset
 from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.results.stored import chosen
 
 _NO_MATTER = frozenset({"threshold", "parallelism_limit"})
 """Settings that change no score: both runs are held to the thresholds of the candidate's."""
@@ -98,7 +99,7 @@ def _differences(candidate: ReadableRun, baseline: ReadableRun, policy: Policy) 
 
 def _other_conditions(candidate: ReadableRun, baseline: ReadableRun) -> Iterator[str]:
     new, old = candidate.documents.config, baseline.documents.config
-    simulated = any(case.conversation is None for case in candidate.documents.eval_set.eval_cases)
+    simulated = candidate.documents.simulated
     for name in _CONDITIONS:
         if getattr(new, name) != getattr(old, name) and (simulated or name != "user_simulator_config"):
             yield f"ran under different conditions: its config has another {name}"
@@ -113,8 +114,7 @@ def _other_criterion(candidate: ReadableRun, baseline: ReadableRun, criterion: s
     if criterion not in baseline.report.criteria:
         yield f"did not evaluate {criterion}"
         return
-    ids = candidate.documents.eval_set.eval_ids
-    changed = [eval_id for eval_id in ids if _settings(new, eval_id, criterion) != _settings(old, eval_id, criterion)]
+    changed = _changed(new, old, candidate.documents.eval_set.eval_ids, criterion)
     if changed or (new.custom_metrics or {}).get(criterion) != (old.custom_metrics or {}).get(criterion):
         where = f" for {', '.join(few(changed, limit=3))}" if changed and old.criteria.get(criterion) else ""
         yield f"has different settings of {criterion}{where}"
@@ -123,6 +123,19 @@ def _other_criterion(candidate: ReadableRun, baseline: ReadableRun, criterion: s
         yield from _other_judge(candidate, baseline, criterion)
     if settings and criterion in CRITERIA and "baseline" in CRITERIA[criterion].needs:
         yield from _other_params(candidate, baseline, ["adk_eval.baseline"], f"has a different baseline of {criterion}", both=False)
+
+
+def _changed(new: EvalConfig, old: EvalConfig, eval_ids: Iterable[str], criterion: str) -> list[str]:
+    """Return the cases for which two configs have other settings of a criterion; most cases have those of all others."""
+    known: dict[tuple[int, int], bool] = {}
+
+    def differ(eval_id: str) -> bool:
+        key = id(new.criteria_of(eval_id)), id(old.criteria_of(eval_id))
+        if key not in known:
+            known[key] = _settings(new, eval_id, criterion) != _settings(old, eval_id, criterion)
+        return known[key]
+
+    return [eval_id for eval_id in eval_ids if differ(eval_id)]
 
 
 def _settings(config: EvalConfig, eval_id: str, criterion: str) -> Any:
@@ -227,8 +240,11 @@ def _with_thresholds(config: EvalConfig, report: Report) -> Report:
     """Return a report with the thresholds of another config, so that passing means the same in both runs."""
 
     def held(case: CaseResult) -> CaseResult:
-        thresholds = {name: settings.threshold for name, settings in config.criteria_of(case.eval_id).items()}
+        criteria = config.criteria_of(case.eval_id)
+        thresholds = {name: settings.threshold for name, settings in criteria.items()}
+        if all(planned.threshold == thresholds.get(planned.criterion) for planned in case.planned):
+            return case
         results = tuple(replace(result, threshold=thresholds.get(result.criterion)) for result in case.results)
         return replace(case, results=results)
 
-    return replace(report, config=config, cases=tuple(map(held, report.cases)))
+    return replace(report, config=config, cases=chosen(report.cases, held))

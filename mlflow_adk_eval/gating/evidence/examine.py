@@ -13,20 +13,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from mlflow_adk_eval.evalset.parse import no_collection
-from mlflow_adk_eval.gating.evidence.integrity import (
-    Documents,
-    Evidence,
-    few,
-    integrity_problems,
-    key_of_criterion,
-    read_documents,
-    state_problems,
-)
-from mlflow_adk_eval.gating.evidence.table import Rows, missing_votes, read_cases, read_votes, with_votes
+from mlflow_adk_eval.gating.evidence.documents import Documents, Rows, read_contents
+from mlflow_adk_eval.gating.evidence.integrity import Evidence, few, integrity_problems, key_of_criterion, state_problems
 from mlflow_adk_eval.results.repeats import variance
 from mlflow_adk_eval.results.report import Report
 
 _PRECISION = 1e-9
+_DIGITS = 7
+"""How many significant digits a logged metric has that is no whole number: as many as a column of MLflow's list of runs shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +42,9 @@ class ReadableRun(ExaminedRun):
 
     documents: Documents
     report: Report
-    """What the table comes to, computed anew, with the judges' votes."""
+    """What its rows come to, computed anew, with the judges' votes; of a run in parts, only what decides is in memory."""
     rows: Rows
-    """What the table says, by case run."""
+    """What was said and done on each turn, by case run."""
 
 
 @no_collection()
@@ -59,35 +53,42 @@ def examine(evidence: Evidence) -> ExaminedRun:
     problems = [*state_problems(evidence), *(integrity := integrity_problems(evidence))]
     if integrity:
         return ExaminedRun(evidence=evidence, problems=tuple(problems))
-    documents, mismatches = read_documents(evidence)
-    problems += mismatches
-    if documents is None:
-        return ExaminedRun(evidence=evidence, problems=tuple(problems))
-    table = read_cases(documents)
-    if table.problems:
-        return ExaminedRun(evidence=evidence, problems=(*problems, *table.problems))
-    votes, unreadable = read_votes(evidence, documents)
-    cases = with_votes(table.cases, votes)
-    report = Report(eval_set=documents.eval_set, config=documents.config, cases=cases, num_runs=documents.num_runs)
-    problems += [*_contradictions(evidence, report), *(unreadable or missing_votes(documents, cases, votes))]
-    return ReadableRun(evidence=evidence, problems=tuple(problems), documents=documents, report=report, rows=table.rows)
+    found = read_contents(evidence)
+    problems += found.mismatches
+    if found.documents is None:
+        return ExaminedRun(evidence=evidence, problems=(*problems, *found.unusable))
+    documents = found.documents
+    report = Report(eval_set=documents.eval_set, config=documents.config, cases=found.cases, num_runs=documents.num_runs)
+    problems += [*_contradictions(evidence, report), *found.unvoted]
+    return ReadableRun(evidence=evidence, problems=tuple(problems), documents=documents, report=report, rows=found.rows)
+
+
+def rounded_metric(value: float) -> float:
+    """Return a metric as it is logged.
+
+    >>> rounded_metric(3 / 11), rounded_metric(123456789)
+    (0.2727273, 123456789)
+    """
+    return value if float(value).is_integer() else float(f"{value:.{_DIGITS}g}")
 
 
 def recomputed_metrics(report: Report) -> dict[str, float | None]:
     """Return the metrics of a run that follow from its table, by name; ``None``: the table has nothing to compute it from.
 
-    They are logged when a run ends and computed again by the gate. Confidence intervals are not among them: no decision rests on those.
+    They are logged when a run ends, rounded, and computed again by the gate. Confidence intervals are not among them: no decision rests on
+    those. MLflow's pages show metrics in this order: what answers whether the run is good comes first.
     """
-    passed: dict[str, bool] = {}
-    for case in report.cases:
-        passed[case.eval_id] = passed.get(case.eval_id, True) and case.verdict == "passed"
-    found: dict[str, float | None] = {"cases": len(passed), "case_pass_rate": sum(passed.values()) / len(passed) if passed else None}
-    for name, summary in report.summaries().items():
+    cases, passed = report.case_counts
+    summaries = {key_of_criterion(name): summary for name, summary in report.summaries().items()}
+    found: dict[str, float | None] = {"case_pass_rate": passed / cases if cases else None}
+    found |= {f"{key}/mean": summary.mean for key, summary in summaries.items()}
+    found |= {f"{key}/threshold": summary.threshold for key, summary in summaries.items() if cases}
+    found["cases"] = cases
+    for key, summary in summaries.items():
         measured = summary.threshold is not None or bool(summary.evaluated or summary.errored)
         found |= {
-            f"{key_of_criterion(name)}/{metric}": value
+            f"{key}/{metric}": value
             for metric, value in (
-                ("mean", summary.mean),
                 ("pass_rate", summary.pass_rate),
                 ("evaluated", summary.evaluated if measured else None),
                 ("errored", summary.errored if measured else None),
@@ -125,5 +126,5 @@ def _metric_problems(logged: Mapping[str, float], expected: Mapping[str, float |
             continue
         if wanted is None:
             yield f"the logged metric {name} is {found:g}, but the table has nothing to compute it from"
-        elif not math.isclose(found, wanted, rel_tol=_PRECISION, abs_tol=_PRECISION):
+        elif not any(math.isclose(found, value, rel_tol=_PRECISION, abs_tol=_PRECISION) for value in (rounded_metric(wanted), wanted)):
             yield f"the logged metric {name} is {found:g}, but the table comes to {wanted:g}"

@@ -1,30 +1,27 @@
-"""What a run holds, as plain data, and whether it can be believed: its state, the hashes of its artifacts, and its documents.
+"""What a run holds, as plain data, and whether it can be believed: its state, and the hashes of its artifacts.
 
 Metrics, tags and artifacts of a run can be rewritten after it has ended; parameters cannot. So a parameter holds the hash
 of the manifest and the manifest holds the hash of every artifact. Everything else is checked against those: `state_problems`
-reads what the run says of itself, `integrity_problems` compares the hashes, and `read_documents` parses the eval set, the config
-and the table and holds them against the digests and thresholds among the parameters. What the table says is `table`'s business.
+reads what the run says of itself, and `integrity_problems` compares the hashes. What the artifacts say is the business of `documents`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import TypeAdapter
-
-from mlflow_adk_eval.config.eval_config import EvalConfig, parse_config
 from mlflow_adk_eval.config.spec import CRITERIA
-from mlflow_adk_eval.errors import ConfigError, InputError
-from mlflow_adk_eval.evalset import EvalCase, EvalSet
-from mlflow_adk_eval.evalset.digest import copies_of, digest_and_contents
-from mlflow_adk_eval.evalset.parse import decode, parse
-from mlflow_adk_eval.results.table import Table, parse_table
+from mlflow_adk_eval.errors import InputError
+from mlflow_adk_eval.evalset.parse import decode
+from mlflow_adk_eval.results.parts import ACTUAL, CASES, CELLS, Part
+from mlflow_adk_eval.results.parts import VOTES as VOTES_FOLDER
+from mlflow_adk_eval.results.stored import parts_from
 
+FAILED_OF = "adk_eval.failed_of"
+"""The parameter of a run that has only the cases that did not pass in an earlier one: the id of that one."""
 _LONGEST = 200
 _FOREIGN = re.compile(r"[^\w.\- :]")
 
@@ -55,7 +52,10 @@ def prompt_keys(criterion: str) -> list[str]:
 
 
 SCHEMA = "1"
-"""The version of the run's layout that this module reads."""
+"""The version of the layout of the runs that are written now."""
+ONE_FILE, IN_PARTS = "1", "2"
+"""The versions of a run's layout: cases, table and votes in one file each, or in parts."""
+_SCHEMAS = (ONE_FILE, IN_PARTS)
 FOLDER = "adk_eval"
 """Where a run keeps its evidence."""
 GATE_FOLDER = "adk_eval_gate"
@@ -63,9 +63,10 @@ GATE_FOLDER = "adk_eval_gate"
 EVAL_SET, CONFIG, TABLE, MANIFEST = "eval_set.json", "config.json", "invocations.json", "manifest.json"
 VOTES = "votes.parquet"
 """Only runs in which a model was to decide something have it."""
-_REQUIRED = (EVAL_SET, CONFIG, TABLE)
+_REQUIRED = {ONE_FILE: (EVAL_SET, CONFIG, TABLE), IN_PARTS: (CONFIG,)}
+_PART_FOLDERS = (CASES, ACTUAL, CELLS, VOTES_FOLDER)
 _MAX_NAMED = 5
-_EVAL_SET = TypeAdapter(EvalSet)
+_HEAD = ("eval_set_id", "name", "description", "creation_timestamp")
 
 _NOT_FINISHED = {
     "RUNNING": "the run is still running",
@@ -75,9 +76,11 @@ _NOT_FINISHED = {
 }
 _NOT_COMPLETE = {
     "running": "the evaluation had not finished when it last wrote to the run (adk_eval.status is running)",
+    "pending": "MLflow could not take all of the evaluation (adk_eval.status is pending); `mlflow-adk-eval upload` finishes it where it was run",
     "partial": "the run holds only part of the evaluation (adk_eval.status is partial)",
     "failed": "the evaluation failed (adk_eval.status is failed)",
     "self_comparison": "the recording was compared with itself, which proves nothing (adk_eval.status is self_comparison)",
+    "agent_changed": "another version of the agent was put behind its address during the evaluation (adk_eval.status is agent_changed)",
 }
 
 
@@ -89,8 +92,10 @@ class Evidence:
     status: str
     """MLflow's word, such as ``FINISHED``."""
     lifecycle_stage: str = "active"
-    end_time: int | None = None
+    start_time: int | None = None
     """Milliseconds since 1970."""
+    end_time: int | None = None
+    """Likewise."""
     tags: Mapping[str, str] = field(default_factory=dict)
     params: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -115,14 +120,37 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+class Few:
+    """The first findings of a kind, and how many there are: of a large run, there may be a million."""
+
+    def __init__(self, limit: int = _MAX_NAMED) -> None:
+        """Take how many are named at most."""
+        self._limit, self._first, self.count = limit, list[str](), 0
+
+    def add(self, findings: Iterable[str]) -> None:
+        """Add findings."""
+        for finding in findings:
+            self.count += 1
+            if self.count <= self._limit:
+                self._first.append(finding)
+
+    @property
+    def named(self) -> list[str]:
+        """The first, and how many there are besides."""
+        if self.count <= self._limit:
+            return list(self._first)
+        return [*self._first[: self._limit - 1], f"and {self.count - self._limit + 1} more of this kind"]
+
+
 def few(found: Iterable[str], *, limit: int = _MAX_NAMED) -> list[str]:
     """Return the first findings, and how many there are besides.
 
     >>> few(["a", "b", "c"], limit=2)
     ['a', 'and 2 more of this kind']
     """
-    listed = list(found)
-    return listed if len(listed) <= limit else [*listed[: limit - 1], f"and {len(listed) - limit + 1} more of this kind"]
+    kept = Few(limit)
+    kept.add(found)
+    return kept.named
 
 
 def state_problems(evidence: Evidence) -> list[str]:
@@ -149,8 +177,8 @@ def _tag_problems(tags: Mapping[str, str]) -> Iterator[str]:
     schema, status = tags.get("adk_eval.schema"), tags.get("adk_eval.status")
     if schema is None:
         yield "the run has no tag adk_eval.schema, so its layout is unknown"
-    elif schema != SCHEMA:
-        yield f"the run's tag adk_eval.schema is {schema!r}; this version reads {SCHEMA!r}"
+    elif schema not in _SCHEMAS:
+        yield f"the run's tag adk_eval.schema is {schema!r}; this version reads {' and '.join(map(repr, _SCHEMAS))}"
     if status is None:
         yield "the run has no tag adk_eval.status, so it may be incomplete"
     elif status != "complete":
@@ -189,25 +217,73 @@ def integrity_problems(evidence: Evidence) -> list[str]:
         return [
             f"{FOLDER}/{MANIFEST} was changed after the run: its sha256 is {evidence.sha256[:12]}…, the parameter says {expected[:12]}…"
         ]
-    named = _named(evidence.manifest)
-    if isinstance(named, str):
-        return [named]
+    manifest = read_manifest(evidence.manifest)
+    if isinstance(manifest, str):
+        return [manifest]
+    tag = evidence.tags.get("adk_eval.schema", manifest.schema)
     return [
-        *_artifact_problems(evidence.artifacts, named),
-        *(f"the manifest does not name {FOLDER}/{name}" for name in _REQUIRED if name not in named),
+        *([] if tag == manifest.schema or tag not in _SCHEMAS else [_other_schema(tag, manifest)]),
+        *_artifact_problems(evidence.artifacts, manifest.artifacts),
+        *few(f"the manifest does not name {FOLDER}/{name}" for name in manifest.required if name not in manifest.artifacts),
+        *few(f"{FOLDER}/{name} belongs to no part that the manifest lists" for name in manifest.stray),
     ]
 
 
-def _named(manifest: bytes) -> dict[str, Any] | str:
-    """Return the hashes that a manifest lists by artifact, or why they cannot be read."""
+def _other_schema(tag: str, manifest: Manifest) -> str:
+    return f"the run's tag adk_eval.schema is {tag!r}, but {FOLDER}/{MANIFEST} is of schema {manifest.schema}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a run says that it holds."""
+
+    schema: str
+    artifacts: Mapping[str, Any]
+    """The hash of each artifact, by its path."""
+    parts: tuple[Part, ...] = ()
+    eval_set: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What a run in parts says of its eval set besides the cases."""
+
+    @property
+    def required(self) -> Iterator[str]:
+        """The artifacts without which nothing can be decided; those with votes are needed only where judges decide."""
+        yield from _REQUIRED[self.schema]
+        yield from (part.name(folder) for part in self.parts for folder in (CASES, ACTUAL, CELLS))
+
+    @property
+    def stray(self) -> list[str]:
+        """What it names among the files of the parts that belongs to none of them."""
+        known = {part.name(folder) for part in self.parts for folder in _PART_FOLDERS}
+        beside = [name for name in self.artifacts if name.partition("/")[0] in _PART_FOLDERS and name not in known]
+        return beside if self.schema == IN_PARTS else []
+
+
+def read_manifest(content: bytes) -> Manifest | str:
+    """Return what a manifest says, or why it cannot be read."""
+    place = f"{FOLDER}/{MANIFEST}"
     try:
-        value = decode(manifest, f"{FOLDER}/{MANIFEST}")
+        value = decode(content, place)
     except InputError as error:
-        return f"{FOLDER}/{MANIFEST} cannot be read: {error.problems[0]}"
+        return f"{place} cannot be read: {error.problems[0]}"
     artifacts = value.get("artifacts") if isinstance(value, dict) else None
-    if not isinstance(artifacts, dict) or value.get("schema") != int(SCHEMA):
-        return f"{FOLDER}/{MANIFEST} is not a manifest of schema {SCHEMA}"
-    return artifacts
+    schema = str(value.get("schema")) if isinstance(value, dict) and type(value.get("schema")) is int else ""
+    if not isinstance(artifacts, dict) or schema not in _SCHEMAS:
+        return f"{place} is not a manifest of schema {' or '.join(_SCHEMAS)}"
+    if schema == ONE_FILE:
+        return Manifest(schema=schema, artifacts=artifacts)
+    listed, head = value.get("parts"), value.get("eval_set")
+    if not isinstance(listed, list) or not isinstance(head, dict) or not set(head) <= set(_HEAD):
+        return f"{place} lists no parts, or does not say which eval set they are of"
+    try:
+        return Manifest(schema=schema, artifacts=artifacts, parts=parts_from(listed), eval_set=head)
+    except ValueError as error:
+        return f"{place} cannot be read: {error}"
+
+
+def sha256_of(artifacts: Mapping[str, bytes], name: str) -> str:
+    """Return the hash of an artifact, in hex."""
+    known = getattr(artifacts, "sha256", None)  # of artifacts that are files, which need not be read for it
+    return known(name) if known else sha256(artifacts[name])
 
 
 def _artifact_problems(artifacts: Mapping[str, bytes], named: Mapping[str, Any]) -> Iterator[str]:
@@ -215,82 +291,6 @@ def _artifact_problems(artifacts: Mapping[str, bytes], named: Mapping[str, Any])
     yield from few(
         f"the artifact {FOLDER}/{name} was changed after the run"
         for name, digest in named.items()
-        if name in artifacts and sha256(artifacts[name]) != digest
+        if name in artifacts and sha256_of(artifacts, name) != digest
     )
     yield from few(f"the artifact {FOLDER}/{name} is not in the manifest" for name in artifacts if name not in named)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Documents:
-    """What was to be evaluated, how, and what came of it."""
-
-    eval_set: EvalSet
-    config: EvalConfig
-    table: Table
-    num_runs: int
-    copies: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The cases that have the content of an earlier one, by id, with the id of that one."""
-
-
-def planned(config: EvalConfig, case: EvalCase) -> list[str]:
-    """Return the criteria that decide a case, in the order of the config, as the evaluation plans them."""
-    return list(config.planned(case))
-
-
-def read_documents(evidence: Evidence) -> tuple[Documents | None, list[str]]:
-    """Return the documents of a run and what is wrong with them; ``None`` if they cannot be worked with."""
-    try:
-        eval_set = parse(_EVAL_SET, evidence.artifacts[EVAL_SET], f"{FOLDER}/{EVAL_SET}")
-        config = parse_config(decode(evidence.artifacts[CONFIG], f"{FOLDER}/{CONFIG}", error=ConfigError), f"{FOLDER}/{CONFIG}")
-        table = parse_table(evidence.artifacts[TABLE], f"{FOLDER}/{TABLE}")
-    except InputError as error:
-        return None, [f"{error.source} cannot be read: {error.problems[0]}"]
-    num_runs = _num_runs(evidence.params)
-    problems = [*_set_problems(eval_set), *([num_runs] if isinstance(num_runs, str) else [])]
-    digest, contents = digest_and_contents(eval_set)
-    mismatches = list(_param_problems(evidence.params, digest, config))
-    if problems or isinstance(num_runs, str):
-        return None, [*mismatches, *problems]
-    copies = copies_of(eval_set.eval_ids, contents, config.surroundings_of)
-    return Documents(eval_set=eval_set, config=config, table=table, num_runs=num_runs, copies=copies), mismatches
-
-
-def _num_runs(params: Mapping[str, str]) -> int | str:
-    text = params.get("adk_eval.num_runs")
-    if text is None:
-        return "the run has no parameter adk_eval.num_runs, so the number of runs of each case is unknown"
-    return (
-        int(text)
-        if text.isascii() and text.isdigit() and int(text)
-        else f"the run's parameter adk_eval.num_runs is {text!r}; wanted a whole number of at least 1"
-    )
-
-
-def _set_problems(eval_set: EvalSet) -> Iterator[str]:
-    if not eval_set.eval_cases:
-        yield "the eval set has no cases, so there is no evidence"
-    counts = Counter(eval_set.eval_ids)
-    yield from few(f"the eval set holds the case {eval_id!r} {count} times" for eval_id, count in counts.items() if count > 1)
-
-
-def _param_problems(params: Mapping[str, str], eval_set_digest: str, config: EvalConfig) -> Iterator[str]:
-    digests = (("eval_set_digest", eval_set_digest, EVAL_SET), ("config_digest", config.digest(), CONFIG))
-    for name, actual, artifact in digests:
-        recorded = params.get(f"adk_eval.{name}")
-        if recorded is None:
-            yield f"the run has no parameter adk_eval.{name}"
-        elif recorded != actual:
-            yield f"{FOLDER}/{artifact} is not what was evaluated: its digest is {actual[:19]}…, the parameter adk_eval.{name} says {recorded[:19]}…"
-    yield from _threshold_problems(params, config.thresholds())
-
-
-def _threshold_problems(params: Mapping[str, str], thresholds: Mapping[str, str]) -> Iterator[str]:
-    demanded = {f"threshold.{key_of_criterion(name)}": threshold for name, threshold in thresholds.items()}
-    for key, threshold in demanded.items():
-        if key not in params:
-            yield f"the run has no parameter {key}, though its config demands {threshold}"
-        elif params[key] != threshold:
-            yield f"the run's parameter {key} is {params[key]}, but its config demands {threshold}"
-    for key in params:
-        if key.startswith("threshold.") and key not in demanded:
-            yield f"the run has a parameter {key}, but its config has no such criterion"

@@ -107,6 +107,41 @@ Age = Annotated[
 Day = Annotated[date, BeforeValidator(_day)]
 
 
+Rate = Annotated[float, Field(gt=0, le=1, strict=True)]
+
+
+class JudgeDemand(Settings):
+    """How well a judge must be known by people's labels, before what it says decides anything."""
+
+    calibrated: Annotated[bool, Field(strict=True)] | None = Field(
+        default=None, description="Whether the policy's calibration must be of this very judge."
+    )
+    labels: Annotated[int, Field(ge=1, strict=True)] | None = Field(
+        default=None, description="On how many labelled cells it must have been measured."
+    )
+    max_age: Age | None = Field(
+        default=None, description="How long ago the oldest of the runs that people labelled may have ended, such as 90d."
+    )
+    min_kappa: Rate | None = Field(default=None, description="The least Cohen's kappa of judge and people.")
+    min_sensitivity: Rate | None = Field(default=None, description="The least share of what people pass that it must pass, too.")
+    min_specificity: Rate | None = Field(default=None, description="The least share of what people fail that it must fail, too.")
+    use: Literal["mean", "ci_low"] = Field(
+        default="mean", description="What is held against these: the number as measured, or the lower bound of its interval."
+    )
+
+    @property
+    def demands(self) -> bool:
+        """Whether anything is demanded that takes a calibration."""
+        least = (self.labels, self.max_age, self.min_kappa, self.min_sensitivity, self.min_specificity)
+        return bool(self.calibrated) or any(bound is not None for bound in least)
+
+    @model_validator(mode="after")
+    def _no_contradiction(self) -> Self:
+        if self.demands and self.calibrated is False:
+            raise _unwanted("calibrated: false with demands on the calibration", "calibrated: true, or none of them")
+        return self
+
+
 class Rule(Settings):
     """What one measure must come to. In a comparison, *worse* is lower, or higher where lower is better."""
 
@@ -124,6 +159,9 @@ class Rule(Settings):
     confidence: Confidence | None = Field(default=None, description="The confidence of intervals and tests, instead of the policy's.")
     min_cases: Annotated[int, Field(ge=1, strict=True)] | None = Field(
         default=None, description="How many cases with different contents it must be about, instead of the policy's or the slice's number."
+    )
+    judge: JudgeDemand | None = Field(
+        default=None, description="How well the judges behind the measure must be known, besides what the policy demands of all."
     )
     range: tuple[Number, Number] | None = Field(
         default=None,
@@ -218,10 +256,18 @@ class ConfigPin(Settings):
         return self
 
 
-class JudgePin(Settings):
-    """Who may judge."""
+class JudgePin(JudgeDemand):
+    """Who may judge, and how well every judge that a demand rests on must be known."""
 
-    models: tuple[Name, ...] = Field(min_length=1, description="The models that may have judged, as the config names them.")
+    models: tuple[Name, ...] | None = Field(
+        default=None, min_length=1, description="The models that may have judged, as the config names them; without it, any."
+    )
+
+    @model_validator(mode="after")
+    def _one_demand(self) -> Self:
+        if self.models is None and not self.demands:
+            raise _unwanted("a demand on judges that demands nothing", "models, or calibrated: true")
+        return self
 
 
 class AttestationPin(Settings):

@@ -2,30 +2,31 @@
 
 MLflow has no compare-and-set for aliases. An `AliasLock` makes one of the claim log, whose entries can be written only once: claim the next
 number, check that everything is as it was decided on, write the record, check again, confirm the claim, set the alias, and end the claim.
-Of several who decided on the same claim log only one gets the number; the others get `ClaimLost`. A claim whose owner seems to be
+Of several who decided on the same claim log only one gets the number; the others get `AliasBusyError`. A claim whose owner seems to be
 dead is cancelled by whoever comes next, through the same entry by which its owner would have confirmed it, so that only one of the two
 can succeed. All times are those of MLflow's server (`MlflowStore.now`): clocks of their own would differ, and stop while a machine sleeps.
 """
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.errors import AliasBusyError, UsageError
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.gating.promotion.claim_log import Claim, ClaimLog, Confirmation, End, Entry, Outcome, key_of, read_claim, text_of
 from mlflow_adk_eval.gating.promotion.record import Record, format_version
 
 T = TypeVar("T")
+WAIT_S = 60.0
+"""For how long a promotion waits for others at the same alias, unless it is told otherwise."""
+_LOOK_AGAIN_S, _LONGEST_LOOK_S = 0.5, 10.0
 Problems = Callable[[], Iterable[str]]
 """Reads something again, and returns what is not as it was when it was decided."""
-
-
-class ClaimLost(Exception):  # noqa: N818 - no error: somebody else was faster
-    """The claim went to somebody else, who may be at work on the same version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class AliasLock:
                 the claim had been given up.
 
         Raises:
-            ClaimLost: if it was not set since the claim went to somebody else.
+            AliasBusyError: if it was not set since the claim went to somebody else.
         """
         self.store.open_claim_log(self.record.target.name)
         claim = self._claim(self._settled())
@@ -77,14 +78,19 @@ class AliasLock:
             self._give_up(claim, error)
             raise
         finished = finish(problem)
-        outcome = self._end(claim, "refused" if problem else "done", problem)
+        outcome, by_others = self._end(claim, "refused" if problem else "done", problem)
+        if by_others:
+            self._give_back()
         if problem or outcome == "done":
             return finished
-        self._give_back()
         return finish(f"MLflow took so long to set the alias {self.claims.alias} that somebody else gave the claim up as {outcome}")
 
     def _check_and_set(self, claim: Claim) -> str:
-        """Return why the alias was not set; empty if it was."""
+        """Return why the alias was not set; empty if it was.
+
+        Raises:
+            AliasBusyError: if that took so long that it might be somebody else's turn, which says nothing about the version.
+        """
         if problem := next(iter(self.prechecks()), ""):
             return problem
         self.store.write(self.record)
@@ -95,10 +101,12 @@ class AliasLock:
         confirmed_at = self.store.now(target.name)
         mine = text_of(Confirmation(claim=claim.id, at=confirmed_at), self.store.signer)
         if self._write(claim, "go", mine) != mine:
-            return f"the claim to the alias {target.alias} took so long that somebody else cancelled it"
+            raise AliasBusyError(f"the claim to the alias {target.alias} took so long that somebody else cancelled it")
         took_s = (self.store.now(target.name) - confirmed_at).total_seconds()
         if took_s > self.timeouts.lease_s:
-            return f"MLflow took {took_s:.0f} s to confirm the claim, so the alias {target.alias} was not set: others may no longer wait for it"
+            slow = f"MLflow took {took_s:.0f} s to confirm the claim, so the alias {target.alias} was not set: others may no longer wait for it"
+            self._end(claim, "refused", slow)
+            raise AliasBusyError(slow)
         self.store.set_alias(target)
         found = self.store.aliases(target.name).get(target.alias)
         return (
@@ -111,29 +119,28 @@ class AliasLock:
         One that was confirmed is left as it is if the alias is where it wanted it: then the request arrived, whatever became of the answer.
         """
         if not self._cancel(claim) and self.store.aliases(self.record.target.name).get(claim.alias) == self.record.previous:
-            self._end(claim, "refused", f"MLflow could not be reached: {type(error).__name__}")
+            self._end(claim, "refused", f"it was not carried out: {type(error).__name__}")
 
     def _settled(self) -> ClaimLog:
         """Return the claim log in which the last claim has ended, if its owner seems to be dead by ending it.
 
         Raises:
-            ClaimLost: if somebody is at work, or somebody claimed since the decision was made.
+            AliasBusyError: if somebody is at work, or somebody claimed since the decision was made.
         """
         name, last = self.record.target.name, self.claims.last
         if last is not None and last.pending:
-            if problem := self.claims.in_progress(self.store.now(name), self.timeouts.grace_s):
-                raise ClaimLost(problem)
+            holder = self.store.aliases(name).get(self.claims.alias)
+            carried_out = last.carried_out(holder, self.record.target.version)
+            if not carried_out and (problem := self.claims.in_progress(self.store.now(name), self.timeouts.grace_s)):
+                raise AliasBusyError(problem)
             if last.state == "open":
                 if not self._cancel(last.claim):
-                    raise ClaimLost(f"{last.claim} was confirmed at this very moment")
+                    raise AliasBusyError(f"{last.claim} was confirmed at this very moment")
             else:
-                holder = self.store.aliases(name).get(self.claims.alias)
                 self._end(last.claim, "done" if last.set_on(holder) else "lost", "its owner did not end it")
         found = self.store.claim_log(name, self.claims.alias)
         if found.next != self.claims.next:
-            latest = found.last if found.last and found.last.number >= self.claims.next else None
-            what = str(latest.claim) if latest else "something that is no claim"
-            raise ClaimLost(f"the alias {self.claims.alias} was claimed in the meantime: {what}")
+            raise AliasBusyError(found.claimed_since(self.claims.next))
         return found
 
     def _claim(self, claims: ClaimLog) -> Claim:
@@ -142,7 +149,7 @@ class AliasLock:
         mine = text_of(claim, self.store.signer)
         found = self.store.claim(name, key_of(claims.alias, claims.next), mine)
         if found != mine:
-            raise ClaimLost(f"the alias {claims.alias} was claimed in the meantime: {read_claim(found) or found}")
+            raise AliasBusyError(f"the alias {claims.alias} was claimed in the meantime: {read_claim(found) or found}")
         return claim
 
     def _cancel(self, claim: Claim) -> bool:
@@ -152,15 +159,15 @@ class AliasLock:
         entry = self._entry(claim)
         return entry is None or entry.state == "cancelled"
 
-    def _end(self, claim: Claim, outcome: Outcome, reason: str) -> str:
-        """End a claim, unless somebody has, and return what came of it by what the claim log says now.
+    def _end(self, claim: Claim, outcome: Outcome, reason: str) -> tuple[str, bool]:
+        """End a claim, unless somebody has, and return what came of it by what the claim log says now, and whether others ended it.
 
         What cannot be read there stands in nobody's way: the claim was confirmed and not given up, so it was carried out.
         """
         at = self.store.now(self.record.target.name)
-        self._write(claim, "end", text_of(End(claim=claim.id, outcome=outcome, at=at, reason=reason), self.store.signer))
-        entry = self._entry(claim)
-        return "lost" if entry is None else outcome if entry.state == "confirmed" else entry.state
+        mine = text_of(End(claim=claim.id, outcome=outcome, at=at, reason=reason), self.store.signer)
+        found, entry = self._write(claim, "end", mine), self._entry(claim)
+        return "lost" if entry is None else outcome if entry.state == "confirmed" else entry.state, found != mine
 
     def _entry(self, claim: Claim) -> Entry | None:
         return self.store.claim_log(self.record.target.name, claim.alias).entry(claim.number)
@@ -176,6 +183,29 @@ class AliasLock:
             rightful = claims.rightful_holder(holder)
             if rightful and holder == target.version != rightful and not (claims.last and claims.last.pending):
                 self.store.set_alias(replace(target, version=rightful))
+
+
+@dataclass(slots=True)
+class Patience:
+    """How long to wait for others at an alias, of which there is one for each promotion."""
+
+    wait_s: float = WAIT_S
+    _began: float = field(default_factory=time.monotonic)
+
+    def wait(self, busy: AliasBusyError, is_over: Callable[[], bool]) -> None:
+        """Wait until they seem to be done, which is cheap to find out, or so long that their owner may be dead.
+
+        Raises:
+            AliasBusyError: if there was enough of that.
+        """
+        deadline = self._began + self.wait_s
+        if time.monotonic() >= deadline:
+            raise busy
+        looked = time.monotonic() + _LONGEST_LOOK_S
+        while (now := time.monotonic()) < min(deadline, looked):
+            time.sleep(min(deadline - now, _LOOK_AGAIN_S * (1 + random.random())))  # noqa: S311 - no secret
+            if is_over():
+                return
 
 
 def alias_moved(store: MlflowStore, record: Record) -> list[str]:

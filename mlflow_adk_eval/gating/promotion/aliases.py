@@ -13,12 +13,19 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
-from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.errors import AliasBusyError, UsageError
 from mlflow_adk_eval.gating.evidence.integrity import few
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
-from mlflow_adk_eval.gating.promotion.alias_lock import TIMEOUTS, AliasLock, ClaimLost, ClaimTimeouts, alias_moved, version_changed
+from mlflow_adk_eval.gating.promotion.alias_lock import (
+    TIMEOUTS,
+    AliasLock,
+    ClaimTimeouts,
+    Patience,
+    alias_moved,
+    version_changed,
+)
 from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, ClaimLogError, ClaimParams, aliases_in
-from mlflow_adk_eval.gating.promotion.record import TAG, Record, format_version, pass_tag, stamped, undecided, with_problems
+from mlflow_adk_eval.gating.promotion.record import TAG, Record, Version, format_version, pass_tag, stamped, undecided, with_problems
 from mlflow_adk_eval.gating.promotion.verify import Verification, verify_version
 from mlflow_adk_eval.results.decision import Decision
 
@@ -58,13 +65,24 @@ class AliasRollback:
     kind: RollbackKind
     reason: str
     timeouts: ClaimTimeouts = TIMEOUTS
+    wait_s: float = 0.0
+    """For how long to wait for others who are setting the alias, to look at everything anew then."""
 
     def run(self, to: str | None = None, *, dry_run: bool = False) -> RollbackResult:
         """Take the alias back to the last version before that verifies, or to a given one if that does.
 
         Raises:
             UsageError: if there is no such model.
+            AliasBusyError: if others are still at it.
         """
+        patience = Patience(self.wait_s)
+        while True:
+            try:
+                return self._run(to, dry_run=dry_run)
+            except AliasBusyError as busy:
+                patience.wait(busy, lambda: not self.store.claim_log(self.name, self.alias).pending)
+
+    def _run(self, to: str | None, *, dry_run: bool) -> RollbackResult:
         claims = self.store.claim_log(self.name, self.alias)  # first: whoever claims after this is noticed
         holder = self.store.aliases(self.name).get(self.alias)
         if self.kind == "restore" and not self._proof(claims, holder):
@@ -117,10 +135,7 @@ class AliasRollback:
             final_checks=lambda: [*version_changed(self.store, record), *alias_moved(self.store, record)],
             timeouts=self.timeouts,
         )
-        try:
-            return lock.set_alias(lambda problem: self._finish(record, problem) or done)
-        except ClaimLost as lost:
-            return self._stay(holder, [str(lost)], record.decision)
+        return lock.set_alias(lambda problem: self._finish(record, problem) or done)
 
     def _finish(self, record: Record, problem: str) -> RollbackResult | None:
         """Note on both versions what happened; return what became of it, if not what was wanted."""
@@ -185,13 +200,19 @@ def audit_in(
     Raises:
         UsageError: if there is no such model.
     """
-    params, holders = _claims(store, name), store.aliases(name)  # in this order: no alias is set before its claim
+    pinned = store.checkpoint.aliases(name) if store.checkpoint else set[str]()
+    params = _claims(store, name)  # first: no alias is set before its claim
+    try:
+        holders = store.aliases(name)
+    except UsageError as error:
+        if required:
+            raise
+        return tuple(_unproven(name, each, None, str(error)) for each in sorted(pinned))
     if isinstance(params, str) or (required and not params.params):
         known = set(holders)
     else:
         known = {*aliases_in(params.params), *(_promoted(store, name, holders) if alias is None else holders)}
-    if store.checkpoint:
-        known |= store.checkpoint.aliases(name)
+    known |= pinned
     wanted = alias if required else None
     concerned = [each for each in sorted(known) if alias in (None, each)] or ([wanted] if wanted else [])
     if isinstance(params, str):  # without a claim log nothing is proven, and there is nothing to go back by
@@ -212,8 +233,18 @@ def _unproven(name: str, alias: str, holder: str | None, reason: str) -> AliasAu
 
 
 def _promoted(store: MlflowStore, name: str, holders: Mapping[str, str]) -> list[str]:
-    """Return the aliases whose holder has a record for them."""
-    return [alias for alias, version in holders.items() if pass_tag(alias) in store.version(name, version).tags]
+    """Return the aliases whose holder has a record for them, or was deleted."""
+    return [
+        alias for alias, version in holders.items() if (found := _version(store, name, version)) is None or pass_tag(alias) in found.tags
+    ]
+
+
+def _version(store: MlflowStore, name: str, version: str) -> Version | None:
+    """Return the holder of an alias; ``None`` if it was deleted in the moment that the alias was set, which MLflow does not prevent."""
+    try:
+        return store.version(name, version)
+    except UsageError:
+        return None
 
 
 def _audit(store: MlflowStore, name: str, alias: str, params: ClaimParams, holder: str | None, *, wanted: bool) -> AliasAudit:
@@ -230,6 +261,9 @@ def _audit(store: MlflowStore, name: str, alias: str, params: ClaimParams, holde
     if last is None or last.claim.version != holder:
         before = f"from version {last.claim.version} (by {last.claim}) " if last else ""
         reason = f"it was moved by hand {before}to version {holder}: its claim log has no such claim"
+        return AliasAudit(model=name, alias=alias, version=holder, valid=False, reasons=(reason,), notes=notes)
+    if _version(store, name, holder) is None:
+        reason = f"version {holder}, which holds it, was deleted"
         return AliasAudit(model=name, alias=alias, version=holder, valid=False, reasons=(reason,), notes=notes)
     decision, claim = verify_version(store, name, holder, alias).decision, last.claim
     return AliasAudit(
@@ -262,7 +296,7 @@ def _restored(store: MlflowStore, found: AliasAudit, timeouts: ClaimTimeouts, *,
     way_back = AliasRollback(store=store, name=found.model, alias=found.alias, kind="restore", reason=reason, timeouts=timeouts)
     try:
         back = way_back.run(dry_run=dry_run)
-    except UsageError as error:  # the claim log is gone by now
+    except (UsageError, AliasBusyError) as error:  # the claim log is gone by now, or somebody moves the alias
         return replace(found, notes=(*found.notes, f"not restored: {error}"))
     if back.version is None:
         return replace(found, notes=(*found.notes, *(f"not restored: {problem}" for problem in back.decision.reasons)))

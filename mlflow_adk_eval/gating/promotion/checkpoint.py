@@ -51,6 +51,11 @@ class Checkpoint:
     def _read(self) -> Pins:
         return parse(_PINS, read_text(self.path, error=InputError), str(self.path), error=InputError) if self.path.exists() else {}
 
+    @property
+    def models(self) -> set[str]:
+        """The models of which something is pinned."""
+        return set(self._read())
+
     def aliases(self, model: str) -> set[str]:
         """Return the aliases of a model that are pinned."""
         return set(self._read().get(model, {}))

@@ -31,8 +31,9 @@ Outcome = Literal["done", "refused", "lost"]
 State = Literal["open", "confirmed", "cancelled", "done", "refused", "lost"]
 
 _NOUNS: Mapping[Kind, str] = {"promotion": "promotion", "rollback": "rollback", "restore": "restoration"}
-_LONGEST_ALIAS = 190
+_LONGEST_ALIAS, _SHORTENED = 190, 150
 _MAX_NAME, _MAX_REASON = 200, 1000
+_SKEW = timedelta(minutes=5)
 _PAYLOAD_TYPE = "application/vnd.mlflow-adk-eval.{}+json"
 T = TypeVar("T", "Claim", "Confirmation", "End")
 
@@ -47,6 +48,8 @@ class ClaimParams:
 
     log: str = ""
     """The run that they are parameters of; empty where nothing was ever claimed."""
+    model: str = ""
+    """The registered model."""
     params: Mapping[str, str]
 
 
@@ -57,6 +60,8 @@ class Claim:
     id: str
     log: str
     """The run that holds the claim log, so that a copy of it in another run is none."""
+    model: str = ""
+    """The registered model, so that the claim log of another one is none of this."""
     alias: str
     number: int
     before: str
@@ -79,6 +84,7 @@ class Claim:
         return Claim(
             id=uuid.uuid4().hex,
             log=claims.log,
+            model=record.target.name,
             alias=claims.alias,
             number=claims.next,
             before=claims.head,
@@ -149,6 +155,10 @@ class Entry:
         """Whether something may still come of it."""
         return self.state in ("open", "confirmed")
 
+    def carried_out(self, holder: str | None, wanted: str) -> bool:
+        """Whether its owner set the alias where it is `wanted`, and has only not said so: nothing of what may still come changes that."""
+        return self.state == "confirmed" and self.claim.version == holder == wanted
+
     def set_on(self, holder: str | None) -> bool:
         """Whether the alias was set by this claim; of one that was confirmed and never ended, the `holder` of the alias tells."""
         return self.state == "done" or (self.state == "confirmed" and self.claim.version == holder)
@@ -177,6 +187,11 @@ class ClaimLog:
         """The last claim."""
         return self.entries[-1] if self.entries else None
 
+    @property
+    def pending(self) -> bool:
+        """Whether somebody is setting the alias."""
+        return self.last is not None and self.last.pending
+
     def entry(self, number: int) -> Entry | None:
         """Return the claim of a number."""
         return next((entry for entry in self.entries if entry.number == number), None)
@@ -200,6 +215,12 @@ class ClaimLog:
             elif versions[-1:] != [version]:
                 versions.append(version)
         return versions
+
+    def claimed_since(self, number: int) -> str:
+        """Return that somebody claimed the alias under this number, which was free before."""
+        latest = self.last if self.last and self.last.number >= number else None
+        what = str(latest.claim) if latest else "something that is no claim"
+        return f"the alias {self.alias} was claimed in the meantime: {what}"
 
     def in_progress(self, now: datetime, grace_s: float) -> str:
         """Return why a claim must not be made yet; empty if it may."""
@@ -225,7 +246,7 @@ def key_of(alias: str, number: int, suffix: str = "", claim: str = "") -> str:
 def _stem(alias: str) -> str:
     if len(alias) <= _LONGEST_ALIAS:
         return alias
-    return f"{alias[: _LONGEST_ALIAS - 40]}_{hashlib.sha256(alias.encode('utf-8', 'replace')).hexdigest()[:32]}"
+    return f"{alias[:_SHORTENED]}_{hashlib.sha256(alias.encode('utf-8', 'replace')).hexdigest()[:32]}"
 
 
 def read_claim_log(found: ClaimParams, alias: str, verifier: Verifier | None = None) -> ClaimLog:
@@ -237,15 +258,19 @@ def read_claim_log(found: ClaimParams, alias: str, verifier: Verifier | None = N
         verifier: checks the signatures that all of it must have; ``None``: it needs none.
     """
     params, entries, skipped, number = found.params, list[Entry](), list[str](), 1
+    former = {""}
     while (text := params.get(key_of(alias, number))) is not None:
         key, head = key_of(alias, number), entries[-1].sha256 if entries else ""
         claim = _read(_CLAIM, text)
-        if problem := _problem(claim, Claim, verifier) or _place_problem(claim, found.log, alias, number, head):
+        problem = _problem(claim, Claim, verifier) or _time_problem(claim, entries, verifier)
+        heads = former if verifier else {head}  # with a key, one may follow what was signed by a key that is not given any more
+        if problem := problem or _place_problem(claim, found, alias, number, heads):
             skipped.append(f"{key} in the claim log {problem}")
         elif claim:
             entry, problems = _entry(claim, text, params, verifier)
             entries.append(entry)
             skipped += problems
+        former |= _hashes(claim, text, params) if claim else set()
         number += 1
     skipped += [f"{key} in the claim log follows no claim" for key in _strays(params, alias, number, entries)]
     return ClaimLog(alias=alias, log=found.log, entries=tuple(entries), next=number, skipped=tuple(skipped))
@@ -266,7 +291,7 @@ def _entry(claim: Claim, text: str, params: Mapping[str, str], verifier: Verifie
         claim=claim,
         confirmation=confirmation,
         end=None if end_problem else end,
-        sha256=hashlib.sha256(json.dumps(texts).encode()).hexdigest(),
+        sha256=_hash_of(texts),
     )
     problems = {go_key: go_problem, end_key: end_problem}
     return entry, [f"{key} in the claim log {problem}" for key, problem in problems.items() if problem]
@@ -281,11 +306,31 @@ def _problem(value: Claim | Confirmation | End | None, wanted: type[Claim | Conf
     return "" if verifier.verifies(_signed_bytes(value), _payload_type(value), value.signature) else "is not signed with the key"
 
 
-def _place_problem(claim: Claim | None, log: str, alias: str, number: int, head: str) -> str:
-    """Return why a claim does not belong where it is; empty if it does."""
-    if claim is None or (claim.log, claim.alias, claim.number, claim.before) == (log, alias, number, head):
+def _time_problem(claim: Claim | None, entries: list[Entry], verifier: Verifier | None) -> str:
+    """Return why a claim is not of its time, where keys have one: who has a former key could date a claim back."""
+    if claim is None or not entries or verifier is None or not verifier.until:
         return ""
-    if claim.log != log:
+    return "is dated before the claim before it" if claim.at + _SKEW < entries[-1].claim.at else ""
+
+
+def _hashes(claim: Claim, text: str, params: Mapping[str, str]) -> set[str]:
+    """Return what a claim may be named by that follows, whichever of its texts were signed with the keys of then."""
+    go, end = (params.get(key_of(claim.alias, claim.number, suffix, claim.id), "") for suffix in ("go", "end"))
+    return {_hash_of([text, go, each]) for each in ("", end)}
+
+
+def _hash_of(texts: list[str]) -> str:
+    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
+
+
+def _place_problem(claim: Claim | None, params: ClaimParams, alias: str, number: int, heads: set[str]) -> str:
+    """Return why a claim does not belong where it is; empty if it does."""
+    place = params.log, params.model, alias, number
+    if claim is None or ((claim.log, claim.model, claim.alias, claim.number) == place and claim.before in heads):
+        return ""
+    if claim.model != params.model:
+        return f"was written for another model ({claim.model!r})"
+    if claim.log != params.log:
         return f"was written for another claim log (run {claim.log}): this is a copy"
     return "does not follow the claim before it" if (claim.alias, claim.number) == (alias, number) else "was written for another place"
 
@@ -308,9 +353,11 @@ def _strays(params: Mapping[str, str], alias: str, end: int, entries: list[Entry
 
 
 def aliases_in(params: Mapping[str, str]) -> list[str]:
-    """Return the aliases that a model has claims to, in their order; those too long to be a key are left out."""
+    """Return the aliases that a model has claims to, in their order; one that is too long for a key is named by its claims."""
+    claims = (read_claim(text) for key, text in params.items() if len(key) > _SHORTENED)
+    long = {_stem(claim.alias): claim.alias for claim in claims if claim}
     found = (re.fullmatch(r"(.+)\.0001", key) for key in params)
-    return sorted({match[1] for match in found if match and len(match[1]) <= _LONGEST_ALIAS})
+    return sorted({long.get(match[1], match[1]) for match in found if match})
 
 
 def text_of(value: Claim | Confirmation | End, signer: Signer | None = None) -> str:

@@ -10,14 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import cache
 
-from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.errors import AliasBusyError, UsageError
 from mlflow_adk_eval.gating.baseline.comparable import Baseline
 from mlflow_adk_eval.gating.evidence.examine import ExaminedRun, examine
 from mlflow_adk_eval.gating.evidence.integrity import Evidence
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.gating.policy.model import Policy
-from mlflow_adk_eval.gating.promotion.alias_lock import TIMEOUTS, AliasLock, ClaimLost, ClaimTimeouts, alias_moved, version_changed
+from mlflow_adk_eval.gating.promotion.alias_lock import (
+    TIMEOUTS,
+    AliasLock,
+    ClaimTimeouts,
+    Patience,
+    alias_moved,
+    version_changed,
+)
 from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, ClaimLogError
 from mlflow_adk_eval.gating.promotion.record import (
     REFUSAL,
@@ -50,6 +58,7 @@ def promote_in(
     baseline: FindBaseline | Baseline | None = None,
     dry_run: bool = False,
     timeouts: ClaimTimeouts = TIMEOUTS,
+    wait_s: float = 0.0,
 ) -> Decision:
     """Decide on a promotion, record the decision, and set the alias if it is *passed*.
 
@@ -61,19 +70,45 @@ def promote_in(
         baseline: what the run is compared with, or what finds it.
         dry_run: whether to write nothing.
         timeouts: how long claims of others are respected.
+        wait_s: for how long to wait for others who are setting the alias. Then it is decided anew: they may have changed it.
+
+    Raises:
+        AliasBusyError: if they are still at it; unless the evidence fails whatever they do.
     """
-    try:
-        claims = store.claim_log(target.name, target.alias)  # first: whoever claims after this is noticed
-    except ClaimLogError as error:
-        return stamped(undecided(str(error), run_id=run_id))
+    patience = Patience(wait_s)
+    examined = cache(lambda: examine(store.evidence(run_id)))  # read again under the claim, however often this is
+    while True:
+        try:
+            claims = store.claim_log(target.name, target.alias)  # first: whoever claims after this is noticed
+        except ClaimLogError as error:
+            return stamped(undecided(str(error), run_id=run_id))
+        try:
+            return _promoted(store, target, claims, examined, policy, baseline=baseline, dry_run=dry_run, timeouts=timeouts)
+        except AliasBusyError as busy:
+            patience.wait(busy, lambda: not store.claim_log(target.name, target.alias).pending)
+
+
+def _promoted(
+    store: MlflowStore,
+    target: Target,
+    claims: ClaimLog,
+    examined: Callable[[], ExaminedRun],
+    policy: Policy,
+    *,
+    baseline: FindBaseline | Baseline | None,
+    dry_run: bool,
+    timeouts: ClaimTimeouts,
+) -> Decision:
     version, holder = store.version(target.name, target.version), store.aliases(target.name).get(target.alias)
-    run = examine(store.evidence(run_id))
+    run = examined()
     compared = baseline(run) if callable(baseline) else baseline
     now = datetime.now(UTC)
-    decision = decide(run, policy, baseline=compared, now=now)
-    pending = claims.last is not None and claims.last.pending
+    decision = decide(run, policy, baseline=compared, now=now, measured=store.calibration(policy, run))
+    last = claims.last
+    pending = last is not None and last.pending and not last.carried_out(holder, target.version)
     in_progress = claims.in_progress(store.now(target.name), timeouts.grace_s) if pending else ""
-    problems = [*version_problems(target, version, run.evidence), *_baseline_moved(store, target, policy, compared, holder)]
+    moved = list(_baseline_moved(store, target, policy, compared, holder))
+    problems = [*version_problems(target, version, run.evidence), *moved]
     record = Record(
         target=target,
         source=version.source,
@@ -81,8 +116,12 @@ def promote_in(
         claim=claims.next,
         policy=policy,
         compared=RecordedBaseline.of(compared),
-        decision=stamped(with_problems(decision, [*problems, in_progress] if in_progress else problems), now),
+        decision=stamped(with_problems(decision, problems), now),
     )
+    if in_progress and record.decision.verdict != "failed":
+        raise AliasBusyError(in_progress)
+    if moved and record.decision.verdict != "failed" and (since := store.claim_log(target.name, target.alias)).next != claims.next:
+        raise AliasBusyError(since.claimed_since(claims.next))
     if dry_run:
         return record.decision
     if not record.decision.passed:
@@ -115,8 +154,9 @@ def _set_alias(
     )
     try:
         return lock.set_alias(lambda problem: _finish(store, record, earlier, problem))
-    except ClaimLost as lost:
-        return _refuse(store, record.refused(str(lost)), beside=True)
+    except AliasBusyError:
+        _untag(store, record, earlier)
+        raise
 
 
 def _finish(store: MlflowStore, record: Record, earlier: str | None, problem: str) -> Decision:
@@ -124,11 +164,19 @@ def _finish(store: MlflowStore, record: Record, earlier: str | None, problem: st
     if not problem:
         signed = {f"{TAG}.signed_by": store.signer.verifier.key_ids[0]} if store.signer else {}
         _tag(store, target, {**record.tags(), **signed, key: str(record.location)})
+        with suppress(UsageError):  # a version or run that was deleted at once needs no description
+            store.describe(record)
         return record.decision
+    _untag(store, record, earlier)
+    return _refuse(store, record.refused(problem))
+
+
+def _untag(store: MlflowStore, record: Record, earlier: str | None) -> None:
+    """Have the tag of a version that leads to its record not lead to one that came to nothing."""
+    target, key = record.target, pass_tag(record.target.alias)
     with suppress(UsageError):
         if store.version(target.name, target.version).tags.get(key) == str(record.location):
             store.tag(target, {key: earlier}) if earlier else store.untag(target, key)
-    return _refuse(store, record.refused(problem))
 
 
 def _tag(store: MlflowStore, target: Target, tags: Mapping[str, str]) -> None:
@@ -176,4 +224,6 @@ def _refuse(store: MlflowStore, record: Record, *, beside: bool = False) -> Deci
         prefix = REFUSAL if beside or holds_pass(tags, aliases, target.version) else TAG
         # The verdict goes first, so that no moment shows a pass with the details of a refusal.
         store.tag(target, dict(reversed(record.tags(prefix).items())))
+        if prefix == TAG:
+            store.describe(record)
     return record.decision

@@ -17,12 +17,13 @@ from typing import Annotated, Literal
 
 from pydantic import PlainSerializer, TypeAdapter, ValidationError
 
-from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.errors import InputError, UsageError
 from mlflow_adk_eval.gating.attestation.statement import DECISION, Statement
 from mlflow_adk_eval.gating.baseline.comparable import Baseline
 from mlflow_adk_eval.gating.evidence.integrity import FOLDER, GATE_FOLDER, MANIFEST, Evidence, agent_problems, sha256
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, Policy
 from mlflow_adk_eval.results.decision import Decision
+from mlflow_adk_eval.results.markdown_text import for_mlflow
 from mlflow_adk_eval.runtime import user_at_host
 
 TAG = "adk_eval.gate"
@@ -30,10 +31,15 @@ REFUSAL = f"{TAG}.last_refusal"
 """Where a refusal is noted on a version that holds the alias by an earlier pass."""
 _MAX_NAME = 80
 _MAX_REASON = 500
+_MAX_DESCRIBED, _DESCRIBED_LENGTHS, _LONGEST_DESCRIPTION = 10, (500, 200, 50), 5000
+"""How many reasons a version's description has, how long each may be if the longer ones do not fit; and the longest that MLflow stores."""
 _MAX_ALIAS = 255
 _LOCATION = re.compile(rf"(\S+) ({GATE_FOLDER}/[A-Za-z0-9_-]+\.json) ([0-9a-f]{{64}})")
 _ALIAS = re.compile(r"[\w-]+")
 _RESERVED = re.compile(r"latest|v\d+", re.IGNORECASE)
+_FIRST_YEAR, _LAST_YEAR = 2000, 9000
+"""When a decision can have been made; other times are none that can be reckoned with."""
+_VERSION = re.compile(r"[1-9][0-9]{0,17}")
 _LOGGED_MODEL = re.compile(r"models:/(m-[^/@]+)")
 
 Kind = Literal["promotion", "rollback", "restore"]
@@ -45,8 +51,8 @@ def check_version(version: str) -> None:
     Raises:
         UsageError: if it is none.
     """
-    if not (version.isascii() and version.isdigit()):
-        raise UsageError(f"version {version!r}: wanted the number of a version")
+    if not _VERSION.fullmatch(version):  # MLflow takes 02 for 2, so the alias would be set on what is not compared equal afterwards
+        raise UsageError(f"version {version!r}: wanted the number of a version, without zeros ahead")
 
 
 def check_alias(alias: str) -> None:
@@ -88,6 +94,7 @@ class Version:
     status: str
     source: str
     tags: Mapping[str, str] = field(default_factory=dict)
+    description: str = ""
 
     @property
     def model_id(self) -> str | None:
@@ -204,31 +211,76 @@ class Record:
         return RecordLocation(self.decision.run_id, path, sha256(self.text().encode()))
 
     def tags(self, prefix: str = TAG) -> dict[str, str]:
-        """Return the tags of the model version, the verdict last."""
+        """Return the tags of the model version, the verdict last: what leads to the record, and what is said without it."""
         decision, location = self.decision, self.location
         details = {
             "run_id": decision.run_id,
             "alias": self.target.alias,
-            "policy_sha256": decision.policy_sha256,
-            "evidence_sha256": decision.evidence_sha256,
             "record": location.path,
             "record_sha256": location.sha256,
-            "decided_at": decision.decided_at,
             "decided_by": decision.decided_by,
             "reason": "; ".join(decision.reasons)[:_MAX_REASON],
         }
         return {f"{prefix}.{name}": value for name, value in details.items()} | {prefix: decision.verdict}
 
 
+_DESCRIBED = "[//]: # (the lines above are of the gate, and it replaces them; what follows stays)"
+"""The end of what the gate wrote into a description: a definition without a name, which Markdown does not show."""
+
+
+def description(record: Record, experiment_id: str, before: str) -> str:
+    """Return the description of a version for the registry's page: the decision, why, and links to the run and the record, as Markdown.
+
+    Args:
+        record: the decision.
+        experiment_id: of the run that was decided on.
+        before: the description so far. What the gate did not write is kept.
+    """
+    kept = (before.partition(_DESCRIBED)[2] if _DESCRIBED in before else before).strip()
+    texts = (
+        "\n".join(filter(None, (_described(record, experiment_id, longest), f"\n{kept}" if kept else ""))) for longest in _DESCRIBED_LENGTHS
+    )
+    return next((text for text in texts if len(text) <= _LONGEST_DESCRIPTION), before)
+
+
+def _described(record: Record, experiment_id: str, longest: int) -> str:
+    """Return the gate's part of a description; `longest`: how many characters a reason may have.
+
+    The first line has no marks, since the list of versions shows its beginning as it is.
+    """
+    decision, location = record.decision, record.location
+    at = datetime.fromisoformat(decision.decided_at).astimezone(UTC)
+    more = len(decision.reasons) - _MAX_DESCRIBED
+    run = f"#/experiments/{experiment_id}/runs/{location.run_id}"
+    against = f" · [compared with](#/experiments/{experiment_id}/runs/{decision.baseline_run_id})" if decision.baseline_run_id else ""
+    lines = [
+        f"{decision.verdict} for the alias {for_mlflow(record.target.alias)}, {at:%Y-%m-%d %H:%M} UTC, {for_mlflow(decision.decided_by)}",
+        "",
+        *(f"- {for_mlflow(reason, longest)}" for reason in decision.reasons[:_MAX_DESCRIBED]),
+        *([f"- and {more} more"] if more > 0 else []),
+        "",
+        f"[evaluation run]({run}) · [record]({run}/artifacts/{location.path}) · [report]({run}/artifacts/{FOLDER}/report.html){against}",
+        "",
+        _DESCRIBED,
+    ]
+    return "\n".join(lines)
+
+
 _RECORD = TypeAdapter(Record)
 
 
 def read_record(content: bytes) -> Record | None:
-    """Return the record in an artifact; ``None`` if it is none."""
+    """Return the record in an artifact; ``None`` if it is none, or one on which nothing could be decided again."""
     try:
-        return _RECORD.validate_json(content)
-    except ValidationError:
+        found = _RECORD.validate_json(content)
+        decided_at = datetime.fromisoformat(found.decision.decided_at).astimezone(UTC)
+        if found.policy.calibration is not None:
+            from mlflow_adk_eval.analysis.calibration.calibration import load_calibration  # noqa: PLC0415 - few policies have one
+
+            load_calibration(found.policy.calibration)
+    except (ValidationError, ValueError, OverflowError, InputError):
         return None
+    return found if _FIRST_YEAR <= decided_at.year <= _LAST_YEAR else None
 
 
 def decision_statement(location: RecordLocation, content: bytes) -> Statement:

@@ -18,7 +18,7 @@ from mlflow_adk_eval.gating.baseline.comparable import Baseline
 from mlflow_adk_eval.gating.evidence.examine import ExaminedRun, examine
 from mlflow_adk_eval.gating.evidence.integrity import sha256
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
-from mlflow_adk_eval.gating.policy.model import Policy
+from mlflow_adk_eval.gating.policy.model import BaselineSource, Policy
 from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, Entry, key_of
 from mlflow_adk_eval.gating.promotion.record import (
     TAG,
@@ -275,17 +275,40 @@ def _decide_again(store: MlflowStore, record: Record, run: ExaminedRun, problems
     then, baseline = record.decision, _baseline_today(store, record.compared)
     if isinstance(baseline, str):
         return with_problems(undecided(baseline, run_id=run.evidence.run_id), problems)
-    today = decide(run, record.policy, baseline=baseline, now=datetime.fromisoformat(then.decided_at))
+    measured = store.calibration(record.policy, run)
+    today = decide(run, record.policy, baseline=baseline, now=datetime.fromisoformat(then.decided_at), measured=measured)
     if then.passed and today.passed:
         problems = [*problems, *differences(then, today)]
     if problems or not today.passed:
         return with_problems(today, problems)
     if policy is not None:
-        today = decide(run, policy, baseline=baseline)
+        compared = baseline if _same_baseline(policy, record) else Baseline(name="its baseline", problems=(_other_baseline(record),))
+        today = decide(run, policy, baseline=compared, measured=store.calibration(policy, run))
         if not today.passed:
             return replace(today, reasons=(f"{record.target} does not meet the policy {policy.name!r}", *today.reasons))
     promoted = f"{record.target} became {record.target.alias} by {then.decided_by} at {then.decided_at}"
     return replace(today, reasons=(promoted, *today.reasons))
+
+
+def _same_baseline(policy: Policy, record: Record) -> bool:
+    """Whether a policy would compare with what the promotion was compared with: whoever promotes chooses that by their own policy."""
+    wanted, found = policy.baseline, record.policy.baseline
+    if wanted is None or not policy.compares:
+        return True
+    name = record.target.name
+    return found is not None and _named(wanted, name) == _named(found, name)
+
+
+def _named(source: BaselineSource, name: str) -> BaselineSource:
+    """Return what a policy compares with, whatever it says for when that is missing."""
+    return BaselineSource(alias=source.alias, version=source.version, run=source.run, model=None if source.run else source.model or name)
+
+
+def _other_baseline(record: Record) -> str:
+    source = record.policy.baseline
+    kept = {} if source is None else source.model_dump(include={"alias", "version", "run", "model"}, exclude_none=True)
+    found = ", ".join(f"{key} {value}" for key, value in kept.items()) or "nothing"
+    return f"the policy {record.policy.name!r}, by which {record.target} was promoted, compared with another baseline ({found})"
 
 
 def _baseline_today(store: MlflowStore, compared: RecordedBaseline | None) -> Baseline | str | None:

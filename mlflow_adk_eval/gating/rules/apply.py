@@ -15,13 +15,15 @@ from mlflow_adk_eval.gating.baseline.comparable import ResolvedBaseline
 from mlflow_adk_eval.gating.evidence.examine import ReadableRun
 from mlflow_adk_eval.gating.evidence.integrity import few
 from mlflow_adk_eval.gating.policy.model import Policy, Rule
-from mlflow_adk_eval.gating.rules.checks import PIN_THE_CONFIG, RuleTarget, format_cases, format_exact, unmissable
+from mlflow_adk_eval.gating.rules.checks import PIN_THE_CONFIG, RuleTarget, different, format_cases, format_exact, unmissable
+from mlflow_adk_eval.gating.rules.judges import JudgeTrust, rule_problems
 from mlflow_adk_eval.gating.rules.max_drop import Drop, check_drops, drop_of
 from mlflow_adk_eval.gating.rules.measures import Measured, Source, format_missing, measure, passes_counted
 from mlflow_adk_eval.gating.rules.min_max import carried_by_one, check_corrected, check_interval, check_mean, limits_of
 from mlflow_adk_eval.gating.rules.subset import select
 from mlflow_adk_eval.results.decision import Check
 from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.results.stored import chosen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +37,7 @@ class RuleOutcome:
     notes: tuple[str, ...] = ()
 
 
-def apply_rules(policy: Policy, run: ReadableRun, report: Report, baseline: ResolvedBaseline) -> RuleOutcome:
+def apply_rules(policy: Policy, run: ReadableRun, report: Report, baseline: ResolvedBaseline, trust: JudgeTrust) -> RuleOutcome:
     """Return what each rule of the policy comes to.
 
     Args:
@@ -43,8 +45,9 @@ def apply_rules(policy: Policy, run: ReadableRun, report: Report, baseline: Reso
         run: the run that is decided on.
         report: its report without what is waived.
         baseline: what it is compared with.
+        trust: what is known of its judges.
     """
-    rules = _RuleRun(policy=policy, run=run, report=report, baseline=baseline)
+    rules = _RuleRun(policy=policy, run=run, report=report, baseline=baseline, trust=trust)
     for name, rule in policy.rules.items():
         rules.apply(rules.target(name, rule), report, baseline.report)
     for name in policy.slices:
@@ -60,6 +63,7 @@ class _RuleRun:
     run: ReadableRun
     report: Report
     baseline: ResolvedBaseline
+    trust: JudgeTrust
     results: list[Check | Drop] = field(default_factory=list["Check | Drop"])
     """In the order of the policy; a `Drop` becomes a check at the end."""
     uncompared: list[Check] = field(default_factory=list[Check])
@@ -76,7 +80,7 @@ class _RuleRun:
 
     def apply_to_slice(self, name: str) -> None:
         part = self.policy.slices[name]
-        selected = select(self.run.documents.eval_set, part)
+        selected = select(self.run.documents.eval_set.eval_ids, self.run.documents.tags, part)
         report, before = selected.of(self.report), self.baseline.report
         if selected.eval_ids:
             self.notes += [f"slice {name}: {reason}" for reason in selected.unmatched]
@@ -97,13 +101,18 @@ class _RuleRun:
             if target.measure in self.run.report.criteria:
                 found = "it applies to none of these cases"
             self._leave_undecided(target, found if report.cases else "all cases are waived", 0)
-        elif obstacle := _obstacle(found) or self._shortfall(target, found) or self._empty_demand(target, report):
+        elif obstacle := self._obstacle(target, found, report):
             self._leave_undecided(target, obstacle, len(found.values))
         else:
             self.notes += [*_surprises(target, found), *self._left_out(target, found, report)]
             self.results += self._limits(target, found, report)
             if target.rule.max_drop is not None:
                 self._compare(target, found, before)
+
+    def _obstacle(self, target: RuleTarget, found: Measured, report: Report) -> str:
+        """Return why a rule decides nothing; empty where it does."""
+        unknown = rule_problems(target.rule.judge, target.measure, self.trust)
+        return _obstacle(found) or self._shortfall(target, found) or self._empty_demand(target, report) or "; ".join(unknown)
 
     def _measured(self, target: RuleTarget, report: Report) -> Measured | str:
         """Return a measure over the cases of a report: copies of a case as one, and no value beyond the rule's range."""
@@ -114,11 +123,11 @@ class _RuleRun:
         """Return that a rule is about too few cases; empty where it is not, or where the run itself has too few, which is told once."""
         general = self.policy.slices[target.slice].min_cases if target.slice else self.policy.min_cases
         wanted, cases = target.rule.min_cases or general, len(found.values)
-        told = not target.slice and len(_different(self.report, self.run.documents.copies)) < self.policy.min_cases
+        told = not target.slice and different(self.report, self.run.documents.copies) < self.policy.min_cases
         if cases >= wanted or (told and target.rule.min_cases is None):
             return ""
-        different = " with different contents" if self.run.documents.copies else ""
-        return f"it has {format_cases(cases)}{different}, but needs at least {wanted}"
+        apart = " with different contents" if self.run.documents.copies else ""
+        return f"it has {format_cases(cases)}{apart}, but needs at least {wanted}"
 
     def _empty_demand(self, target: RuleTarget, report: Report) -> str:
         """Return that passes are counted which nothing could have prevented; empty where that is not so, or the policy pins the config."""
@@ -129,10 +138,15 @@ class _RuleRun:
 
     def _left_out(self, target: RuleTarget, found: Measured, report: Report) -> Iterator[str]:
         """Yield that a measure is not about all cases, which the config of the run may have arranged."""
-        every = _different(report, self.run.documents.copies)
-        if lacking := sorted(every.difference(found.values)):
+        copies = self.run.documents.copies
+        every = different(report, copies)
+        if len(found.values) == every:
+            return
+        known = set(found.values)
+        lacking = sorted({original for case in report.cases if (original := copies.get(case.eval_id, case.eval_id)) not in known})
+        if lacking:
             named = ", ".join(few(lacking, limit=4))
-            yield f"{target.where}: {len(lacking)} of {format_cases(len(every))} do not have it and do not count: {named}"
+            yield f"{target.where}: {len(lacking)} of {format_cases(every)} do not have it and do not count: {named}"
 
     def _leave_undecided(self, target: RuleTarget, reason: str, cases: int) -> None:
         demands = [limit.demand for limit in limits_of(target)]
@@ -150,7 +164,7 @@ class _RuleRun:
                 case "mean":
                     yield check_mean(target, limit, found)
                 case "corrected_ci_low":
-                    yield check_corrected(target, limit, _originals(report, self.run.documents.copies), self.run, self.policy)
+                    yield check_corrected(target, limit, _originals(report, self.run.documents.copies), self.trust)
                 case _:
                     yield check_interval(target, limit, found)
 
@@ -170,18 +184,15 @@ class _RuleRun:
             self.results.append(drop or target.check(demand, "undecided", reason, cases))
 
 
-def _different(report: Report, copies: Mapping[str, str]) -> set[str]:
-    """Return the ids of the cases of a report, without those that are copies of another one."""
-    return {copies.get(case.eval_id, case.eval_id) for case in report.cases}
-
-
 def _originals(report: Report, copies: Mapping[str, str]) -> Report:
     """Return a report with one case of each content."""
-    chosen: dict[str, str] = {}
+    if not copies:
+        return report
+    first: dict[str, str] = {}
     for case in report.cases:
-        chosen.setdefault(copies.get(case.eval_id, case.eval_id), case.eval_id)
-    kept = set(chosen.values())
-    return replace(report, cases=tuple(case for case in report.cases if case.eval_id in kept)) if copies else report
+        first.setdefault(copies.get(case.eval_id, case.eval_id), case.eval_id)
+    kept = set(first.values())
+    return replace(report, cases=chosen(report.cases, lambda case: case if case.eval_id in kept else None))
 
 
 def _obstacle(found: Measured) -> str:

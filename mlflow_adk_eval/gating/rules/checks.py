@@ -8,24 +8,42 @@ and nothing passes while there is any.
 
 from __future__ import annotations
 
+import heapq
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
+from mlflow_adk_eval.analysis.stats import in_both
 from mlflow_adk_eval.errors import did_you_mean
 from mlflow_adk_eval.evalset import EvalSet
-from mlflow_adk_eval.gating.evidence.integrity import few
+from mlflow_adk_eval.gating.evidence.integrity import Few, few
 from mlflow_adk_eval.gating.evidence.table import LARGEST_SCORE
 from mlflow_adk_eval.gating.policy.model import Policy, Rule
 from mlflow_adk_eval.gating.rules.measures import Measured
 from mlflow_adk_eval.results.decision import Check
-from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Scored, Skipped, Verdict, reaches, reason_of
+from mlflow_adk_eval.results.outcomes import (
+    CaseResult,
+    CriterionResult,
+    Errored,
+    PlannedCriterion,
+    Scored,
+    Skipped,
+    Verdict,
+    mean,
+    reaches,
+    reason_of,
+    results_of,
+)
 from mlflow_adk_eval.results.report import CriterionSummary, Report
 
 PIN_THE_CONFIG = "pin the config in the policy if that is meant"
 _MAX_EXAMPLES = 3
+_MAX_KEPT = 100
 _MAX_REASON = 200
+_MOST_HINTS = 10
+"""So many unknown cases are compared with all that there are: that takes longer than everything else."""
 _LARGE = 1e12
 """From here on, nobody wants to count digits."""
 _FAILED_ITEM = re.compile(r"^- ✗ .*", re.MULTILINE)
@@ -94,16 +112,18 @@ def format_cases(count: int) -> str:
 def extremes(measured: Measured, *, lowest: bool) -> str:
     """Return the cases with the lowest or the highest values, the most extreme first."""
     sign = 1 if lowest else -1
-    ranked = sorted(measured.means.items(), key=lambda found: (sign * found[1], found[0]))
-    return ", ".join(f"{case} {format_number(value)}" for case, value in ranked[:_MAX_EXAMPLES])
+    means = ((case, mean(values)) for case, values in measured.values.items())
+    ranked = heapq.nsmallest(_MAX_EXAMPLES, means, key=lambda found: (sign * found[1], found[0]))
+    return ", ".join(f"{case} {format_number(value)}" for case, value in ranked)
 
 
-def largest_drops(before: Mapping[str, float], after: Mapping[str, float], *, greater_is_better: bool) -> str:
+def largest_drops(before: Measured, after: Measured) -> str:
     """Return the cases that got worse the most, with both values; empty where none did."""
-    sign = 1 if greater_is_better else -1
-    drops = {case: sign * (before[case] - value) for case, value in after.items() if case in before}
-    ranked = sorted(((drop, case) for case, drop in drops.items() if drop > 0), key=lambda found: (-found[0], found[1]))
-    return ", ".join(f"{case} {format_number(before[case])} → {format_number(after[case])}" for _, case in ranked[:_MAX_EXAMPLES])
+    sign = 1 if after.greater_is_better else -1
+    means = ((case, mean(early), mean(late)) for case, early, late in in_both(before.values, after.values))
+    drops = ((sign * (early - late), case, early, late) for case, early, late in means)
+    ranked = heapq.nsmallest(_MAX_EXAMPLES, (drop for drop in drops if drop[0] > 0), key=lambda found: (-found[0], found[1]))
+    return ", ".join(f"{case} {format_number(early)} → {format_number(late)}" for _, case, early, late in ranked)
 
 
 def check_thresholds(report: Report) -> Iterator[Check]:
@@ -111,22 +131,21 @@ def check_thresholds(report: Report) -> Iterator[Check]:
     thresholds = report.config.thresholds()
     for summary in _deciding(report):
         name, threshold = summary.criterion, thresholds[summary.criterion]
-        # A criterion may decide some cases and be mere information on the others.
-        results = [(case, result) for case, result in _results(report, name) if result.decides]
+        found = _Reached(report, summary)
         verdict: Verdict = "undecided"
-        if missed := _missed(report, summary, threshold, results):
-            verdict, finding = "failed", missed
-        elif any(result.passed is None for _, result in results):
+        if found.below:
+            verdict, finding = "failed", found.missed(threshold)
+        elif found.open:
             finding = "not every case was evaluated"
         else:
             verdict = "passed"
-            finding = f"{_case_runs(report, len(results))} reached the threshold {threshold} (mean {summary.mean:.4g})"
+            finding = f"{_case_runs(report, found.deciding)} reached the threshold {threshold} (mean {summary.mean:.4g})"
         yield Check(
             measure=name,
             demand=f"threshold {threshold}",
             verdict=verdict,
             reason=f"{name}: {finding}",
-            cases=len({case.eval_id for case, result in results if result.score is not None}),
+            cases=found.scored,
             value=summary.mean,
         )
 
@@ -136,20 +155,40 @@ def _deciding(report: Report) -> list[CriterionSummary]:
     return [summary for summary in report.summaries().values() if summary.threshold is not None]
 
 
-def _results(report: Report, criterion: str) -> list[tuple[CaseResult, CriterionResult]]:
-    return [(case, result) for case in report.cases for result in case.results if result.criterion == criterion]
+class _Reached:
+    """How many cases reached the threshold of a criterion, counted without having them all in memory."""
+
+    def __init__(self, report: Report, summary: CriterionSummary) -> None:
+        self._report, self._summary = report, summary
+        self.deciding = self.below = self.open = self.scored = 0
+        sign = 1 if summary.greater_is_better else -1
+        last = ""
+        self._worst: list[tuple[float, int, CaseResult]] = []
+        for case, result in results_of(report.cases, summary.criterion):
+            if not result.decides:  # a criterion may decide some cases and be mere information on the others
+                continue
+            self.deciding += 1
+            self.open += result.passed is None
+            if result.score is not None and (case.eval_id != last or not self.scored):
+                self.scored, last = self.scored + 1, case.eval_id
+            if result.passed is False:
+                self.below += 1
+                self._worst.append(((result.score or 0.0) * sign, self.below, case))
+                if len(self._worst) > _MAX_KEPT:
+                    self._worst = heapq.nsmallest(_MAX_EXAMPLES, self._worst, key=_rank)
+
+    def missed(self, threshold: str) -> str:
+        """Return which cases missed the threshold, the worst first."""
+        report, summary = self._report, self._summary
+        relation = "below" if summary.greater_is_better else "above"
+        named = ((case, case.result(summary.criterion)) for _, _, case in heapq.nsmallest(_MAX_EXAMPLES, self._worst, key=_rank))
+        worst = "; ".join(_example(report, case, result) for case, result in named if result)
+        of = _case_runs(report, self.deciding)
+        return f"{self.below} of {of} {relation} the threshold {threshold} (mean {summary.mean:.4g}); worst: {worst}"
 
 
-def _missed(report: Report, summary: CriterionSummary, threshold: str, results: Sequence[tuple[CaseResult, CriterionResult]]) -> str:
-    """Return which cases missed the threshold of a criterion, the worst first; empty if none did."""
-    below = [(case, result) for case, result in results if result.passed is False]
-    if not below:
-        return ""
-    sign, relation = (1, "below") if summary.greater_is_better else (-1, "above")
-    below.sort(key=lambda found: (found[1].score or 0.0) * sign)
-    worst = "; ".join(_example(report, case, result) for case, result in below[:_MAX_EXAMPLES])
-    of = _case_runs(report, len(results))
-    return f"{len(below)} of {of} {relation} the threshold {threshold} (mean {summary.mean:.4g}); worst: {worst}"
+def _rank(found: tuple[float, int, CaseResult]) -> tuple[float, int]:
+    return found[:2]
 
 
 def _example(report: Report, case: CaseResult, result: CriterionResult) -> str:
@@ -167,8 +206,8 @@ def _example(report: Report, case: CaseResult, result: CriterionResult) -> str:
 
 def unevaluated(report: Report) -> list[str]:
     """Return what has no score although it was to have one, by the run's own account."""
-    unfinished = [case for case in report.cases if case.error]
-    untouched = [case for case in report.cases if not any(result.decides for result in case.results)]
+    unfinished = (case for case in report.cases if case.error)
+    untouched = (case for case in report.cases if not any(planned.decides for planned in case.planned))
     return [
         *few(f"{report.label(case)}: the agent did not finish: {_first_line(case.error)}" for case in unfinished),
         *few(f"{report.label(case)}: no criterion applies" for case in untouched),
@@ -178,16 +217,17 @@ def unevaluated(report: Report) -> list[str]:
 
 def _without_score(report: Report, summary: CriterionSummary) -> Iterator[str]:
     planned = summary.evaluated + summary.errored + summary.skipped
-    for kind, word in ((Errored, "errored"), (Skipped, "skipped")):
-        found = [
-            f"{report.label(case)}, turn {index + 1}: {_first_line(reason_of(cell))}"
-            for case, result in _results(report, summary.criterion)
-            for index, cell in enumerate(result.per_invocation)
-            if isinstance(cell, kind)
-        ]
-        if found:
+    for kind, word, count in ((Errored, "errored", summary.errored), (Skipped, "skipped", summary.skipped)):
+        if count:
+            found = (
+                f"{report.label(case)}, turn {index + 1}: {_first_line(reason_of(cell))}"
+                for case, result in results_of(report.cases, summary.criterion)
+                if getattr(result.counts, word)
+                for index, cell in enumerate(result.per_invocation)
+                if isinstance(cell, kind)
+            )
             examples = "; ".join(few(found, limit=_MAX_EXAMPLES))
-            yield f"{summary.criterion}: {len(found)} of {planned} cells {word}, so they were not evaluated: {examples}"
+            yield f"{summary.criterion}: {count} of {planned} cells {word}, so they were not evaluated: {examples}"
 
 
 def evaluated(report: Report, waived: int = 0) -> str:
@@ -217,16 +257,14 @@ def unmissable(report: Report, criteria: Iterable[str] | None = None) -> list[st
         criteria: which to look at; ``None``: all that decide.
     """
     wanted = None if criteria is None else set(criteria)
-    found = {
-        (result.criterion, result.threshold): None
-        for case in report.cases
-        for result in case.results
-        if (wanted is None or result.criterion in wanted) and _unmissable(report, result)
+    planned = {
+        (one.criterion, one.threshold): one for case in report.cases for one in case.planned if wanted is None or one.criterion in wanted
     }
+    found = [key for key, one in planned.items() if _unmissable(report, one)]
     return [f"every score reaches the threshold {format_exact(threshold or 0.0)} of {name}" for name, threshold in found]
 
 
-def _unmissable(report: Report, result: CriterionResult) -> bool:
+def _unmissable(report: Report, result: PlannedCriterion | CriterionResult) -> bool:
     if result.threshold is None:
         return False
     low, high = report.config.bounds(result.criterion)
@@ -236,12 +274,16 @@ def _unmissable(report: Report, result: CriterionResult) -> bool:
 
 def without_demand(report: Report) -> list[str]:
     """Return the cases that no score could fail, since the worst reaches each of their thresholds."""
-    free = (
-        report.label(case)
-        for case in report.cases
-        if (deciding := [result for result in case.results if result.decides]) and all(_unmissable(report, result) for result in deciding)
-    )
-    return few(f"{label}: every score reaches each of its thresholds, so that it passed shows nothing" for label in free)
+    known: dict[tuple[tuple[str, float | None, bool], ...], bool] = {}
+    kept = Few()
+    for case in report.cases:
+        plan = tuple((one.criterion, one.threshold, one.greater_is_better) for one in case.planned)
+        if plan not in known:
+            deciding = [one for one in case.planned if one.decides]
+            known[plan] = bool(deciding) and all(_unmissable(report, one) for one in deciding)
+        if known[plan]:
+            kept.add([f"{report.label(case)}: every score reaches each of its thresholds, so that it passed shows nothing"])
+    return kept.named
 
 
 def check_must_pass(policy: Policy, report: Report, eval_set: EvalSet) -> Iterator[Check]:
@@ -250,17 +292,18 @@ def check_must_pass(policy: Policy, report: Report, eval_set: EvalSet) -> Iterat
     for case in report.cases:
         if case.eval_id in runs:
             runs[case.eval_id].append(case)
-    known = frozenset(eval_set.eval_ids)
+    known = frozenset(eval_set.eval_ids) if runs else frozenset[str]()
+    hinted = frozenset(islice((eval_id for eval_id in runs if eval_id not in known), _MOST_HINTS))
     for eval_id, found in runs.items():
-        verdict, finding = _must_pass(found, report) if eval_id in known else _no_such_case(eval_id, eval_set)
+        verdict, finding = _must_pass(found, report) if eval_id in known else _no_such_case(eval_id, eval_set, hinted=eval_id in hinted)
         free = [] if policy.config or verdict != "passed" else unmissable(replace(report, cases=tuple(found)))
         if free:
             verdict, finding = "undecided", f"it passed, but {free[0]}; {PIN_THE_CONFIG}"
         yield Check(measure="must_pass", demand=eval_id, verdict=verdict, reason=f"must_pass {eval_id}: {finding}", cases=int(bool(found)))
 
 
-def _no_such_case(eval_id: str, eval_set: EvalSet) -> tuple[Verdict, str]:
-    hint = did_you_mean(eval_id, eval_set.eval_ids)
+def _no_such_case(eval_id: str, eval_set: EvalSet, *, hinted: bool) -> tuple[Verdict, str]:
+    hint = did_you_mean(eval_id, eval_set.eval_ids) if hinted else ""
     return "undecided", f"there is no such case in eval set {eval_set.eval_set_id!r}" + (f". {hint}" if hint else "")
 
 
@@ -274,9 +317,19 @@ def _must_pass(runs: list[CaseResult], report: Report) -> tuple[Verdict, str]:
     return verdict, "; ".join(f"{report.label(case)} {case.verdict}: {', '.join(case.reasons())}" for case in open_runs)
 
 
+def different(report: Report, copies: Mapping[str, str]) -> int:
+    """Return how many cases with different contents a report has."""
+    memo: dict[object, tuple[Mapping[str, str], int]] = getattr(report.cases, "memo", {})  # of cases that are on disk
+    known = memo.get(different)
+    if known is None or known[0] is not copies:
+        found = len({copies.get(case.eval_id, case.eval_id) for case in report.cases}) if copies else report.case_counts[0]
+        known = memo[different] = copies, found
+    return known[1]
+
+
 def check_min_cases(policy: Policy, report: Report, copies: Mapping[str, str]) -> Iterator[Check]:
     """Yield whether there are enough cases, where the policy wants more than one; `copies` of others do not count."""
-    cases = len({copies.get(case.eval_id, case.eval_id) for case in report.cases})
+    cases = different(report, copies)
     demand = f"min_cases {policy.min_cases}"
     if not cases:
         yield Check(measure="cases", demand=demand, verdict="undecided", reason="every case is waived", cases=0)

@@ -7,16 +7,22 @@ fail (then *failed*); is something missing or open (then *undecided*, else *pass
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from mlflow_adk_eval.agents.scenarios import GENERATED
+from mlflow_adk_eval.analysis.calibration.calibration import load_calibration
 from mlflow_adk_eval.config.eval_config import Criteria
-from mlflow_adk_eval.gating.attestation.check import attestation_problems
+from mlflow_adk_eval.config.spec import CRITERIA
+from mlflow_adk_eval.errors import nearest
+from mlflow_adk_eval.gating.attestation.check import attestation_problems, attested_end
 from mlflow_adk_eval.gating.baseline.comparable import Baseline, resolve_baseline
+from mlflow_adk_eval.gating.evidence.calibrated import CheckedCalibration
 from mlflow_adk_eval.gating.evidence.examine import ExaminedRun, ReadableRun
-from mlflow_adk_eval.gating.evidence.integrity import Evidence, few
-from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, ConfigPin, JudgePin, Policy, format_age
+from mlflow_adk_eval.gating.evidence.integrity import FAILED_OF, Evidence, few
+from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, ConfigPin, Policy, format_age
 from mlflow_adk_eval.gating.rules.apply import apply_rules
 from mlflow_adk_eval.gating.rules.checks import (
     check_min_cases,
@@ -28,17 +34,22 @@ from mlflow_adk_eval.gating.rules.checks import (
     unmissable,
     without_demand,
 )
+from mlflow_adk_eval.gating.rules.judges import SKEW, JudgeTrust, judge_notes, judge_problems
 from mlflow_adk_eval.gating.rules.subset import waived_subset
 from mlflow_adk_eval.results.decision import Check, Decision
 from mlflow_adk_eval.results.outcomes import Verdict
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.votes import judged_criteria
 
-_SKEW = timedelta(minutes=5)
-"""How far the clock of a tracking server may be ahead."""
 
-
-def decide(run: ExaminedRun, policy: Policy = DEFAULT_POLICY, *, baseline: Baseline | None = None, now: datetime | None = None) -> Decision:
+def decide(
+    run: ExaminedRun,
+    policy: Policy = DEFAULT_POLICY,
+    *,
+    baseline: Baseline | None = None,
+    now: datetime | None = None,
+    measured: CheckedCalibration | None = None,
+) -> Decision:
     """Return whether the run allows a promotion.
 
     *failed* if a demand of the policy was missed, else *undecided* if one cannot be decided or something was not evaluated, else
@@ -50,16 +61,21 @@ def decide(run: ExaminedRun, policy: Policy = DEFAULT_POLICY, *, baseline: Basel
         policy: what is demanded.
         baseline: what the policy compares with.
         now: when waivers must hold, and how old the run is; ``None``: the clock's time.
+        measured: the policy's calibration, held against the runs that it was measured on; ``None``: those were not looked up.
     """
     if isinstance(run, ReadableRun):
-        return _decide(run, policy, baseline, (now or datetime.now(UTC)).astimezone(UTC))
+        if measured is None and policy.calibration is not None:
+            measured = CheckedCalibration(calibration=load_calibration(policy.calibration))
+        moment = (now or datetime.now(UTC)).astimezone(UTC)
+        return _decide(run, policy, baseline, JudgeTrust(run=run, measured=measured, now=moment, confidence=policy.confidence))
     return _decision(run.evidence, policy, "undecided", run.problems)
 
 
-def _decide(run: ReadableRun, policy: Policy, baseline: Baseline | None, now: datetime) -> Decision:
+def _decide(run: ReadableRun, policy: Policy, baseline: Baseline | None, trust: JudgeTrust) -> Decision:
+    now = trust.now
     waived = waived_subset(policy, run.report, now)
     report, compared = waived.rest_of(run.report), resolve_baseline(run, policy, baseline, waived)
-    rules = apply_rules(policy, run, report, compared)
+    rules = apply_rules(policy, run, report, compared, trust)
     thresholds = list(check_thresholds(report)) if policy.thresholds else []
     checks = [
         *thresholds,
@@ -67,7 +83,12 @@ def _decide(run: ReadableRun, policy: Policy, baseline: Baseline | None, now: da
         *check_must_pass(policy, report, run.documents.eval_set),
         *rules.checks,
     ]
-    problems = [*run.problems, *_pin_problems(policy, run, now), *attestation_problems(policy.attestation, run.evidence)]
+    problems = [
+        *run.problems,
+        *_pin_problems(policy, run, now),
+        *attestation_problems(policy.attestation, run.evidence),
+        *judge_problems(policy, trust),
+    ]
     missing = [*unevaluated(report), *([] if any(check.cases for check in checks) else ["no demand of the policy applies to any case"])]
     free = [] if policy.config else without_demand(report)
     missing += free if policy.thresholds else []
@@ -89,7 +110,7 @@ def _decide(run: ReadableRun, policy: Policy, baseline: Baseline | None, now: da
         scores=report.scores,
         checks=tuple(checks),
         waived=waived.waived,
-        notes=(*waived.notes, *compared.notes, *rules.notes, *_doubts(policy, run, report)),
+        notes=(*waived.notes, *compared.notes, *rules.notes, *judge_notes(trust), *_doubts(policy, run, report)),
         baseline_run_id=compared.run_id,
         baseline_sha256=compared.sha256,
     )
@@ -121,6 +142,12 @@ def _decision(evidence: Evidence, policy: Policy, verdict: Verdict, reasons: Seq
 
 def _pin_problems(policy: Policy, run: ReadableRun, now: datetime) -> Iterator[str]:
     """Yield how a run is not the kind of run that the policy decides on: another eval set, other judges, too old."""
+    if (whole := run.evidence.params.get(FAILED_OF)) and not (policy.eval_set and policy.eval_set.digest):
+        yield f"the run has only the cases that did not pass in run {whole}, so it is no evidence for the whole eval set"
+    if generated := [eval_id for eval_id, tags in run.documents.tags.items() if GENERATED in tags]:
+        named = ", ".join(few(generated, limit=4))
+        yield f"{format_cases(len(generated))} of the eval set, written by a model, nobody has accepted yet (tag {GENERATED!r}): {named}"
+    yield from _lookalikes(run.documents.config.custom_metrics or ())
     if pin := policy.eval_set:
         eval_set_id, digest = run.documents.eval_set.eval_set_id, run.evidence.params.get("adk_eval.eval_set_digest", "")
         if pin.id is not None and eval_set_id != pin.id:
@@ -129,10 +156,19 @@ def _pin_problems(policy: Policy, run: ReadableRun, now: datetime) -> Iterator[s
             yield f"the eval set is not the one that the policy pins: its digest is {digest[:19]}…, the policy says {pin.digest[:19]}…"
     if policy.config:
         yield from few(_config_problems(policy.config, run))
-    if policy.judge:
-        yield from _judge_problems(policy.judge, run)
+    if policy.judge and policy.judge.models:
+        yield from _judge_problems(policy.judge.models, run)
     if policy.max_age:
-        yield from _age_problems(policy.max_age, run.evidence.end_time, now)
+        yield from _age_problems(policy.max_age, run.evidence.end_time, attested_end(policy.attestation, run.evidence), now)
+
+
+def _lookalikes(names: Iterable[str]) -> Iterator[str]:
+    """Yield the custom metrics whose name only looks like that of a built-in criterion, so that a rule on them looks like one on that."""
+    for name in names:
+        letters = [char for char in unicodedata.normalize("NFKD", name) if unicodedata.category(char) not in {"Cf", "Mn"}]
+        alike = "" if name.isascii() else nearest("".join(letters), CRITERIA)
+        if alike and len(alike) == len(letters):
+            yield f"the custom metric {name!a} is written to look like the criterion {alike}"
 
 
 def _config_problems(pin: ConfigPin, run: ReadableRun) -> Iterator[str]:
@@ -169,17 +205,18 @@ def _doubts(policy: Policy, run: ReadableRun, report: Report) -> Iterator[str]:
         yield f"the run's config decides {format_cases(len(own))} by criteria of its own: {', '.join(few(own, limit=4))}"
 
 
-def _judge_problems(pin: JudgePin, run: ReadableRun) -> Iterator[str]:
+def _judge_problems(models: Sequence[str], run: ReadableRun) -> Iterator[str]:
     judged, named = judged_criteria(run.documents.config), run.evidence.params.get("adk_eval.judge_model")
     if not judged:
         return
     if named is None:
         yield f"the run has no parameter adk_eval.judge_model, so it is unknown who judged {', '.join(judged)}"
-    elif foreign := [model for model in named.split(" | ") if model not in pin.models]:
-        yield f"{', '.join(foreign)} judged, but the policy allows only {', '.join(pin.models)}"
+    elif foreign := [model for model in named.split(" | ") if model not in models]:
+        yield f"{', '.join(foreign)} judged, but the policy allows only {', '.join(models)}"
 
 
-def _age_problems(max_age: timedelta, end_time: int | None, now: datetime) -> Iterator[str]:
+def _age_problems(max_age: timedelta, end_time: int | None, attested: datetime | None, now: datetime) -> Iterator[str]:
+    """Yield that a run is too old, by the earlier of what MLflow says, which can be edited, and what was signed."""
     if end_time is None:
         return  # which is a problem of its own
     try:
@@ -187,7 +224,8 @@ def _age_problems(max_age: timedelta, end_time: int | None, now: datetime) -> It
     except (OverflowError, ValueError, OSError):
         yield f"the run's end time {end_time} is not a valid time"
         return
-    if ended > now + _SKEW:
+    ended = min(ended, attested or ended)
+    if ended > now + SKEW:
         yield f"the run ended at {_format_time(ended)}, which is in the future: it is {_format_time(now)} now"
     elif now - ended > max_age:
         yield f"the run ended at {_format_time(ended)}, more than {format_age(max_age)} before {_format_time(now)}"
@@ -206,7 +244,8 @@ def _pins_met(policy: Policy) -> list[str]:
         *([f"the digest of the eval set is {pin.digest[:19]}…, as pinned"] if pin and pin.digest else []),
         *([f"the digest of the config is {config.digest[:19]}…, as pinned"] if config and config.digest else []),
         *([f"each case is decided by {demanded}, as pinned"] if demanded else []),
-        *([f"only {', '.join(policy.judge.models)} judged"] if policy.judge else []),
+        *([f"only {', '.join(policy.judge.models)} judged"] if policy.judge and policy.judge.models else []),
+        *(["people's labels say of the judges what the policy demands"] if policy.judge and policy.judge.demands else []),
         *(["the run's attestation is signed with a key of the policy"] if policy.attestation else []),
         *([f"the run ended within the last {format_age(policy.max_age)}"] if policy.max_age else []),
     ]

@@ -26,6 +26,7 @@ from mlflow_adk_eval.gating.rules.checks import RuleTarget, format_cases, format
 from mlflow_adk_eval.gating.rules.measures import Measured
 from mlflow_adk_eval.results.decision import Check
 from mlflow_adk_eval.results.outcomes import TOLERANCE, Verdict
+from mlflow_adk_eval.results.report import scaled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +75,7 @@ class Drop:
         paired, sign = self.paired, 1.0 if self.after.greater_is_better else -1.0
         value, baseline = sign * paired.after, sign * paired.before
         low, high = sorted((sign * paired.low, sign * paired.high))
-        worse = largest_drops(self.before.means, self.after.means, greater_is_better=self.after.greater_is_better)
+        worse = largest_drops(self.before, self.after)
         examples = "" if verdict == "passed" or not worse else f"; {format_cases(paired.worse)} did worse, most of all {worse}"
         means = f"mean {format_number(value)} against {format_number(baseline, unlike=value)} for {self.name}"
         return self.target.check(
@@ -119,7 +120,7 @@ def drop_of(target: RuleTarget, before: Measured, after: Measured, name: str) ->
     sign, bounds = (1.0 if after.greater_is_better else -1.0), after.bounds
     if sign < 0:
         bounds = (-bounds[1], -bounds[0])
-    turned = ({case: [sign * value for value in values] for case, values in side.values.items()} for side in (before, after))
+    turned = (side.values if sign > 0 else scaled(side.values, lambda value: -value) for side in (before, after))
     paired = compare_paired(*turned, confidence=2 * target.confidence - 1, bounds=bounds)
     if paired is None:
         return None

@@ -12,13 +12,15 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 from mlflow_adk_eval.config.spec import CRITERIA, PASS_HAT
 from mlflow_adk_eval.errors import did_you_mean
 from mlflow_adk_eval.gating.evidence.integrity import few
 from mlflow_adk_eval.gating.policy.model import AGENT, COST, Price
-from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Scored, Vote, mean, reason_of
-from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Scored, Verdict, Vote, mean, reason_of, results_of
+from mlflow_adk_eval.results.repeats import pass_hat
+from mlflow_adk_eval.results.report import CaseScores, Report, scaled, scores_by_case
 
 _MILLION = 1_000_000
 _VERSION = re.compile(r"[-@:](?:v?\d[\d.-]*|latest)")
@@ -28,14 +30,15 @@ _ALIKE = {"not_applicable": "supported", "contradictory": "unsupported", "disput
 
 
 def flip_of(results: Iterable[CriterionResult]) -> float | None:
-    """Return the share of the votes on a case run that contradict the verdict they took part in; ``None`` without votes."""
+    """Return the share of the votes on a case run that contradict the verdict that they and others came to; ``None`` where no two votes did."""
     ballots: dict[tuple[str, int, str | None], Counter[str]] = {}
     for vote in (vote for result in results for vote in result.votes):
         if vote.verdict is not None:
             ballot = ballots.setdefault((vote.criterion, vote.invocation_index, vote.rubric_id), Counter())
             ballot[_ALIKE.get(vote.verdict, vote.verdict)] += 1
-    votes = sum(ballot.total() for ballot in ballots.values())
-    return sum(ballot.total() - max(ballot.values()) for ballot in ballots.values()) / votes if votes else None
+    compared = [ballot for ballot in ballots.values() if ballot.total() > 1]
+    votes = sum(ballot.total() for ballot in compared)
+    return sum(ballot.total() - max(ballot.values()) for ballot in compared) / votes if votes else None
 
 
 def answers_of(results: Iterable[CriterionResult]) -> list[list[Vote]]:
@@ -91,7 +94,7 @@ def cost_of(case: CaseResult, prices: Mapping[str, Price]) -> float | str:
 
 
 def _agent_cost(case: CaseResult, price: Price) -> float | str:
-    result = next((result for result in case.results if result.criterion == _TOKENS), None)
+    result = case.result(_TOKENS)
     if result is None:
         return f"the run has no {_TOKENS}, so the cost of the agent is unknown"
     unknown = [cell for cell in result.per_invocation if not isinstance(cell, Scored)]
@@ -154,7 +157,7 @@ class Measured:
     @property
     def value(self) -> float | None:
         """The mean over the cases; ``None`` without any."""
-        return mean(self.means.values()) if self.values else None
+        return mean(map(mean, self.values.values())) if self.values else None
 
     def pooled(self, copies: Mapping[str, str]) -> Measured:
         """Return the measure with one value for cases of one content: copies of a case say no more of other cases than the case does.
@@ -162,19 +165,19 @@ class Measured:
         Args:
             copies: the cases that are another one over again, each with that one.
         """
-        if not any(case in copies for case in self.values):
+        if not copies or not any(case in copies for case in self.values):
             return self
         groups: dict[str, list[tuple[float, ...]]] = {}
         for case, values in self.values.items():
             groups.setdefault(copies.get(case, case), []).append(values)
-        return replace(self, values={case: tuple(map(mean, zip(*found, strict=False))) for case, found in groups.items()})
+        return replace(self, values=scores_by_case((case, map(mean, zip(*found, strict=False))) for case, found in groups.items()))
 
     def within(self, limits: tuple[float, float] | None) -> Measured:
         """Return the measure with values beyond some limits counted as the limit; ``None``: as it is."""
         if limits is None:
             return self
         low, high = max(self.bounds[0], limits[0]), min(self.bounds[1], limits[1])
-        values = {case: tuple(min(max(value, low), high) for value in found) for case, found in self.values.items()}
+        values = scaled(self.values, lambda value: min(max(value, low), high))
         return replace(self, values=values, bounds=(low, high), by_config=False)
 
 
@@ -233,24 +236,26 @@ def compares_runs(name: str) -> bool:
     return name in ("case_pass_rate", "flaky_rate")
 
 
-def _by_case(found: Iterable[tuple[CaseResult, Value]], report: Report) -> tuple[dict[str, tuple[float, ...]], tuple[str, ...]]:
+def _by_case(found: Iterable[tuple[CaseResult, Value]], report: Report) -> tuple[CaseScores, tuple[str, ...]]:
     """Return the values of each case that has one in each of its runs, and what is missing."""
-    values: dict[str, list[float]] = {}
     missing: dict[str, str] = {}
-    for case, value in found:
-        if isinstance(value, str):
-            missing.setdefault(case.eval_id, f"{report.label(case)}: {value}")
-        else:
-            values.setdefault(case.eval_id, []).append(value)
-    return {case: tuple(known) for case, known in values.items() if case not in missing}, tuple(missing.values())
 
+    def known() -> Iterator[tuple[str, list[float]]]:
+        for eval_id, runs in groupby(found, key=lambda one: one[0].eval_id):
+            values: list[float] = []
+            for case, value in runs:
+                if isinstance(value, str):
+                    missing.setdefault(eval_id, f"{report.label(case)}: {value}")
+                else:
+                    values.append(value)
+            if eval_id not in missing:
+                yield eval_id, values
 
-def _results(name: str, report: Report) -> Iterator[tuple[CaseResult, CriterionResult]]:
-    return ((case, result) for case in report.cases for result in case.results if result.criterion == name)
+    return scores_by_case(known()), tuple(missing.values())
 
 
 def _criterion(name: str, report: Report) -> Measured:
-    found = ((case, reason_of(result.overall) if result.score is None else result.score) for case, result in _results(name, report))
+    found = ((case, reason_of(result.overall) if result.score is None else result.score) for case, result in results_of(report.cases, name))
     values, missing = _by_case(found, report)
     low, high = report.config.bounds(name)
     return Measured(
@@ -265,10 +270,10 @@ def _criterion(name: str, report: Report) -> Measured:
 
 def _pass_rate(name: str, source: Source) -> Measured | str:
     report = source.report
-    deciding = [(case, result) for case, result in _results(name, report) if result.decides]
-    if not deciding:
-        return f"{name} has no threshold in the run's config, so its scores neither pass nor fail"
+    deciding = ((case, result) for case, result in results_of(report.cases, name) if result.decides)
     values, missing = _by_case(((case, _passed(result)) for case, result in deciding), report)
+    if not values and not missing:
+        return f"{name} has no threshold in the run's config, so its scores neither pass nor fail"
     return Measured(values=values, missing=missing, greater_is_better=True, bounds=SHARE)
 
 
@@ -277,28 +282,33 @@ def _passed(result: CriterionResult) -> Value:
 
 
 def _case_pass_rate(source: Source) -> Measured:
-    report = source.report
-    values = {case.eval_id: (float(case.passed == case.runs),) for case in report.repeats.cases}
-    return _of_verdicts(report, values)
+    return _of_verdicts(source.report, lambda runs: float(all(verdict == "passed" for verdict in runs)))
 
 
-def _of_verdicts(report: Report, values: Mapping[str, tuple[float, ...]], *, greater_is_better: bool = True) -> Measured:
+def _of_verdicts(report: Report, value_of: Callable[[Sequence[Verdict]], float], *, greater_is_better: bool = True) -> Measured:
     """Return a measure of passing and failing, which a case without a verdict does not have."""
-    open_cases = {
-        case.eval_id: f"{report.label(case)}: {'; '.join(case.reasons())}" for case in report.cases if case.verdict == "undecided"
-    }
-    kept = {case: value for case, value in values.items() if case not in open_cases}
-    return Measured(values=kept, missing=tuple(open_cases.values()), greater_is_better=greater_is_better, bounds=SHARE)
+    open_cases: list[str] = []
+
+    def known() -> Iterator[tuple[str, tuple[float]]]:
+        for eval_id, found in groupby(report.cases, key=lambda case: case.eval_id):
+            runs = list(found)
+            undecided = [case for case in runs if case.verdict == "undecided"]
+            if undecided:
+                open_cases.append(f"{report.label(undecided[-1])}: {'; '.join(undecided[-1].reasons())}")
+            else:
+                yield eval_id, (value_of([case.verdict for case in runs]),)
+
+    values = scores_by_case(known())
+    return Measured(values=values, missing=tuple(open_cases), greater_is_better=greater_is_better, bounds=SHARE)
 
 
 def _pass_hat(report: Report, k: int) -> Measured | str:
-    return _too_few_runs(report, k) or _of_verdicts(report, {case.eval_id: (case.pass_hat(k),) for case in report.repeats.cases})
+    return _too_few_runs(report, k) or _of_verdicts(report, lambda runs: pass_hat(len(runs), runs.count("passed"), k))
 
 
 def _flaky_rate(source: Source) -> Measured | str:
     report = source.report
-    values = {case.eval_id: (float(case.flaky),) for case in report.repeats.cases}
-    return _too_few_runs(report, _FEWEST_RUNS) or _of_verdicts(report, values, greater_is_better=False)
+    return _too_few_runs(report, _FEWEST_RUNS) or _of_verdicts(report, lambda runs: float(len(set(runs)) > 1), greater_is_better=False)
 
 
 def _too_few_runs(report: Report, wanted: int) -> str:
@@ -310,22 +320,22 @@ def _too_few_runs(report: Report, wanted: int) -> str:
 
 def _of_votes(report: Report, read: Callable[[CaseResult], Value | None], bounds: tuple[float, float], nothing: str) -> Measured | str:
     """Return a measure of what judges did, over the cases of which there is something to tell."""
-    found = [(case, value) for case in report.cases if (value := read(case)) is not None]
-    if not found:
+    values, missing = _by_case(((case, value) for case in report.cases if (value := read(case)) is not None), report)
+    if not values and not missing:
         return nothing
-    values, missing = _by_case(found, report)
     return Measured(values=values, missing=missing, greater_is_better=False, bounds=bounds, proportion=False)
 
 
 def _flip_rate(source: Source) -> Measured | str:
-    return _of_votes(source.report, lambda case: flip_of(case.results), SHARE, "no judge voted")
+    return _of_votes(source.report, lambda case: flip_of(case.results), SHARE, "no judge voted twice on the same")
 
 
 def _flip_rate_of(name: str, source: Source) -> Measured | str:
     def flip(case: CaseResult) -> float | None:
-        return flip_of([result for result in case.results if result.criterion == name])
+        result = case.result(name)
+        return flip_of([result] if result else [])
 
-    return _of_votes(source.report, flip, SHARE, f"no judge voted on {name}")
+    return _of_votes(source.report, flip, SHARE, f"no judge voted twice on the same for {name}")
 
 
 def _judge_tokens(source: Source) -> Measured | str:

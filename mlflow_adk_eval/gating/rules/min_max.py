@@ -10,11 +10,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mlflow_adk_eval.analysis.calibration.calibration import calibration_problems, corrected_of, load_calibration
+from mlflow_adk_eval.analysis.calibration.calibration import corrected_of
 from mlflow_adk_eval.analysis.stats import Interval, mean_interval
-from mlflow_adk_eval.gating.evidence.examine import ReadableRun
-from mlflow_adk_eval.gating.policy.model import Policy, Use
+from mlflow_adk_eval.gating.policy.model import Use
 from mlflow_adk_eval.gating.rules.checks import RuleTarget, extremes, format_cases, format_exact, format_number, format_percent
+from mlflow_adk_eval.gating.rules.judges import JudgeTrust
 from mlflow_adk_eval.gating.rules.measures import SHARE, Measured
 from mlflow_adk_eval.results.decision import Check
 from mlflow_adk_eval.results.outcomes import TOLERANCE, Verdict, reaches
@@ -109,15 +109,13 @@ def check_interval(target: RuleTarget, limit: Limit, measured: Measured) -> Chec
     return target.check(limit.demand, verdict, finding, cases, value=value, low=low, high=high, needed=needed)
 
 
-def check_corrected(target: RuleTarget, limit: Limit, report: Report, run: ReadableRun, policy: Policy) -> Check:
+def check_corrected(target: RuleTarget, limit: Limit, report: Report, trust: JudgeTrust) -> Check:
     """Return whether the pass rate of a judged criterion, corrected for the judge's error, surely keeps to a limit."""
     name = target.measure
     cases = len({case.eval_id for case in report.cases for result in case.results if result.criterion == name})
-    calibration = load_calibration(policy.calibration or {})
-    if name not in judged_criteria(report.config):
+    if name not in judged_criteria(report.config) or trust.measured is None:
         return target.check(limit.demand, "undecided", "no judge decides it, so there is no judge error to correct", cases)
-    problems = calibration_problems(calibration, run.evidence.params, name, run.documents.config)
-    found = problems[0] if problems else corrected_of(calibration, report.cases, name, target.confidence)
+    found = trust.obstacle(name) or corrected_of(trust.measured.calibration, report.cases, name, target.confidence)
     if isinstance(found, str):
         return target.check(limit.demand, "undecided", f"no corrected pass rate: {found}", cases)
     verdict = interval_verdict(limit, (found.low, found.high))
@@ -151,7 +149,7 @@ def _interval_relation(limit: Limit, verdict: Verdict) -> str:
         case "failed":
             return f"all of it {_relation(limit, kept=False)}"
         case "undecided":
-            return f"{limit.noun} lies within it, so it is neither shown nor excluded"
+            return f"{limit.noun} lies within it, so these cases cannot tell"
 
 
 def _format_needed(needed: int | None) -> str:

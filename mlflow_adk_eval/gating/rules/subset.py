@@ -6,16 +6,16 @@ criterion of it, until it expires: on both sides of a comparison, so that it cou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 
 from mlflow_adk_eval.errors import did_you_mean
-from mlflow_adk_eval.evalset import EvalCase, EvalSet
 from mlflow_adk_eval.gating.policy.model import Policy, Slice, Waiver
 from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.results.stored import chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,23 +28,32 @@ class Selection:
 
     def of(self, report: Report) -> Report:
         """Return the part of a report that is about these cases."""
-        return replace(report, cases=tuple(case for case in report.cases if case.eval_id in self.eval_ids))
+        return replace(report, cases=chosen(report.cases, lambda case: case if case.eval_id in self.eval_ids else None))
 
 
-def select(eval_set: EvalSet, part: Slice) -> Selection:
-    """Return the cases that match one of the patterns of a slice, or have one of its tags."""
-    cases = eval_set.eval_cases
-    by_id = {pattern: {case.eval_id for case in cases if fnmatchcase(case.eval_id, pattern)} for pattern in part.ids}
-    by_tag = {tag: {case.eval_id for case in cases if tag in case.tags} for tag in part.tags}
+def select(eval_ids: Sequence[str], tags: Mapping[str, Sequence[str]], part: Slice) -> Selection:
+    """Return the cases that match one of the patterns of a slice, or have one of its tags.
+
+    Args:
+        eval_ids: the ids of all cases.
+        tags: the tags of the cases that have some, by id.
+        part: the slice.
+    """
+    by_id = {pattern: {eval_id for eval_id in eval_ids if fnmatchcase(eval_id, pattern)} for pattern in part.ids}
+    by_tag = {tag: {eval_id for eval_id, found in tags.items() if tag in found} for tag in part.tags}
     unmatched = (
-        *(_with_hint(f"no case matches {pattern!r}", pattern, eval_set.eval_ids) for pattern, found in by_id.items() if not found),
-        *(_with_hint(f"no case has the tag {tag!r}", tag, _tags(cases)) for tag, found in by_tag.items() if not found),
+        *(_with_hint(f"no case matches {pattern!r}", pattern, eval_ids) for pattern, found in by_id.items() if not found),
+        *(
+            _with_hint(f"no case has the tag {tag!r}", tag, _each(found for _, found in tags.items()))
+            for tag, found in by_tag.items()
+            if not found
+        ),
     )
     return Selection(frozenset().union(*by_id.values(), *by_tag.values()), unmatched)
 
 
-def _tags(cases: Iterable[EvalCase]) -> list[str]:
-    return list(dict.fromkeys(tag for case in cases for tag in case.tags))
+def _each(tags: Iterable[Sequence[str]]) -> list[str]:
+    return list(dict.fromkeys(tag for found in tags for tag in found))
 
 
 def _with_hint(reason: str, name: str, known: Iterable[str]) -> str:
@@ -69,12 +78,13 @@ class WaivedSubset:
 
     def rest_of(self, report: Report) -> Report:
         """Return a report without what is waived: neither a case nor a result of it is left, so it counts in no number."""
-        kept = (self._rest(case) for case in report.cases)
-        return replace(report, cases=tuple(case for case in kept if case is not None))
+        return replace(report, cases=chosen(report.cases, self._rest)) if self.by_case else report
 
     def _rest(self, case: CaseResult) -> CaseResult | None:
         """Return what is left of a case; ``None`` where nothing decides it any more."""
-        waived = self.by_case.get(case.eval_id, frozenset())
+        waived = self.by_case.get(case.eval_id)
+        if not waived:
+            return case
         if _ALL in waived:
             return None
         if waived.isdisjoint(result.criterion for result in case.results):
@@ -86,10 +96,12 @@ class WaivedSubset:
 def waived_subset(policy: Policy, report: Report, now: datetime) -> WaivedSubset:
     """Return what the waivers of a policy that hold at a moment leave out of a report."""
     holding, expired = policy.waivers_on(now)
+    named = {waiver.case for waiver in holding}
     criteria: dict[str, set[str]] = {}
-    for case in report.cases:
-        criteria.setdefault(case.eval_id, set()).update(result.criterion for result in case.results)
-    idle = {waiver: why for waiver in holding if (why := _covers_nothing(waiver, criteria))}
+    for case in report.cases if named else ():
+        if case.eval_id in named:
+            criteria.setdefault(case.eval_id, set()).update(planned.criterion for planned in case.planned)
+    idle = {waiver: why for waiver in holding if (why := _covers_nothing(waiver, criteria, report.eval_set.eval_ids))}
     used = [waiver for waiver in holding if waiver not in idle]
     by_case: dict[str, set[str | None]] = {}
     for waiver in used:
@@ -102,10 +114,10 @@ def waived_subset(policy: Policy, report: Report, now: datetime) -> WaivedSubset
     )
 
 
-def _covers_nothing(waiver: Waiver, criteria: Mapping[str, set[str]]) -> str:
+def _covers_nothing(waiver: Waiver, criteria: Mapping[str, set[str]], eval_ids: Sequence[str]) -> str:
     """Return why a waiver has no effect; empty where it has one."""
     if waiver.case not in criteria:
-        return _with_hint(f"a waiver covers nothing: there is no case {waiver.case!r} in the eval set", waiver.case, criteria)
+        return _with_hint(f"a waiver covers nothing: there is no case {waiver.case!r} in the eval set", waiver.case, eval_ids)
     known = criteria[waiver.case]
     if waiver.criterion is None or waiver.criterion in known:
         return ""

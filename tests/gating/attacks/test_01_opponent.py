@@ -7,6 +7,8 @@ import pytest
 from tests.gating.entrant import Entrant
 from tests.gating.gate_kit import TRAJECTORY, Lab, evidence_of, report_of
 
+pytestmark = pytest.mark.slow
+
 POLICY = {"rules": {TRAJECTORY: {"max_drop": 0.05, "use": "mean"}}, "baseline": {"alias": "champion"}}
 CASES = ["lights", "heating", "film"]
 

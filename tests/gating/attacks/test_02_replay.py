@@ -14,6 +14,8 @@ from mlflow_adk_eval.gating.mlflow_store import claims_experiment
 from tests.gating.entrant import Entrant
 from tests.gating.gate_kit import Lab
 
+pytestmark = pytest.mark.slow
+
 Edit = Callable[[str], str]
 
 

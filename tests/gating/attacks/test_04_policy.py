@@ -17,6 +17,8 @@ from mlflow_adk_eval.results.decision import Decision
 from tests.gating.gate_kit import Lab, evidence_of, report_of, with_artifact
 from tests.tracking.small import CONFIG, answering, many, rooms
 
+pytestmark = pytest.mark.slow
+
 # What compares with itself
 
 

@@ -9,6 +9,8 @@ from mlflow_adk_eval.gating.mlflow_store import MlflowStore, claims_experiment
 from tests.gating.entrant import Entrant, promoted
 from tests.gating.gate_kit import Lab
 
+pytestmark = pytest.mark.slow
+
 
 def write(lab: Lab, model: str, **params: str) -> None:
     run_id = lab.client.get_experiment_by_name(claims_experiment(model)).tags["adk_eval.gate.claim_log"]
@@ -42,7 +44,7 @@ def test_an_audit_does_not_move_production_since_evidence_was_touched(edit: str,
         case "deleted":
             lab.client.delete_run(champion.run_id)
         case "artifact edited":
-            lab.client.log_text(champion.run_id, "{}", "adk_eval/invocations.json")
+            lab.client.log_text(champion.run_id, "{}", "adk_eval/cells/part-00000.parquet")
         case "version tagged":
             lab.client.set_model_version_tag(model, champion.version, "adk_eval.gate.decided_by", "nobody")
         case _:

@@ -11,6 +11,8 @@ import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.errors import PolicyError
 from tests.gating.gate_kit import RESPONSE, Lab, evidence_of, report_of
 
+pytestmark = pytest.mark.slow
+
 RULE = {"min": 0.9}
 POLICIES: dict[str, tuple[dict[str, Any], str, str]] = {
     "rule": ({"rules": {RESPONSE: RULE, f" {RESPONSE}": {"min": 0.0}}}, f"$.rules[' {RESPONSE}']", "without spaces"),

@@ -15,6 +15,8 @@ from tests.cli.test_cli import invoke
 from tests.gating.gate_kit import Lab
 from tests.tracking.small import answering, rooms
 
+pytestmark = pytest.mark.slow
+
 CONFIG = {
     "criteria": {"response_match_score": 0.5},
     "case_criteria": {"heat": {"response_match_score": 0.5, "token_usage_v1": 1000}},
@@ -79,7 +81,7 @@ UNREACHABLE = "sqlite:////proc/nobody/mlflow.db"
 
 @pytest.mark.parametrize(
     "command",
-    [("gate", "r"), ("compare", "r", "s"), ("plan", "r", "--detect", "0.1"), ("calibrate", "r"), ("verify", "m"), ("gate", "audit", "m"),
+    [("gate", "r"), ("compare", "r", "s"), ("plan", "r", "--detect", "0.1"), ("calibrate", "r"), ("gate", "verify", "m"), ("gate", "audit", "m"),
      ("promote", "m", "--version", "1", "--run-id", "r"), ("rollback", "m", "--reason", "bad")],
     ids=" ".join,
 )  # fmt: skip

@@ -14,6 +14,8 @@ from mlflow_adk_eval.errors import TrackingError, UsageError
 from tests.gating.gate_kit import Lab
 from tests.tracking.small import CONFIG, eval_set, turn
 
+pytestmark = pytest.mark.slow
+
 HALF = "\ud83d"
 CASES = eval_set({"light": [turn("light on", "the light is on", ("switch", {"room": "hall"})), turn("thanks", "you are welcome")]})
 

@@ -31,7 +31,7 @@ def digest(model: str) -> str:
 
 
 pytestmark = pytest.mark.slow
-EDITS = {"quick": 300, "full": 600}
+EDITS = {"quick": 60, "full": 120}
 EDITS_PER_SCENE = 24
 AUDITED = 0.2
 """The share of edits after which the alias is audited, too."""

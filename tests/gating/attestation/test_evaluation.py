@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,18 @@ from mlflow_adk_eval.gating.attestation.check import attestation_problems
 from mlflow_adk_eval.gating.attestation.files import export_attestation, verify_attestation
 from mlflow_adk_eval.gating.attestation.keys import load_signer, make_key
 from mlflow_adk_eval.gating.attestation.statement import EVALUATION, PAYLOAD_TYPE, Statement, read_statement
+from mlflow_adk_eval.gating.evidence.examine import examine
 from mlflow_adk_eval.gating.evidence.integrity import Evidence
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.gating.policy.load import load_policy
 from mlflow_adk_eval.gating.policy.model import AttestationPin
+from mlflow_adk_eval.gating.rules.decide import decide
 from mlflow_adk_eval.tracking import register
 from tests.gating.attestation.test_keys import ec_key
 from tests.mlflow_kit import copied
 from tests.tracking.small import CONFIG, answering, expected_of, rooms
+
+pytestmark = pytest.mark.slow
 
 EVALUATION_PATH = "adk_eval_gate/evaluation.dsse.json"
 MANIFEST = "adk_eval/manifest.json"
@@ -300,6 +305,7 @@ def _is_ecdsa(attested: Attested) -> bool:
 
 
 def test_in_totos_own_library_takes_the_statements(attested: Attested) -> None:
+    pytest.importorskip("in_toto_attestation", reason="of the group dev, not of what `make matrix` installs")
     from google.protobuf import json_format
     from in_toto_attestation.v1 import statement_pb2
     from in_toto_attestation.v1.statement import Statement as InToto
@@ -472,3 +478,13 @@ def test_what_is_no_public_key_is_an_error_with_its_place(tmp_path: Path, keys: 
     with pytest.raises(PolicyError) as refused:
         load_policy(policy_file(tmp_path, keys))
     assert expected in str(refused.value)
+
+
+def test_an_end_that_was_edited_makes_an_attested_run_no_younger(attested: Attested) -> None:
+    later = datetime.now(UTC) + timedelta(days=8)
+    run = examine(replace(attested.evidence, end_time=int(later.timestamp() * 1000)))
+    young: dict[str, Any] = {"thresholds": True, "max_age": "7d"}
+    assert decide(run, load_policy(young), now=later).passed
+    refused = decide(run, load_policy({**young, "attestation": {"keys": [attested.public.read_text()], "source": "optional"}}), now=later)
+    assert refused.verdict == "undecided"
+    assert "more than 1w before" in refused.reasons[0]

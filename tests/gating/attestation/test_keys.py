@@ -24,6 +24,8 @@ from tests.gating.entrant import Entrant, promoted
 from tests.gating.gate_kit import Lab
 from tests.gating.promotion.claim_kit import forge_claim
 
+pytestmark = pytest.mark.slow
+
 NONSENSE = (
     "",
     "ed25519 AAAA",

@@ -19,6 +19,8 @@ from mlflow_adk_eval.gating.policy.load import load_policy
 from mlflow_adk_eval.results.decision import Decision
 from tests.gating.gate_kit import TRAJECTORY, Lab, changed, eval_set_of, evidence_of, report_of, with_artifact
 
+pytestmark = pytest.mark.slow
+
 
 def cases(count: int) -> EvalSet:
     return eval_set_of({f"case_{number}": [(f"Do {number}.", f"Done {number}.", "tool")] for number in range(count)})
@@ -226,10 +228,10 @@ def test_a_champion_whose_evidence_does_not_hold_is_not_compared_with(scene: Sce
     if spoil == "deleted":
         lab.client.delete_run(champion)
     else:
-        lab.client.log_text(champion, "{}", "adk_eval/invocations.json")
+        lab.client.log_text(champion, "{}", "adk_eval/cells/part-00000.parquet")
     decision = scene.gate(candidate)
     assert decision.verdict == "undecided"
-    reason = "the run is deleted" if spoil == "deleted" else "the artifact adk_eval/invocations.json was changed after the run"
+    reason = "the run is deleted" if spoil == "deleted" else "the artifact adk_eval/cells/part-00000.parquet was changed after the run"
     assert about(decision).endswith(f": run {champion}: {reason}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +22,7 @@ from tests.gating.gate_kit import (
     Edit,
     Lab,
     changed,
+    decide_on,
     evidence_of,
     report_of,
     row_of,
@@ -123,7 +125,12 @@ REFUSALS: dict[str, tuple[Change | None, Tamper | None, str]] = {
     "deleted": (lambda e: replace(e, lifecycle_stage="deleted"), None, "the run is deleted"),
     "no evaluation": (no_evaluation, None, "the run holds no evaluation: it has neither adk_eval tags nor artifacts"),
     "no schema": (tag("adk_eval.schema", None), None, "the run has no tag adk_eval.schema, so its layout is unknown"),
-    "future schema": (tag("adk_eval.schema", "2"), None, "the run's tag adk_eval.schema is '2'; this version reads '1'"),
+    "future schema": (tag("adk_eval.schema", "3"), None, "the run's tag adk_eval.schema is '3'; this version reads '1' and '2'"),
+    "schema of another layout": (
+        lambda e: changed(e, "tags", {"adk_eval.schema": {"1": "2", "2": "1"}[e.tags["adk_eval.schema"]]}),
+        None,
+        "the run's tag adk_eval.schema is '2', but adk_eval/manifest.json is of schema 1",
+    ),
     "partial": (tag("adk_eval.status", "partial"), None, "the run holds only part of the evaluation (adk_eval.status is partial)"),
     "not ended": (
         tag("adk_eval.status", "running"),
@@ -146,7 +153,7 @@ REFUSALS: dict[str, tuple[Change | None, Tamper | None, str]] = {
         "adk_eval/manifest.json was changed after the run: its sha256 is",
     ),
     "manifest unreadable": (lambda e: with_manifest(e, b"{"), None, "adk_eval/manifest.json cannot be read: $: found text that is no JSON"),
-    "manifest of another kind": (lambda e: with_manifest(e, b"[]"), None, "adk_eval/manifest.json is not a manifest of schema 1"),
+    "manifest of another kind": (lambda e: with_manifest(e, b"[]"), None, "adk_eval/manifest.json is not a manifest of schema 1 or 2"),
     "table edited": (None, text("invocations.json", "{}"), "the artifact adk_eval/invocations.json was changed after the run"),
     "config edited": (None, text("config.json", "{}"), "the artifact adk_eval/config.json was changed after the run"),
     "set edited": (None, text("eval_set.json", "{}"), "the artifact adk_eval/eval_set.json was changed after the run"),
@@ -216,13 +223,7 @@ REFUSALS: dict[str, tuple[Change | None, Tamper | None, str]] = {
         None,
         "case 'lights', turn 2, is not in the table",
     ),
-    "table empty": (
-        lambda e: with_artifact(
-            e, "invocations.json", json.dumps(json.loads(e.artifacts["invocations.json"]) | {"data": []}).encode()
-        ),
-        None,
-        "case 'lights' is not in the table",
-    ),
+    "table empty": (rows(lambda found: []), None, "case 'lights' is not in the table"),
     "run missing": (param("adk_eval.num_runs", "2"), None, "run 2 of case 'lights' is not in the table"),
     "run too many": (
         rows(lambda found: [*found, *(renamed(row, run_index=1) for row in found)]),
@@ -326,6 +327,16 @@ REFUSALS: dict[str, tuple[Change | None, Tamper | None, str]] = {
         lambda lab, run_id: lab.client.log_metric(run_id, "token_usage_v1/mean", 5.0),
         "the logged metric token_usage_v1/mean is 5, but the table has nothing to compute it from",
     ),
+    "metric edited within what a column shows": (
+        cell("heating", RESPONSE, score=0.6),
+        lambda lab, run_id: lab.client.log_metric(run_id, f"{RESPONSE}/mean", 0.866668),
+        f"the logged metric {RESPONSE}/mean is 0.866668, but the table comes to 0.866667",
+    ),
+    "threshold edited": (
+        None,
+        lambda lab, run_id: lab.client.log_metric(run_id, f"{TRAJECTORY}/threshold", 0.5),
+        f"the logged metric {TRAJECTORY}/threshold is 0.5, but the table comes to 1",
+    ),
     "number of cases edited": (
         None,
         lambda lab, run_id: lab.client.log_metric(run_id, "cases", 500),
@@ -349,7 +360,7 @@ REFUSALS: dict[str, tuple[Change | None, Tamper | None, str]] = {
 @pytest.mark.parametrize("why", REFUSALS)
 def test_what_lacks_evidence_is_refused_for_its_own_reason(why: str, lab: Lab, contest: Contest) -> None:
     change, tamper, expected = REFUSALS[why]
-    evidence = evidence_of(report_of(), model_id=contest.model_id)
+    evidence = evidence_of(report_of(), model_id=contest.model_id, schema=1)
     run_id = lab.log(change(evidence) if change else evidence)
     if tamper:
         tamper(lab, run_id)
@@ -362,6 +373,33 @@ def test_what_lacks_evidence_is_refused_for_its_own_reason(why: str, lab: Lab, c
     assert caught.value.exit_code == 2
     assert set(decision.reasons) <= set(caught.value.decision.reasons)
     assert lab.alias(contest.name) == "1"
+
+
+ONE_FILE_ONLY = {
+    "unreadable set", "unreadable table", "set rewritten with its manifest", "table never written",  # there is no such file
+    "score true",  # a column of numbers holds none
+}  # fmt: skip
+IN_PARTS = {
+    "schema of another layout": "the run's tag adk_eval.schema is '1', but adk_eval/manifest.json is of schema 2",
+    "case added": "the table has rows for case 'easy', which is not in the part",
+    "duplicate cases": "the eval set holds the case 'heating' 2 times: in adk_eval/cases/part-00001.parquet",
+    "score as text": "adk_eval/cells/part-00001.parquet cannot be read: $: found other types"
+    f" (the column {RESPONSE}/score is of string); wanted numbers in {RESPONSE}/score",
+}
+"""The reasons that are others in a run in parts."""
+
+
+@pytest.mark.parametrize(
+    "why", [why for why, (change, tamper, _) in REFUSALS.items() if change and not tamper and why not in ONE_FILE_ONLY]
+)
+def test_what_lacks_evidence_in_parts_is_refused_for_the_same_reason(why: str) -> None:
+    change, _, in_one_file = REFUSALS[why]
+    if change is None:
+        pytest.fail("every one here has a change")
+    decision = decide_on(change(evidence_of(report_of(), schema=2)))
+    reasons = [re.sub(r"adk_eval/cells/part-\d{5}\.parquet(?! cannot)", "the table", reason) for reason in decision.reasons]
+    assert decision.verdict == "undecided"
+    assert any(reason.startswith(IN_PARTS.get(why, in_one_file)) for reason in reasons), reasons
 
 
 def test_no_two_ways_have_the_same_reason() -> None:

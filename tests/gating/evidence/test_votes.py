@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -12,28 +11,24 @@ from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.criteria.rapid.ratings import SAME_TEXT
 from mlflow_adk_eval.evalset import EvalSet
-from mlflow_adk_eval.gating.evidence.integrity import Evidence
 from mlflow_adk_eval.results.outcomes import CaseResult, Outcome, Scored, Vote
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.results.votes import dump_votes, parse_votes
 from mlflow_adk_eval.testing import ScriptedJudge
-from tests.gating.gate_kit import Lab, Row, decide_on, evidence_of, row_of, with_artifact, with_table
+from tests.gating.gate_kit import Lab, Row, decide_on, evidence_of, row_of, votes_of, with_artifact, with_table, with_votes
 from tests.gating.policy_kit import policy
 from tests.tracking import judged
 from tests.tracking.judged import MATCH, RUBRICS
 
-VOTES = "votes.parquet"
-GOOD = evidence_of(judged.report(lost=False))
+GOOD = {schema: evidence_of(judged.report(lost=False), schema=schema) for schema in (1, 2)}
+FILES = {1: "votes.parquet", 2: "votes/part-00001.parquet"}
+"""Where the votes on the second case are."""
+on_both = pytest.mark.parametrize("schema", GOOD)
 
 
-def with_votes(evidence: Evidence, edit: Callable[[tuple[Vote, ...]], Iterable[Vote]]) -> Evidence:
-    """Return the evidence with other votes, and with a manifest for it: what a faulty writer would have left."""
-    return with_artifact(evidence, VOTES, dump_votes(edit(parse_votes(evidence.artifacts[VOTES], VOTES))))
-
-
-def test_scores_with_votes_pass_and_the_worst_score_needs_none() -> None:
-    assert decide_on(GOOD).passed
-    trivial = {(vote.invocation_index, vote.criterion) for vote in parse_votes(GOOD.artifacts[VOTES], VOTES) if vote.eval_id == "light"}
+@on_both
+def test_scores_with_votes_pass_and_the_worst_score_needs_none(schema: int) -> None:
+    assert decide_on(GOOD[schema]).passed
+    trivial = {(vote.invocation_index, vote.criterion) for vote in votes_of(GOOD[schema]) if vote.eval_id == "light"}
     assert (1, RUBRICS) not in trivial
 
 
@@ -51,46 +46,61 @@ def test_what_judges_could_not_decide_is_not_passed() -> None:
     [
         lambda votes: [vote for vote in votes if (vote.eval_id, vote.criterion) != ("heat", MATCH)],
         lambda votes: [replace(vote, verdict=None) if (vote.eval_id, vote.criterion) == ("heat", MATCH) else vote for vote in votes],
-        lambda votes: [replace(vote, run_index=1) if (vote.eval_id, vote.criterion) == ("heat", MATCH) else vote for vote in votes],
         lambda votes: [replace(vote, invocation_index=1) if (vote.eval_id, vote.criterion) == ("heat", MATCH) else vote for vote in votes],
         lambda votes: [replace(vote, criterion=RUBRICS) if (vote.eval_id, vote.criterion) == ("heat", MATCH) else vote for vote in votes],
     ],
-    ids=["none", "without verdict", "of another run", "of another turn", "of another criterion"],
+    ids=["none", "without verdict", "of another turn", "of another criterion"],
 )
-def test_a_score_without_a_vote_is_no_evidence(edit: Any) -> None:
-    decision = decide_on(with_votes(GOOD, edit))
+@on_both
+def test_a_score_without_a_vote_is_no_evidence(edit: Any, schema: int) -> None:
+    decision = decide_on(with_votes(GOOD[schema], edit))
     assert decision.verdict == "undecided"
-    assert decision.reasons == (f"case 'heat', turn 1: {MATCH} has a score, but adk_eval/votes.parquet has no vote for it",)
+    assert decision.reasons == (f"case 'heat', turn 1: {MATCH} has a score, but adk_eval/{FILES[schema]} has no vote for it",)
 
 
-def test_without_votes_what_was_missed_is_named_all_the_same() -> None:
+@on_both
+def test_a_vote_on_another_run_is_none_on_this_one(schema: int) -> None:
+    other = with_votes(GOOD[schema], lambda votes: [replace(vote, run_index=1) if vote.eval_id == "heat" else vote for vote in votes])
+    assert (
+        decide_on(other).reasons[0]
+        == {
+            1: f"case 'heat', turn 1: {MATCH} has a score, but adk_eval/votes.parquet has no vote for it",
+            2: "adk_eval/votes/part-00001.parquet has votes on case 'heat', run 2, which is not in the part",
+        }[schema]
+    )
+
+
+@on_both
+def test_without_votes_what_was_missed_is_named_all_the_same(schema: int) -> None:
     def lower(rows: list[Row]) -> None:
         row_of(rows, "heat")[f"{RUBRICS}/score"] = 0.0
 
-    decision = decide_on(with_votes(with_table(GOOD, lower), lambda votes: []))
+    decision = decide_on(with_votes(with_table(GOOD[schema], lower), lambda votes: []))
     assert decision.verdict == "undecided"
     assert "has no vote for it" in decision.reasons[2]
     assert decision.reasons[-1].startswith(f"{RUBRICS}: 1 of 2 cases below the threshold 0.25")
 
 
-def test_a_run_with_judges_must_have_a_file_of_votes() -> None:
-    assert decide_on(with_artifact(GOOD, VOTES, None)).reasons == (
-        f"the run has no adk_eval/votes.parquet, though judges decide {MATCH}, {RUBRICS}",
+@on_both
+def test_a_run_with_judges_must_have_a_file_of_votes(schema: int) -> None:
+    assert decide_on(with_artifact(GOOD[schema], FILES[schema], None)).reasons == (
+        f"the run has no adk_eval/{FILES[schema]}, though judges decide {MATCH}, {RUBRICS}",
     )
-    assert "cannot be read: $: found no Parquet file" in decide_on(with_artifact(GOOD, VOTES, b"no votes")).reasons[0]
+    assert "cannot be read: $: found no Parquet file" in decide_on(with_artifact(GOOD[schema], FILES[schema], b"no votes")).reasons[0]
 
 
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (None, "the artifact adk_eval/votes.parquet is missing"),
-        (b"others", "the artifact adk_eval/votes.parquet was changed after the run"),
+        (None, "the artifact adk_eval/{name} is missing"),
+        (b"others", "the artifact adk_eval/{name} was changed after the run"),
     ],
 )
-def test_votes_that_were_touched_after_the_run_are_refused(content: bytes | None, reason: str) -> None:
-    kept = {name: found for name, found in GOOD.artifacts.items() if name != VOTES}
-    touched = replace(GOOD, artifacts=kept if content is None else {**kept, VOTES: content})
-    assert decide_on(touched).reasons == (reason,)
+@on_both
+def test_votes_that_were_touched_after_the_run_are_refused(content: bytes | None, reason: str, schema: int) -> None:
+    kept = {name: found for name, found in GOOD[schema].artifacts.items() if name != FILES[schema]}
+    touched = replace(GOOD[schema], artifacts=kept if content is None else {**kept, FILES[schema]: content})
+    assert decide_on(touched).reasons == (reason.format(name=FILES[schema]),)
 
 
 def test_the_reason_of_a_miss_is_the_rubric_that_failed() -> None:
@@ -127,7 +137,7 @@ def test_the_first_message_of_a_simulated_user_is_compared_without_a_judge() -> 
     vote = judged.vote("a", 1, SIMULATED, 0, "valid")
     assert decide_on(evidence_of(report_on(SCENARIO, {SIMULATED: 1.0}, SIMULATED, cells, vote))).passed
     assert decide_on(evidence_of(report_on(SCENARIO, {SIMULATED: 1.0}, SIMULATED, cells))).reasons == (
-        f"case 'a', turn 2: {SIMULATED} has a score, but adk_eval/votes.parquet has no vote for it",
+        f"case 'a', turn 2: {SIMULATED} has a score, but adk_eval/votes/part-00000.parquet has no vote for it",
     )
 
 

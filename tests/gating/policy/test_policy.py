@@ -117,7 +117,7 @@ def test_two_policies_have_one_digest_only_if_they_demand_the_same(one: dict[str
         ({**RULES, "min_case": 3}, "$.min_case: found an unknown key; wanted a key of this object. Did you mean 'min_cases'?"),
         (
             {"rules": {"x": {"min": 1, "usee": "mean"}}},
-            "$.rules.x.usee: found an unknown key; wanted one of min, max, use, max_drop, confidence, min_cases, range. Did you mean 'use'?",
+            "$.rules.x.usee: found an unknown key; wanted one of min, max, use, max_drop, confidence, min_cases, judge, range. Did you mean 'use'?",
         ),
         ({"rules": {"x": {"min": "0.8"}}}, "$.rules.x.min: found '0.8'; wanted a number"),
         ({"rules": {"x": {"min": True}}}, "$.rules.x.min: found true; wanted a number"),
@@ -174,6 +174,9 @@ def test_two_policies_have_one_digest_only_if_they_demand_the_same(one: dict[str
         ({}, "$: found a policy that demands nothing; wanted rules, slices, must_pass or thresholds: true"),
         ([RULES], "$: found a list of 1; wanted an object with rules"),
         ({"rules": {1: {"min": 1}}}, "$.rules[1]: found 1; wanted a string"),
+        ({**RULES, "judge": {}}, "$.judge: found a demand on judges that demands nothing; wanted models, or calibrated: true"),
+        ({**RULES, "judge": {"min_kapa": 0.6}}, "$.judge.min_kapa: found an unknown key; wanted one of calibrated, labels, max_age, min_kappa, min_sensitivity, min_specificity, use, models. Did you mean 'min_kappa'?"),
+        ({**RULES, "judge": {"calibrated": False, "labels": 5}}, "$.judge: found calibrated: false with demands on the calibration; wanted calibrated: true, or none of them"),
     ],
 )  # fmt: skip
 def test_what_a_policy_does_not_say_clearly_is_refused(value: Any, problem: str) -> None:

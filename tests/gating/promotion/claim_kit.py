@@ -106,7 +106,7 @@ def forge_claim(store: MlflowStore, name: str, outcome: Outcome | None = "done",
     store.open_claim_log(name)
     log = store.claim_log(name, alias)
     given = {"id": uuid.uuid4().hex, "kind": "promotion", "previous": None, "record": "r p 0", "by": "me", "at": store.now(name)}
-    claim = Claim(**{**given, "log": log.log, "alias": alias, "number": log.next, "before": log.head, **values})
+    claim = Claim(**{**given, "log": log.log, "model": name, "alias": alias, "number": log.next, "before": log.head, **values})
     store.claim(name, key_of(alias, claim.number), text_of(claim))
     if outcome is not None:
         store.claim(name, key_of(alias, claim.number, "go", claim.id), text_of(Confirmation(claim=claim.id, at=claim.at)))

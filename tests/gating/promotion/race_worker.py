@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
-from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.errors import AliasBusyError, UsageError
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY
 from mlflow_adk_eval.gating.promotion.promote import promote_in
 from mlflow_adk_eval.gating.promotion.record import Target
@@ -28,6 +28,8 @@ def promote(uri: str, task: Task) -> Task:
     target = Target(name=task["name"], version=task["version"], alias="champion")
     try:
         decision = promote_in(Watched(uri, dawdling), target, task["run_id"], DEFAULT_POLICY)
+    except AliasBusyError as busy:
+        return {"verdict": "busy", "reasons": [str(busy)], "times": dawdling.times}
     except (UsageError, MlflowException) as error:  # the version is gone, or an artifact was overwritten while it was read
         return {"verdict": "undecided", "reasons": [str(error)], "times": dawdling.times}
     except Exception:  # noqa: BLE001 - whatever it is, the test tells it
@@ -56,7 +58,7 @@ def _edit(client: MlflowClient, task: Task) -> None:
         case "run tag edited":
             client.set_tag(run_id, "adk_eval.verdict", "failed")
         case "artifact overwritten":
-            client.log_text(run_id, "{}", "adk_eval/invocations.json")
+            client.log_text(run_id, "{}", "adk_eval/cells/part-00000.parquet")
         case "metric edited":
             client.log_metric(run_id, "cases", 500)
 

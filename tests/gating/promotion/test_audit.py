@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sqlite3
+from contextlib import closing
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from mlflow_adk_eval.cli.gate import gate_group, verify_command
+from mlflow_adk_eval.cli.gate import gate_group
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.api import audit
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
@@ -17,6 +19,8 @@ from mlflow_adk_eval.gating.promotion.aliases import AliasAudit, audit_in
 from tests.gating.entrant import Entrant, promoted
 from tests.gating.gate_kit import Lab
 from tests.gating.promotion.claim_kit import claim_log_of, forge_claim
+
+pytestmark = pytest.mark.slow
 
 
 def forge_promotion(lab: Lab, champion: Entrant, target: Entrant) -> None:
@@ -91,9 +95,9 @@ def test_what_has_no_version_to_go_back_to_stays_where_it_is(lab: Lab, model: st
 
 def test_edited_evidence_proves_nothing_so_the_alias_stays(lab: Lab, model: str) -> None:
     _, _, third = promoted(lab, model, 3)
-    lab.client.log_text(third.run_id, "{}", "adk_eval/invocations.json")
+    lab.client.log_text(third.run_id, "{}", "adk_eval/cells/part-00000.parquet")
     found = audited(lab, model, restore=True, dry_run=False)
-    assert found.reasons == ("the artifact adk_eval/invocations.json was changed after the run",)
+    assert found.reasons == ("the artifact adk_eval/cells/part-00000.parquet was changed after the run",)
     stays = "not restored: the alias champion is where its claim log has it by now, and nothing proves its record false"
     assert found.notes == (stays,)
     assert lab.alias(model) == third.version
@@ -101,10 +105,12 @@ def test_edited_evidence_proves_nothing_so_the_alias_stays(lab: Lab, model: str)
 
 def test_an_alias_moved_by_hand_stays_if_the_evidence_of_where_it_belongs_was_edited(lab: Lab, model: str) -> None:
     first, second = promoted(lab, model, 2)
-    lab.client.log_text(second.run_id, "{}", "adk_eval/invocations.json")
+    lab.client.log_text(second.run_id, "{}", "adk_eval/cells/part-00000.parquet")
     Entrant(lab, model).set_by_hand()
     found = audited(lab, model, restore=True, dry_run=False)
-    assert found.notes[-1].startswith("not restored: version 2 cannot hold the alias champion: the artifact adk_eval/invocations.json")
+    assert found.notes[-1].startswith(
+        "not restored: version 2 cannot hold the alias champion: the artifact adk_eval/cells/part-00000.parquet"
+    )
     assert (found.restored, lab.alias(model)) == (None, "3")
     assert first.version == "1"
 
@@ -163,6 +169,21 @@ def test_a_deleted_champion_is_replaced_by_the_one_before(lab: Lab, model: str) 
     assert audited(lab, model, restore=True, dry_run=False).restored == "1"
 
 
+def test_an_alias_at_a_version_that_is_gone_is_told_and_restored(lab: Lab, model: str) -> None:
+    *_, last = promoted(lab, model, 3)
+    lab.client.delete_model_version(model, last.version)
+    with closing(sqlite3.connect(lab.uri.removeprefix("sqlite:///"))) as connection, connection:  # as MLflow does if both come at once
+        connection.execute("INSERT INTO registered_model_aliases (name, alias, version) VALUES (?, 'champion', ?)", (model, last.version))
+    found = audited(lab, model)
+    assert (found.version, found.valid) == ("3", False)
+    assert found.reasons == ("version 3, which holds it, was deleted",)
+    assert [each.version for each in audit(None, None, tracking_uri=lab.uri) if each.model == model] == ["3"]
+    with pytest.raises(UsageError, match=f"version 3 of the registered model '{model}' does not exist"):
+        last.verify()
+    assert audited(lab, model, restore=True, dry_run=False).restored == "2"
+    assert lab.alias(model) == "2"
+
+
 def test_a_claim_in_the_claim_log_that_is_none_is_named_and_stands_in_nobodys_way(lab: Lab, model: str) -> None:
     promoted(lab, model, 1)
     MlflowStore(lab.uri).claim(model, "champion.0002", "nonsense")
@@ -180,7 +201,7 @@ def test_aliases_that_the_gate_never_set_are_nobodys_business(lab: Lab, model: s
 
 def test_without_its_claim_log_no_alias_is_valid(lab: Lab, model: str) -> None:
     promoted(lab, model, 1)
-    experiment = lab.client.get_experiment_by_name(f"adk_eval.gate/{model}")
+    experiment = lab.client.get_experiment_by_name(f"adk_eval.gate/{model} promotions")
     lab.client.delete_experiment(experiment.experiment_id)
     found = audited(lab, model, None, restore=True, dry_run=False)
     assert not found.valid
@@ -250,6 +271,6 @@ def test_both_commands_verify(lab: Lab, model: str) -> None:
     code, text = command(lab, "verify", model, "1", "--alias", "staging")
     assert code == 2
     assert f"version 1 of '{model}' does not hold the alias staging" in text
-    result = CliRunner().invoke(verify_command, [model, "--version", "1", "--tracking-uri", lab.uri, "--json"])
+    result = CliRunner().invoke(gate_group, ["verify", model, "1", "--tracking-uri", lab.uri, "--json"])
     assert result.exit_code == 0
     assert json.loads(result.stdout)["verdict"] == "passed"

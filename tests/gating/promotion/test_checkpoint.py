@@ -16,6 +16,8 @@ from tests.gating.entrant import Entrant, promoted
 from tests.gating.gate_kit import Lab
 from tests.gating.promotion.claim_kit import claim_log_of, forge_claim
 
+pytestmark = pytest.mark.slow
+
 
 def pinned(checkpoint: Path, model: str) -> int:
     number: int = json.loads(checkpoint.read_text())[model]["champion"]["number"]

@@ -253,6 +253,32 @@ def test_all_who_begin_a_claim_log_at_once_begin_the_same_one(lab: Lab, model: s
     (run,) = lab.client.search_runs([lab.client.get_experiment_by_name(claims_experiment(model)).experiment_id])
     assert run.data.params == {"champion.0001": found[0]}
     assert run.info.status == "FINISHED"
+    told = lab.client.get_experiment(run.info.experiment_id).tags["mlflow.note.content"]
+    assert f"[who set which alias](#/experiments/{run.info.experiment_id}/runs/{run.info.run_id})" in told
+
+
+@pytest.mark.parametrize("asked", ["get_experiment_by_name", "get_registered_model", "search_experiments", "search_model_versions"])
+def test_a_claim_log_that_somebody_begins_meanwhile_is_not_taken_for_one_that_was_hidden(
+    lab: Lab, model: str, asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody promotes right after the first answer of a kind."""
+    store, other, answers = MlflowStore(lab.uri), MlflowStore(lab.uri), list[object]()
+    lab.client.create_registered_model(model)
+    version = lab.client.create_model_version(model, "s3://bucket/agent").version
+    answer = getattr(store.client, asked)
+
+    def then_somebody_promotes(*args: Any, **options: Any) -> Any:
+        found = answer(*args, **options)
+        if not answers:
+            other.claim(model, "champion.0001", "theirs")
+            lab.client.set_model_version_tag(model, version, "adk_eval.gate.passed.champion", "runs:/1/record.json")
+        answers.append(found)
+        return found
+
+    monkeypatch.setattr(store.client, asked, then_somebody_promotes)
+    store.claims(model)
+    assert answers
+    assert store.claims(model).params == {"champion.0001": "theirs"}
 
 
 @given(st.text(min_size=1, max_size=600), st.text(min_size=1, max_size=600))

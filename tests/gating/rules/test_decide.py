@@ -30,6 +30,7 @@ from tests.gating.gate_kit import (
     decide_on,
     eval_set_of,
     evidence_of,
+    file_of,
     report_of,
     row_of,
     with_artifact,
@@ -39,6 +40,8 @@ from tests.gating.policy_kit import JUDGED, report_with, vote
 
 GOOD = evidence_of(report_of())
 BAD = evidence_of(report_of(wrong=["heating"]))
+IN_FILES, BAD_IN_FILES = (evidence_of(found, schema=1) for found in (report_of(), report_of(wrong=["heating"])))
+"""The same in the older layout, whose table may hold anything."""
 
 
 def test_a_good_run_passes_and_says_what_was_checked() -> None:
@@ -149,13 +152,16 @@ def test_every_run_of_every_case_counts() -> None:
     )
 
 
-def test_a_case_score_of_the_criterions_own_decides_instead_of_the_mean() -> None:
+@pytest.mark.parametrize("good", [GOOD, IN_FILES], ids=["in parts", "in files"])
+def test_a_case_score_of_the_criterions_own_decides_instead_of_the_mean(good: Evidence) -> None:
     def own(rows: list[Row]) -> None:
         for row in rows:
             last = row["invocation_index"] == len(CONVERSATIONS[row["eval_id"]]) - 1
             row[f"{RESPONSE}/case_score"] = (0.4 if row["eval_id"] == "film" else 0.9) if last else None
+            if good is GOOD:
+                row[f"{RESPONSE}/case_status"] = "scored" if last else None
 
-    evidence = changed(with_table(GOOD, own), "metrics", {f"{RESPONSE}/mean": None})
+    evidence = changed(with_table(good, own), "metrics", {f"{RESPONSE}/mean": None})
     decision = decide_on(changed(evidence, "tags", {"adk_eval.verdict": "failed"}))
     assert decision.verdict == "failed"
     assert "1 of 3 cases below the threshold 0.5 (mean 0.7333); worst: film 0.4" in decision.reasons[0]
@@ -166,7 +172,7 @@ def test_a_case_without_the_case_score_that_its_criterion_gives_is_no_evidence()
         for row in rows:
             row[f"{RESPONSE}/case_score"] = None
 
-    assert decide_on(with_table(GOOD, without)).reasons[0] == f"case 'lights': {RESPONSE} has a score for each turn but no case score"
+    assert decide_on(with_table(IN_FILES, without)).reasons[0] == f"case 'lights': {RESPONSE} has a score for each turn but no case score"
 
 
 def test_cases_that_expect_no_state_may_be_left_out() -> None:
@@ -220,7 +226,7 @@ def custom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evidence:
         patch.syspath_prepend(tmp_path)
         report = report_of(config={"criteria": {"polite?": 6}, "custom_metrics": {"polite?": metric}})
     del sys.modules["own_metrics"]
-    return evidence_of(report)
+    return evidence_of(report, schema=1)
 
 
 def test_a_users_metric_is_decided_on_without_running_its_code(custom: Evidence) -> None:
@@ -263,13 +269,13 @@ cells = st.tuples(st.integers(0, 4), st.sampled_from((TRAJECTORY, RESPONSE)))
 
 @given(rows_to_keep)
 def test_a_table_with_fewer_rows_never_passes(kept: list[bool]) -> None:
-    evidence = with_table(GOOD, lambda rows: [row for row, keep in zip(rows, kept, strict=True) if keep])
-    decision = decide_on(evidence)
-    assert decision.verdict == "undecided"
-    assert all("is not in the table" in reason for reason in decision.reasons)
+    for evidence in (GOOD, IN_FILES):
+        decision = decide_on(with_table(evidence, lambda rows: [row for row, keep in zip(rows, kept, strict=True) if keep]))
+        assert decision.verdict == "undecided"
+        assert all("is not in the table" in reason or "is not in adk_eval/cells/part-" in reason for reason in decision.reasons)
 
 
-@given(st.sampled_from((GOOD, BAD)), cells, st.sampled_from(("errored", "skipped", None, "scored")))
+@given(st.sampled_from((GOOD, BAD, IN_FILES, BAD_IN_FILES)), cells, st.sampled_from(("errored", "skipped", None, "scored")))
 def test_a_cell_without_score_never_turns_another_decision_into_a_pass(
     evidence: Evidence, cell: tuple[int, str], status: str | None
 ) -> None:
@@ -281,8 +287,8 @@ def test_a_cell_without_score_never_turns_another_decision_into_a_pass(
     assert not decide_on(with_table(evidence, empty)).passed
 
 
-@given(st.permutations(range(5)), st.sampled_from((GOOD, BAD)))
-def test_the_order_of_rows_does_not_matter(order: list[int], evidence: Evidence) -> None:
+@given(st.permutations(range(5)), st.sampled_from((IN_FILES, BAD_IN_FILES)))
+def test_the_order_of_rows_in_one_table_does_not_matter(order: list[int], evidence: Evidence) -> None:
     shuffled = with_table(evidence, lambda rows: [rows[index] for index in order])
     assert replace(decide_on(shuffled), evidence_sha256="") == replace(decide_on(evidence), evidence_sha256="")
 
@@ -299,7 +305,7 @@ def test_whatever_stands_in_place_of_a_score_the_gate_decides_and_passes_only_on
     def put(rows: list[Row]) -> None:
         rows[number][f"{criterion}/score"] = score
 
-    decision = decide_on(with_table(GOOD, put))
+    decision = decide_on(with_table(IN_FILES, put))
     if decision.passed:
         assert type(score) in (int, float)
         assert math.isclose(score, 1.0, abs_tol=1e-8)
@@ -314,18 +320,32 @@ def test_no_change_of_params_and_tags_that_matter_goes_unnoticed(changes: dict[s
     assert decision.passed == harmless
 
 
-@given(st.binary(max_size=40), st.sampled_from(("eval_set.json", "config.json", "invocations.json")))
-def test_an_artifact_of_any_content_leads_to_a_decision(content: bytes, name: str) -> None:
-    decision = decide_on(with_artifact(GOOD, name, content))
-    assert decision.verdict == "undecided"
-    assert decision.reasons
+@given(
+    st.binary(max_size=40),
+    st.sampled_from(("eval_set.json", "config.json", "invocations.json")),
+    st.sampled_from(("cases", "actual", "cells")),
+)
+def test_an_artifact_of_any_content_leads_to_a_decision(content: bytes, name: str, folder: str) -> None:
+    for decision in (decide_on(with_artifact(IN_FILES, name, content)), decide_on(with_artifact(GOOD, file_of(folder, 1), content))):
+        assert decision.verdict == "undecided"
+        assert decision.reasons
+
+
+@given(st.sampled_from(("cases", "actual", "cells")), st.integers(0, 10**6), st.binary(min_size=1, max_size=3))
+def test_a_part_with_other_bytes_somewhere_never_raises(folder: str, place: int, noise: bytes) -> None:
+    """Other bytes are not always seen, such as those of an explanation; but they never end in anything but a decision."""
+    name = file_of(folder, 1)
+    content = bytearray(GOOD.artifacts[name])
+    start = place % len(content)
+    content[start : start + len(noise)] = noise
+    assert decide_on(with_artifact(GOOD, name, bytes(content))).verdict in ("passed", "failed", "undecided")
 
 
 @given(st.recursive(st.none() | st.integers() | st.text(max_size=3), lambda inner: st.lists(inner, max_size=3), max_leaves=8))
 def test_a_table_of_any_shape_leads_to_a_decision(data: Any) -> None:
-    columns = json.loads(GOOD.artifacts["invocations.json"])["columns"]
+    columns = json.loads(IN_FILES.artifacts["invocations.json"])["columns"]
     content = json.dumps({"columns": columns, "data": [[data] * len(columns)]}).encode()
-    assert decide_on(with_artifact(GOOD, "invocations.json", content)).verdict == "undecided"
+    assert decide_on(with_artifact(IN_FILES, "invocations.json", content)).verdict == "undecided"
 
 
 # What a policy pins.

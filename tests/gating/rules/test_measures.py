@@ -93,8 +93,8 @@ def test_the_case_pass_rate_and_pass_hat_are_those_that_mlflow_shows() -> None:
         ("hallucinations_v1/pass_rate", ("the run has no criterion hallucinations_v1. It has response_match_score, token_usage_v1; besides, there are "
          "case_pass_rate, flaky_rate, judge_flip_rate, cost, judge_tokens, judge_calls")),
         (f"{TOKENS}/pass_rate", "token_usage_v1 has no threshold in the run's config, so its scores neither pass nor fail"),
-        ("judge_flip_rate", "no judge voted"),
-        (f"{RESPONSE}/flip_rate", "no judge voted on response_match_score"),
+        ("judge_flip_rate", "no judge voted twice on the same"),
+        (f"{RESPONSE}/flip_rate", "no judge voted twice on the same for response_match_score"),
         ("cost", "nothing in the run has a price: no judge voted, and the policy has no price for the agent"),
     ],
 )  # fmt: skip
@@ -141,6 +141,11 @@ def test_the_flip_rate_is_the_share_of_votes_against_the_verdict_over_the_cases_
         found = measured(name, VOTED)
         assert found.values == {"a": (pytest.approx(1 / 3),), "b": (0.0,)}
         assert not found.greater_is_better
+
+
+def test_one_vote_alone_says_nothing_of_how_often_votes_flip() -> None:
+    alone = report_with({JUDGED: {"a": [1]}}, thresholds={JUDGED: 0.5}, votes=[vote("a", 0, "valid")])
+    assert measure("judge_flip_rate", Source(report=alone)) == "no judge voted twice on the same"
 
 
 def test_labels_of_a_sentence_that_are_worth_the_same_do_not_contradict_each_other() -> None:
@@ -221,9 +226,8 @@ def test_laws_of_flips(ballots: list[list[str | None]]) -> None:
         vote("a", number, said, rubric_id=str(item)) for item, found in enumerate(ballots) for number, said in enumerate(found)
     ]
     report = report_with({JUDGED: {"a": [1]}}, thresholds={JUDGED: 0.5}, votes=cast)
-    usable = [found for found in cast if found.verdict]
     found = measure("judge_flip_rate", Source(report=report))
-    assert isinstance(found, Measured) == bool(usable)
+    assert isinstance(found, Measured) == any(sum(said is not None for said in ballot) > 1 for ballot in ballots)
     if isinstance(found, Measured):
         assert 0 <= (found.value or 0) <= 0.5
         unanimous = all(len({said for said in ballot if said}) <= 1 for ballot in ballots)

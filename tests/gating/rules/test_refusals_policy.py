@@ -205,8 +205,8 @@ def test_what_falls_short_of_a_policy_is_refused(why: str, lab: Lab, contest: Co
 
 
 SPOILT: dict[str, tuple[Tamper, str]] = {
-    "its table was edited": (lambda lab, run: lab.client.log_text(run, "{}", "adk_eval/invocations.json"), "was changed after the run"),
-    "its table is gone": (lambda lab, run: (lab.artifacts(run) / "adk_eval" / "invocations.json").unlink(), "is missing"),
+    "its table was edited": (lambda lab, run: lab.client.log_text(run, "{}", "adk_eval/cells/part-00000.parquet"), "was changed after the run"),
+    "its table is gone": (lambda lab, run: (lab.artifacts(run) / "adk_eval" / "cells" / "part-00000.parquet").unlink(), "is missing"),
     "its manifest was edited": (lambda lab, run: lab.client.log_text(run, "{}", "adk_eval/manifest.json"), "manifest.json was changed after the run"),
     "its run was deleted": (lambda lab, run: lab.client.delete_run(run), "deleted"),
     "its metric was edited": (lambda lab, run: lab.client.log_metric(run, f"{RESPONSE}/mean", 0.1), "the logged metric"),

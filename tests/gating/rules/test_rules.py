@@ -84,10 +84,7 @@ def test_an_interval_with_the_limit_in_it_is_undecided_and_says_how_many_cases_w
     assert check.verdict == "undecided"
     assert check.needed is not None
     assert check.needed > 40
-    assert (
-        f": the minimum 0.77 lies within it, so it is neither shown nor excluded; about {check.needed:,} cases would decide it"
-        in check.reason
-    )
+    assert f": the minimum 0.77 lies within it, so these cases cannot tell; about {check.needed:,} cases would decide it" in check.reason
 
 
 def test_with_so_many_cases_of_the_same_kind_it_is_decided() -> None:
@@ -104,7 +101,7 @@ def test_with_so_many_cases_of_the_same_kind_it_is_decided() -> None:
     [
         (cases(0.9), 0.5, "over 1 case has no interval to hold against the minimum 0.5, since there is only one"),
         (cases(0.9, 0.9, 0.9), 0.5, "since all came to the same, which does not say how far others would differ"),
-        (cases(1, 1, 1), 1.0, "it is neither shown nor excluded; with this mean, no number of cases would decide it"),
+        (cases(1, 1, 1), 1.0, "these cases cannot tell; with this mean, no number of cases would decide it"),
     ],
 )
 def test_what_no_interval_can_decide_is_undecided(found: Scores, bound: float, said: str) -> None:
@@ -174,7 +171,7 @@ def test_a_rule_on_the_corrected_rate_takes_the_judges_error_into_account() -> N
     assert check.value != pytest.approx(0.9)
     assert corrected((200, 10, 90, 5), minimum=0.85).verdict == "undecided"
     assert corrected((200, 10, 90, 5), minimum=0.85).reason.endswith(
-        "so it is neither shown nor excluded; more labels or more cases would narrow it"
+        "so these cases cannot tell; more labels or more cases would narrow it"
     )
 
 
@@ -186,6 +183,28 @@ def test_without_a_calibration_of_this_judge_there_is_no_corrected_rate() -> Non
         in check.reason
     )
     assert "no corrected pass rate" in corrected((5, 5, 5, 5), minimum=0.1).reason
+
+
+def test_labels_that_agree_where_the_judge_itself_is_unsure_look_copied() -> None:
+    def told(counts: tuple[int, int, int, int], split: int) -> str:
+        calibration = calibration_of(JUDGED, {"criteria": {JUDGED: 0.5}}, counts)
+        calibration["criteria"][JUDGED]["split"] = split
+        demanded = policy(rules={JUDGED: {"min": 0.1, "use": "corrected_ci_low"}}, calibration=calibration)
+        (line,) = (note for note in decide_on(judged(), demanded).notes if "was measured on" in note)
+        return line
+
+    assert told((20, 0, 10, 0), 6).endswith("with the 6 on which its own votes differ, as copied labels would")
+    assert "copied" not in told((20, 0, 10, 0), 4)
+    assert "copied" not in told((20, 1, 10, 0), 6)
+
+
+def test_a_demand_on_judges_is_not_met_by_runs_that_nobody_looked_up() -> None:
+    calibration = calibration_of(JUDGED, {"criteria": {JUDGED: 0.5}}, (200, 10, 90, 5))
+    decision = decide_on(judged(), policy(rules={JUDGED: {"min": 0.1}}, calibration=calibration, judge={"calibrated": True}))
+    assert decision.verdict == "undecided"
+    assert "the runs that the calibration names were not looked up" in decision.reasons[0]
+    by_rule = only_check(run_with(FORTY), policy(rules={RESPONSE: {"min": 0.5, "judge": {"calibrated": True}}}))
+    assert (by_rule.verdict, by_rule.reason) == ("undecided", "response_match_score: no judge decides it, so there is none to know")
 
 
 def test_copies_of_a_case_do_not_narrow_a_corrected_rate() -> None:
@@ -575,6 +594,14 @@ def test_cases_that_must_pass_do_so_in_each_run(must_pass: str, verdict: str, sa
     decision = decide_on(run_with({"good": [0.9, 0.8], "flaky": [0.9, 0.1]}), policy(must_pass=[must_pass]))
     assert decision.verdict == verdict
     assert said in decision.reasons
+
+
+def test_of_many_unknown_cases_that_must_pass_each_is_named_and_the_first_have_a_hint() -> None:
+    unknown = [f"flakey{number}" for number in range(1000)]
+    decision = decide_on(run_with({"good": [0.9, 0.8], "flaky": [0.9, 0.1]}), policy(must_pass=unknown))
+    said = [check.reason for check in decision.checks if "there is no such case" in check.reason]
+    assert [reason.partition(": ")[0] for reason in said] == [f"must_pass {name}" for name in unknown]
+    assert [index for index, reason in enumerate(said) if reason.endswith("Did you mean 'flaky'?")] == list(range(10))
 
 
 def test_a_case_that_must_pass_and_was_not_evaluated_is_undecided() -> None:

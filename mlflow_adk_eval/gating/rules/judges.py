@@ -1,0 +1,150 @@
+"""How far the judges behind a decision are known: whether people's labels were ever held against them, when, and what came of it.
+
+`judge_notes` says it in one line for each judged criterion, whatever the policy demands. `judge_problems` are the demands that are not met
+(`judge: {calibrated: true, …}`, of all judges or of those behind a rule): then nothing that these judges said decides anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from mlflow_adk_eval.analysis.calibration.calibration import Labelled, calibration_problems
+from mlflow_adk_eval.gating.evidence.calibrated import CheckedCalibration, judge_keys
+from mlflow_adk_eval.gating.evidence.examine import ReadableRun
+from mlflow_adk_eval.gating.evidence.integrity import key_of_criterion
+from mlflow_adk_eval.gating.policy.model import JudgeDemand, Policy, format_age
+from mlflow_adk_eval.gating.rules.checks import format_exact, format_percent
+from mlflow_adk_eval.gating.rules.measures import criteria_behind
+from mlflow_adk_eval.results.votes import judged_criteria
+
+SKEW = timedelta(minutes=5)
+"""How far the clock of a tracking server may be ahead."""
+_NEVER = "was never measured against labels by people"
+_OF_NO_VERDICT = ("cost", "judge_tokens", "judge_calls", "judge_flip_rate")
+_MEASURES = {"min_kappa": "kappa", "min_sensitivity": "sensitivity", "min_specificity": "specificity"}
+_WORDS = {"kappa": "κ"}
+_ALIKE_FROM = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeTrust:
+    """What a policy's calibration says of the judges of a run."""
+
+    run: ReadableRun
+    measured: CheckedCalibration | None
+    now: datetime
+    confidence: float
+
+    def judge_of(self, criterion: str) -> str:
+        """Return how sentences call the judge of a criterion."""
+        named = self.run.evidence.params.get(f"adk_eval.judge.{key_of_criterion(criterion)}", "")
+        return f"{criterion}: the judge {named}" if named else f"{criterion}: its judge"
+
+    def obstacle(self, criterion: str) -> str:
+        """Return why nothing is known of the judge of a criterion; empty where something is."""
+        measured = self.measured
+        if measured is None:
+            return "the policy names no calibration"
+        if measured.problems:
+            return measured.problems[0]
+        params = self.run.evidence.params
+        config, keys = self.run.documents.config, judge_keys(params, criterion)
+        problems = calibration_problems(measured.calibration, params, criterion, config, keys)
+        if problems:
+            return problems[0]
+        return "" if self.found(criterion).rates.labelled else f"the calibration has no labels of {criterion} as a whole"
+
+    def found(self, criterion: str) -> Labelled:
+        """Return what was measured, where there is no obstacle."""
+        if self.measured is None:
+            raise KeyError(criterion)
+        return self.measured.calibration.criteria[criterion]
+
+    def line(self, criterion: str) -> str:
+        """Return in one line whether, when and on how many labels the judge of a criterion was measured."""
+        if obstacle := self.obstacle(criterion):
+            return f"{self.judge_of(criterion)} {_NEVER}: {obstacle}"
+        found, since = self.found(criterion), self.measured and self.measured.since
+        shown = ", ".join(self._numbers(found))
+        when = f", given by {since:%Y-%m-%d}" if since else ""
+        copied = (
+            f"; people agree with each of its verdicts, also with the {found.split} on which its own votes differ, as copied labels would"
+            if found.split >= _ALIKE_FROM and found.rates.agreement == 1
+            else ""
+        )
+        return f"{self.judge_of(criterion)} was measured on {found.rates.labelled} labelled verdicts{when}: {shown}{copied}"
+
+    def _numbers(self, found: Labelled) -> Iterator[str]:
+        for name in _MEASURES.values():
+            value, interval = getattr(found.rates, name), getattr(found.rates, f"{name}_interval")(self.confidence)
+            bounds = f" [{interval[0]:.2f}–{interval[1]:.2f}]" if interval else ""
+            yield f"{_WORDS.get(name, name)} {'unknown' if value is None else f'{value:.2f}{bounds}'}"
+
+    def problems(self, demand: JudgeDemand | None, criterion: str) -> Iterator[str]:
+        """Yield what is not met of what is demanded of the judge of a criterion."""
+        if demand is None or not demand.demands:
+            return
+        if obstacle := self.obstacle(criterion):
+            yield f"{self.judge_of(criterion)} {_NEVER}: {obstacle}"
+            return
+        found, since = self.found(criterion), self.measured.since if self.measured else None
+        if since is None:
+            yield f"{self.judge_of(criterion)} {_NEVER}, as far as is known: the runs that the calibration names were not looked up"
+            return
+        if demand.labels is not None and found.rates.labelled < demand.labels:
+            yield f"{self.judge_of(criterion)} was measured on {found.rates.labelled} labelled verdicts, but {demand.labels} are demanded"
+        if demand.max_age is not None:
+            yield from self._age_problems(demand.max_age, since, criterion)
+        for bound, name in _MEASURES.items():
+            if (least := getattr(demand, bound)) is not None:
+                yield from self._too_low(criterion, name, least, bounds=demand.use == "ci_low")
+
+    def _too_low(self, criterion: str, name: str, least: float, *, bounds: bool) -> Iterator[str]:
+        rates, word = self.found(criterion).rates, _WORDS.get(name, name)
+        value, interval = getattr(rates, name), getattr(rates, f"{name}_interval")(self.confidence)
+        found = interval[0] if bounds and interval else value
+        what = f"the lower bound of its {word} at {format_percent(self.confidence)}" if bounds else f"its {word}"
+        if found is None:
+            yield f"{self.judge_of(criterion)} has no {word}, since people passed all that they labelled, or failed all; the least demanded is {format_exact(least)}"
+        elif found < least:
+            yield f"{self.judge_of(criterion)} is not to be relied on: {what} is {found:.2f}, and the least demanded is {format_exact(least)}"
+
+    def _age_problems(self, max_age: timedelta, since: datetime, criterion: str) -> Iterator[str]:
+        what = f"{self.judge_of(criterion)} was measured on verdicts of {since:%Y-%m-%d %H:%M} UTC"
+        if since > self.now + SKEW:
+            yield f"{what}, which is in the future: it is {self.now:%Y-%m-%d %H:%M} UTC now"
+        elif self.now - since > max_age:
+            yield f"{what}, more than {format_age(max_age)} before {self.now:%Y-%m-%d %H:%M} UTC"
+
+
+def judge_notes(trust: JudgeTrust) -> list[str]:
+    """Return in a line for each judged criterion how far its judge is known."""
+    return [trust.line(name) for name in judged_criteria(trust.run.documents.config)]
+
+
+def judge_problems(policy: Policy, trust: JudgeTrust) -> list[str]:
+    """Return what is not met of what a policy demands of every judge that its decision rests on."""
+    return [problem for name in _behind(policy, trust.run) for problem in trust.problems(policy.judge, name)]
+
+
+def rule_problems(demand: JudgeDemand | None, measure: str, trust: JudgeTrust) -> Sequence[str]:
+    """Return what is not met of what a rule demands of the judges behind its measure."""
+    if demand is None or not demand.demands:
+        return ()
+    judged = judged_criteria(trust.run.documents.config)
+    behind = [name for name in criteria_behind(measure, trust.run.report) if name in judged]
+    if not behind:
+        return ["no judge decides it, so there is none to know"]
+    return [problem for name in behind for problem in trust.problems(demand, name)]
+
+
+def _behind(policy: Policy, run: ReadableRun) -> list[str]:
+    """Return the judged criteria that anything demanded rests on."""
+    judged, report = judged_criteria(run.documents.config), run.report
+    measures = [measure for _, measure, _ in policy.all_rules() if measure not in _OF_NO_VERDICT and not measure.endswith("/flip_rate")]
+    if policy.thresholds or policy.must_pass:
+        measures.append("case_pass_rate")
+    found = {name for measure in measures for name in criteria_behind(measure, report)}
+    return [name for name in judged if name in found]

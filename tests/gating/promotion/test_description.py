@@ -1,0 +1,92 @@
+"""What the registry's page says of a version: the last decision, why, and where to look; and nothing that somebody wrote is lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY
+from mlflow_adk_eval.gating.promotion.record import Record, Target, description, stamped
+from mlflow_adk_eval.results.decision import Decision
+from tests.gating.entrant import BAD, Entrant
+from tests.gating.gate_kit import Lab, evidence_of
+
+
+@pytest.fixture
+def good(lab: Lab, model: str) -> Entrant:
+    return Entrant(lab, model)
+
+
+@pytest.fixture
+def bad(lab: Lab, model: str) -> Entrant:
+    return Entrant(lab, model, good=False)
+
+
+def described(lab: Lab, entrant: Entrant) -> str:
+    return str(lab.client.get_model_version(entrant.name, entrant.version).description or "")
+
+
+def test_a_pass_and_a_refusal_are_described_with_reasons_and_links(lab: Lab, good: Entrant, bad: Entrant) -> None:
+    assert good.promote().passed
+    told = described(lab, good)
+    tags = good.tags
+    experiment = lab.client.get_run(good.run_id).info.experiment_id
+    assert told.startswith("passed for the alias champion, ")
+    assert all(f"- {reason}" in told for reason in tags["adk_eval.gate.reason"].split("; ")[:1])
+    run = f"#/experiments/{experiment}/runs/{good.run_id}"
+    assert f"[evaluation run]({run}) · [record]({run}/artifacts/{tags['adk_eval.gate.record']})" in told
+    assert f" · [report]({run}/artifacts/adk_eval/report.html)" in told
+    gate_tags = {name.removeprefix("adk_eval.gate.") for name in tags if name.startswith("adk_eval.gate.")}
+    assert gate_tags == {"run_id", "alias", "record", "record_sha256", "decided_by", "reason", "passed.champion"}
+    assert not bad.promote(raise_on_failure=False).passed
+    assert described(lab, bad).startswith("failed for the alias champion, ")
+
+
+def test_a_refusal_after_a_pass_leaves_the_description_of_the_pass(lab: Lab, good: Entrant) -> None:
+    good.promote()
+    before = described(lab, good)
+    good.run_id = lab.log(evidence_of(BAD, model_id=good.model_id))
+    assert not good.promote(raise_on_failure=False).passed
+    assert described(lab, good) == before
+
+
+def test_what_people_wrote_stays(lab: Lab, bad: Entrant) -> None:
+    lab.client.update_model_version(bad.name, bad.version, "Trained by **Ada**.")
+    for _ in range(2):
+        bad.promote(raise_on_failure=False)
+    told = described(lab, bad)
+    assert told.endswith("\n\nTrained by **Ada**.")
+    assert told.count("for the alias champion") == told.count("Ada") == 1
+
+
+RECORD = Record(
+    target=Target(name="home", version="1", alias="champion"),
+    source="models:/m-1",
+    previous=None,
+    claim=1,
+    policy=DEFAULT_POLICY,
+    decision=stamped(Decision(verdict="failed", reasons=(), run_id="0a", evidence_sha256="", policy_sha256="")),
+)
+
+
+@given(st.lists(st.text(max_size=300), max_size=30), st.text(max_size=200))
+def test_no_text_of_others_is_a_mark_a_link_or_too_long(reasons: list[str], who: str) -> None:
+    record = replace(RECORD, decision=replace(RECORD.decision, reasons=tuple(reasons), decided_by=who))
+    told = description(record, "1", "")
+    assert len(told) <= 5000
+    tokens = [inner for token in MarkdownIt("commonmark", {"html": True}).parse(told) for inner in (token, *(token.children or ()))]
+    assert sum(token.type == "link_open" for token in tokens) == (3 if told else 0)
+    assert not [token for token in tokens if token.type in {"html_block", "html_inline", "image", "fence", "code_block", "heading_open"}]
+    assert sum(token.type == "strong_open" for token in tokens) == 0
+
+
+@given(st.text(max_size=6000))
+def test_a_second_decision_replaces_the_first_and_keeps_the_rest(rest: str) -> None:
+    once = description(RECORD, "1", rest)
+    assert rest.strip() in once
+    assert description(RECORD, "1", once) == once
+    assert len(once) <= max(5000, len(rest))
