@@ -11,10 +11,12 @@ import json
 import os
 import re
 import tempfile
+import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from uuid import uuid4
 
 import mlflow
 from mlflow import MlflowClient
@@ -28,6 +30,7 @@ from mlflow_adk_eval.agents.source import UNKNOWN, AgentSource
 from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.gating.attestation.evaluation import AGENT_SOURCE, SOURCE_PARAM
 from mlflow_adk_eval.gating.evidence.integrity import few
+from mlflow_adk_eval.gating.mlflow_client import CREATION, created_once, unless_absent
 from mlflow_adk_eval.redact import redacted, secrets_of
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.tracking.client import connect, existing, is_absent, reaching_mlflow
@@ -36,12 +39,17 @@ from mlflow_adk_eval.tracking.storable import model_name
 _LOGGED = re.compile(r"(?:models:/)?(m-\w+)")
 _NUMBERED = re.compile(r"models:/([^/@]+)/(\d+)")
 _ALIASED = re.compile(r"models:/([^/@]+)@(.+)")
+_MARKED = re.compile(r"(.+)[@#]([^@#]+)")
 _NEAR = re.compile(r"(?:models:/*)?([^/@:]+[/@][^/@]+)")
 _FINGERPRINT = "adk_eval.fingerprint"
+_SAID_PARAM = "adk_eval.agent.said_version"
 _SOURCE_TAG = "adk_eval.agent.source"
 _LONGEST_DIFF_TAG = 5000
 _WANTED = "models:/<name>/<version>, models:/<name>@<alias> or the id of a LoggedModel, or nothing to take it from the agent's source"
 _MAX_NAMED = 3
+_MAKING_S, _LOOK_AGAIN_S = 30.0, 0.3
+"""For how long another job may take over a LoggedModel before it is taken for dead, and how often that is looked up."""
+_THERE_ALREADY = "RESOURCE_ALREADY_EXISTS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +68,18 @@ class AgentVersion:
     """What the agent that is evaluated is made of."""
     notes: tuple[str, ...] = ()
     """What readers of the report should know about it."""
+
+    @property
+    def version_first(self) -> str:
+        """What people call it, the version before the name, as MLflow's lists cut long names off.
+
+        >>> [AgentVersion(model_id="m", label=label).version_first for label in ("lights@02281c6a", "models:/lights/3", "lights")]
+        ['02281c6a lights', 'v3 lights', 'lights']
+        """
+        if found := _NUMBERED.fullmatch(self.label):
+            return f"v{found[2]} {found[1]}"
+        found = _MARKED.fullmatch(self.label)
+        return f"{found[2]} {found[1]}" if found else self.label
 
 
 def find_version(
@@ -123,9 +143,15 @@ def _source_notes(client: MlflowClient, version: AgentVersion, source: AgentSour
     """
     if recorded := _LOGGED.fullmatch(source.recorded_version):
         return _recording_notes(client, version, recorded[1])
-    if not source.sha256:
+    if not (source.sha256 or source.said_version):
         return ()
     model = client.get_logged_model(version.model_id)
+    if source.said_version:
+        if (said := model.params.get(_SAID_PARAM, source.said_version)) != source.said_version:
+            raise UsageError(
+                f"agent_version {version.label!r}: that agent said that it is version {said}, this one is {source.description}"
+            )
+        return ()
     said = model.params.get(SOURCE_PARAM, "")
     if said == source.sha256:
         return ()
@@ -191,12 +217,11 @@ def _of_source(client: MlflowClient, agent_name: str, experiment_id: str, source
     git = (state.commit, state.diff_sha256) if state else ()
     identity = (agent_name, source.sha256 or source.description, *git)
     fingerprint = hashlib.sha256("\0".join(identity).encode("utf-8", "replace")).hexdigest()
-    params = {_FINGERPRINT: fingerprint, **({SOURCE_PARAM: source.sha256} if source.sha256 else {})}
-    known = client.search_logged_models([experiment_id], filter_string=f"params.`{_FINGERPRINT}` = '{fingerprint}'")
-    model_id = next((model.model_id for model in known if model.params.get(SOURCE_PARAM, "") == source.sha256), None)
-    if model_id is None:
-        kept = {"mlflow.source.git.diff": diff} if diff and len(diff) <= _LONGEST_DIFF_TAG else {}
-        model_id = _create(client, experiment_id, model_name(label), {**tags, **kept}, params, source).model_id
+    known = {SOURCE_PARAM: source.sha256, _SAID_PARAM: source.said_version}
+    params = {_FINGERPRINT: fingerprint, **{name: value for name, value in known.items() if value}}
+    kept = {"mlflow.source.git.diff": diff} if diff and len(diff) <= _LONGEST_DIFF_TAG else {}
+    version = _NewVersion(client, experiment_id, model_name(label), {**tags, **kept}, params, source)
+    model_id = version.find() or version.create()
     return AgentVersion(model_id=model_id, label=label, tags=tags, diff=diff, source=source)
 
 
@@ -210,7 +235,8 @@ def _diff(state: GitState | None) -> str:
 
 def _label(agent_name: str, state: GitState | None, source: AgentSource) -> str:
     if state is None:
-        return f"{agent_name}#{source.sha256[:8]}" if source.sha256 else agent_name
+        mark = f"#{source.sha256[:8]}" if source.sha256 else f"@{source.said_version}" if source.said_version else ""
+        return agent_name + mark
     return f"{agent_name}@{state.commit[:8]}" + (f"+{state.diff_sha256[:8]}" if state.diff else "")
 
 
@@ -227,20 +253,76 @@ def _tags(state: GitState | None) -> dict[str, str]:
     return {name: value for name, value in tags.items() if value}
 
 
-def _create(
-    client: MlflowClient, experiment_id: str, name: str, tags: Mapping[str, str], params: Mapping[str, str], source: AgentSource
-) -> LoggedModel:
-    """Create a LoggedModel whose code is elsewhere, as `mlflow.create_external_model` does in its global state."""
-    from mlflow.models.utils import get_external_mlflow_model_spec  # noqa: PLC0415 - only the first evaluation of a version
+@dataclass(frozen=True, slots=True)
+class _NewVersion:
+    """A version that a source is, as a LoggedModel whose code is elsewhere. Jobs that start together agree on one."""
 
-    external = {**tags, "mlflow.model.isExternal": "true"}
-    model = client.create_logged_model(experiment_id, name=name, tags=external, params=dict(params), model_type="agent")
-    with tempfile.TemporaryDirectory() as folder:
-        if source.manifest:
-            (Path(folder) / AGENT_SOURCE).write_bytes(source.manifest)
-        get_external_mlflow_model_spec(model).save(str(Path(folder) / "MLmodel"))
-        client.log_model_artifacts(model.model_id, folder)
-    return client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+    client: MlflowClient
+    experiment_id: str
+    name: str
+    tags: Mapping[str, str]
+    params: Mapping[str, str]
+    source: AgentSource
+
+    def find(self) -> str | None:
+        """Return the LoggedModel of this source, once whoever makes it is done; ``None`` if there is none."""
+        deadline = time.monotonic() + _MAKING_S
+        while known := self._known():
+            if ready := next((model for model in known if model.status == LoggedModelStatus.READY), None):
+                return str(ready.model_id)
+            if time.monotonic() > deadline or time.time() - known[0].creation_timestamp / 1000 > _MAKING_S:  # who began it has died
+                return self._complete(known[0])
+            time.sleep(_LOOK_AGAIN_S)
+        return None
+
+    def create(self) -> str:
+        """Create it, unless somebody else does at the same time, and return which one it is."""
+        mark = uuid4().hex
+        mine = created_once(lambda: self._create({**self.tags, CREATION: mark}), lambda: self._known(mark), self._delete)
+        self._save(mine)
+        first = min(self._known() or [mine], key=lambda model: (model.status != LoggedModelStatus.READY, _age(model)))
+        if first.model_id == mine.model_id:
+            return self._finalize(mine)
+        self._delete(mine)
+        return self.find() or self.create()
+
+    def _known(self, mark: str = "") -> list[LoggedModel]:
+        """Return the LoggedModels of this source, the oldest first, or those that carry a mark."""
+        condition = f"tags.`{CREATION}` = '{mark}'" if mark else f"params.`{_FINGERPRINT}` = '{self.params[_FINGERPRINT]}'"
+        found = self.client.search_logged_models([self.experiment_id], filter_string=condition)
+        same = [model for model in found if model.params.get(SOURCE_PARAM, "") == self.source.sha256]
+        return sorted(same, key=_age)
+
+    def _create(self, tags: Mapping[str, str]) -> LoggedModel:
+        """Do what `mlflow.create_external_model` does in its global state."""
+        external = {**tags, "mlflow.model.isExternal": "true"}
+        return self.client.create_logged_model(
+            self.experiment_id, name=self.name, tags=external, params=dict(self.params), model_type="agent"
+        )
+
+    def _save(self, model: LoggedModel) -> None:
+        from mlflow.models.utils import get_external_mlflow_model_spec  # noqa: PLC0415 - only the first evaluation of a version
+
+        with tempfile.TemporaryDirectory() as folder:
+            if self.source.manifest:
+                (Path(folder) / AGENT_SOURCE).write_bytes(self.source.manifest)
+            get_external_mlflow_model_spec(model).save(str(Path(folder) / "MLmodel"))
+            self.client.log_model_artifacts(model.model_id, folder)
+
+    def _complete(self, model: LoggedModel) -> str:
+        self._save(model)
+        return self._finalize(model)
+
+    def _delete(self, model: LoggedModel) -> None:
+        with unless_absent():
+            self.client.delete_logged_model(model.model_id)
+
+    def _finalize(self, model: LoggedModel) -> str:
+        return str(self.client.finalize_logged_model(model.model_id, LoggedModelStatus.READY).model_id)
+
+
+def _age(model: LoggedModel) -> tuple[int, str]:
+    return model.creation_timestamp, model.model_id
 
 
 _VERSIONS = "mlflow.modelVersions"
@@ -273,12 +355,45 @@ def _version(client: MlflowClient, name: str, source: str, model_id: str) -> str
     except MlflowException as error:
         if not is_absent(error):
             raise
+        _create_registered_model(client, name)
+    return _registered_from(client, name, source) or _create_version(client, name, source, model_id)
+
+
+def _create_registered_model(client: MlflowClient, name: str) -> None:
+    try:
         client.create_registered_model(name)
-    known = [version for version in client.search_model_versions(f"name = '{name}'") if version.source == source]
-    if known:
-        return str(known[0].version)
-    with _default_store(client.tracking_uri):
-        return str(client.create_model_version(name, source, model_id=model_id).version)
+    except MlflowException as error:
+        if error.error_code != _THERE_ALREADY:  # by somebody else, or by a request whose answer was lost
+            raise
+
+
+def _registered_from(client: MlflowClient, name: str, source: str) -> str | None:
+    """Return the first version that was registered from a source, since numbers are given in the order in which all see them."""
+    known = (version for version in client.search_model_versions(f"name = '{name}'") if version.source == source)
+    first = min(known, key=lambda version: int(version.version), default=None)
+    return None if first is None else str(first.version)
+
+
+def _create_version(client: MlflowClient, name: str, source: str, model_id: str) -> str:
+    mark = uuid4().hex
+
+    def create() -> ModelVersion:
+        with _default_store(client.tracking_uri):
+            return client.create_model_version(name, source, model_id=model_id, tags={CREATION: mark})
+
+    def marked() -> list[ModelVersion]:
+        found = [version for version in client.search_model_versions(f"name = '{name}'") if version.tags.get(CREATION) == mark]
+        return sorted(found, key=lambda version: int(version.version))
+
+    def delete(version: ModelVersion) -> None:
+        with unless_absent():
+            client.delete_model_version(name, version.version)
+
+    created = created_once(create, marked, delete)
+    first = _registered_from(client, name, source) or str(created.version)
+    if first != str(created.version):  # somebody else registered the same at the same time
+        delete(created)
+    return first
 
 
 def _link(client: MlflowClient, model_id: str, name: str, version: str) -> None:

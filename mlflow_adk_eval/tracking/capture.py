@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlflow import MlflowClient
+from mlflow.tracing.client import TracingClient
 
 from mlflow_adk_eval.agents.traces import TracedConversation, conversations_of
 from mlflow_adk_eval.agents.traces.cases import Redact, cases_of
@@ -15,9 +16,10 @@ from mlflow_adk_eval.agents.traces.conversations import CASE, conversation_key
 from mlflow_adk_eval.agents.traces.spans import Trace, traces_of
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalSet
-from mlflow_adk_eval.tracking.client import connect, existing, experiment_of, reaching_mlflow
+from mlflow_adk_eval.tracking.client import connect, every_trace, existing, experiment_of, reaching_mlflow
 
-_PAGE = 100
+_PAGE, _PAGE_WITH_SPANS = 100, 5
+"""How many traces are read at once: with their spans, a trace may take 50 MB."""
 _SESSION, _CONVERSATION = "metadata.`mlflow.trace.session`", "span.attributes.gen_ai.conversation.id"
 
 
@@ -62,21 +64,15 @@ def capture(  # noqa: PLR0913 - one function is the whole of it
     if sample is not None and (isinstance(sample, bool) or not isinstance(sample, int) or sample < 1):
         raise UsageError(f"sample={sample!r}: wanted a whole number of at least 1")
     where = {"session": session, "run_id": run_id, "filter_string": filter_string, "experiment": experiment}
-    found = _conversations(traces, trace_ids, where, tracking_uri, sample, seed)
-    cases = cases_of(sorted(found, key=_order), redact)
+    cases = cases_of(_conversations(traces, trace_ids, where, tracking_uri, sample, seed), redact)
     if not cases:
         raise UsageError("there is no such trace, so that nothing can be captured")
     return EvalSet(eval_set_id=eval_set_id, name=eval_set_id, eval_cases=cases, creation_timestamp=cases[-1].creation_timestamp)
 
 
-def _order(conversation: TracedConversation) -> int:
-    """Return what sorts conversations. An evaluation dates its first case last, so that MLflow, which lists the newest first, keeps its order."""
-    return -conversation.began if conversation.case else conversation.began
-
-
 def _conversations(
     traces: Any, trace_ids: Sequence[str] | None, where: Mapping[str, str | None], uri: str | None, sample: int | None, seed: int
-) -> Sequence[TracedConversation]:
+) -> Iterator[TracedConversation]:
     named = {"traces": traces, "trace_ids": trace_ids, **where}
     given = [name for name, value in named.items() if value is not None]
     if not given:
@@ -84,12 +80,14 @@ def _conversations(
     if len(given) > 1 and {"traces", "trace_ids"} & set(given):
         raise UsageError(f"{' and '.join(given)} together make no sense; wanted one of them")
     if traces is not None:
-        return _drawn(conversations_of(traces), sample, seed)
+        yield from _drawn(conversations_of(traces), sample, seed)
+        return
     client = connect(uri)
     with reaching_mlflow("the traces could not be read"):
         if trace_ids is not None:
-            return _drawn(conversations_of([_trace(client, trace_id) for trace_id in trace_ids]), sample, seed)
-        return _Search(client, _experiment(client, where["experiment"]), where).conversations(sample, seed)
+            yield from _drawn(conversations_of([_trace(client, trace_id) for trace_id in trace_ids]), sample, seed)
+            return
+        yield from _Search(client, _experiment(client, where["experiment"]), where).conversations(sample, seed)
 
 
 def _drawn(found: Sequence[Any], sample: int | None, seed: int) -> Sequence[Any]:
@@ -120,30 +118,40 @@ class _Search:
     experiment_id: str
     where: Mapping[str, str | None]
 
-    def conversations(self, sample: int | None, seed: int) -> Sequence[TracedConversation]:
-        """Return what is found, conversation by conversation; no more than `sample` are loaded."""
+    def conversations(self, sample: int | None, seed: int) -> Iterator[TracedConversation]:
+        """Yield what is found, one conversation in memory at a time; no more than `sample` are loaded."""
         session, filter_string = self.where["session"], self.where["filter_string"]
         if session is not None and filter_string is None:
-            return _drawn(self._session(session), sample, seed)
+            yield from _drawn(self._session(session), sample, seed)
+            return
         groups: dict[tuple[str, ...], list[Trace]] = {}
         for trace in self._traces(filter_string, spans=False):
             groups.setdefault(conversation_key(trace), []).append(trace)
-        found: dict[tuple[str, ...], TracedConversation] = {}
+        seen: set[tuple[str, ...]] = set()
         for group in _drawn(list(groups.values()), len(groups) if sample else None, seed):
             for conversation in self._whole(group):
-                if session in {None, conversation.session}:
-                    found.setdefault(conversation_key(conversation.traces[0]), conversation)
-            if sample and len(found) >= sample:
-                break
-        return list(found.values())[:sample]
+                key = conversation_key(conversation.traces[0])
+                if key in seen or session not in {None, conversation.session}:
+                    continue
+                seen.add(key)
+                yield conversation
+                if len(seen) == sample:
+                    return
 
     def _whole(self, group: Sequence[Trace]) -> Sequence[TracedConversation]:
         """Return the conversations that some traces are of, with what the filter left out of them."""
-        loaded = traces_of([_trace(self.client, trace.id) for trace in group])
+        loaded = traces_of(self._loaded([trace.id for trace in group]))
         sessions = dict.fromkeys(trace.session for trace in loaded if trace.session and CASE not in trace.tags)
         if not sessions:
             return conversations_of(loaded)
         return [conversation for session in sessions for conversation in self._session(session)]
+
+    def _loaded(self, ids: Sequence[str]) -> Sequence[Any]:
+        """Return traces with their spans, in this order; several by one request, several requests at the same time."""
+        if len(ids) == 1:
+            return [_trace(self.client, ids[0])]
+        found = {trace.info.trace_id: trace for trace in TracingClient(self.client.tracking_uri).batch_get_traces(list(ids))}
+        return [found.get(trace_id) or _trace(self.client, trace_id) for trace_id in ids]
 
     def _session(self, session: str) -> Sequence[TracedConversation]:
         """Return a session, also those turns that MLflow keeps under the session of an agent that was used as a tool."""
@@ -155,18 +163,14 @@ class _Search:
         return conversations_of(list(traces.values()))
 
     def _traces(self, filter_string: str | None, *, spans: bool) -> Iterator[Trace]:
-        token = None
-        while True:
-            page = self.client.search_traces(
-                locations=[self.experiment_id],
-                filter_string=filter_string,
-                run_id=self.where["run_id"],
-                include_spans=spans,
-                max_results=_PAGE,
-                order_by=["timestamp_ms ASC"],
-                page_token=token,
-            )
-            yield from traces_of(list(page))
-            token = page.token
-            if not token:
-                return
+        found = every_trace(
+            self.client,
+            self.experiment_id,
+            run_id=self.where["run_id"],
+            filter_string=filter_string,
+            include_spans=spans,
+            latest_first=False,
+            page_size=_PAGE_WITH_SPANS if spans else _PAGE,
+        )
+        for trace in found:
+            yield from traces_of([trace])

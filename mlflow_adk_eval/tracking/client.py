@@ -5,27 +5,31 @@ How long the client may try, and its failures in our own words, are shared with 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import mlflow
 from mlflow import MlflowClient
+from mlflow.entities import Trace
 
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.gating.mlflow_client import HASTY, existing, is_absent, reaching_mlflow
+from mlflow_adk_eval.gating.mlflow_client import HASTY, created_experiment, existing, is_absent, opened, reaching_mlflow
 from mlflow_adk_eval.redact import without_credentials
 
 __all__ = [
     "HASTY",
     "connect",
+    "every_trace",
     "existing",
     "experiment_id",
     "experiment_of",
     "is_absent",
     "open_store",
+    "page_of",
     "reaching_mlflow",
 ]
 
-_DATABASE_S = 15
+_KIND = {"mlflow.experimentKind": "genai_development"}
 
 
 def connect(tracking_uri: str | None = None) -> MlflowClient:
@@ -36,30 +40,34 @@ def connect(tracking_uri: str | None = None) -> MlflowClient:
     """
     uri = tracking_uri or mlflow.get_tracking_uri()
     with reaching_mlflow(f"MLflow at {without_credentials(uri)} cannot be reached", HASTY):
-        _knock(uri)
-        client = MlflowClient(tracking_uri=uri)
-        client.search_experiments(max_results=1)
+        return opened(uri, lambda: _client(uri))
+
+
+def _client(uri: str) -> MlflowClient:
+    client = MlflowClient(tracking_uri=uri)
+    client.search_experiments(max_results=1)
     return client
 
 
-def _knock(uri: str) -> None:
-    """Try a database once, since MLflow would try one that is down ten times within two minutes."""
-    from sqlalchemy import create_engine  # noqa: PLC0415 - servers need none of it
-    from sqlalchemy.engine import make_url  # noqa: PLC0415
-    from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415
+def page_of(run_id: str, path: str = "", tracking_uri: str | None = None) -> str:
+    """Return where a browser shows a run: an address at the tracking server, or the command that serves the store, and the address then.
 
-    if uri.partition("://")[0].partition("+")[0] not in {"sqlite", "postgresql", "mysql", "mssql"}:
-        return
-    try:
-        url = make_url(uri)
-        if url.drivername.startswith("sqlite") and url.database:
-            Path(url.database).parent.mkdir(parents=True, exist_ok=True)
-        patience = {"connect_timeout": _DATABASE_S} if url.drivername.startswith(("postgresql", "mysql")) else {}
-        engine = create_engine(url, connect_args=patience)
-        engine.connect().close()
-        engine.dispose()
-    except (SQLAlchemyError, ImportError) as error:
-        raise OSError(str(error)) from error
+    Args:
+        run_id: the run.
+        path: what follows the run in the address, such as ``/traces``.
+        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
+
+    Raises:
+        UsageError: if there is no such run.
+        TrackingError: if MLflow cannot be reached.
+    """
+    client = connect(tracking_uri)
+    with reaching_mlflow(f"the page of run {run_id} is not known", HASTY), existing(f"run {run_id}"):
+        experiment = client.get_run(run_id).info.experiment_id
+    page, uri = f"#/experiments/{experiment}/runs/{run_id}{path}", without_credentials(str(client.tracking_uri))
+    if uri.startswith(("http://", "https://")):
+        return f"{uri.rstrip('/')}/{page}"
+    return f"http://127.0.0.1:5000/{page} while this runs: mlflow ui --backend-store-uri {uri}"
 
 
 def experiment_of(client: MlflowClient, experiment: str | None, *, inherited: str | None = None) -> str:
@@ -80,7 +88,7 @@ def experiment_of(client: MlflowClient, experiment: str | None, *, inherited: st
         with existing(f"experiment {experiment}"):
             found = client.get_experiment(experiment)
     if found is None:
-        return str(client.create_experiment(experiment, tags={"mlflow.experimentKind": "genai_development"}))
+        return created_experiment(client, experiment, tags=_KIND)
     if found.lifecycle_stage != "active":
         raise UsageError(f"experiment {experiment!r} was deleted; restore it or name another")
     return str(found.experiment_id)
@@ -108,8 +116,7 @@ def open_store(folder: str | Path, *, experiment: str) -> str:
     client = connect(uri)
     with reaching_mlflow(f"experiment {experiment!r} could not be created"):
         if client.get_experiment_by_name(experiment) is None:
-            tags = {"mlflow.experimentKind": "genai_development"}
-            client.create_experiment(experiment, artifact_location=(root / "artifacts").as_uri(), tags=tags)
+            created_experiment(client, experiment, artifact_location=(root / "artifacts").as_uri(), tags=_KIND)
     return uri
 
 
@@ -122,3 +129,44 @@ def experiment_id(tracking_uri: str, experiment: str) -> str:
     client = connect(tracking_uri)
     with reaching_mlflow(f"experiment {experiment!r} could not be found"):
         return experiment_of(client, experiment)
+
+
+def every_trace(
+    client: MlflowClient,
+    experiment_id: str,
+    *,
+    run_id: str | None = None,
+    filter_string: str | None = None,
+    include_spans: bool = False,
+    latest_first: bool = True,
+    page_size: int = 500,
+) -> Iterator[Trace]:
+    """Yield the traces of an experiment that a search finds, each once, by their time.
+
+    Each page is asked for by the time at which the last one ended. By the number of the page, which is what MLflow's token says, its store would
+    walk over all traces of the pages before, and miss some or give some twice where others are written at the same time.
+    """
+    reached: int | None = None
+    token: str | None = None
+    there: set[str] = set()
+    """The traces of the time that was reached."""
+    while True:
+        conditions = [filter_string] if filter_string else []
+        conditions += [] if reached is None else [f"attributes.timestamp_ms {'<=' if latest_first else '>='} {reached}"]
+        page = client.search_traces(
+            locations=[experiment_id],
+            run_id=run_id,
+            filter_string=" AND ".join(conditions) or None,
+            include_spans=include_spans,
+            max_results=page_size,
+            order_by=[f"timestamp_ms {'DESC' if latest_first else 'ASC'}"],
+            page_token=token,
+        )
+        yield from (trace for trace in page if trace.info.trace_id not in there)
+        if not page.token:
+            return
+        last = page[-1].info.request_time
+        # A page of one time only goes on by its token.
+        token = page.token if last == reached else None
+        there = {trace.info.trace_id for trace in page if trace.info.request_time == last} | (there if last == reached else set())
+        reached = last

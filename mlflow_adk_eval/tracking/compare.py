@@ -11,6 +11,7 @@ from mlflow_adk_eval.gating.evidence.examine import ReadableRun, examine
 from mlflow_adk_eval.gating.evidence.integrity import Evidence
 from mlflow_adk_eval.gating.mlflow_store import store_at
 from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.tracking.client import page_of
 
 PAGES = "adk_eval_compare"
 """The folder of a run's artifacts that holds its comparisons; not among its evidence, to which nothing may be added."""
@@ -61,8 +62,15 @@ def run_of_evidence(evidence: Evidence) -> ComparedRun:
         problems = examined.problems
         more = f"; and {len(problems) - _MAX_TOLD} more" if len(problems) > _MAX_TOLD else ""
         raise TrackingError(f"run {evidence.run_id}: {'; '.join(problems[:_MAX_TOLD])}{more}, so it cannot be compared")
-    found = compared_run(examined.report, evidence.tags.get("mlflow.runName", "") or evidence.run_id, examined.rows)
-    return replace(found, run_id=evidence.run_id, facts=dict(_facts(evidence)), warnings=examined.problems)
+    return run_of_examined(examined)
+
+
+def run_of_examined(run: ReadableRun) -> ComparedRun:
+    """Return a run whose evidence was examined as one side of a comparison; its problems become warnings."""
+    evidence, copies = run.evidence, run.documents.copies
+    name, digest = evidence.tags.get("mlflow.runName", "") or evidence.run_id, evidence.params.get("adk_eval.eval_set_digest", "")
+    found = compared_run(run.report, name, run.rows, digest=digest, copies=copies)
+    return replace(found, run_id=evidence.run_id, facts=dict(_facts(evidence)), warnings=run.problems)
 
 
 _PARAMS: Mapping[str, str] = {
@@ -90,7 +98,7 @@ def _facts(evidence: Evidence) -> Iterator[tuple[str, str]]:
 
 
 def log_comparison(found: Comparison, html: str, *, tracking_uri: str | None = None) -> str:
-    """Keep the page of a comparison with the second run; return where MLflow shows it, from ``#`` on.
+    """Keep the page of a comparison with the second run; return where a browser shows it.
 
     Args:
         found: the comparison.
@@ -106,7 +114,5 @@ def log_comparison(found: Comparison, html: str, *, tracking_uri: str | None = N
         raise UsageError("only a comparison of two runs in MLflow can be logged")
     path = f"{PAGES}/{before}.html"
     with store_at(tracking_uri) as store:
-        client = store.client
-        client.log_text(after, html, path)
-        experiment_id = client.get_run(after).info.experiment_id
-    return f"#/experiments/{experiment_id}/runs/{after}/artifacts/{path}"
+        store.client.log_text(after, html, path)
+    return page_of(after, f"/artifacts/{path}", tracking_uri)

@@ -15,9 +15,10 @@ from mlflow.entities import EvaluationDataset as StoredDataset
 
 from mlflow_adk_eval.config.eval_config import default_config
 from mlflow_adk_eval.config.inputs import EvalSetSource, load_inputs
-from mlflow_adk_eval.errors import EvalSetError, Problem, TrackingError, UsageError, shown
+from mlflow_adk_eval.errors import AdkEvalError, EvalSetError, Problem, TrackingError, UsageError, shown
 from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
-from mlflow_adk_eval.tracking.client import connect, existing, experiment_of, reaching_mlflow
+from mlflow_adk_eval.gating.mlflow_client import retried
+from mlflow_adk_eval.tracking.client import HASTY, connect, existing, experiment_of, reaching_mlflow
 from mlflow_adk_eval.tracking.dataset_records import Changes, Stored, cases_of, changes, records_of
 
 if TYPE_CHECKING:
@@ -113,6 +114,44 @@ def _given_out(client: MlflowClient, store: DatasetStore, dataset_id: str) -> Ev
     if client.tracking_uri != mlflow.get_tracking_uri():
         dataset._records = store.loaded(dataset_id)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - no public way
     return EvaluationDataset(dataset)
+
+
+_MOST_KEPT = 100
+"""Of larger eval sets nobody reads the records, and MLflow looks each one up before it writes it."""
+
+
+def keep_as_dataset(client: MlflowClient, eval_set: EvalSet, digest: str, experiment_id: str) -> str:
+    """Return the id of the dataset that shows an eval set's cases on MLflow's Datasets page, made once for each digest; empty where there is none.
+
+    That is one request, and five where the dataset is new. An evaluation is not given up for it: what MLflow lacks or refuses is left out.
+    """
+    if len(eval_set.eval_cases) > _MOST_KEPT or not isinstance(eval_set.eval_cases, tuple):
+        return ""
+    name = f"{eval_set.eval_set_id}@{digest.removeprefix('sha256:')[:8]}"
+    try:
+        with reaching_mlflow("the eval set is not on the Datasets page", HASTY):
+            return _kept(DatasetStore(client), eval_set, name, digest, experiment_id)
+    except AdkEvalError as error:
+        _logger.info("%s", error)
+        return ""
+
+
+def _kept(store: DatasetStore, eval_set: EvalSet, name: str, digest: str, experiment_id: str) -> str:
+    """Return the id of the oldest dataset made for a digest; make one where there is none, and finish one that a job has left or is making.
+
+    The digest is tagged last: a dataset without it may lack records. Jobs that make one at the same time find the same one to be the oldest.
+    """
+    found = store.kept(name, digest, experiment_id)
+    if not found:
+        made = store.client.create_dataset(name, experiment_id, _fields_tags(eval_set))
+        found = store.kept(name, digest, experiment_id) or [made]
+        if found[0].dataset_id != made.dataset_id:
+            store.client.delete_dataset(made.dataset_id)
+    dataset_id = str(found[0].dataset_id)
+    if DIGEST not in found[0].tags:
+        retried(lambda: store.apply(dataset_id, changes([], records_of(eval_set)), None))
+        retried(lambda: store.client.set_dataset_tags(dataset_id, {DIGEST: digest}))
+    return dataset_id
 
 
 def pull_eval_set(dataset: Any, *, experiment: str | None = None, tracking_uri: str | None = None) -> EvalSet:
@@ -265,6 +304,13 @@ class DatasetStore:
             ids = ", ".join(dataset.dataset_id for dataset in found)
             raise UsageError(f"{len(found)} datasets are named {name!r}: {ids}. Name one by its id, or delete the others")
         return found[0] if found else None
+
+    def kept(self, name: str, digest: str, experiment_id: str) -> list[StoredDataset]:
+        """Return the datasets of a name that were made for the eval set of a digest, the finished ones first and then the oldest."""
+        made = [dataset for dataset in self._named(name, [experiment_id]) if FIELDS in (dataset.tags or {})]
+        return sorted(
+            (dataset for dataset in made if dataset.tags.get(DIGEST, digest) == digest), key=lambda dataset: DIGEST not in dataset.tags
+        )
 
     def _named(self, name: str, experiment_ids: list[str] | None) -> list[StoredDataset]:
         listed = self.client.search_datasets(

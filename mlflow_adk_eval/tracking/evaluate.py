@@ -8,8 +8,8 @@ into a report, and logs the report as a bundle. What was paid for is in the ledg
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,23 +21,31 @@ import anyio.to_thread
 from mlflow.entities import Dataset
 
 from mlflow_adk_eval.agents import Agent, Limits, Recording, load_recording
+from mlflow_adk_eval.agents.http.session import HttpAgent
 from mlflow_adk_eval.agents.recordings import ConversationCache, Recorded
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.agents.source import UNKNOWN, source_of
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.config.inputs import ConfigSource, EvalSetSource, load_inputs
-from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
+from mlflow_adk_eval.errors import AgentError, UsageError
+from mlflow_adk_eval.evalset import EvalSet, eval_set_digest, select
 from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup
 from mlflow_adk_eval.ledger import CallCache, StartedRun, opened
+from mlflow_adk_eval.redact import secrets_of
+from mlflow_adk_eval.results.collect import InParts
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import CaseExecutor, Evaluation, Options, wait
+from mlflow_adk_eval.runner.batches import engine_of
+from mlflow_adk_eval.runner.evaluation import Engine
 from mlflow_adk_eval.runner.keywords import AgentArgs, ConversationArgs, EvaluateArgs, LogArgs, keywords, selected
-from mlflow_adk_eval.tracking.bundle import Bundle
+from mlflow_adk_eval.runner.stream import inputs_read_as_needed, kept_beside, recorded_beside
+from mlflow_adk_eval.runtime import note, span
+from mlflow_adk_eval.tracking.bundle import AGENT_CHANGED, Bundle
 from mlflow_adk_eval.tracking.client import HASTY, reaching_mlflow
-from mlflow_adk_eval.tracking.earlier_runs import EarlierRun, earlier_run, recording_of_run, run_named
+from mlflow_adk_eval.tracking.earlier_runs import EarlierRun, earlier_run, failed_cases, recording_of_run, run_named
 from mlflow_adk_eval.tracking.logged_run import LoggedRun, RunTarget, users_run
 from mlflow_adk_eval.tracking.run_facts import dataset_of
+from mlflow_adk_eval.tracking.storable import StoreCleaner
 
 if TYPE_CHECKING:
     from mlflow.data.dataset import Dataset as MlflowDataset
@@ -54,6 +62,8 @@ def evaluate(
     agent: Any = None,
     config: ConfigSource = None,
     agent_version: str | None = None,
+    *,
+    failed: str | None = None,
     **options: Unpack[EvaluateArgs],
 ) -> Report:
     """Run an agent on an eval set, score what it does and log all of it as a run in MLflow.
@@ -62,12 +72,15 @@ def evaluate(
 
     Args:
         eval_set: an eval set, its path, a selection ``path:eval_1,eval_2``, a folder of ``*.test.json`` files, several paths, or a
-            dataset of MLflow.
+            dataset of MLflow; also a file, folder or URI of JSON Lines or Parquet, which is read as it is needed.
         agent: a module with a ``root_agent``, an ADK agent, a callable, or a recording of what an agent did: its file, or ``runs:/<id>``
-            for what it did in an earlier run, which is then about the same version of the agent.
+            for what it did in an earlier run, which is then about the same version of the agent; ``None``: what is recorded beside
+            the cases, in rows of JSON Lines or Parquet.
         config: the criteria; ``None``: the ``test_config.json`` beside the eval set, else ADK's defaults.
         agent_version: ``models:/<name>/<version>``, ``models:/<name>@<alias>`` or the id of a LoggedModel, made of the same source
             as the agent; ``None``: what the agent's source is.
+        failed: the id of an earlier run, also as ``runs:/<id>``: only the cases that did not pass there are run, and the new run is no
+            evidence for the whole eval set; ``None``: all cases.
 
     Returns:
         The report, with the id of its run.
@@ -79,7 +92,7 @@ def evaluate(
         TrackingError: if MLflow cannot be reached. If the agent has been called by then, the message names the folder that
             holds everything, and the command that finishes the job.
     """
-    with _prepared(eval_set, agent, config, agent_version, options) as evaluation:
+    with _prepared(eval_set, agent, config, agent_version, failed, options) as evaluation:
         return evaluation.execute()[0]
 
 
@@ -89,6 +102,8 @@ async def aevaluate(
     agent: Any = None,
     config: ConfigSource = None,
     agent_version: str | None = None,
+    *,
+    failed: str | None = None,
     **options: Unpack[EvaluateArgs],
 ) -> Report:
     """Do what `evaluate` does, from asynchronous code. MLflow is written to outside the event loop.
@@ -98,32 +113,48 @@ async def aevaluate(
         agent: as of `evaluate`.
         config: as of `evaluate`.
         agent_version: as of `evaluate`.
+        failed: as of `evaluate`.
     """
-    with _prepared(eval_set, agent, config, agent_version, options) as evaluation:
+    with _prepared(eval_set, agent, config, agent_version, failed, options) as evaluation:
         return (await evaluation.aexecute())[0]
 
 
 @contextmanager
 def _prepared(
-    eval_set: EvalSetSource | DatasetSource, agent: Any, config: ConfigSource, agent_version: str | None, options: EvaluateArgs
+    eval_set: EvalSetSource | DatasetSource,
+    agent: Any,
+    config: ConfigSource,
+    agent_version: str | None,
+    failed: str | None,
+    options: EvaluateArgs,
 ) -> Generator[LoggedEvaluation]:
     """Provide the evaluation that arguments ask for, with its ledger open."""
     judges, uri = judge_setup(**selected(options, JudgeArgs)), options.get("tracking_uri")
     given: dict[str, Any] = {**selected(options, Options), "judges": judges, "baseline": _baseline(options.get("baseline"), uri)}
     how = Options(**given)
     target = RunTarget(**selected(options, RunTarget), agent_version=agent_version, parent=users_run(uri))
+    loaded, chosen, dataset = inputs_of(eval_set, config, tracking_uri=uri)
+    agent = recorded_beside(loaded, eval_set) if agent is None else agent
     if agent is None:
         raise UsageError(
             "agent: wanted a module with a root_agent, an ADK agent, a callable, the address of an agent, a recording or traces of MLflow"
         )
+    if failed is not None:
+        target = replace(target, failed_of=run_named(failed) or failed)
+        loaded, chosen = _only(failed_cases(target.failed_of or "", uri), loaded, chosen)
     if (earlier := run_named(agent)) is not None:
         agent = recording_of_run(earlier, uri)
         target = replace(target, agent_version=agent_version or agent.origin.agent_version)
-    loaded, chosen, dataset = inputs_of(eval_set, config, tracking_uri=uri)
     limits = Limits(case_s=options.get("case_timeout_s"), turn_s=options.get("turn_timeout_s"))
     resolved = resolve_agent(agent, agent_name=options.get("agent_name"), limits=limits, eval_set=loaded)
     with opened(judges.ledger) as ledger:
         yield LoggedEvaluation(loaded, resolved, chosen, how, replace(target, dataset=dataset), ledger, options.get("resume"))
+
+
+def _only(eval_ids: tuple[str, ...], eval_set: EvalSet, config: EvalConfig) -> tuple[EvalSet, EvalConfig]:
+    """Return an eval set with only the named cases, and its config without what it says of the others."""
+    chosen = select(eval_set, eval_ids)
+    return chosen, config.without(set(eval_set.eval_ids).difference(eval_ids))
 
 
 def _baseline(source: Recorded | None, tracking_uri: str | None) -> Recording | None:
@@ -142,7 +173,7 @@ def inputs_of(
 ) -> tuple[EvalSet, EvalConfig, Dataset | None]:
     """Return the eval set, the config to evaluate it with, and what MLflow knows the set as, if it is a dataset of MLflow."""
     if isinstance(eval_set, str | Path | EvalSet | Sequence):
-        return *load_inputs(eval_set, config), None
+        return *(inputs_read_as_needed(eval_set, config) or load_inputs(eval_set, config)), None
     from mlflow_adk_eval.tracking.eval_set_datasets import eval_set_of, origin_of  # noqa: PLC0415 - loads what most evaluations do not need
 
     origin = origin_of(eval_set)
@@ -168,8 +199,9 @@ class LoggedEvaluation:
         target: RunTarget,
         ledger: CallCache | None = None,
         resume: str | None = None,
+        engine: Callable[[Evaluation, InParts | None], Engine | None] = engine_of,
     ) -> None:
-        """Plan the evaluation. If it is to resume a run, that is looked up in MLflow first, since it says which answers count.
+        """Plan the evaluation; `engine` returns what executes its cases, ``None``: this process. If it is to resume a run, that is looked up in MLflow first, since it says which answers count.
 
         Raises:
             UsageError: if there is no such run to resume, or it is about something else.
@@ -177,40 +209,52 @@ class LoggedEvaluation:
             JudgeError: if a judge, or the model that is to play the user, cannot be had.
             TrackingError: if a run is to be resumed, and MLflow cannot be reached.
         """
-        self._digest = eval_set_digest(eval_set)
-        self._source = source_of(agent)
-        self._target = target
+        self._digest = "" if resume is None else eval_set_digest(eval_set)
+        self._source = source_of(agent, _said_version(agent))
+        self._target, self._engine_of = target, engine
         self._logged = self._run_of(eval_set, config, agent) if resume else None
         self._earlier: EarlierRun | None = earlier_run(resume, self._logged, ledger) if resume and self._logged else None
         self._scope = ledger.scope(self._earlier.run_id) if ledger and self._earlier else uuid4().hex
         judges = replace(options.judges, answers=ledger, scope=self._scope if ledger else None)
         self._evaluation = Evaluation(eval_set, config, CaseExecutor(agent, replace(options, judges=judges)))
-        is_paid_for = self._evaluation.plan.judged or self._earlier or not self._evaluation.recording
-        self._ledger = ledger if is_paid_for else None
+        self._digest = self._digest or eval_set_digest(eval_set)  # which a source that was gone through knows
+        self._keep_in = kept_beside(ledger)
+        can_go_on = self._evaluation.plan.judged or self._earlier or not self._evaluation.recording or self._evaluation.is_kept
+        self._ledger = ledger if can_go_on else None
 
     def _run_of(self, eval_set: EvalSet, config: EvalConfig, agent: Agent) -> LoggedRun:
         return LoggedRun(self._target, eval_set, config, agent_name=agent.name, digest=self._digest, source=self._source)
 
     def execute(self) -> tuple[Report, Bundle]:
         """Evaluate and log; return the report, with the id of its run, and what was logged."""
-        logged = self._start()
-        try:
-            report = wait(lambda: self._evaluation.execute(self._conversations(logged)))
-        except BaseException as error:
-            self._abandon(logged, error)
-            raise
-        return self._finish(logged, report)
+        with span("evaluate", self._facts()):
+            logged, parts = self._start(), self._parts()
+            note({"adk_eval.run_id": logged.run.run_id})
+            try:
+                report = wait(lambda: self._evaluation.execute(self._conversations(logged), parts, self._engine(parts)))
+            except BaseException as error:
+                self._abandon(logged, error)
+                raise
+            note({"adk_eval.verdict": report.verdict})
+            return self._finish(logged, report, parts)
 
     async def aexecute(self) -> tuple[Report, Bundle]:
         """Do what `execute` does; MLflow is written to outside the event loop."""
-        logged = await anyio.to_thread.run_sync(self._start)
-        try:
-            report = await self._evaluation.execute(self._conversations(logged))
-        except BaseException as error:
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(self._abandon, logged, error)
-            raise
-        return await anyio.to_thread.run_sync(self._finish, logged, report)
+        with span("evaluate", self._facts()):
+            logged, parts = await anyio.to_thread.run_sync(self._start), self._parts()
+            note({"adk_eval.run_id": logged.run.run_id})
+            try:
+                report = await self._evaluation.execute(self._conversations(logged), parts, self._engine(parts))
+            except BaseException as error:
+                with anyio.CancelScope(shield=True):
+                    await anyio.to_thread.run_sync(self._abandon, logged, error)
+                raise
+            note({"adk_eval.verdict": report.verdict})
+            return await anyio.to_thread.run_sync(self._finish, logged, report, parts)
+
+    def _facts(self) -> dict[str, str]:
+        """Return what a span says of the evaluation before it begins."""
+        return {"adk_eval.agent": self._evaluation.agent.name, "adk_eval.eval_set": self._evaluation.eval_set.eval_set_id}
 
     def _start(self) -> LoggedRun:
         """Open the run, or go on with the earlier one, and let the ledger know."""
@@ -245,17 +289,45 @@ class LoggedEvaluation:
     def _abandon(self, logged: LoggedRun, error: BaseException) -> None:
         logged.abandon(error)
         if self._ledger:
-            _logger.warning("what was paid for is kept: go on with resume=%r", logged.run.run_id)
+            _logger.warning("what is finished is kept: go on with resume=%r", logged.run.run_id)
 
-    def _finish(self, logged: LoggedRun, report: Report) -> tuple[Report, Bundle]:
+    def _parts(self) -> InParts | None:
+        return self._evaluation.collector(StoreCleaner(secrets_of()), self._keep_in)
+
+    def _engine(self, parts: InParts | None) -> Engine | None:
+        return self._engine_of(self._evaluation, parts)
+
+    def _finish(self, logged: LoggedRun, report: Report, parts: InParts | None) -> tuple[Report, Bundle]:
         if report.origin and not self._evaluation.recording:
             report = replace(report, origin=replace(report.origin, agent_version=logged.run.model_id))
         if self._ledger and self._ledger.trouble:
             report = replace(report, notes=(*report.notes, self._ledger.trouble))
-        finished = logged.finish(report)
+        if changed := self._changed_version():
+            report = replace(report, notes=(*report.notes, changed))
+            logged.target = replace(logged.target, status=AGENT_CHANGED if logged.target.status == "complete" else logged.target.status)
+        finished = logged.finish(report, parts)
+        if parts:
+            parts.forget_kept()
         if self._ledger:
             self._ledger.finish(logged.run.run_id)
         return finished
+
+    def _changed_version(self) -> str:
+        """Return a sentence if the agent behind an address is another version than it was before it was called."""
+        before, now = self._source.said_version, _said_version(self._evaluation.agent)
+        if now in ("", before):
+            return ""
+        return (
+            f"the agent said that it is {f'version {before}' if before else 'no version'} before the evaluation and version {now} after it,"
+            " so the evaluation is about neither"
+        )
+
+
+def _said_version(agent: Agent) -> str:
+    """Return which version an agent behind an address says it is; empty where it does not say, or answer, and for other agents."""
+    with suppress(AgentError):
+        return wait(agent.version) if isinstance(agent, HttpAgent) else ""
+    return ""
 
 
 class LogReportArgs(LogArgs, total=False):

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mlflow import MlflowClient
-from mlflow.entities import AssessmentSourceType, Feedback, TraceInfo
+from mlflow.entities import AssessmentSource, AssessmentSourceType, Feedback, TraceInfo
+from mlflow.tracing.client import TracingClient
 
 from mlflow_adk_eval.analysis.calibration.labels import (
     Label,
@@ -17,9 +18,9 @@ from mlflow_adk_eval.analysis.calibration.labels import (
     read_label,
 )
 from mlflow_adk_eval.errors import Problem, UsageError, did_you_mean, shown
+from mlflow_adk_eval.tracking.client import every_trace
 from mlflow_adk_eval.tracking.storable import assessment_name, fitted
 
-_PAGE = 500
 _LONGEST_NAME = 1000
 _MOST_NAMED = 8
 
@@ -116,6 +117,39 @@ def human_labels(client: MlflowClient, run_ids: Sequence[str], units: Units, ren
     return HumanLabels(tuple(labels), tuple(notes))
 
 
+class Labelling:
+    """The labels of one person on what judges decided in a run: what has one, what can have one, and new ones."""
+
+    def __init__(self, client: MlflowClient, run_id: str, units: Units, labeller: str) -> None:
+        """Read what the person has labelled; labels of others, and labels that cannot be read, are left as they are."""
+        self._client, self._labeller = client, labeller
+        self._traces: dict[tuple[str, int, int], str] = {}
+        self.labels: dict[Unit, bool] = {}
+        """The person's latest label of each unit."""
+        meanings, mine = meanings_of(units, {}), list[Label]()
+        for place, info in _places(client, [run_id], units):
+            self._traces[place.eval_id, place.run_index, place.invocation_index] = info.trace_id
+            read = (_read(place, one, meanings.get(one.name), units) for one in _labels(info) if one.source.source_id == labeller)
+            mine += [label for label in read if isinstance(label, Label)]
+        self.labels |= {label.unit: label.passed for label in sorted(mine, key=lambda label: label.at)}
+        self.units = [unit for unit, judged in units.judged.items() if judged.judged and unit.rubric_id is None and self._trace(unit)]
+        """The cells of criteria that a judge decides, on turns that have a trace."""
+
+    def _trace(self, unit: Unit) -> str:
+        return self._traces.get((unit.eval_id, unit.run_index, -1 if unit.invocation_index is None else unit.invocation_index), "")
+
+    def add(self, unit: Unit, *, passed: bool, reason: str = "") -> None:
+        """Keep a label as a HUMAN assessment on the trace of its turn, where `human_labels` reads it."""
+        label = Feedback(
+            name=assessment_name(unit.criterion),
+            value=passed,
+            rationale=reason or None,
+            source=AssessmentSource(source_type=AssessmentSourceType.HUMAN, source_id=self._labeller),
+        )
+        TracingClient(self._client.tracking_uri).log_assessment(self._trace(unit), label)
+        self.labels[unit] = passed
+
+
 def _labels(info: TraceInfo) -> Iterator[Feedback]:
     """Yield what people said of a trace, and nobody has replaced since."""
     for one in info.assessments:
@@ -127,22 +161,12 @@ def _places(client: MlflowClient, run_ids: Sequence[str], units: Units) -> Itera
     """Yield the traces of the runs' turns; a run may have others, as of its agent."""
     named = {fitted(unit.eval_id, _LONGEST_NAME): unit.eval_id for unit in units.judged}
     for run_id in run_ids:
-        for info in _traces(client, run_id):
+        experiment_id = client.get_run(run_id).info.experiment_id
+        for info in (trace.info for trace in every_trace(client, experiment_id, run_id=run_id)):
             eval_id = named.get(info.tags.get("adk.eval_case_id", ""))
             indexes = [info.tags.get(name, "") for name in ("adk.run_index", "adk.invocation_index")]
             if eval_id is not None and all(map(str.isdecimal, indexes)):
                 yield _Place(run_id, eval_id, int(indexes[0]), int(indexes[1]), info.trace_id), info
-
-
-def _traces(client: MlflowClient, run_id: str) -> Iterator[TraceInfo]:
-    experiment_id = client.get_run(run_id).info.experiment_id
-    token = None
-    while True:
-        page = client.search_traces(locations=[experiment_id], run_id=run_id, include_spans=False, max_results=_PAGE, page_token=token)
-        yield from (trace.info for trace in page)
-        token = page.token
-        if not token:
-            return
 
 
 def _read(place: _Place, assessment: Feedback, meaning: Meaning | None, units: Units) -> Label | Problem | None:

@@ -10,12 +10,16 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import tempfile
+import shutil
+import socket
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import mlflow
 from mlflow import MlflowClient
@@ -29,12 +33,16 @@ from mlflow_adk_eval.evalset.parse import no_collection
 from mlflow_adk_eval.gating.attestation.evaluation import EVALUATION_PATH, EvaluatedAgent, EvaluationFacts, evaluation_statement
 from mlflow_adk_eval.gating.attestation.keys import load_signer
 from mlflow_adk_eval.gating.attestation.statement import PAYLOAD_TYPE, Statement
-from mlflow_adk_eval.gating.evidence.integrity import key_of_criterion
-from mlflow_adk_eval.redact import secrets_of, without_credentials
+from mlflow_adk_eval.gating.evidence.integrity import FAILED_OF, key_of_criterion
+from mlflow_adk_eval.gating.mlflow_client import CREATION, created_once, retried, unless_absent, when_there_is_room
+from mlflow_adk_eval.redact import message_of, secrets_of, without_credentials
+from mlflow_adk_eval.results.collect import InParts
 from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.runner.keywords import TraceLimit
 from mlflow_adk_eval.tracking.agent_versions import find_version
-from mlflow_adk_eval.tracking.bundle import NOTE, SELF_COMPARISON, TABLES, Bundle, Run, bundle_of, load
+from mlflow_adk_eval.tracking.bundle import MOST_TRACES, NOTE, SELF_COMPARISON, TABLES, Bundle, Run, bundle_of, load
 from mlflow_adk_eval.tracking.client import HASTY, connect, existing, experiment_of, reaching_mlflow
+from mlflow_adk_eval.tracking.eval_set_datasets import keep_as_dataset
 from mlflow_adk_eval.tracking.run_facts import FOLDER, LONGEST_NAME, RUN_TYPE, dataset_of, start_params, start_tags
 from mlflow_adk_eval.tracking.storable import LONGEST_PARAM, LONGEST_TAG, fitted
 from mlflow_adk_eval.tracking.traces import missing_traces, write_traces
@@ -61,8 +69,10 @@ class RunTarget:
     tracking_uri: str | None = None
     pending_folder: str | Path | None = None
     """The folder for what MLflow cannot take; ``None``: `PENDING`."""
-    traces: int | bool = 2000
-    """Above how many turns only those that did not pass get a trace; ``True``: never; ``False``: none gets one."""
+    failed_of: str | None = None
+    """The earlier run of which the eval set has only the cases that did not pass; ``None``: the eval set is whole."""
+    traces: TraceLimit = MOST_TRACES
+    """As in `LogArgs`."""
     run_id: str | None = None
     """A run that somebody else has opened for this evaluation; ``None``: a run of its own."""
     parent: Any = None
@@ -78,8 +88,8 @@ class RunTarget:
 
     def __post_init__(self) -> None:
         """Refuse numbers of traces that are none."""
-        if not isinstance(self.traces, int) or self.traces < 0:
-            raise UsageError(f"traces={self.traces!r}: wanted a number of turns, True or False")
+        if self.traces != "failed" and (not isinstance(self.traces, int) or self.traces < 0):
+            raise UsageError(f"traces={self.traces!r}: wanted a number of traces, 'failed', True or False")
 
 
 def users_run(tracking_uri: str | None) -> Any:
@@ -125,6 +135,8 @@ class LoggedRun:
             )
         self.params = start_params(config, digest, self.agent.model_id, source.sha256)
         """What is known before the agent is called, as parameters."""
+        if target.failed_of:
+            self.params[FAILED_OF] = target.failed_of
         self.run: Run
         """Once it is started."""
 
@@ -147,26 +159,55 @@ class LoggedRun:
         with reaching_mlflow("the run could not be started", HASTY):
             self.run = self._reopened(reopen) if reopen else self._joined(self.target.run_id) if self.target.run_id else self._created()
             try:
-                log_in_batches(self.client, self.run.run_id, params=self.params)
-                dataset = self.target.dataset or dataset_of(self.eval_set, self.run.run_id, digest=self.digest)
+                when_there_is_room(lambda: log_in_batches(self.client, self.run.run_id, params=self.params))
+                dataset = self.target.dataset or self._dataset()
                 evaluated = DatasetInput(dataset, [InputTag("mlflow.data.context", "evaluation")])
-                self.client.log_inputs(self.run.run_id, [evaluated], [LoggedModelInput(self.run.model_id)])
-            except BaseException:
-                self._mark("FAILED")
+                # Runs that start together all add the dataset to their experiment, where it may be once.
+                retried(lambda: self.client.log_inputs(self.run.run_id, [evaluated], [LoggedModelInput(self.run.model_id)]))
+            except BaseException as error:
+                self._mark("FAILED", error)
                 raise
+        _logger.info("the run started", extra={"run_id": self.run.run_id, "agent_version": self.run.model_id})
+
+    def _dataset(self) -> Dataset:
+        kept = keep_as_dataset(self.client, self.eval_set, self.digest, self.experiment_id)
+        return dataset_of(self.eval_set, self.run.run_id, digest=self.digest, dataset_id=kept)
 
     def _tags(self) -> dict[str, str]:
         parent = self.target.parent
         return start_tags(self.eval_set, self.agent, parent.info.run_id if parent else None)
 
     def _created(self) -> Run:
-        name = self.target.run_name or f"{self.eval_set.eval_set_id} {self.agent.label}"
-        created = self.client.create_run(self.experiment_id, tags=self._tags(), run_name=fitted(name, LONGEST_NAME))
+        started_ms = time.time_ns() // 1_000_000
+        name = fitted(self.target.run_name or self._name(started_ms), LONGEST_NAME)
+        tags = {**self._tags(), NOTE: self._note(), CREATION: uuid4().hex}
+        created = created_once(
+            lambda: self.client.create_run(self.experiment_id, started_ms, tags, name),
+            lambda: list(self.client.search_runs([self.experiment_id], f"tags.`{CREATION}` = '{tags[CREATION]}'")),
+            self._discard,
+        )
         return self._of(created)
+
+    def _name(self, started_ms: int) -> str:
+        """Return what the run is called if nobody names it, until its verdict stands before that."""
+        started = datetime.fromtimestamp(started_ms / 1000, tz=UTC)
+        part = f" (failed in {self.target.failed_of[:8]})" if self.target.failed_of else ""
+        return f"{self.agent.version_first} on {self.eval_set.eval_set_id}{part}, {started:%m-%d %H:%M} UTC"
+
+    def _note(self) -> str:
+        """Return where the result of a run is that has just begun, should MLflow be away when it ends."""
+        upload = f"mlflow-adk-eval upload {self.target.pending_folder or PENDING}/<the id of this run>"
+        where = f"This evaluation runs on {socket.gethostname()}. Should it have ended there without a result here, MLflow or its process was gone then"
+        return fitted(f"{where}: finish it there with `{upload}`", LONGEST_TAG)
+
+    def _discard(self, twin: Any) -> None:
+        with unless_absent():
+            self.client.update_run(twin.info.run_id, status="FAILED")
+            self.client.delete_run(twin.info.run_id)
 
     def _reopened(self, run_id: str) -> Run:
         self.client.update_run(run_id, status="RUNNING")
-        self.client.set_tag(run_id, "adk_eval.status", "running")
+        log_in_batches(self.client, run_id, tags={"adk_eval.status": "running", NOTE: self._note()})
         return self._of(self.client.get_run(run_id))
 
     def _joined(self, run_id: str) -> Run:
@@ -183,7 +224,7 @@ class LoggedRun:
     def _of(self, run: Any) -> Run:
         """Return what is logged about later, as plain data."""
         dataset = self.target.dataset or dataset_of(self.eval_set, digest=self.digest)
-        uri = self.client.tracking_uri
+        uri, name = self.client.tracking_uri, self._name(run.info.start_time)
         return Run(
             run_id=run.info.run_id,
             experiment_id=self.experiment_id,
@@ -195,22 +236,28 @@ class LoggedRun:
             agent_diff=self.agent.diff,
             agent_source=self.agent.source.manifest.decode(),
             tracking_uri=uri if without_credentials(uri) == uri else None,
+            name=name if run.info.run_name == fitted(name, LONGEST_NAME) else "",
         )
 
     def abandon(self, error: BaseException) -> None:
         """Mark the run as one that came to nothing."""
         interrupted = isinstance(error, KeyboardInterrupt | asyncio.CancelledError)
-        self._mark("KILLED" if interrupted else "FAILED")
+        self._mark("KILLED" if interrupted else "FAILED", error)
 
-    def _mark(self, status: str) -> None:
+    def _mark(self, status: str, error: BaseException) -> None:
         """Mark the run as one that did not come to its end, if MLflow can still be reached."""
         with suppress(TrackingError), reaching_mlflow("the run could not be marked", HASTY):
-            self.client.set_tag(self.run.run_id, "adk_eval.status", "failed")
+            note = {} if self.run.joined else {NOTE: f"This evaluation came to nothing: {message_of(error)}"}
+            log_in_batches(self.client, self.run.run_id, tags={"adk_eval.status": "failed", **note})
             if not self.run.joined:
                 self.client.set_terminated(self.run.run_id, status)
 
-    def finish(self, report: Report) -> tuple[Report, Bundle]:
+    def finish(self, report: Report, parts: InParts | None = None) -> tuple[Report, Bundle]:
         """Log a report and return it with the id of the run, and what was logged.
+
+        Args:
+            report: what was found.
+            parts: what collected the results, and has written their parts; ``None``: the report is in memory.
 
         Raises:
             TrackingError: if MLflow does not take it. The message names the folder that holds everything then.
@@ -219,7 +266,7 @@ class LoggedRun:
         try:
             report, prompts = self._with_prompts(report) if self.target.register_prompts and report.judging else (report, {})
             with no_collection():
-                bundle = bundle_of(report, self.run, traces=self.target.traces, secrets=secrets_of())
+                bundle = bundle_of(report, self.run, traces=self.target.traces, secrets=secrets_of(), parts=parts)
         except BaseException as error:
             self.abandon(error)
             raise
@@ -231,15 +278,22 @@ class LoggedRun:
             )
         if self._signer:
             bundle = replace(bundle, attestation=self._signer.seal(self._statement(bundle).to_json(), PAYLOAD_TYPE))
+        with suppress(OSError):  # a folder that cannot be written to: then only a kill loses it
+            bundle.save_briefly(self._pending)
         try:
             with reaching_mlflow("MLflow could not take the evaluation"):
-                finish_run(self.client, bundle, ends=not self.run.joined)
+                when_there_is_room(lambda: finish_run(self.client, bundle, ends=not self.run.joined))
         except AdkEvalError as error:
             raise TrackingError(f"{error}\n{self._keep(bundle)}") from error
         except BaseException as error:
             self.abandon(error)
             error.add_note(self._keep(bundle))
             raise
+        _logger.info("the run is logged", extra={"run_id": self.run.run_id, "status": bundle.status, "traces": len(bundle.traces)})
+        shutil.rmtree(self._pending, ignore_errors=True)
+        if self.target.pending_folder is None:
+            with suppress(OSError):  # others wait there
+                PENDING.rmdir()
         return replace(report, run_id=self.run.run_id), bundle
 
     def _statement(self, bundle: Bundle) -> Statement:
@@ -282,14 +336,40 @@ class LoggedRun:
             return replace(report, notes=(*report.notes, str(error))), {}
         return report, {f"adk_eval.prompt_uri.{key_of_criterion(name)}": uri for name, uri in found.items()}
 
+    @property
+    def _pending(self) -> Path:
+        """Where the evaluation is kept until MLflow has all of it."""
+        return Path(self.target.pending_folder or PENDING) / self.run.run_id
+
     def _keep(self, bundle: Bundle) -> str:
         """Save the bundle and return a sentence on how to go on."""
-        folder = Path(self.target.pending_folder or PENDING) / self.run.run_id
+        folder = self._pending
         try:
             bundle.save(folder)
         except OSError as error:
             return f"Nor could it be kept in {folder}: {error}"
+        self._say_pending(folder)
         return f"Everything is kept in {folder}. Once MLflow is back, finish with\n  mlflow-adk-eval upload {folder}"
+
+    def _say_pending(self, folder: Path) -> None:
+        """Have the run itself say that it waits for its upload, if MLflow can still be reached."""
+        run_id = self.run.run_id
+        with suppress(TrackingError), reaching_mlflow("the run could not be marked", HASTY):
+            said = self.client.get_run(run_id).data.tags
+            status = "partial" if said.get("adk_eval.status") == "partial" else "pending"
+            where = f"all of it is kept on {socket.gethostname()} in `{folder}`; there, finish with `mlflow-adk-eval upload {folder}`"
+            note = [_without_pending(said.get(NOTE, "")) if self.run.joined else "", f"{_PENDING}: {where}"]
+            log_in_batches(
+                self.client, run_id, tags={"adk_eval.status": status, NOTE: fitted("\n\n".join(filter(None, note)), LONGEST_TAG)}
+            )
+
+
+_PENDING = "MLflow could not take all of this evaluation"
+"""How the note of a run begins that waits for its upload."""
+
+
+def _without_pending(note: str) -> str:
+    return "\n\n".join(paragraph for paragraph in note.split("\n\n") if not paragraph.startswith(_PENDING))
 
 
 def finish_run(client: MlflowClient, bundle: Bundle, *, ends: bool = True) -> None:
@@ -304,23 +384,36 @@ def finish_run(client: MlflowClient, bundle: Bundle, *, ends: bool = True) -> No
         TrackingError: if MLflow has not stored every trace; the run is then marked as *partial*.
     """
     run = bundle.run
-    with tempfile.TemporaryDirectory() as folder:
-        for name, content in bundle.artifacts.items():
-            (Path(folder) / name).write_bytes(content)
-        client.log_artifacts(run.run_id, folder, FOLDER)
+    with bundle.folder() as folder:
+        client.log_artifacts(run.run_id, str(folder), FOLDER)
+        sent = {
+            f"{FOLDER}/{path.relative_to(folder).as_posix()}": path.stat().st_size for path in Path(folder).rglob("*") if path.is_file()
+        }
     if bundle.attestation:
         client.log_text(run.run_id, bundle.attestation, EVALUATION_PATH)
+        sent[EVALUATION_PATH] = len(bundle.attestation.encode())
+    if lost := _lost_artifact(client, run.run_id, sent):
+        raise TrackingError(f"MLflow accepted the artifact {lost}, but has not stored it. Is there a login page before the server?")
     log_in_batches(client, run.run_id, params=bundle.params, metrics=list(_metrics(bundle)))
     write_traces(client, run, bundle.traces)
     missing = missing_traces(client, run, bundle.traces)
     tags = _beside(client.get_run(run.run_id).data.tags, bundle.tags) if run.joined else bundle.tags
     log_in_batches(client, run.run_id, tags={**tags, "adk_eval.status": "partial" if missing else bundle.status})
     if ends:
+        if run.name:
+            client.update_run(run.run_id, name=fitted(f"{bundle.tags['adk_eval.verdict']} {run.name}", LONGEST_NAME))
         client.set_terminated(run.run_id, "FINISHED")
     if missing:
         raise TrackingError(
             f"MLflow has stored {len(bundle.traces) - len(missing)} of {len(bundle.traces)} traces; missing is {missing[0]}"
         )
+
+
+def _lost_artifact(client: MlflowClient, run_id: str, sent: Mapping[str, int]) -> str:
+    """Return an artifact that MLflow does not have in the size in which it was sent, which a page that answers in its place hides; empty if all are there."""
+    folders = sorted({path.rpartition("/")[0] for path in sent})
+    stored = {found.path: found.file_size for folder in folders for found in client.list_artifacts(run_id, folder) if not found.is_dir}
+    return next((path for path, size in sent.items() if path not in stored or stored[path] not in (size, None)), "")
 
 
 def _kind(status: str) -> dict[str, str]:
@@ -330,7 +423,7 @@ def _kind(status: str) -> dict[str, str]:
 
 def _beside(said: Mapping[str, str], tags: Mapping[str, str]) -> dict[str, str]:
     """Return the tags for a run of which others have said something: their note and their tables stay, before ours."""
-    note, tables = said.get(NOTE, ""), json.loads(said.get(TABLES, "[]"))
+    note, tables = _without_pending(said.get(NOTE, "")), json.loads(said.get(TABLES, "[]"))
     ours = [table for table in json.loads(tags[TABLES]) if table not in tables]
     both = note if tags[NOTE] in note else "\n\n".join(filter(None, (note, tags[NOTE])))
     return {**tags, NOTE: fitted(both, LONGEST_TAG), TABLES: json.dumps([*tables, *ours])}
@@ -392,5 +485,5 @@ def upload(folder: str | Path, *, tracking_uri: str | None = None) -> str:
     with reaching_mlflow(f"run {run_id} could not be finished, and {folder} still holds it"):
         with existing(f"run {run_id}"):
             client.get_run(run_id)
-        finish_run(client, bundle)
+        when_there_is_room(lambda: finish_run(client, bundle))
     return run_id

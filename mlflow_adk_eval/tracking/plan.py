@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from mlflow_adk_eval.analysis.stats import (
@@ -18,8 +18,7 @@ from mlflow_adk_eval.analysis.stats import (
 from mlflow_adk_eval.analysis.stats.power import Source, Spread, spread_of
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import TrackingError, UsageError, did_you_mean
-from mlflow_adk_eval.gating.evidence.integrity import integrity_problems, read_documents, state_problems
-from mlflow_adk_eval.gating.evidence.table import read_cases
+from mlflow_adk_eval.gating.evidence.examine import ReadableRun, examine
 from mlflow_adk_eval.results.outcomes import mean
 from mlflow_adk_eval.results.report import Report
 
@@ -162,16 +161,10 @@ def _report(store: MlflowStore, run: str | Report) -> Report:
 
 def _read(store: MlflowStore, run_id: str) -> Report:
     """Return what the table of a run says, if it can be believed."""
-    evidence = store.evidence(run_id)
-    problems = [*state_problems(evidence), *integrity_problems(evidence)]
-    documents, mismatches = (None, []) if problems else read_documents(evidence)
-    reading = read_cases(documents) if documents else None
-    problems += [*mismatches, *(reading.problems if reading else ())]
-    if problems or documents is None or reading is None:
-        raise TrackingError(f"run {run_id} is no evidence to plan with: {problems[0]}")
-    return Report(
-        eval_set=documents.eval_set, config=documents.config, cases=reading.cases, num_runs=documents.num_runs, run_id=evidence.run_id
-    )
+    run = examine(store.evidence(run_id))
+    if run.problems or not isinstance(run, ReadableRun):
+        raise TrackingError(f"run {run_id} is no evidence to plan with: {run.problems[0]}")
+    return replace(run.report, run_id=run_id)
 
 
 def _measures(report: Report) -> dict[str, Values]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from importlib.metadata import version
+from typing import get_args
 
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import PromptVersion
 from mlflow.tracing.constant import TraceTagKey
 from mlflow.tracing.utils.prompt import update_linked_prompts_tag
 
+from mlflow_adk_eval.config.criteria import PromptVariant
 from mlflow_adk_eval.errors import TrackingError
 from mlflow_adk_eval.judge.prompt import Prompt, load_prompt
 from mlflow_adk_eval.tracking.client import reaching_mlflow
@@ -73,7 +76,8 @@ def _ours(name: str, sha256: str) -> Prompt | None:
         prompt = load_prompt(name)
     except FileNotFoundError:
         return None
-    return prompt if prompt.sha256 == sha256 else None
+    used = next((one for name in get_args(PromptVariant) if (one := prompt.variant(name)).sha256 == sha256), None)
+    return replace(used, text=used.text + used.closing) if used else None
 
 
 def _versions(client: MlflowClient, name: str) -> Iterator[PromptVersion]:

@@ -11,7 +11,9 @@ from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalCase
 from mlflow_adk_eval.evalset.digest import canonical
 from mlflow_adk_eval.gating.baseline.comparable import Reevaluate, ReevaluationRequest
-from mlflow_adk_eval.gating.evidence.integrity import Documents, few, integrity_problems, read_documents
+from mlflow_adk_eval.gating.evidence.documents import Documents
+from mlflow_adk_eval.gating.evidence.examine import ReadableRun, examine
+from mlflow_adk_eval.gating.evidence.integrity import few, state_problems
 from mlflow_adk_eval.gating.mlflow_store import store_at
 from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup
 from mlflow_adk_eval.runner import Options
@@ -79,11 +81,12 @@ def _recorded(request: ReevaluationRequest, tracking_uri: str | None) -> tuple[R
     if not request.run_id:
         raise UsageError(f"there is no run of {request.agent_version} to judge again; name the agent, to be run anew")
     with store_at(tracking_uri) as store:
-        evidence = store.evidence(request.run_id)
-    doubts = integrity_problems(evidence)
-    documents, unread = (None, doubts) if doubts else read_documents(evidence)
-    if documents is None:
-        raise UsageError(f"what it did in run {request.run_id} cannot be judged again, since {unread[0]}; name the agent, to be run anew")
+        run = examine(store.evidence(request.run_id))
+    if not isinstance(run, ReadableRun):
+        state = state_problems(run.evidence)  # which does not matter: what it did then may be whole all the same
+        why = next(problem for problem in run.problems if problem not in state)
+        raise UsageError(f"what it did in run {request.run_id} cannot be judged again, since {why}; name the agent, to be run anew")
+    documents = run.documents
     missing = few(_unplayed(request, documents), limit=_MAX_NAMED)
     if missing:
         raise UsageError(f"what it did in run {request.run_id} is not enough: {'; '.join(missing)}; name the agent, to be run anew")

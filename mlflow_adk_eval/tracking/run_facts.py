@@ -22,6 +22,7 @@ from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
 from mlflow_adk_eval.gating.attestation.evaluation import SOURCE_PARAM
 from mlflow_adk_eval.gating.evidence.integrity import key_of_criterion
+from mlflow_adk_eval.results.parts import SCHEMA
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.results.votes import judged_criteria
@@ -55,7 +56,7 @@ def start_tags(eval_set: EvalSet, agent: AgentVersion, parent_run_id: str | None
         "mlflow.source.name": Path(sys.argv[0]).name or "python",
         "mlflow.source.type": "LOCAL",
         **agent.tags,
-        "adk_eval.schema": "1",
+        "adk_eval.schema": str(SCHEMA),
         "adk_eval.status": "running",
         "adk_eval.agent_version": agent.label,
         "adk_eval.eval_set_id": eval_set.eval_set_id,
@@ -92,7 +93,9 @@ def start_params(config: EvalConfig, digest: str, model_id: str, source_sha256: 
     return params
 
 
-def dataset_of(eval_set: EvalSet, run_id: str = "", *, digest: str = "", origin: DatasetOrigin | None = None) -> Dataset:
+def dataset_of(
+    eval_set: EvalSet, run_id: str = "", *, digest: str = "", origin: DatasetOrigin | None = None, dataset_id: str = ""
+) -> Dataset:
     """Return what MLflow is to know an eval set as.
 
     Args:
@@ -100,9 +103,11 @@ def dataset_of(eval_set: EvalSet, run_id: str = "", *, digest: str = "", origin:
         run_id: the run among whose artifacts it is.
         digest: its digest, where that is known already.
         origin: where it came from instead.
+        dataset_id: the dataset that shows its cases, to which MLflow's pages link then.
     """
     digest = digest or eval_set_digest(eval_set)
     source = {"eval_set_id": eval_set.eval_set_id, "uri": f"runs:/{run_id}/{FOLDER}/eval_set.json"}
+    source |= {"dataset_id": dataset_id} if dataset_id else {}
     return Dataset(
         name=fitted(origin.name if origin else eval_set.eval_set_id, LONGEST_NAME),
         digest=digest.removeprefix("sha256:")[:LONGEST_DIGEST],

@@ -6,11 +6,12 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticSerializationError, from_json
 
 from mlflow_adk_eval.gating.evidence.integrity import key_of_criterion
 from mlflow_adk_eval.redact import has_credentials, redacted, without_credentials
@@ -112,6 +113,35 @@ def clean_table(table: Table, secrets: Secrets) -> tuple[Table, str]:
     rows = (tuple(cell if name in KEY else storable(cell, secrets) for name, cell in row) for row in cells)
     cleaned = Table(table.columns, tuple(rows))
     return cleaned, cleaned.dumps()
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCleaner:
+    """Makes the texts of a run's parts fit to be kept. Many are looked at together, as most of them are clean."""
+
+    secrets: Secrets
+
+    def document(self, model: BaseModel, /) -> str:
+        """Return a model as JSON text."""
+        return model_json(model, self.secrets)
+
+    def documents(self, values: Sequence[str | None], /) -> Sequence[str | None]:
+        """Return JSON texts; ``None`` stays."""
+        if self._clean(values):
+            return values
+        return [value and json.dumps(storable(from_json(value), self.secrets), ensure_ascii=False) for value in values]
+
+    def texts(self, values: Sequence[str | None], /) -> Sequence[str | None]:
+        """Return texts; ``None`` stays."""
+        return values if self._clean(values) else [value and self.text(value) for value in values]
+
+    def text(self, value: str, /) -> str:
+        """Return a text."""
+        return storable_text(value, self.secrets)
+
+    def _clean(self, values: Sequence[str | None]) -> bool:
+        text = "\n".join(filter(None, values))
+        return "\0" not in text and _is_clean(text, self.secrets)
 
 
 def _is_clean(text: str, secrets: Secrets) -> bool:

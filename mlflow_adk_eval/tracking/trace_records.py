@@ -8,7 +8,7 @@ look the same in MLflow wherever a criterion was asked.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +16,6 @@ from mlflow_adk_eval.criteria.efficiency import tokens_of
 from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.evalset.conversation import by_call
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Vote
-from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.table import Table, cell_at, columns_of
 from mlflow_adk_eval.results.votes import ItemResult, item_results, votes_by_turn
 from mlflow_adk_eval.tracking.storable import Secrets, assessment_name, fitted, storable, storable_text
@@ -107,22 +106,25 @@ class TraceRecord:
         return (self.response or self.error)[:_PREVIEW]
 
 
-def records_of(report: Report, table: Table, secrets: Secrets, *, only_unpassed: bool = False) -> Iterator[TraceRecord]:
+def records_of(
+    eval_set_id: str, results: Iterable[CaseResult], table: Table, secrets: Secrets, *, only_unpassed: bool = False
+) -> Iterator[TraceRecord]:
     """Yield what each row's trace will hold.
 
     Args:
-        report: what was found.
-        table: the report's table, fit to be stored.
+        eval_set_id: the eval set.
+        results: the case runs that the table is about.
+        table: their table, fit to be stored.
         secrets: what must not be written down.
         only_unpassed: whether to leave out the rows that passed.
     """
-    cases = {(case.eval_id, case.run_index): (case, _cast(case)) for case in report.cases}
+    cases = {(case.eval_id, case.run_index): (case, _cast(case)) for case in results}
     for row in table.records():
         case, cast = cases[row["eval_id"], row["run_index"]]
         verdict = row["verdict"] or ("undecided" if case.error else None)
         if not only_unpassed or verdict in {"failed", "undecided"}:
             feedback = tuple(_feedback(case, cast, row, verdict, secrets))
-            yield _record(report.eval_set.eval_set_id, case, row, feedback, secrets)
+            yield _record(eval_set_id, case, row, feedback, secrets)
 
 
 def _cast(case: CaseResult) -> Cast:

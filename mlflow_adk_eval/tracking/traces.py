@@ -1,7 +1,8 @@
 """Traces, one per invocation: the only module that touches MLflow's tracing classes, which are public by half.
 
 What MLflow's own `mlflow.start_span` does per span and per assessment is here one write per trace, with its assessments
-inside, and one for the spans of many traces.
+inside, and one for the spans of many traces. All ids follow from run, turn and name, so that whatever was interrupted is completed by
+writing it again.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
 from mlflow import MlflowClient
@@ -20,12 +22,14 @@ from mlflow.entities import (
     Expectation,
     Feedback,
     SpanType,
+    TraceData,
     TraceInfo,
     TraceLocation,
     TraceState,
 )
 from mlflow.entities.span import Span
 from mlflow.exceptions import MlflowException
+from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from mlflow.tracing.client import TracingClient
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
@@ -33,7 +37,7 @@ from opentelemetry.trace import SpanContext, TraceFlags
 from opentelemetry.trace.status import Status, StatusCode
 
 from mlflow_adk_eval.tracking.bundle import Run
-from mlflow_adk_eval.tracking.sqlite import SqliteTraces, sqlite_traces
+from mlflow_adk_eval.tracking.client import every_trace
 from mlflow_adk_eval.tracking.storable import fitted
 from mlflow_adk_eval.tracking.trace_records import (
     TOKENS,
@@ -42,14 +46,18 @@ from mlflow_adk_eval.tracking.trace_records import (
     ToolCall,
     TraceRecord,
 )
+from mlflow_adk_eval.tracking.trace_requests import TraceParts, by_trace, trace_requests
+from mlflow_adk_eval.tracking.trace_rows import TraceRows, trace_rows
 
 _AT_ONCE = 200
-"""Traces whose spans are sent together."""
-_PAGE = 500
+"""Traces that are written together where there is no server."""
 _LONGEST_NAME = 1000
 _SCORED_BY = AssessmentSource(source_type="CODE", source_id="mlflow_adk_eval")
 _EXPECTED_BY = AssessmentSource(source_type="HUMAN", source_id="eval_set")
+_OF_RUN = "mlflow.assessment.sourceRunId"
 _SPANS_STORED = "mlflow.trace.spansLocation"
+_SPANS_UPLOADED = "adk_eval.spans_uploaded"
+"""MLflow has no tag for spans that are a file, and lets nobody set its own."""
 _NO_RESOURCE = Resource.get_empty()
 """Without one, OpenTelemetry starts a thread for each span to find out where it runs."""
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
@@ -61,75 +69,115 @@ def trace_id_of(run: Run, record: TraceRecord) -> str:
     return f"tr-{hashlib.sha256(f'{run.run_id}/{record.request_id}'.encode()).hexdigest()[:32]}"
 
 
-Trace = tuple[TraceInfo, list[Span]]
+def assessment_id_of(trace_id: str, place: int, name: str) -> str:
+    """Return the id of a trace's assessment: the same at each attempt to write it, so that none is stored twice."""
+    return f"a-{hashlib.sha256(f'{trace_id}/{place}/{name}'.encode()).hexdigest()[:32]}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
     """What MLflow has of a trace."""
 
-    assessments: int
-    spans: bool
+    assessments: frozenset[str] = frozenset()
+    """The ids of all, and the names of those that are of this run: a server may give them ids of its own."""
+    spans: bool = False
+
+    def lacks(self, assessment_id: str, name: str) -> bool:
+        """Whether it has no such assessment."""
+        return assessment_id not in self.assessments and name not in self.assessments
 
 
 def write_traces(client: MlflowClient, run: Run, records: Sequence[TraceRecord]) -> None:
-    """Write the traces that MLflow does not have yet, from one thread, since SQLite loses writes under more."""
+    """Write what MLflow lacks of the records' traces."""
     stored = _stored(client, run) if records else {}
-    todo = [(index, record) for index, record in enumerate(records) if not _has_spans(stored.get(trace_id_of(run, record)))]
+    todo = [(index, record) for index, record in enumerate(records) if _is_lacking(run, record, stored)]
     if not todo:
         return
     tracing = TracingClient(client.tracking_uri)
-    fast = sqlite_traces(tracing.store, run.experiment_id)
-    for start in range(0, len(todo), _AT_ONCE):
-        traces = [_trace(run, record, len(records) - index) for index, record in todo[start : start + _AT_ONCE]]
-        new = [info for info, _ in traces if info.trace_id not in stored]
-        spans = [span for _, spans in traces for span in spans]
-        if not (fast and len(new) == len(traces) and _written_at_once(fast, new, spans)):
-            _write(tracing, run.experiment_id, new, spans)
+    lacking = (_lacking(_trace(run, record, len(records) - index), stored) for index, record in todo)
+    server = trace_requests(tracing.store, run.experiment_id)
+    if server:
+        server.tell_if_dear(len(todo))
+        server.write(lacking)
+        _write_as_artifacts(tracing, server.without_spans)
+        return
+    database = trace_rows(tracing.store, run.experiment_id)
+    while some := list(islice(lacking, _AT_ONCE)):
+        # From one thread, since SQLite loses writes under more.
+        if not (database and _written_at_once(database, some, stored)):
+            _write(tracing, run.experiment_id, some)
 
 
-def _has_spans(stored: _Stored | None) -> bool:
-    return stored is not None and stored.spans
+def _is_lacking(run: Run, record: TraceRecord, stored: Mapping[str, _Stored]) -> bool:
+    trace_id = trace_id_of(run, record)
+    found = stored.get(trace_id)
+    if found is None or not found.spans:
+        return True
+    names = (*(assessed.name for assessed in record.feedback), *record.expectations)
+    return any(found.lacks(assessment_id_of(trace_id, place, name), name) for place, name in enumerate(names))
 
 
-def _written_at_once(store: SqliteTraces, infos: Sequence[TraceInfo], spans: Sequence[Span]) -> bool:
+def _lacking(trace: Trace, stored: Mapping[str, _Stored]) -> TraceParts:
+    """Return what MLflow lacks of a trace."""
+    info, spans = trace
+    found = stored.get(info.trace_id)
+    if found is None:
+        return info, spans
+    info.assessments = [assessment for assessment in info.assessments if found.lacks(str(assessment.assessment_id), assessment.name)]
+    return (info if info.assessments else None), ([] if found.spans else spans)
+
+
+def _written_at_once(database: TraceRows, traces: Sequence[TraceParts], stored: Mapping[str, _Stored]) -> bool:
     """Write all of it or nothing; return which."""
+    infos = [info for info, _ in traces if info is not None]
+    if len(infos) < len(traces) or any(info.trace_id in stored for info in infos):
+        return False
     try:
-        store.write(infos, spans)
+        database.write(infos, [span for _, spans in traces for span in spans])
     except MlflowException:
         return False
     return True
 
 
-def _write(client: TracingClient, experiment_id: str, infos: Sequence[TraceInfo], spans: list[Span]) -> None:
-    for info in infos:
-        client.start_trace(info)
-    client.log_spans(experiment_id, spans)
+def _write(client: TracingClient, experiment_id: str, traces: Sequence[TraceParts]) -> None:
+    """Write in MLflow's own way."""
+    for info, _ in traces:
+        if info is not None:
+            client.start_trace(info)
+    spans = [span for _, spans in traces for span in spans]
+    try:
+        client.log_spans(experiment_id, spans)
+    except NotImplementedError:
+        _write_as_artifacts(client, spans)
+
+
+def _write_as_artifacts(client: TracingClient, spans: Sequence[Span]) -> None:
+    """Write spans as files, as stores keep them that take none themselves."""
+    for trace_id, some in by_trace(spans).items():
+        place = client.get_trace_info(trace_id).tags["mlflow.artifactLocation"]
+        content = json.dumps(TraceData(some).to_dict(), ensure_ascii=False)
+        get_artifact_repository(place, tracking_uri=client.tracking_uri).upload_trace_data(content)
+        client.set_trace_tag(trace_id, _SPANS_UPLOADED, "true")
 
 
 def missing_traces(client: MlflowClient, run: Run, records: Sequence[TraceRecord]) -> list[str]:
     """Return which traces MLflow lacks, or has without their spans or assessments, by what it would show of them."""
     stored = _stored(client, run) if records else {}
-    return [
-        record.request_preview
-        for record in records
-        if stored.get(trace_id_of(run, record)) != _Stored(len(record.feedback) + len(record.expectations), spans=True)
-    ]
+    return [record.request_preview for record in records if _is_lacking(run, record, stored)]
 
 
 def _stored(client: MlflowClient, run: Run) -> dict[str, _Stored]:
     """Return what MLflow has of each of the run's traces."""
-    found: dict[str, _Stored] = {}
-    token = None
-    while True:
-        page = client.search_traces(
-            locations=[run.experiment_id], run_id=run.run_id, include_spans=False, max_results=_PAGE, page_token=token
-        )
-        for info in (trace.info for trace in page):
-            found[info.trace_id] = _Stored(len(info.assessments), spans=_SPANS_STORED in info.tags)
-        token = page.token
-        if not token:
-            return found
+    infos = (trace.info for trace in every_trace(client, run.experiment_id, run_id=run.run_id))
+    return {info.trace_id: _Stored(_assessed(info, run), spans=bool({_SPANS_STORED, _SPANS_UPLOADED} & info.tags.keys())) for info in infos}
+
+
+def _assessed(info: TraceInfo, run: Run) -> frozenset[str]:
+    ids = {str(found.assessment_id) for found in info.assessments}
+    return frozenset(ids | {found.name for found in info.assessments if (found.metadata or {}).get(_OF_RUN) == run.run_id})
+
+
+Trace = tuple[TraceInfo, list[Span]]
 
 
 def _trace(run: Run, record: TraceRecord, after_ms: int) -> Trace:
@@ -171,12 +219,16 @@ def _ending(record: TraceRecord) -> dict[str, str]:
 
 
 def _assessments(run: Run, record: TraceRecord, trace_id: str, span_id: str, when_ms: int) -> Iterator[Assessment]:
-    origin = {"mlflow.assessment.sourceRunId": run.run_id}
+    origin = {_OF_RUN: run.run_id}
     place: dict[str, Any] = {"trace_id": trace_id, "span_id": span_id, "create_time_ms": when_ms, "last_update_time_ms": when_ms}
-    for assessed in record.feedback:
-        yield feedback_of(assessed, origin, **place)
-    for name, value in record.expectations.items():
-        yield Expectation(name=name, value=value, source=_EXPECTED_BY, metadata=dict(origin), **place)
+    feedback = (feedback_of(assessed, origin, **place) for assessed in record.feedback)
+    expected = (
+        Expectation(name=name, value=value, source=_EXPECTED_BY, metadata=dict(origin), **place)
+        for name, value in record.expectations.items()
+    )
+    for number, assessment in enumerate(chain(feedback, expected)):
+        assessment.assessment_id = assessment_id_of(trace_id, number, assessment.name)
+        yield assessment
 
 
 def feedback_of(assessed: Assessed, origin: Mapping[str, str] | None = None, **place: Any) -> Feedback:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import chdir
 from pathlib import Path
@@ -283,3 +284,32 @@ def test_spans_that_reach_a_server_by_otlp_read_the_same(exported: Traced, serve
     assert [turn.model_dump() for turn in invocations_of(list(stored))] == [
         turn.model_dump() for turn in invocations_of(exported.of("team"))
     ]
+
+
+@pytest.mark.slow
+def test_large_traces_are_in_memory_one_conversation_at_a_time(template: Path, tmp_path: Path) -> None:
+    import mlflow
+
+    store = copied(template, tmp_path)
+    with chdir(tmp_path), tracking(store):
+        mlflow.set_experiment("large")
+        for number in range(12):
+            with mlflow.start_span("assistant", span_type="AGENT") as root:
+                root.set_inputs({"question": f"q{number}"})
+                mlflow.update_current_trace(metadata={"mlflow.trace.session": f"s{number}"})
+                with mlflow.start_span("model", span_type="CHAT_MODEL") as model:
+                    model.set_inputs({"history": f"{number} " * 1_000_000})
+                root.set_outputs("done")
+        mlflow.flush_trace_async_logging()
+
+        def peak(**options: Any) -> int:
+            tracemalloc.start()
+            try:
+                found = captured(store, experiment="large", **options)
+                assert len(found.eval_cases) == options.get("sample", 12)
+                return tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+
+        peak(sample=1)
+        assert peak() < 2 * peak(sample=1)

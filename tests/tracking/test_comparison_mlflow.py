@@ -139,8 +139,11 @@ def test_a_logged_page_lies_beside_the_evidence_which_stays_valid(runs: tuple[st
     before = gate(good.run_id or "", tracking_uri=store)
     result = invoke(bad.run_id, good.run_id, "--log", "--tracking_uri", store)
     path = f"adk_eval_compare/{bad.run_id}.html"
-    where = f"#/experiments/{experiment_id(store, EXPERIMENT)}/runs/{good.run_id}/artifacts/{path}"
-    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, f"logged: {where}")
+    where = f"http://127.0.0.1:5000/#/experiments/{experiment_id(store, EXPERIMENT)}/runs/{good.run_id}/artifacts/{path}"
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (
+        0,
+        f"logged: {where} while this runs: mlflow ui --backend-store-uri {store}",
+    )
     page = Path(MlflowClient(store).download_artifacts(good.run_id, path))
     assert "2 now pass" in page.read_text(encoding="utf-8")
     assert gate(good.run_id or "", tracking_uri=store).evidence_sha256 == before.evidence_sha256
@@ -183,7 +186,7 @@ def spoilt(kind: str) -> Evidence:
     evidence = evidence_of(report_of(wrong=["film"]))
     match kind:
         case "table edited":
-            return replace(evidence, artifacts={**evidence.artifacts, "invocations.json": b"{}"})
+            return replace(evidence, artifacts={**evidence.artifacts, "cells/part-00000.parquet": b"{}"})
         case "manifest gone":
             return replace(evidence, manifest=None)
         case "score out of range":
@@ -197,10 +200,10 @@ def spoilt(kind: str) -> Evidence:
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("table edited", "the artifact adk_eval/invocations.json was changed after the run, so it cannot be compared"),
+        ("table edited", "the artifact adk_eval/cells/part-00000.parquet was changed after the run, so it cannot be compared"),
         ("manifest gone", "the run has no adk_eval/manifest.json"),
         ("score out of range", "outside its range from 0 to 1"),
-        ("turn missing", "is not in the table"),
+        ("turn missing", "is not in adk_eval/cells/part-00000.parquet"),
         ("config spoilt", "adk_eval/config.json cannot be read"),
     ],
 )

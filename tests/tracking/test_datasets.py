@@ -7,6 +7,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,18 @@ from mlflow_adk_eval.errors import EvalSetError, TrackingError, UsageError
 from mlflow_adk_eval.evalset import EvalSet, dumps, eval_set_digest, load_eval_set, parse_eval_set, write_eval_set
 from mlflow_adk_eval.tracking import evaluate
 from mlflow_adk_eval.tracking.eval_set_datasets import (
+    DIGEST,
+    FIELDS,
     DatasetOrigin,
     eval_set_of,
+    keep_as_dataset,
     origin_of,
     pull_eval_set,
     push_eval_set,
 )
 from tests.mlflow_kit import Server, copied, free_port
 from tests.profiles import examples
+from tests.servers.proxy import Fault, Proxy
 from tests.strategies import eval_sets
 from tests.tracking.small import CONFIG, answering, many, rooms
 
@@ -377,3 +382,88 @@ def test_more_cases_than_mlflow_gives_at_once_are_pushed_and_pulled(server: Serv
 
     assert pull_eval_set(dataset, tracking_uri=server.uri) == many(1001)
     assert eval_set_digest(pull_eval_set(dataset, tracking_uri=server.uri)) == eval_set_digest(many(1001))
+
+
+def link(report: Any, uri: str) -> str:
+    (logged,) = MlflowClient(uri).get_run(report.run_id).inputs.dataset_inputs
+    return str(json.loads(logged.dataset.source).get("dataset_id", ""))
+
+
+def test_runs_link_to_a_dataset_that_is_made_once_for_each_digest(store: str) -> None:
+    first, edited = named("kept"), named("kept", many(2))
+    reports = [
+        evaluate(cases, answering(cases), CONFIG, experiment="kept", tracking_uri=store, traces=False) for cases in (first, first, edited)
+    ]
+    links = [link(report, store) for report in reports]
+
+    client = MlflowClient(store)
+    listed = client.search_datasets([client.get_experiment_by_name("kept").experiment_id])
+    assert links[0] == links[1] != links[2]
+    assert {dataset.dataset_id for dataset in listed} == set(links)
+    assert [pull_eval_set(found, tracking_uri=store) for found in links[1:]] == [first, edited]
+    assert {dataset.name for dataset in listed} == {
+        f"kept@{eval_set_digest(cases).removeprefix('sha256:')[:8]}" for cases in (first, edited)
+    }
+
+
+def test_a_dataset_that_was_left_without_its_records_is_not_linked_to(store: str) -> None:
+    client, cases = MlflowClient(store), named("left")
+    experiment_id = client.create_experiment("left")
+    left = client.create_dataset(f"left@{eval_set_digest(cases).removeprefix('sha256:')[:8]}", experiment_id)
+
+    report = evaluate(cases, answering(cases), CONFIG, experiment="left", tracking_uri=store, traces=False)
+
+    assert link(report, store) not in ("", left.dataset_id)
+    assert pull_eval_set(link(report, store), tracking_uri=store) == cases
+
+
+def test_a_dataset_that_a_job_has_left_or_is_making_is_finished(store: str) -> None:
+    client, cases = MlflowClient(store), named("half")
+    experiment_id, digest = client.create_experiment("half"), eval_set_digest(cases)
+    whole = MlflowClient(store).get_dataset(keep_as_dataset(client, cases, digest, client.create_experiment("whole")))
+    fields = {key: value for key, value in whole.tags.items() if key.startswith(FIELDS) and key != DIGEST}
+    half = client.create_dataset(whole.name, experiment_id, fields)
+    client.create_dataset(whole.name, experiment_id, fields)
+
+    assert keep_as_dataset(client, cases, digest, experiment_id) == half.dataset_id
+    assert client.get_dataset(half.dataset_id).tags == whole.tags
+    assert pull_eval_set(half.dataset_id, tracking_uri=store) == cases
+
+
+@pytest.mark.slow
+def test_jobs_that_make_the_same_dataset_at_once_make_one(server: Server) -> None:
+    cases = many(20)
+    client, digest = MlflowClient(server.uri), eval_set_digest(cases)
+    experiment_id = client.create_experiment("at once")
+    with ThreadPoolExecutor(8) as pool:
+        made = set(pool.map(lambda _: keep_as_dataset(MlflowClient(server.uri), cases, digest, experiment_id), range(8)))
+
+    (dataset_id,) = {keep_as_dataset(client, cases, digest, experiment_id) for _ in range(2)}
+    assert "" not in made
+    assert {dataset.dataset_id for dataset in client.search_datasets([experiment_id])} >= made >= {dataset_id}
+    assert pull_eval_set(dataset_id, tracking_uri=server.uri) == cases
+
+
+def test_of_a_large_eval_set_no_dataset_is_made(store: str) -> None:
+    cases = many(101)
+    report = evaluate(cases, answering(cases), CONFIG, experiment="large", tracking_uri=store, traces=False)
+    assert link(report, store) == ""
+
+
+@pytest.mark.slow
+def test_a_server_without_datasets_gets_the_run_all_the_same_and_others_are_asked_once(server: Server) -> None:
+    proxy, cases = Proxy(server.uri).start(), named("asked for")
+
+    def run(experiment: str, fault: Fault | None = None) -> tuple[str, list[str]]:
+        with proxy.spoiling(lambda request: fault if "/datasets" in request.path else None) as seen:
+            report = evaluate(cases, answering(cases), CONFIG, experiment=experiment, tracking_uri=proxy.uri, traces=False)
+        assert MlflowClient(server.uri).get_run(str(report.run_id)).data.tags["adk_eval.status"] == "complete"
+        return link(report, server.uri), [request.path for request in seen if "/datasets" in request.path]
+
+    without, asked = run("without", "html")
+    assert (without, len(asked)) == ("", 1)
+    new, first = run("with")
+    again, second = run("with")
+    assert again == new != ""
+    assert (len(first), len(second)) == (5, 1)
+    proxy.stop()

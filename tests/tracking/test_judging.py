@@ -31,6 +31,7 @@ RUN = Run(
     agent_name="agent",
     started_ms=1_700_000_000_000,
 )
+VOTES = "votes/part-00000.parquet"
 SECRET = {"s3cret-42": "[API_KEY]"}
 
 
@@ -39,7 +40,7 @@ def bundle(report: Report | None = None, **options: Any) -> Bundle:
 
 
 def votes_in(found: Bundle) -> tuple[Vote, ...]:
-    return parse_votes(found.artifacts["votes.parquet"], "votes")
+    return parse_votes(found.artifacts[VOTES], "votes")
 
 
 def with_votes(report: Report, **changes: Any) -> Report:
@@ -60,20 +61,20 @@ def test_every_vote_is_kept_with_the_hash_of_them_all_in_the_manifest() -> None:
     report = judged.report()
     assert votes_in(made) == tuple(vote for case in report.cases for result in case.results for vote in result.votes)
     manifest = json.loads(made.artifacts["manifest.json"])
-    assert manifest["artifacts"]["votes.parquet"] == hashlib.sha256(made.artifacts["votes.parquet"]).hexdigest()
+    assert manifest["artifacts"][VOTES] == hashlib.sha256(made.artifacts[VOTES]).hexdigest()
 
 
 def test_the_file_has_the_columns_of_the_frame() -> None:
     import pandas as pd
 
-    frame = pd.read_parquet(BytesIO(bundle().artifacts["votes.parquet"]))
+    frame = pd.read_parquet(BytesIO(bundle().artifacts[VOTES]))
     assert list(frame.columns) == list(judged.report().to_frame("votes").columns)
     assert int(frame["reused"].sum()) == 1
 
 
 def test_without_a_single_vote_the_file_is_empty_where_judges_were_to_decide_and_absent_where_not() -> None:
     silent = score(judged.rooms(), {}, {"criteria": {"response_match_score": 0.5}})
-    assert "votes.parquet" not in bundle(silent).artifacts
+    assert VOTES not in bundle(silent).artifacts
     planned = replace(silent, config=parse_config(judged.CONFIG, "config"), cases=())
     assert votes_in(bundle(planned)) == ()
 
@@ -273,5 +274,5 @@ def test_the_gate_takes_what_was_logged_for_evidence(store: str) -> None:
 
 def test_runs_without_judges_are_what_they_were() -> None:
     plain = bundle(score(small.rooms(), small.expected_of(small.rooms()), small.CONFIG))
-    assert "votes.parquet" not in plain.artifacts
+    assert VOTES not in plain.artifacts
     assert set(plain.params) == {"adk_eval.num_runs", "adk_eval.manifest_sha256"}

@@ -24,7 +24,7 @@ from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import run
 from mlflow_adk_eval.tracking.client import experiment_id
 from mlflow_adk_eval.tracking.plan import CASE_PASS_RATE, Need, plan
-from tests.gating.gate_kit import RESPONSE, TRAJECTORY, Lab, changed, eval_set_of, evidence_of, turn, with_table
+from tests.gating.gate_kit import RESPONSE, TRAJECTORY, Lab, changed, eval_set_of, evidence_of, file_of, turn, with_artifact, with_table
 from tests.mlflow_kit import opened
 
 TERMS = {"confidence": 0.95, "power": 0.8}
@@ -236,12 +236,12 @@ def test_the_command_prints_json(lab: Lab, logged: str) -> None:
 
 def test_evidence_that_cannot_be_believed_is_refused(lab: Lab) -> None:
     evidence = evidence_of(MIXED, model_id=lab.agent())
-    table = evidence.artifacts["invocations.json"].replace(b"set_light", b"get_light")
+    cells = file_of("cells", 0)
     spoilt = {
         "holds only part": changed(evidence, "tags", {"adk_eval.status": "partial"}),
-        "was changed after the run": replace(evidence, artifacts={**evidence.artifacts, "invocations.json": table}),
-        "is not in the table": with_table(evidence, lambda rows: rows[1:]),
-        "cannot be read": with_table(evidence, lambda rows: [{"eval_id": "case_0"}]),
+        "was changed after the run": replace(evidence, artifacts={**evidence.artifacts, cells: evidence.artifacts[file_of("cells", 1)]}),
+        "is not in adk_eval/cells/part-00000.parquet": with_table(evidence, lambda rows: rows[1:]),
+        "cannot be read": with_artifact(evidence, cells, b""),
     }
     for message, one in spoilt.items():
         with pytest.raises(TrackingError, match=message):

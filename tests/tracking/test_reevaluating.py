@@ -20,6 +20,8 @@ from mlflow_adk_eval.tracking import register
 from mlflow_adk_eval.tracking.reevaluate import reevaluation
 from tests.tracking.small import answering, eval_set, many, turn
 
+pytestmark = pytest.mark.slow
+
 TRAJECTORY, MATCH = "tool_trajectory_avg_score", "final_response_match_v2"
 POLICY = {"rules": {TRAJECTORY: {"max_drop": 0.1}}, "baseline": {"alias": "champion", "model": "helper"}, "no_worse_from": 5}
 STRICT = {"criteria": {TRAJECTORY: 1.0, "response_match_score": 0.5}}

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval import GateFailed, evaluate, gate
+from mlflow_adk_eval.results.files import files_in
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.tracking.bundle import bundle_of, load, metrics_of, series_of_repeats
 from tests.mlflow_kit import copied
@@ -48,7 +49,7 @@ def logged(store: str, folder: Path, agent: Any, num_runs: int) -> Logged:
     report = evaluate(CASES, agent, CONFIG, num_runs=num_runs, experiment="repeats", tracking_uri=store, ledger=False)
     assert report.run_id
     target = Path(client.download_artifacts(report.run_id, "adk_eval", str(folder)))
-    return Logged(report, client, client.get_run(report.run_id), {path.name: path.read_bytes() for path in target.iterdir()})
+    return Logged(report, client, client.get_run(report.run_id), dict(files_in(target)))
 
 
 def run_id(found: Logged) -> str:
@@ -75,9 +76,9 @@ def test_the_metrics_say_how_reliable_the_agent_is(flaky: Logged) -> None:
     assert metrics["pass_hat_2_ci_low"] < metrics["pass_hat_2"] < metrics["pass_hat_2_ci_high"]
     assert (metrics["cases"], metrics["flaky_cases"]) == (3, 2)
     found = flaky.report.repeats.criteria["tool_trajectory_avg_score"]
-    assert metrics["tool_trajectory_avg_score/run_std"] == found.run_std
-    assert metrics["tool_trajectory_avg_score/within_case_variance"] == found.within_variance
-    assert metrics["tool_trajectory_avg_score/between_case_variance"] == found.between_variance
+    assert metrics["tool_trajectory_avg_score/run_std"] == float(f"{found.run_std:.7g}")
+    assert metrics["tool_trajectory_avg_score/within_case_variance"] == float(f"{found.within_variance:.7g}")
+    assert metrics["tool_trajectory_avg_score/between_case_variance"] == float(f"{found.between_variance:.7g}")
     assert metrics["case_pass_rate_run_std"] == pytest.approx(((1 - 7 / 9) ** 2 + 2 * (2 / 3 - 7 / 9) ** 2) ** 0.5 / 2**0.5)
 
 

@@ -185,7 +185,7 @@ class Evaluation:
             return 0, 0
         with closing(sqlite3.connect(path)) as connection:
             known = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-            queries = ("SELECT count(*) FROM answer", "SELECT count(*) FROM conversation")
+            queries = ("SELECT count(*) FROM answer WHERE body IS NOT NULL", "SELECT count(*) FROM conversation")
             counts = [connection.execute(query).fetchone()[0] if known else 0 for query in queries]
         return counts[0], counts[1]
 
@@ -200,7 +200,7 @@ class Evaluation:
         run_id = self.last_run()
         run = self.client.get_run(run_id)
         folder = Path(self.client.download_artifacts(run_id, "adk_eval", str(self.folder)))
-        votes = pd.read_parquet(folder / "votes.parquet").drop(columns=["latency_s", "reused"])
+        votes = pd.read_parquet(folder / "votes").drop(columns=["latency_s", "reused"])
         traces = self.client.search_traces(locations=[run.info.experiment_id], run_id=run_id, max_results=500)
         table = json.loads((folder / "invocations.json").read_text())
         return {
@@ -231,11 +231,11 @@ def new_evaluation(tmp_path_factory: pytest.TempPathFactory, template: Path, sta
 
 
 def moments(seed: str, answers: int) -> list[tuple[int, float]]:
-    """Return ten moments to kill an evaluation: while it starts, while it asks judges, and while it is logged."""
+    """Return moments to kill an evaluation: while it starts, while it asks judges, and while it is logged."""
     chance = random.Random(seed)
-    starting = [(0, chance.uniform(0, 0.5)) for _ in range(2)]
-    judging = [(chance.randrange(1, answers), chance.uniform(0, 0.02)) for _ in range(5)]
-    logging = [(answers, chance.uniform(0, 0.5)) for _ in range(3)]
+    starting = [(0, chance.uniform(0, 0.5)) for _ in range(1)]
+    judging = [(chance.randrange(1, answers), chance.uniform(0, 0.02)) for _ in range(3)]
+    logging = [(answers, chance.uniform(0, 0.5)) for _ in range(2)]
     return starting + judging + logging
 
 

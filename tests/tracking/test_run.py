@@ -6,12 +6,14 @@ import contextlib
 import hashlib
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mlflow_adk_eval.evalset import eval_set_digest
+from mlflow_adk_eval.results.files import files_in
 from mlflow_adk_eval.results.report import Report
 from tests.mlflow_kit import Server, copied
 from tests.tracking.small import CONFIG, answering, eval_set, expected_of, many, rooms, turn
@@ -37,7 +39,7 @@ def logged(template: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[An
     agent = answering(rooms(), heat="it is far too cold", both=broken)
     with contextlib.chdir(folder):
         report = evaluate(rooms(), agent, CONFIG, experiment=experiment, run_name="nightly", tracking_uri=uri)
-    files = {path.name: path.read_bytes() for path in Path(client.download_artifacts(report.run_id, "adk_eval", str(folder))).iterdir()}
+    files = dict(files_in(Path(client.download_artifacts(report.run_id, "adk_eval", str(folder)))))
     return client, client.get_run(report.run_id), report, files
 
 
@@ -50,7 +52,7 @@ def test_the_run_is_finished_and_says_what_came_of_it(logged: Any) -> None:
     assert report.verdict == "failed"
     wanted = {
         "mlflow.runType": "genai_evaluate",
-        "adk_eval.schema": "1",
+        "adk_eval.schema": "2",
         "adk_eval.status": "complete",
         "adk_eval.verdict": "failed",
         "adk_eval.eval_set_id": "rooms",
@@ -85,7 +87,10 @@ def test_the_manifest_names_every_other_artifact_by_its_hash(logged: Any) -> Non
     _, _, _, files = logged
     others = {name: content for name, content in files.items() if name != "manifest.json"}
     assert sorted(others) == [
+        "actual/part-00000.parquet",
         "agent_source.json",
+        "cases/part-00000.parquet",
+        "cells/part-00000.parquet",
         "config.json",
         "eval_set.json",
         "invocations.json",
@@ -93,14 +98,17 @@ def test_the_manifest_names_every_other_artifact_by_its_hash(logged: Any) -> Non
         "result.evalset_result.json",
     ]
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in others.items()}
-    assert json.loads(files["manifest.json"]) == {"schema": 1, "artifacts": hashes}
+    part = {"first_case_no": 0, "last_case_no": 2, "cases": 3, "case_runs": 3, "turns": 5, "votes": 0}
+    assert json.loads(files["manifest.json"]) == {"schema": 2, "artifacts": hashes, "eval_set": {"eval_set_id": "rooms"}, "parts": [part]}
 
 
 def test_the_dataset_has_our_digest(logged: Any) -> None:
-    _, run, _, _ = logged
+    client, run, _, _ = logged
     dataset = run.inputs.dataset_inputs[0].dataset
     digest = eval_set_digest(rooms())
     assert (dataset.name, dataset.source_type) == ("rooms", "adk_evalset")
+    kept = client.get_dataset(json.loads(dataset.source)["dataset_id"])
+    assert (kept.name, kept.tags["adk_eval.eval_set_digest"]) == (f"rooms@{dataset.digest[:8]}", digest)
     assert len(dataset.digest) <= 36
     assert digest.startswith(f"sha256:{dataset.digest}")
     assert json.loads(dataset.profile) == {"num_cases": 3, "digest": digest}
@@ -112,7 +120,8 @@ def test_the_metrics_are_those_of_the_report(logged: Any) -> None:
     metrics = run.data.metrics
     for name, summary in report.summaries().items():
         if summary.threshold is not None:
-            assert metrics[f"{name}/mean"] == summary.mean
+            assert metrics[f"{name}/mean"] == float(f"{summary.mean:.7g}")
+            assert metrics[f"{name}/threshold"] == summary.threshold
             assert metrics[f"{name}/pass_rate"] == pytest.approx(1 / 3)
             assert metrics[f"{name}/evaluated"] == summary.evaluated == 4
             assert metrics[f"{name}/errored"] == summary.errored == 1
@@ -190,7 +199,7 @@ def test_a_recording_scores_the_same_over_http(server: Server, tmp_path: Path, m
         "[both #2] sure?": 5,
     }
     assert sorted(len(trace.data.spans) for trace in traces) == [1, 1, 2, 2, 2]
-    assert len(client.list_artifacts(report.run_id, "adk_eval")) == 6
+    assert len(client.list_artifacts(report.run_id, "adk_eval")) == 9
 
 
 def test_each_run_of_a_case_has_its_own_row_and_trace(store: str) -> None:
@@ -258,3 +267,19 @@ def test_a_report_without_cases_is_logged_as_undecided(store: str) -> None:
     run = MlflowClient(store).get_run(report.run_id)
     assert (run.data.tags["adk_eval.status"], run.data.tags["adk_eval.verdict"]) == ("complete", "undecided")
     assert run.data.metrics == {"cases": 0}
+
+
+def test_a_run_that_nobody_named_is_named_by_its_verdict_first(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow import MlflowClient
+
+    from mlflow_adk_eval import evaluate
+
+    monkeypatch.chdir(tmp_path)
+    client = MlflowClient(store)
+    names = []
+    for agent in (answering(rooms()), answering(rooms(), heat="it is far too cold")):
+        report = evaluate(rooms(), agent, CONFIG, tracking_uri=store)
+        names.append(client.get_run(report.run_id).info.run_name)
+    passed, failed = names
+    assert re.fullmatch(r"passed ([0-9a-f]{8} )?\S+ on rooms, \d\d-\d\d \d\d:\d\d UTC", passed)
+    assert failed.startswith("failed ")

@@ -42,19 +42,60 @@ def test_no_trace_and_no_assessment_is_lost(store: str, turns: int) -> None:
     assert [trace.info.request_preview for trace in traces] == [f"[case_{n:04} #1] question {n}" for n in range(turns)]
 
 
+def test_what_has_arrived_is_counted_without_walking_over_it_again_and_again(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow import MlflowClient
+
+    from mlflow_adk_eval import evaluate
+
+    pages: list[tuple[int, str | None]] = []
+    search = MlflowClient.search_traces
+
+    def counted(self: MlflowClient, *args: Any, **kwargs: Any) -> Any:
+        page = search(self, *args, **{**kwargs, "max_results": 8})
+        pages.append((len(page), kwargs["page_token"]))
+        return page
+
+    monkeypatch.setattr(MlflowClient, "search_traces", counted)
+    cases = many(30)
+    report = evaluate(cases, expected_of(cases), CONFIG, experiment="all", tracking_uri=store)
+    assert MlflowClient(store).get_run(report.run_id).data.tags["adk_eval.status"] == "complete"
+    assert pages == [(0, None), *[(8, None)] * 4, (2, None)]  # each begins with the last one of the page before
+
+
+@pytest.mark.parametrize("latest_first", [True, False])
+@pytest.mark.parametrize("page_size", [1, 2, 3, 7, 500])
+def test_every_trace_is_read_once_also_of_those_of_one_time(store: str, page_size: int, *, latest_first: bool) -> None:
+    from mlflow import MlflowClient
+    from mlflow.entities import TraceInfo, TraceLocation, TraceState
+    from mlflow.tracing.client import TracingClient
+
+    from mlflow_adk_eval.tracking.client import every_trace
+
+    client = MlflowClient(store)
+    experiment = client.create_experiment("times")
+    times = [1, 2, 2, 2, 2, 2, 3, 4, 4, 5]
+    for number, at in enumerate(times):
+        location = TraceLocation.from_experiment_id(experiment)
+        info = TraceInfo(trace_id=f"tr-{number:032}", trace_location=location, request_time=at, state=TraceState.OK, execution_duration=0)
+        TracingClient(store).start_trace(info)
+    found = [trace.info for trace in every_trace(client, experiment, latest_first=latest_first, page_size=page_size)]
+    assert [info.request_time for info in found] == sorted(times, reverse=latest_first)
+    assert len({info.trace_id for info in found}) == len(times)
+
+
 UNKNOWN_TABLES = {"SqlTraceInfo": "request_id", "SqlSpan": "trace_id and_a_column_of_tomorrow"}
 
 
 @pytest.fixture
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the fast way of writing to SQLite unavailable, as in a version of MLflow with another column."""
-    from mlflow_adk_eval.tracking import sqlite
+    from mlflow_adk_eval.tracking import trace_rows
 
-    monkeypatch.setattr(sqlite, "_TABLES", UNKNOWN_TABLES)
+    monkeypatch.setattr(trace_rows, "_TABLES", UNKNOWN_TABLES)
 
 
 def rows_of(store: str, run_id: str) -> dict[str, list[dict[str, Any]]]:
-    """Return all rows about the traces of a run, without what is drawn at random or is the run's own."""
+    """Return all rows about the traces of a run, the ids of assessments included."""
     connection = sqlite3.connect(store.removeprefix("sqlite:///"))
     connection.row_factory = sqlite3.Row
     found: dict[str, list[dict[str, Any]]] = {}
@@ -63,8 +104,7 @@ def rows_of(store: str, run_id: str) -> dict[str, list[dict[str, Any]]]:
     for table in ("trace_info", "trace_tags", "trace_request_metadata", "assessments", "spans", "span_metrics"):
         key = "trace_id" if table in {"assessments", "spans", "span_metrics"} else "request_id"
         rows = [dict(row) for row in connection.execute(f"select * from {table}") if row[key] in ids]  # noqa: S608
-        drawn = [{column: value for column, value in row.items() if column != "assessment_id"} for row in rows]
-        found[table] = sorted(drawn, key=lambda row: sorted((column, repr(value)) for column, value in row.items()))
+        found[table] = sorted(rows, key=lambda row: sorted((column, repr(value)) for column, value in row.items()))
     connection.close()
     return found
 
@@ -73,7 +113,7 @@ def test_both_ways_of_writing_leave_the_same_rows(store: str, monkeypatch: pytes
     from mlflow import MlflowClient
 
     from mlflow_adk_eval import evaluate, upload
-    from mlflow_adk_eval.tracking import logged_run, sqlite
+    from mlflow_adk_eval.tracking import logged_run, trace_rows
     from mlflow_adk_eval.tracking.bundle import bundle_of
 
     def keeping(*args: Any, **kwargs: Any) -> Any:
@@ -86,7 +126,7 @@ def test_both_ways_of_writing_leave_the_same_rows(store: str, monkeypatch: pytes
 
     with monkeypatch.context() as patched:
         patched.setattr(logged_run, "bundle_of", keeping)
-        patched.setattr(sqlite, "_TABLES", UNKNOWN_TABLES)
+        patched.setattr(trace_rows, "_TABLES", UNKNOWN_TABLES)
         report = evaluate(rooms(), answering(rooms(), heat="no 🙈", both=broken), CONFIG, experiment="ways", tracking_uri=store)
     plain = rows_of(store, report.run_id)
     assert {table: len(rows) for table, rows in plain.items()} == {
@@ -107,11 +147,11 @@ def test_both_ways_of_writing_leave_the_same_rows(store: str, monkeypatch: pytes
 def test_both_ways_of_writing_leave_the_same_rows_of_what_judges_said(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow import MlflowClient
 
-    from mlflow_adk_eval.tracking import sqlite
+    from mlflow_adk_eval.tracking import trace_rows
     from mlflow_adk_eval.tracking.logged_run import finish_run
 
     with monkeypatch.context() as patched:
-        patched.setattr(sqlite, "_TABLES", UNKNOWN_TABLES)
+        patched.setattr(trace_rows, "_TABLES", UNKNOWN_TABLES)
         bundle = judged.logged(store, judged.report(), "judged ways")
     plain = rows_of(store, bundle.run.run_id)
     sources = [(row["name"], row["source_type"], row["source_id"], bool(row["error"])) for row in plain["assessments"]]
@@ -183,12 +223,12 @@ def test_both_ways_of_writing_leave_the_same_rows_of_what_models_cost(store: str
     from mlflow import MlflowClient
 
     from mlflow_adk_eval import evaluate
-    from mlflow_adk_eval.tracking import logged_run, sqlite
+    from mlflow_adk_eval.tracking import logged_run, trace_rows
 
     kept: list[Any] = []
     finish_run = logged_run.finish_run
     with monkeypatch.context() as patched:
-        patched.setattr(sqlite, "_TABLES", UNKNOWN_TABLES)
+        patched.setattr(trace_rows, "_TABLES", UNKNOWN_TABLES)
         patched.setattr(logged_run, "finish_run", lambda client, bundle, **more: (kept.append(bundle), finish_run(client, bundle, **more)))
         cases = eval_set(COSTLY)
         report = evaluate(cases, expected_of(cases), {"criteria": {"tool_call_count_v1": 2}}, experiment="ways", tracking_uri=store)
@@ -203,29 +243,29 @@ def test_both_ways_of_writing_leave_the_same_rows_of_what_models_cost(store: str
 def test_sqlite_is_written_to_in_the_fast_way(store: str) -> None:
     from mlflow.tracking.client import TracingClient
 
-    from mlflow_adk_eval.tracking.sqlite import sqlite_traces
+    from mlflow_adk_eval.tracking.trace_rows import trace_rows
 
-    assert sqlite_traces(TracingClient(store).store, "0") is not None
+    assert trace_rows(TracingClient(store).store, "0") is not None
 
 
 def test_other_tables_than_the_known_ones_are_left_to_mlflow(store: str, one_by_one: None) -> None:
     from mlflow.tracking.client import TracingClient
 
-    from mlflow_adk_eval.tracking.sqlite import sqlite_traces
+    from mlflow_adk_eval.tracking.trace_rows import trace_rows
 
-    assert sqlite_traces(TracingClient(store).store, "0") is None
+    assert trace_rows(TracingClient(store).store, "0") is None
 
 
 def test_a_store_that_refuses_the_fast_way_is_written_to_in_the_other(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow.exceptions import MlflowException
 
     from mlflow_adk_eval import evaluate
-    from mlflow_adk_eval.tracking.sqlite import SqliteTraces
+    from mlflow_adk_eval.tracking.trace_rows import TraceRows
 
     def refuse(*args: Any) -> None:
         raise MlflowException("database is locked")
 
-    monkeypatch.setattr(SqliteTraces, "write", refuse)
+    monkeypatch.setattr(TraceRows, "write", refuse)
     assert len(traces_of(store, evaluate(rooms(), answering(rooms()), CONFIG, experiment="refused", tracking_uri=store))) == 5
 
 
@@ -370,16 +410,27 @@ def test_above_the_limit_only_what_did_not_pass_has_a_trace_and_the_run_says_so(
         "1",
         "complete",
     )
-    assert "Of 5 turns only the 1 that did not pass have a trace." in run.data.tags["mlflow.note.content"]
+    assert "Traces cover 1 of 5 turns, none of which passed." in run.data.tags["mlflow.note.content"]
 
 
-@pytest.mark.parametrize(("traces", "count", "extent"), [(False, 0, "none"), (0, 1, "failed"), (5, 5, "all"), (True, 5, "all")])
-def test_how_many_traces_are_wanted_can_be_said(store: str, traces: int | bool, count: int, extent: str) -> None:
+@pytest.mark.parametrize(
+    ("traces", "count", "extent"),
+    [
+        (False, 0, "none"),
+        (0, 0, "none"),
+        (1, 1, "failed"),
+        ("failed", 3, "failed"),
+        (4, 3, "failed"),
+        (5, 5, "all"),
+        (True, 5, "all"),
+    ],
+)
+def test_how_many_traces_are_wanted_can_be_said(store: str, traces: Any, count: int, extent: str) -> None:
     from mlflow import MlflowClient
 
     from mlflow_adk_eval import evaluate
 
-    report = evaluate(rooms(), answering(rooms(), heat="no"), CONFIG, experiment="some", tracking_uri=store, traces=traces)
+    report = evaluate(rooms(), answering(rooms(), heat="no", light="no"), CONFIG, experiment="some", tracking_uri=store, traces=traces)
     assert len(traces_of(store, report)) == count
     assert MlflowClient(store).get_run(report.run_id).data.tags["adk_eval.traces"] == extent
 

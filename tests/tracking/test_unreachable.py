@@ -105,7 +105,9 @@ def test_a_server_killed_in_mid_run_costs_nothing(
         upload(folder)
     server.start()
     client = MlflowClient(server.uri)
-    assert client.get_run(folder.name).data.tags["adk_eval.status"] == "running"
+    waiting = client.get_run(folder.name).data.tags
+    assert waiting["adk_eval.status"] == "running"  # nobody could tell it otherwise, but it has said from the start where to look
+    assert "mlflow-adk-eval upload adk_eval_pending/" in waiting["mlflow.note.content"]
     assert upload(folder) == folder.name
     finished = contents(client, folder.name)
     assert upload(folder) == folder.name
@@ -143,7 +145,11 @@ def comparable(found: dict) -> dict:
         "params": {name: value for name, value in found["params"].items() if name != "adk_eval.manifest_sha256"},
         "metrics": {name: value for name, value in found["metrics"].items() if measured not in name},
         "history": {name: count for name, count in found["history"].items() if measured not in name},  # alike seconds have no interval
-        "tags": {name: value for name, value in found["tags"].items() if name != "mlflow.note.content"},
+        "tags": {
+            name: value
+            for name, value in found["tags"].items()
+            if name not in ("mlflow.note.content", "mlflow.runName", "adk_eval.creation")
+        },
     }
 
 
@@ -151,13 +157,13 @@ def test_an_upload_that_was_cut_off_goes_on_where_it_was(store: str, tmp_path: P
     from mlflow import MlflowClient
 
     from mlflow_adk_eval import evaluate, upload
-    from mlflow_adk_eval.tracking import logged_run, sqlite
+    from mlflow_adk_eval.tracking import logged_run, trace_rows
     from mlflow_adk_eval.tracking.traces import TracingClient, write_traces
 
     def cut_off(*args: Any) -> Never:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sqlite, "_TABLES", {"SqlTraceInfo": "unknown"})
+    monkeypatch.setattr(trace_rows, "_TABLES", {"SqlTraceInfo": "unknown"})
     with monkeypatch.context() as patched:
         patched.setattr(logged_run, "write_traces", lambda client, run, records: write_traces(client, run, records[:2]) or cut_off())
         with pytest.raises(KeyboardInterrupt) as interrupted:
@@ -170,9 +176,11 @@ def test_an_upload_that_was_cut_off_goes_on_where_it_was(store: str, tmp_path: P
             upload(folder)
     client = MlflowClient(store)
     run = client.get_run(folder.name)
-    assert (run.info.status, run.data.tags["adk_eval.status"]) == ("KILLED", "failed")
+    assert (run.info.status, run.data.tags["adk_eval.status"]) == ("KILLED", "pending")
+    assert f"mlflow-adk-eval upload adk_eval_pending/{folder.name}" in run.data.tags["mlflow.note.content"]
     upload(folder)
     found = contents(client, folder.name)
+    assert "upload" not in found["tags"]["mlflow.note.content"]
     assert (found["status"], found["tags"]["adk_eval.status"]) == ("FINISHED", "complete")
     assert {preview: (spans, len(assessed)) for preview, (spans, assessed) in found["traces"].items()} == {
         "[light #1] light on": (2, 5),

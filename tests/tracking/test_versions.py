@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import importlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from mlflow_adk_eval import score
 from mlflow_adk_eval.agents.git import git_state
+from mlflow_adk_eval.evalset import EvalSet
 from tests.mlflow_kit import copied
 from tests.tracking.small import CONFIG, answering, expected_of, rooms
 
@@ -225,10 +227,51 @@ def test_what_has_no_source_says_so(repo: Path, store: str, monkeypatch: pytest.
     monkeypatch.chdir(repo)
     report = evaluate(rooms(), expected_of(rooms()), CONFIG, experiment="versions", tracking_uri=store, traces=False)
     run = MlflowClient(store).get_run(report.run_id)
-    assert run.data.tags["adk_eval.agent.source"] == "a recording, whose source is not known"
+    described = r"a recording that names no agent, sha256 [0-9a-f]{12}…, whose source is not known"
+    assert re.fullmatch(described, run.data.tags["adk_eval.agent.source"])
     assert "adk_eval.agent.source_sha256" not in run.data.params
     assert run.data.tags["adk_eval.git"] == "absent"
     assert run.data.tags["adk_eval.agent_version"] == "recording"
+
+
+def test_recordings_of_different_agents_are_different_versions(
+    repo: Path, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+
+    from mlflow_adk_eval import Recording, evaluate, load_recording, register, save_recording
+    from mlflow_adk_eval.evalset.conversation import Origin
+
+    monkeypatch.chdir(repo)
+    client = MlflowClient(store)
+
+    def evaluated(recording: Any) -> tuple[str, str, str]:
+        report = evaluate(rooms(), recording, CONFIG, experiment="identity", tracking_uri=store, traces=False)
+        tags = client.get_run(report.run_id).data
+        return tags.params["adk_eval.model_id"], tags.tags["adk_eval.agent_version"], register(report, "house", tracking_uri=store)
+
+    said = load_recording(expected_of(rooms())).runs
+    other = dict.fromkeys(said, ())
+
+    def of(agent: str, version: str = "") -> Path:
+        path = tmp_path / f"{agent}{version}.json"
+        save_recording(Recording(said, origin=Origin(agent=agent, agent_version=version)), path)
+        return path
+
+    found = [evaluated(each) for each in (of("maid"), of("butler", "1"), of("butler", "2"), Recording(said), Recording(other), of("maid"))]
+    assert found[0] == found[-1], "the same agent twice"
+    assert [label for _, label, _ in found[:-1]] == ["maid", "butler", "butler", "recording", "recording"]
+    assert len({model for model, _, _ in found}) == len({version for _, _, version in found}) == 5
+
+
+def test_the_name_of_an_app_is_that_of_its_recorded_agent() -> None:
+    from mlflow_adk_eval import load_recording
+
+    case = {"conversation": [{"user_content": {"parts": [{"text": "q"}]}}]}
+    cases = [{**case, "eval_id": name, "session_input": {"app_name": "shop", "user_id": "u"}} for name in "ab"]
+    assert load_recording(EvalSet.model_validate({"eval_set_id": "s", "eval_cases": cases})).name == "shop"
+    cases[0]["session_input"] = {"app_name": "other", "user_id": "u"}
+    assert load_recording(EvalSet.model_validate({"eval_set_id": "s", "eval_cases": cases})).name == "recording"
 
 
 def test_a_detached_head_has_no_branch(repo: Path) -> None:

@@ -1,0 +1,311 @@
+"""Judges side by side on answers of which it is known what they deserve, kept as an MLflow run."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, Unpack
+
+from mlflow.entities import Metric, Param
+
+from mlflow_adk_eval.analysis.calibration.bench import (
+    BenchCell,
+    BenchSet,
+    Contender,
+    asked_with,
+    bench_set,
+    contender_of,
+    load_items,
+)
+from mlflow_adk_eval.analysis.calibration.judge_error import JudgeRates, design_effect, wilson
+from mlflow_adk_eval.analysis.calibration.labels import opinions_of
+from mlflow_adk_eval.config.criteria import CriterionSettings, VertexSettings
+from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.gating.evidence.judged_cells import judged_run
+from mlflow_adk_eval.gating.mlflow_store import store_at
+from mlflow_adk_eval.gating.rules.measures import answers_of, flip_of
+from mlflow_adk_eval.judge.setup import JudgeArgs
+from mlflow_adk_eval.results.outcomes import CriterionResult, reason_of
+from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.results.votes import judged_criteria
+from mlflow_adk_eval.runner import score
+from mlflow_adk_eval.tracking.calibrate import Table, from_table
+from mlflow_adk_eval.tracking.client import connect, experiment_of, reaching_mlflow
+from mlflow_adk_eval.tracking.earlier_runs import recording_of_run
+from mlflow_adk_eval.tracking.storable import fitted
+
+ANSWERS, RESULTS = "judge_bench/answers.json", "judge_bench/results.json"
+"""Where a run keeps the table of all answers, and the numbers."""
+_LONGEST = 200
+_PERCENTAGES = ("accuracy", "kappa", "sensitivity", "specificity")
+Share = tuple[float, float, float]
+"""A share with its confidence interval."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bias:
+    """What a judge makes of pairs of answers that deserve the same and differ in one thing."""
+
+    pairs: int
+    changed: Share | None
+    """The share of pairs on which it changes its verdict; ``None`` without pairs."""
+    towards_pass: int
+    """Pairs of which it passes only the longer, or reordered, one."""
+    towards_fail: int
+    """Pairs of which it passes only the other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeScore:
+    """How one judge did."""
+
+    judge: str
+    settings: Mapping[str, Any]
+    items: int
+    undecided: int
+    """Items without a verdict, which are in no rate."""
+    rates: Mapping[str, Share | None]
+    """Accuracy, κ, sensitivity and specificity, with their intervals."""
+    by_criterion: Mapping[str, Mapping[str, Share | None]]
+    by_kind: Mapping[str, tuple[int, int]]
+    """Right verdicts and all, by what is special about an item."""
+    flip_rate: float | None
+    """The share of votes against the verdict that they took part in, on average over the items."""
+    length: Bias
+    position: Bias
+    answers: int
+    unreadable: int
+    """Answers that could not be read."""
+    input_tokens: int
+    output_tokens: int
+    latency_s: float | None
+    """The median of an answer, in seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeBench:
+    """Judges side by side."""
+
+    source: str
+    confidence: float
+    scores: tuple[JudgeScore, ...]
+    run_id: str | None
+    """``None``: it was not logged."""
+    answers: tuple[Mapping[str, Any], ...]
+    """A row for each judge and item: the truth, the verdict, what was said."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all numbers as JSON values, without the answers."""
+        value = asdict(self)
+        del value["answers"]
+        return value
+
+
+def judge_bench(
+    judges: Sequence[Any],
+    items: str | Path | Iterable[Mapping[str, Any]] | None = None,
+    *,
+    run: str | None = None,
+    labels: Table | None = None,
+    votes: int = 3,
+    confidence: float = 0.95,
+    experiment: str | None = "judge_bench",
+    tracking_uri: str | None = None,
+    **judging: Unpack[JudgeArgs],
+) -> JudgeBench:
+    """Return how right each of several judges is on answers of which it is known what they deserve.
+
+    Args:
+        judges: models' names, each with settings if need be (``gemini-2.5-flash?temperature=0&num_samples=5``), judges, functions, or
+            panels of them as lists (``gemini-2.5-pro,openai/gpt-5-mini``).
+        items: a file of JSON Lines, or mappings, as `docs/judge_bench.md` describes them; ``None``: those that ship with the package.
+        run: with `labels`: the run whose answers people labelled; these are judged again.
+        labels: a table of labels as `calibrate` takes it, about `run`.
+        votes: how often each question is asked. All votes are cast, so that flips are seen.
+        confidence: that of all intervals.
+        experiment: where the results are kept, by name; ``None``: nowhere.
+        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
+        judging: options, budget (for each judge) and ledger, as `score` takes them.
+
+    Raises:
+        BenchError: with everything that is wrong with the items, or with the settings of a judge.
+        UsageError: if labels lack a run, or a run labels.
+        JudgeError: if a judge cannot be had.
+    """
+    if (run is None) != (labels is None) or (run is not None and items is not None):
+        raise UsageError("judge_bench: wanted items, or labels with the run that they are about")
+    if not judges or votes < 1 or "judge" in judging:
+        raise UsageError("judge_bench: wanted at least one judge, and at least one vote")
+    found = bench_set(*load_items(items)) if run is None or labels is None else _labelled_cells(run, labels, tracking_uri)
+    contenders = [contender_of(judge, votes) for judge in judges]
+    if twice := [name for name, count in Counter(one.name for one in contenders).items() if count > 1]:
+        raise UsageError(f"judge_bench: {twice[0]} twice; give one of them other settings, or another name")
+    told = [_tried(contender, found, confidence, judging) for contender in contenders]
+    bench = JudgeBench(
+        source=found.source,
+        confidence=confidence,
+        scores=tuple(one for one, _ in told),
+        run_id=None,
+        answers=tuple(row for _, rows in told for row in rows),
+    )
+    return bench if experiment is None else _logged(bench, experiment, tracking_uri)
+
+
+def _labelled_cells(run_id: str, labels: Table, tracking_uri: str | None) -> BenchSet:
+    """Return the labelled cells of a run, with what the agent did there."""
+    with store_at(tracking_uri) as store:
+        run = judged_run(store.evidence(run_id))
+    given, source, _, _ = from_table(labels, run.units)
+    config, judged = run.documents.config, judged_criteria(run.documents.config)
+    cells = tuple(
+        BenchCell(eval_id=unit.eval_id, invocation_index=unit.invocation_index, criterion=unit.criterion, passes=opinion.passed)
+        for unit, opinion in opinions_of(given).items()
+        if opinion.passed is not None and unit.rubric_id is None and unit.run_index == 0 and unit.criterion in judged
+    )
+    if not cells:
+        raise UsageError(f"judge_bench: {source} labels no cell that a judge decided in the first run of a case")
+    wanted: dict[str, set[str]] = {}
+    for cell in cells:
+        wanted.setdefault(cell.eval_id, set()).add(cell.criterion)
+    own = {eval_id: {name: _as_judged(config.criteria_of(eval_id)[name]) for name in sorted(names)} for eval_id, names in wanted.items()}
+    criteria = {name: settings for each in own.values() for name, settings in each.items()}
+    eval_set = run.documents.eval_set
+    kept = tuple(eval_set.named(set(wanted)).values())
+    recorded = recording_of_run(run_id, tracking_uri).runs
+    return BenchSet(
+        source=source,
+        eval_set=eval_set.model_copy(update={"eval_cases": kept}),
+        actual={eval_id: list(recorded[eval_id][0].actual) for eval_id in wanted},
+        config={"criteria": criteria, "case_criteria": own},
+        cells=cells,
+    )
+
+
+def _as_judged(settings: CriterionSettings) -> dict[str, Any]:
+    """Return the settings of a criterion, which a judge decides whoever did before."""
+    backend = {"backend": "judge"} if isinstance(settings, VertexSettings) else {}
+    return settings.model_dump(mode="json", exclude_unset=True) | backend
+
+
+def _tried(contender: Contender, bench: BenchSet, confidence: float, judging: JudgeArgs) -> tuple[JudgeScore, list[dict[str, Any]]]:
+    report = score(bench.eval_set, bench.actual, asked_with(bench.config, contender), **judging | {"judge": contender.judge})
+    results = {(case.eval_id, result.criterion): result for case in report.cases for result in case.results}
+    rows = [_row(contender, cell, results[cell.eval_id, cell.criterion]) for cell in bench.cells]
+    return _score(contender, report, [(cell, row["judge"]) for cell, row in zip(bench.cells, rows, strict=True)], confidence), rows
+
+
+def _row(contender: Contender, cell: BenchCell, result: CriterionResult) -> dict[str, Any]:
+    outcome = result.overall if cell.invocation_index is None else result.per_invocation[cell.invocation_index]
+    passed = None if outcome is None else result.reached(outcome)
+    cast = [vote for vote in result.votes if cell.invocation_index in (None, vote.invocation_index)]
+    said = next((vote.explanation for vote in cast if vote.explanation), "")
+    return {
+        "judge_name": contender.name,
+        "item": cell.eval_id if cell.invocation_index is None else f"{cell.eval_id} #{cell.invocation_index}",
+        "criterion": cell.criterion,
+        "kind": cell.kind,
+        "language": cell.language,
+        "truth": cell.passes,
+        "judge": passed,
+        "right": None if passed is None else passed == cell.passes,
+        "votes": ", ".join(f"{verdict} {count}" for verdict, count in Counter(vote.verdict or "none" for vote in cast).items()),
+        "said": said if passed is not None or outcome is None else reason_of(outcome),
+    }
+
+
+def _score(contender: Contender, report: Report, pairs: Sequence[tuple[BenchCell, bool | None]], confidence: float) -> JudgeScore:
+    decided = [(cell, passed) for cell, passed in pairs if passed is not None]
+    criteria = dict.fromkeys(cell.criterion for cell, _ in pairs)
+    kinds = dict.fromkeys(cell.kind for cell, _ in decided if cell.kind)
+    flips = [flip for case in report.cases if (flip := flip_of(case.results)) is not None]
+    asked = [answer for case in report.cases for answer in answers_of(case.results)]
+    return JudgeScore(
+        judge=contender.name,
+        settings=contender.settings,
+        items=len(pairs),
+        undecided=len(pairs) - len(decided),
+        rates=_rates(decided, confidence),
+        by_criterion={name: _rates([pair for pair in decided if pair[0].criterion == name], confidence) for name in criteria},
+        by_kind={
+            kind: (
+                sum(cell.passes == passed for cell, passed in decided if cell.kind == kind),
+                sum(cell.kind == kind for cell, _ in decided),
+            )
+            for kind in kinds
+        },
+        flip_rate=fmean(flips) if flips else None,
+        length=_bias(decided, "length", confidence),
+        position=_bias(decided, "position", confidence),
+        answers=len(asked),
+        unreadable=sum(any(vote.raw for vote in answer) and all(vote.verdict is None for vote in answer) for answer in asked),
+        input_tokens=sum(vote.input_tokens or 0 for answer in asked for vote in answer),
+        output_tokens=sum(vote.output_tokens or 0 for answer in asked for vote in answer),
+        latency_s=median(answer[0].latency_s for answer in asked) if asked else None,
+    )
+
+
+def _rates(decided: Sequence[tuple[BenchCell, bool]], confidence: float) -> dict[str, Share | None]:
+    counts = Counter((passed, cell.passes) for cell, passed in decided)
+
+    def effect(kinds: Iterable[bool]) -> float:
+        groups: dict[str, list[bool]] = {}
+        for cell, passed in decided:
+            if cell.passes in kinds:
+                groups.setdefault(cell.like or cell.eval_id, []).append(passed == cell.passes)
+        return design_effect(groups.values()) if groups else 1.0
+
+    rates = JudgeRates(
+        true_passes=counts[True, True],
+        false_passes=counts[True, False],
+        true_failures=counts[False, False],
+        false_failures=counts[False, True],
+        pass_effect=effect([True]),
+        failure_effect=effect([False]),
+        overall_effect=effect([True, False]),
+    )
+    names = {"accuracy": "agreement", **{name: name for name in _PERCENTAGES[1:]}}
+    return {name: _share(getattr(rates, of), getattr(rates, f"{of}_interval")(confidence)) for name, of in names.items()}
+
+
+def _share(value: float | None, interval: tuple[float, float] | None) -> Share | None:
+    return None if value is None or interval is None else (value, *interval)
+
+
+def _bias(decided: Sequence[tuple[BenchCell, bool]], differs: str, confidence: float) -> Bias:
+    """Compare each longer or reordered item with the one that it is over again."""
+    verdicts = {cell.eval_id: passed for cell, passed in decided}
+    pairs = [(verdicts[cell.like], passed) for cell, passed in decided if cell.differs == differs and cell.like in verdicts]
+    changed = sum(before != after for before, after in pairs)
+    share = (changed / len(pairs), *wilson(changed / len(pairs), len(pairs), confidence)) if pairs else None
+    more = sum(after and not before for before, after in pairs)
+    return Bias(pairs=len(pairs), changed=share, towards_pass=more, towards_fail=changed - more)
+
+
+def _logged(bench: JudgeBench, experiment: str, tracking_uri: str | None) -> JudgeBench:
+    client = connect(tracking_uri)
+    with reaching_mlflow("the results of the judges could not be kept"):
+        run = client.create_run(experiment_of(client, experiment), run_name=f"judges on {bench.source}"[:_LONGEST])
+        run_id = str(run.info.run_id)
+        metrics, params = list[Metric](), [Param("items", bench.source[:_LONGEST])]
+        for number, one in enumerate(bench.scores):
+            params.append(Param(f"judge.{number}", fitted(one.judge, _LONGEST)))
+            metrics += [Metric(f"judge.{number}/{name}", value, run.info.start_time, 0) for name, value in _metrics(one)]
+        client.log_batch(run_id, metrics=metrics, params=params)
+        rows = bench.answers
+        client.log_table(run_id, {name: [row[name] for row in rows] for name in rows[0]}, ANSWERS)
+        kept = replace(bench, run_id=run_id)
+        client.log_text(run_id, json.dumps(kept.to_json(), ensure_ascii=False, indent=2), RESULTS)
+        client.set_terminated(run_id)
+    return kept
+
+
+def _metrics(one: JudgeScore) -> Iterator[tuple[str, float]]:
+    for name, share in one.rates.items():
+        if share is not None:
+            yield from ((name, share[0]), (f"{name}_low", share[1]), (f"{name}_high", share[2]))
+    numbers = {name: getattr(one, name) for name in ("undecided", "unreadable", "input_tokens", "output_tokens", "flip_rate", "latency_s")}
+    yield from ((name, float(value)) for name, value in numbers.items() if value is not None)

@@ -1,0 +1,274 @@
+"""Traces over HTTP to an MLflow server: one request for each, and one for the spans of many, several at the same time.
+
+MLflow's client sends one request after the other, and asks for the server's version in between. A server spends most of the time of such a
+request waiting, so several are under way here, on connections that are kept: as many as the server takes without refusing or slowing
+down, which the `Limiter` of the judges finds out. A trace with its assessments has to be a request of its own, since no request takes several.
+
+Whatever is sent has the same ids at each attempt, and the server adds to a trace only what it lacks. So an answer that is lost is asked for
+again without leaving anything twice.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count, islice
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from mlflow.entities import Trace, TraceData, TraceInfo
+from mlflow.entities.span import Span
+from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR, MLFLOW_HTTP_REQUEST_MAX_RETRIES
+from mlflow.exceptions import MlflowException
+from mlflow.protos.service_pb2 import StartTraceV3
+from mlflow.store.tracking.rest_store import RestStore
+from mlflow.utils.proto_json_utils import message_to_json
+from mlflow.utils.rest_utils import http_request, verify_rest_response
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from mlflow_adk_eval.judge.limiter import CallOutcome, Limiter
+from mlflow_adk_eval.redact import without_credentials
+from mlflow_adk_eval.runtime import BACKGROUND, each
+
+_logger = logging.getLogger(__name__)
+
+_MOST = 10
+"""Requests under way: as many connections as MLflow's client keeps."""
+_SPANS_OF = 25
+"""Traces whose spans are sent together."""
+_TRACES, _SPANS = "/api/3.0/mlflow/traces", "/v1/traces"
+_LONGEST_PAUSE_S = 30
+_STUBBORN = 4
+"""How many times more often a request is tried while others get through."""
+_TRANSIENT = {408, 429, 500, 502, 503, 504}
+_OVERLOADED = {408, 429, 503}
+_NO_SUCH_ENDPOINT = {404, 405, 501}
+_TOO_LARGE = 413
+_MANY = 20
+"""From so many traces on it is found out whether requests are dear."""
+_DEAR_S, _LONG_S = 0.1, 120
+
+TraceParts = tuple[TraceInfo | None, list[Span]]
+"""What is to be written of a trace: itself, unless all of it is there, and its spans."""
+
+
+@dataclass(slots=True)
+class _Together:
+    """Spans that are sent once all of their traces are there."""
+
+    left: int
+    spans: list[Span]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What came of one attempt to send a request."""
+
+    status: int
+    """0 if there was no answer."""
+    error: MlflowException | None
+    retry_after_s: float | None = None
+
+    @property
+    def outcome(self) -> CallOutcome:
+        """What it tells of how much the server can take."""
+        if self.error is None:
+            return CallOutcome.ANSWER
+        return CallOutcome.OVERLOAD if not self.status or self.status in _OVERLOADED else CallOutcome.FAILURE
+
+    @property
+    def transient(self) -> bool:
+        """Whether another attempt may succeed. An answer that breaks off or is a page has a status of its own: 200."""
+        return self.error is not None and (self.status in _TRANSIENT or self.status in {0, 200})
+
+
+class _NoSuchEndpointError(Exception):
+    """The server has no such endpoint."""
+
+
+class _TooLargeError(Exception):
+    """The request is larger than the server, or what stands before it, takes."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TraceRequests:
+    """An MLflow server that takes traces."""
+
+    store: RestStore
+    experiment_id: str
+    without_spans: list[Span] = field(default_factory=list[Span])
+    """Spans that could not be sent, because the server takes none in bulk."""
+    _limiter: Limiter = field(default_factory=lambda: Limiter(_MOST, longest_pause_s=_LONGEST_PAUSE_S))
+    _succeeded: int = 0
+    _stopped: bool = False
+
+    def write(self, traces: Iterable[TraceParts]) -> None:
+        """Write traces. Those that exist get what they lack.
+
+        Raises:
+            MlflowException: if the server does not take one; others may be written.
+        """
+        try:
+            BACKGROUND.call(partial(self._write, traces))
+        except BaseException:
+            self._stopped = True  # what is under way in the loop ends, whatever it was that interrupted this thread
+            raise
+
+    async def _write(self, traces: Iterable[TraceParts]) -> None:
+        try:
+            await each(self._work, _parts(traces), limit=_MOST)
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    async def _work(self, part: tuple[TraceInfo | None, _Together]) -> None:
+        info, together = part
+        if info is not None:
+            body = message_to_json(StartTraceV3(trace=Trace(info, TraceData([])).to_proto()), pretty=False)
+            await self._send(_TRACES, body.encode(), {"Content-Type": "application/json"})
+        together.left -= 1
+        if not together.left:
+            await self._send_spans(together.spans)
+
+    async def _send_spans(self, spans: list[Span]) -> None:
+        if not spans:
+            return
+        request = ExportTraceServiceRequest()
+        request.resource_spans.add().scope_spans.add().spans.extend(span.to_otel_proto() for span in spans)
+        headers = {"Content-Type": "application/x-protobuf", "x-mlflow-experiment-id": self.experiment_id}
+        try:
+            await self._send(_SPANS, request.SerializeToString(), headers)
+        except _NoSuchEndpointError:
+            self.without_spans += spans
+        except _TooLargeError as error:
+            if len(spans) == 1:
+                raise error.args[0] from None
+            await self._send_spans(spans[: len(spans) // 2])
+            await self._send_spans(spans[len(spans) // 2 :])
+
+    async def _send(self, endpoint: str, body: bytes, headers: Mapping[str, str]) -> None:
+        """Send a request until the server takes it. As long as others get through, it is tried longer."""
+        retries = MLFLOW_HTTP_REQUEST_MAX_RETRIES.get()
+        pause_s = MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR.get()
+        before = self._succeeded
+        for attempt in count(1):
+            answer = await self._attempt(endpoint, body, headers)
+            if answer.error is None:
+                self._succeeded += 1
+                return
+            if endpoint == _SPANS and answer.status in _NO_SUCH_ENDPOINT:
+                raise _NoSuchEndpointError
+            if answer.status == _TOO_LARGE:
+                raise _TooLargeError(answer.error) if endpoint == _SPANS else answer.error
+            stubborn = self._succeeded > before and answer.status not in {200, 500}
+            if not answer.transient or attempt > retries * (_STUBBORN if stubborn else 1) or self._stopped:
+                raise answer.error
+            # As MLflow's client does: at once, then after 2, 4, ... times the factor.
+            wait_s = 0.0 if attempt == 1 else min(pause_s * 2 ** (attempt - 1), _LONGEST_PAUSE_S)
+            await anyio.sleep(wait_s + random.uniform(0, 0.1))  # noqa: S311 - no secret
+
+    async def _attempt(self, endpoint: str, body: bytes, headers: Mapping[str, str]) -> _Answer:
+        permit = self._limiter.acquire_nowait() or await self._limiter.acquire()
+        answer = _Answer(0, None)
+        outcome = CallOutcome.NOTHING
+        try:
+            answer = await anyio.to_thread.run_sync(self._asked, endpoint, body, headers)
+            outcome = answer.outcome
+        finally:
+            self._limiter.release(permit, outcome, retry_after_s=answer.retry_after_s)
+        return answer
+
+    def _asked(self, endpoint: str, body: bytes, headers: Mapping[str, str]) -> _Answer:
+        try:
+            response = self._request("POST", endpoint, data=body, extra_headers=dict(headers))
+        except MlflowException as error:
+            return _Answer(0, error)
+        try:
+            verify_rest_response(response, endpoint)
+            _check(response, endpoint)
+        except MlflowException as error:
+            return _Answer(response.status_code, error, _seconds(response.headers.get("Retry-After")))
+        return _Answer(response.status_code, None)
+
+    def _request(self, method: str, endpoint: str, **more: Any) -> Any:
+        return http_request(self.store.get_host_creds(), endpoint, method, max_retries=0, raise_on_status=False, **more)
+
+    def tell_if_dear(self, traces: int) -> None:
+        """Tell the user if the server needs long for each request because it hashes the password each time."""
+        creds = self.store.get_host_creds()
+        if traces < _MANY or not (creds.username and creds.password):
+            return
+        with suppress(MlflowException):
+            extra_s = self._seconds_of("/version") - self._seconds_of("/health")
+            if extra_s > _DEAR_S:
+                in_all_s = extra_s * traces
+                _logger.warning(
+                    "MLflow at %s takes %.1f s to check the password of each request, %s for %s traces:"
+                    " write fewer (`--traces failed`, or `--traces 0` for none), or have auth_cache_ttl_seconds set in the"
+                    " basic_auth.ini of the server",
+                    without_credentials(creds.host),
+                    extra_s,
+                    f"{in_all_s:.0f} s" if in_all_s < _LONG_S else f"{in_all_s / 60:.0f} min",
+                    f"{traces:,}",
+                )
+
+    def _seconds_of(self, endpoint: str) -> float:
+        """Return how long the server needs for a request of no work; ``/health`` is one that needs no password."""
+        return min(self._timed(endpoint) for _ in range(2))
+
+    def _timed(self, endpoint: str) -> float:
+        began = time.perf_counter()
+        self._request("GET", endpoint, timeout=10)
+        return time.perf_counter() - began
+
+
+def _parts(traces: Iterable[TraceParts]) -> Iterator[tuple[TraceInfo | None, _Together]]:
+    """Yield traces, each with the spans of all those that it is sent with."""
+    left = iter(traces)
+    while some := list(islice(left, _SPANS_OF)):
+        together = _Together(len(some), [span for _, spans in some for span in spans])
+        yield from ((info, together) for info, _ in some)
+
+
+def _check(response: Any, endpoint: str) -> None:
+    """Refuse an answer that is not MLflow's, such as the page of a login, or what is left of one.
+
+    Raises:
+        MlflowException: if it is that.
+    """
+    if endpoint == _SPANS:
+        good = not response.headers.get("Content-Type", "").startswith("text/html")
+    else:
+        try:
+            good = isinstance(json.loads(response.content), dict)
+        except ValueError:
+            good = False
+    if not good:
+        raise MlflowException(f"{endpoint} was answered by something that is no answer of MLflow: {response.text[:80]!r}")
+
+
+def _seconds(text: str | None) -> float | None:
+    """Return what a header says of how long to wait; a date, which some say, is not worth the trouble."""
+    try:
+        return max(0.0, float(text)) if text else None
+    except ValueError:
+        return None
+
+
+def trace_requests(store: Any, experiment_id: str) -> TraceRequests | None:
+    """Return the writer for a store of MLflow's; ``None`` if it is no MLflow server."""
+    return TraceRequests(store=store, experiment_id=experiment_id) if type(store) is RestStore else None
+
+
+def by_trace(spans: Sequence[Span]) -> Mapping[str, list[Span]]:
+    """Return spans by the ids of their traces."""
+    found: dict[str, list[Span]] = {}
+    for span in spans:
+        found.setdefault(span.trace_id, []).append(span)
+    return found
