@@ -7,17 +7,22 @@ from `sentences`, as on the other pages. (A comparison of two runs has its own v
 
 from __future__ import annotations
 
+import logging
+import re
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from mlflow_adk_eval.gating.promotion.aliases import AliasAudit
 from mlflow_adk_eval.gating.promotion.record import format_version
 from mlflow_adk_eval.report.sentences import (
     SPREAD_HEADINGS,
@@ -39,22 +44,38 @@ from mlflow_adk_eval.results.report import CriterionSummary, Report
 from mlflow_adk_eval.results.table import cell_at
 from mlflow_adk_eval.results.votes import item_results, votes_by_turn
 
+if TYPE_CHECKING:
+    from mlflow_adk_eval.gating.promotion.aliases import AliasAudit  # with which all of the gate would be imported
+    from mlflow_adk_eval.ledger import LedgerContents, StartedRun
+
 _COLOURS = {"passed": "green", "failed": "red", "undecided": "yellow"}
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""What moves a terminal's cursor, or turns the direction of a text; a line may end, and tabs stay."""
 _MAX_REASONS = 10
 _MAX_FLAKY = 10
+_MAX_RUNS = 10
 _PAIRED_HEADINGS = ("baseline", "difference", "p")
 
 
 def console(*, stderr: bool = False) -> Console:
     """Return a console that colours only on a terminal and never folds what a program may read."""
-    found = Console(stderr=stderr, highlight=False)
-    return found if found.is_terminal else Console(stderr=stderr, highlight=False, width=max(found.width, 160))
+    found = _Console(stderr=stderr, highlight=False)
+    return found if found.is_terminal else _Console(stderr=stderr, highlight=False, width=max(found.width, 160))
+
+
+class _Console(Console):
+    """A console on which texts of others move and delete nothing: their control characters are shown as ``�``."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Yield the segments of what is printed; those by which rich itself moves are told apart by their `control`."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=_CONTROL.sub("�", segment.text))
 
 
 def report_view(report: Report, *, detailed: bool = False) -> RenderableType:
     """Return a report as a table of criteria, the verdict and its reasons; `detailed`: and every cell."""
     outage = format_outages(report.judging, report.simulating)
-    share = format_share([case.verdict for case in report.cases], report.num_runs)
+    share = format_share(report.verdicts, report.num_runs)
     parts: list[RenderableType] = [part for case in report.cases for part in _case_view(report, case)] if detailed else []
     parts.append(_criteria_view(report))
     parts += [repeats_view(report.repeats)] if report.num_runs > 1 and report.cases else []
@@ -71,8 +92,8 @@ def decision_view(decision: Decision) -> RenderableType:
     parts: list[RenderableType] = [checks_view(decision.checks)] if decision.checks else []
     parts.append(_headline(decision.verdict, f"gate on run {decision.run_id}" if decision.run_id else "gate"))
     parts += _bullets(decision.reasons, len(decision.reasons))
-    parts += [Text(f"waived: {waiver}", style="yellow") for waiver in decision.waived]
-    parts += [Text(f"note: {note}", style="dim") for note in decision.notes]
+    parts += [Text(f"waived: {_line(waiver)}", style="yellow") for waiver in decision.waived]
+    parts += [Text(f"note: {_line(note)}", style="dim") for note in decision.notes]
     return Group(*parts)
 
 
@@ -81,8 +102,13 @@ def _headline(verdict: Verdict, what: str) -> Text:
 
 
 def _bullets(lines: Sequence[str], most: int, style: str = "") -> list[RenderableType]:
-    more = [Text(f"  - and {len(lines) - most} more", style="dim")] if len(lines) > most else []
-    return [*(Text(f"  - {line}", style=style) for line in lines[:most]), *more]
+    more = [Text(f"  - and {len(lines) - most:,} more", style="dim")] if len(lines) > most else []
+    return [*(Text(f"  - {_line(line)}", style=style) for line in lines[:most]), *more]
+
+
+def _line(text: str) -> str:
+    """Return a text of others as one line, so that none of it begins a line: CI systems read commands there."""
+    return " ".join(text.split())
 
 
 def _criteria_view(report: Report) -> Table:
@@ -119,6 +145,27 @@ def repeats_view(repeats: Repeats) -> RenderableType:
     cases = ["; ".join(filter(None, (f"{case.eval_id}: {case.summary}", format_ranges(repeats, case)))) for case in repeats.flaky]
     rates = Text(f"Cases passed by run: {format_run_rates(repeats)}")
     return Group(chances, spreads, rates, Text(format_flaky(repeats), style="yellow" if cases else "green"), *_bullets(cases, _MAX_FLAKY))
+
+
+def ledger_view(found: LedgerContents, runs: Sequence[StartedRun]) -> RenderableType:
+    """Return what a ledger holds, and a table of the models whose answers it has."""
+    size = f"{found.bytes / 1e6:,.1f} MB"
+    lines = [
+        f"Ledger {found.name}: {found.answers:,} answers, {found.conversations:,} conversations, {found.runs:,} runs, {size}",
+        *([f"Kept from {found.oldest:%Y-%m-%d %H:%M} to {found.newest:%Y-%m-%d %H:%M} UTC"] if found.oldest and found.newest else []),
+        *([f"{found.asking:,} questions are being asked now"] if found.asking else []),
+    ]
+    table = Table(title="Answers by model", title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    for heading in ("model", "answers", "input tokens", "output tokens"):
+        table.add_column(heading, justify="left" if heading == "model" else "right")
+    for one in found.models:
+        table.add_row(escape(one.model or "unknown"), *(f"{number:,}" for number in (one.answers, one.input_tokens, one.output_tokens)))
+    spent = [f"Budget {one.name}: {one.calls:,} calls, {one.tokens:,} tokens" for one in found.budgets]
+    unfinished = [run for run in runs if run.status == "running"]
+    open_runs = [f"Not finished: run {run.run_id} of {run.agent_name}, begun {run.started_at:%Y-%m-%d %H:%M} UTC" for run in unfinished]
+    told = [Text(line) for line in (*spent, *open_runs[:_MAX_RUNS])]
+    more = [Text(f"and {len(open_runs) - _MAX_RUNS:,} more")] if len(open_runs) > _MAX_RUNS else []
+    return Group(*map(Text, lines), *([table] if found.models else []), *told, *more)
 
 
 def checks_view(checks: Sequence[Check]) -> Table:
@@ -161,9 +208,9 @@ def _audit_lines(each: AliasAudit) -> Iterator[Text]:
     mark = ("VALID  ", "bold green") if each.valid else ("INVALID", "bold red")
     yield Text.assemble(mark, f"  {each.alias} of {each.model}: {format_version(each.version)}")
     if each.set_by:
-        yield Text(f"  - set by {each.set_by} at {each.set_at} ({each.kind})")
-    yield from (Text(f"  - {reason}") for reason in each.reasons)
-    yield from (Text(f"  - note: {note}", style="yellow") for note in each.notes)
+        yield Text(f"  - set by {_line(each.set_by)} at {each.set_at} ({each.kind})")
+    yield from (Text(f"  - {_line(reason)}") for reason in each.reasons)
+    yield from (Text(f"  - note: {_line(note)}", style="yellow") for note in each.notes)
     if each.restored is not None:
         yield Text(f"  - restored: it is at version {each.restored} now", style="bold")
     if each.restorable is not None:
@@ -215,14 +262,65 @@ def _indented(text: str) -> str:
     return text.replace("\n\n", "\n").replace("\n", "\n         ")
 
 
+Progressing = Callable[[int, int | None], None]
+"""What is told how many conversations are done, and of how many; ``None``: that is not known yet."""
+
+
+class _RateColumn(ProgressColumn):
+    """How many conversations a second were done lately."""
+
+    def render(self, task: Task) -> Text:
+        return Text("" if task.speed is None else f"{task.speed:,.3g}/s")
+
+
 @contextmanager
-def progress_bar(label: str, *, shown: bool = True) -> Generator[Callable[[int, int], None] | None, None, None]:
-    """Show a progress bar on the terminal's standard error; yield what moves it, or ``None`` where there is no terminal."""
+def progress_bar(label: str, *, shown: bool = True, line_every_s: float = 10.0) -> Generator[Progressing | None, None, None]:
+    """Show on standard error how many conversations are done, how fast, and how long the rest will take; yield what is told of each.
+
+    That is a bar on a terminal, and elsewhere, as in CI, a line now and then. Where nothing is to be shown, ``None`` is yielded.
+    """
     screen = console(stderr=True)
-    if not shown or not screen.is_terminal:
+    if not shown or logging.getLogger("mlflow_adk_eval").level:  # who listens to the package hears of each case anyway
         yield None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=screen, transient=True) as bar:
-        task = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    elif not screen.is_terminal:
+        yield _lines(label, screen, line_every_s)
+    else:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            _RateColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=screen, transient=True) as bar:
+            task = bar.add_task(label, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _lines(label: str, screen: Console, every_s: float) -> Progressing:
+    begun = latest = time.monotonic()
+
+    def told(done: int, total: int | None) -> None:
+        nonlocal latest
+        now = time.monotonic()
+        if now - latest >= every_s:
+            latest = now
+            screen.print(progress_line(label, done, total, now - begun), markup=False)
+
+    return told
+
+
+def progress_line(label: str, done: int, total: int | None, elapsed_s: float) -> str:
+    """Return how far an evaluation is, at its average speed.
+
+    >>> progress_line("scoring", 1200, 10_000, 60.0)
+    'scoring: 1,200 of 10,000 conversations, 20 a second, 0:07:20 left'
+    >>> progress_line("scoring", 3, None, 60.0)
+    'scoring: 3 conversations, 0.05 a second'
+    """
+    rate = done / elapsed_s if elapsed_s else 0.0
+    whole = "" if total is None else f" of {total:,}"
+    left = f", {timedelta(seconds=round((total - done) / rate))} left" if total is not None and rate else ""
+    noun = "conversation" if (done if total is None else total) == 1 else "conversations"
+    return f"{label}: {done:,}{whole} {noun}, {rate:,.3g} a second{left}"

@@ -4,14 +4,14 @@ Three pages share one set of helpers: `note_of` stands on the front of an MLflow
 tests, and `decision_summary` in that of a job that asked the gate. The first is made of a report; the second of `CaseLine`s, since tests
 run in several processes that send each other lines and not conversations.
 
-Every text of others passes through `plain` exactly once, where it is put into the page. MLflow's page gets backslashes, which stay
-readable where the note is read as text; GitHub's gets character references, since it also acts on mentions, issue numbers and formulas.
+Every text of others passes through `for_mlflow` or `plain` exactly once, where it is put into the page.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
+from heapq import nsmallest
 from typing import TypeVar
 
 from mlflow_adk_eval.report.sentences import (
@@ -27,6 +27,7 @@ from mlflow_adk_eval.report.sentences import (
 )
 from mlflow_adk_eval.report.tally import CaseLine, CriterionTotals, flaky_of, totals
 from mlflow_adk_eval.results.decision import Check, Decision
+from mlflow_adk_eval.results.markdown_text import for_mlflow, plain
 from mlflow_adk_eval.results.outcomes import CaseResult, verdict_of
 from mlflow_adk_eval.results.report import CriterionSummary, Report
 from mlflow_adk_eval.results.usage import JudgeUsage
@@ -35,27 +36,9 @@ T = TypeVar("T")
 
 MARKS = {"passed": "✅", "failed": "❌", "undecided": "⚠️"}
 """What stands before a verdict."""
-_FOR_MLFLOW = str.maketrans({char: f"\\{char}" for char in "\\|*`[]<>#"})
-_FOR_GITHUB = str.maketrans({char: f"&#{ord(char)};" for char in "\\`*_{}[]<>()#|~$&!@:"})
-"""What Markdown, a table of it, HTML or GitHub's formulas, links and mentions could begin or end with."""
-_MAX_FLAKY, _MAX_CRITERIA, _MAX_NOTE_CASES, _MAX_NOTE_REASON = 10, 40, 10, 300
-_MAX_CASES, _MAX_REASON, _MAX_LABEL = 100, 500, 200
+_MAX_FLAKY, _MAX_CRITERIA, _MAX_NOTE_CASES, _MAX_NOTE_REASON, _MAX_MISSED = 10, 40, 10, 300, 5
+_MAX_CASES, _MAX_LABEL = 100, 200
 _MAX_LINES, _MAX_GATE_REASON = 100, 2000
-
-
-def plain(text: str, limit: int = _MAX_REASON, *, escapes: Mapping[int, str] = _FOR_GITHUB) -> str:
-    """Return `text` on one line, such that Markdown shows it as it is, whatever is in it.
-
-    >>> plain("a|b <i> *c*")
-    'a&#124;b &#60;i&#62; &#42;c&#42;'
-    """
-    one_line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
-    cut = one_line if len(one_line) <= limit else f"{one_line[: limit - 1]}…"
-    return cut.translate(escapes)
-
-
-def _for_mlflow(text: str, limit: int = sys.maxsize) -> str:
-    return plain(text, limit, escapes=_FOR_MLFLOW)
 
 
 def _row(*cells: str) -> str:
@@ -88,38 +71,60 @@ def _table(
     return "\n".join(rows) + (f"\n\nand {len(items) - most} {noun}" if len(items) > most else "")
 
 
-def _bullets(items: Sequence[T], line_of: Callable[[T], str], *, most: int) -> str:
-    more = [f"- and {len(items) - most} more"] if len(items) > most else []
-    return "\n".join([*(f"- {line_of(item)}" for item in items[:most]), *more])
+def _bullets(items: Sequence[T], line_of: Callable[[T], str], *, count: int) -> str:
+    """Return lines on items; `count`: how many there are with those that are not named."""
+    more = [f"- and {count - len(items):,} more"] if count > len(items) else []
+    return "\n".join([*(f"- {line_of(item)}" for item in items), *more])
 
 
-def note_of(report: Report) -> str:
-    """Return the note of an MLflow run: the verdict, the criteria, of repeated runs the flaky cases, and why cases did not pass."""
+def note_of(report: Report, experiment_id: str = "", run_id: str = "") -> str:
+    """Return the note of an MLflow run, of which its page shows four lines: the verdict with links, the criteria that were missed, and what to do next.
+
+    Below are the criteria, of repeated runs the flaky cases, and why cases did not pass.
+
+    Args:
+        report: what was found.
+        experiment_id: of the run, for links to its pages.
+        run_id: likewise; empty: there are none.
+    """
     outage = format_outages(report.judging, report.simulating)
     criteria = [summary for summary in report.summaries().values() if summary.threshold is not None or summary.evaluated or summary.errored]
     heads = ("criterion", "threshold", "mean", "pass rate", "evaluated", "errored")
-    unpassed = sorted((case for case in report.cases if case.verdict != "passed"), key=_badness)
+    unpassed = [place for place, verdict in enumerate(report.verdicts) if verdict != "passed"]
+    worst = nsmallest(_MAX_NOTE_CASES, map(report.cases.__getitem__, unpassed), key=_badness)
     runs = "" if report.num_runs == 1 else f", {report.num_runs} runs of each case"
-    share = format_share([case.verdict for case in report.cases], report.num_runs)
+    share = format_share(report.verdicts, report.num_runs)
+    page = f"#/experiments/{experiment_id}/runs/{run_id}"
+    links = f" · [report]({page}/artifacts/adk_eval/report.html) · [turns]({page}/traces)" if run_id else ""
     parts = [
-        f"**{report.verdict}**: {share} ({_for_mlflow(report.eval_set.eval_set_id)}{runs})",
-        f"**Attention**: {_for_mlflow(outage)}" if outage else "",
+        f"**{report.verdict}**: {share} ({for_mlflow(report.eval_set.eval_set_id)}{runs}){links}",
+        f"**Attention**: {for_mlflow(outage)}" if outage else "",
+        _missed(criteria),
+        f"Next: `mlflow-adk-eval gate {run_id}` or `mlflow-adk-eval compare ANOTHER_RUN {run_id}`" if run_id else "",
         _table(heads, criteria, _criterion_cells, most=_MAX_CRITERIA, noun="more criteria"),
         _repeats(report),
-        _bullets(unpassed, lambda case: _case_line(report, case), most=_MAX_NOTE_CASES),
-        *map(_for_mlflow, circumstances(report.cases, report.judging, report.simulating).values()),
-        "\n".join(f"Note: {_for_mlflow(note)}" for note in report.notes),
+        _bullets(worst, lambda case: _case_line(report, case), count=len(unpassed)),
+        *map(for_mlflow, circumstances(report.cases, report.judging, report.simulating).values()),
+        "\n".join(f"Note: {for_mlflow(note)}" for note in report.notes),
     ]
     return "\n\n".join(filter(None, parts))
 
 
+def _missed(criteria: Sequence[CriterionSummary]) -> str:
+    """Return which thresholds were not reached by all cases, the worst first; nothing where all were."""
+    missed = sorted((one for one in criteria if one.pass_rate is not None and one.pass_rate < 1), key=lambda one: one.pass_rate or 0.0)
+    named = ", ".join(f"{for_mlflow(one.criterion)} {one.pass_rate:.1%}" for one in missed[:_MAX_MISSED])
+    more = f" and {len(missed) - _MAX_MISSED} more" if len(missed) > _MAX_MISSED else ""
+    return f"Cases that reach the threshold: {named}{more}" if missed else ""
+
+
 def _criterion_cells(summary: CriterionSummary) -> tuple[str, ...]:
     return (
-        _for_mlflow(summary.criterion),
+        for_mlflow(summary.criterion),
         format_threshold(summary.threshold, greater_is_better=summary.greater_is_better, missing="information"),
         format_number(summary.mean, "not evaluated"),
         "" if summary.pass_rate is None else f"{summary.pass_rate:.1%}",
-        str(summary.evaluated),
+        f"{summary.evaluated:,}",
         str(summary.errored + (summary.skipped if summary.threshold is not None else 0)),
     )
 
@@ -135,9 +140,9 @@ def _repeats(report: Report) -> str:
         ("flaky case", "runs", "scores"),
         repeats.flaky,
         lambda case: (
-            _for_mlflow(case.eval_id, _MAX_NOTE_REASON),
+            for_mlflow(case.eval_id, _MAX_NOTE_REASON),
             case.summary,
-            _for_mlflow(format_ranges(repeats, case), _MAX_NOTE_REASON),
+            for_mlflow(format_ranges(repeats, case), _MAX_NOTE_REASON),
         ),
         most=_MAX_FLAKY,
         noun="more flaky cases",
@@ -154,7 +159,7 @@ def _badness(case: CaseResult) -> tuple[bool, float]:
 
 def _case_line(report: Report, case: CaseResult) -> str:
     reasons = "; ".join(case.reasons()) or "no criterion decides"
-    return f"**{_for_mlflow(report.label(case))}** {case.verdict}: {_for_mlflow(reasons, _MAX_NOTE_REASON)}"
+    return f"**{for_mlflow(report.label(case))}** {case.verdict}: {for_mlflow(reasons, _MAX_NOTE_REASON)}"
 
 
 def step_summary(
@@ -230,7 +235,7 @@ def decision_summary(decision: Decision, title: str = "") -> str:
 
 
 def _section(head: str, lines: Sequence[str]) -> str:
-    return head + _bullets(lines, lambda line: plain(line, _MAX_GATE_REASON), most=_MAX_LINES) if lines else ""
+    return head + _bullets(lines[:_MAX_LINES], lambda line: plain(line, _MAX_GATE_REASON), count=len(lines)) if lines else ""
 
 
 def _check_cells(check: Check) -> tuple[str, ...]:

@@ -66,8 +66,19 @@ def format_judge_usage(usage: JudgeUsage) -> str:
     'Judged by m: 7 calls (1 failed), 2,000 tokens, 4 votes saved by stopping early; 16.7% of 6 votes went against their verdict'
     """
     by = f" by {', '.join(usage.models)}" if usage.models else ""
-    agreed = "" if usage.flip_rate is None else f"; {usage.flip_rate:.1%} of {counted(usage.votes, 'vote')} went against their verdict"
-    return f"Judged{by}: {', '.join(_consumption(usage))}{agreed}"
+    members = [
+        f"; {name} voted with the panel in {agreeing} of {agreeing + against}" + (f" and has no vote in {missing}" if missing else "")
+        for name, (agreeing, against, missing) in sorted(usage.members.items())
+    ]
+    return f"Judged{by}: {', '.join(_consumption(usage))}{_agreement(usage)}{''.join(members)}"
+
+
+def _agreement(usage: JudgeUsage) -> str:
+    if not usage.votes:
+        return ""
+    if usage.flip_rate is None:
+        return f"; one vote decided each of {counted(usage.ballots, 'verdict')}, so nothing shows how far the judge agrees with itself"
+    return f"; {usage.flip_rate:.1%} of {counted(usage.votes - usage.lone_votes, 'vote')} went against their verdict"
 
 
 def format_user_usage(usage: JudgeUsage) -> str:
@@ -86,6 +97,8 @@ def _consumption(usage: JudgeUsage) -> Iterator[str]:
         yield f"{counted(usage.calls_saved, 'vote')} saved by stopping early"
     if usage.reused:
         yield f"{counted(usage.reused, 'answer')} reused from the ledger"
+    if usage.repaired:
+        yield f"{counted(usage.repaired, 'answer')} read in spite of a slip (a code fence, or raw line breaks in a string)"
 
 
 def format_outages(judging: JudgeUsage | None, simulating: JudgeUsage | None) -> str:
@@ -112,9 +125,11 @@ class HasCourse(Protocol):
 
 def circumstances(cases: Iterable[HasCourse], judging: JudgeUsage | None = None, simulating: JudgeUsage | None = None) -> dict[str, str]:
     """Return sentences on how results came about, each by what it is about, as far as there is something to say."""
-    listed = list(cases)
-    endings = [case.ending for case in listed if case.ending]
-    injections = [injection for case in listed for injection in case.injections]
+    endings: list[Ending] = []
+    injections: list[Injection] = []
+    for case in getattr(cases, "with_course", cases):  # of cases that are on disk
+        endings += [case.ending] if case.ending else []
+        injections += case.injections
     return {
         **({"Endings": format_endings(endings)} if endings else {}),
         **({"Tool environment": format_injections(injections)} if injections else {}),

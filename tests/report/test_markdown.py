@@ -12,8 +12,9 @@ from markdown_it.token import Token
 
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.report.ci import STEP_SUMMARY, append_step_summary
-from mlflow_adk_eval.report.markdown import plain, step_summary
+from mlflow_adk_eval.report.markdown import step_summary
 from mlflow_adk_eval.report.tally import CaseLine, ScoreLine, case_line, totals
+from mlflow_adk_eval.results.markdown_text import plain
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Scored, verdict_of
 from mlflow_adk_eval.results.usage import JudgeUsage
 

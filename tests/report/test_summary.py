@@ -25,6 +25,18 @@ def test_failures_come_before_missing_evidence_and_both_have_reasons() -> None:
     assert "**both**" not in note
 
 
+def test_what_was_missed_and_what_to_open_come_before_the_table() -> None:
+    recorded = expected_of(rooms())
+    report = score(rooms(), recorded | {"heat": [turn("21 degrees please", "no")]}, CONFIG)
+    first, missed, following, table, *_ = note_of(report, "1", "0a").split("\n\n")
+    run = "#/experiments/1/runs/0a"
+    assert first == f"**failed**: 2 of 3 cases passed (rooms) · [report]({run}/artifacts/adk_eval/report.html) · [turns]({run}/traces)"
+    assert missed == "Cases that reach the threshold: tool_trajectory_avg_score 66.7%, response_match_score 66.7%"
+    assert following == "Next: `mlflow-adk-eval gate 0a` or `mlflow-adk-eval compare ANOTHER_RUN 0a`"
+    assert table.startswith("| criterion |")
+    assert "that reach" not in note_of(score(rooms(), recorded, CONFIG))
+
+
 def test_many_failures_are_counted_and_not_listed() -> None:
     cases = many(50)
     note = note_of(score(cases, {eval_id: [turn("q", "no")] for eval_id in cases.eval_ids}, CONFIG))

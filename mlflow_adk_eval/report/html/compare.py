@@ -45,7 +45,8 @@ HALF_WIDTH = 56
 """Of the picture of an interval, on either side of zero."""
 _MOST_NOTICES = 20
 _MOST_CAUSES = 50
-_LOOKS = {"better": "passed", "worse": "failed"}
+LOOKS = {"better": "passed", "worse": "failed"}
+"""As what a difference is coloured."""
 
 
 def compare_html(found: Comparison, *, secrets: Mapping[str, str], every: bool = False) -> str:
@@ -111,7 +112,7 @@ def _delta(delta: Delta, confidence: float, texts: Texts) -> dict[str, Any]:
         "cases": format_cases(delta),
         "chance": format_p_value(delta),
         "verdict": verdict,
-        "look": _LOOKS.get(verdict, ""),
+        "look": LOOKS.get(verdict, ""),
         "lower_is_better": not delta.greater_is_better,
     }
 
@@ -229,7 +230,7 @@ def case_view(case: CaseChange, texts: Texts) -> CaseView:
     turns = tuple(_turn(turn, texts) for turn in case.turns)
     return CaseView(
         case=case,
-        states=tuple((_state(verdicts), format_verdicts(verdicts)) for verdicts in (case.before, case.after)),
+        states=tuple((state_of(verdicts), format_verdicts(verdicts)) for verdicts in (case.before, case.after)),
         runs=format_runs(case),
         opening=on_one_line(turns[0].users[1] or turns[0].users[0]) if turns else "",
         causes=causes,
@@ -238,7 +239,8 @@ def case_view(case: CaseChange, texts: Texts) -> CaseView:
     )
 
 
-def _state(verdicts: tuple[Verdict, ...]) -> str:
+def state_of(verdicts: tuple[Verdict, ...]) -> str:
+    """Return what the runs of a case came to: the verdict that they share, or ``flaky``."""
     return verdicts[0] if len(set(verdicts)) == 1 else "flaky"
 
 

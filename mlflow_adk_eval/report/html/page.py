@@ -59,11 +59,12 @@ _DEEPEST = 20
 
 def template(name: str) -> Template:
     """Return a template, in which every text is escaped, and which knows the functions of `sentences`."""
-    return _environment().get_template(name)
+    return environment().get_template(name)
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Return what makes templates of the files of this package, for those who add files of their own."""
     loader = PackageLoader("mlflow_adk_eval.report.html")
     found = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     known: Any = found.globals  # jinja2 types it by what it holds at first

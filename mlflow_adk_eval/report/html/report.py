@@ -8,7 +8,7 @@ above `MOST_TURNS` turns only those that did not pass are shown.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -23,6 +23,8 @@ from mlflow_adk_eval.report.html.turns import TurnView, turn_view
 from mlflow_adk_eval.report.sentences import circumstances, format_outages, format_share
 from mlflow_adk_eval.results.outcomes import CaseResult, Verdict
 from mlflow_adk_eval.results.report import CriterionSummary, Report
+from mlflow_adk_eval.results.stored import loaded
+from mlflow_adk_eval.results.table import run_turns
 from mlflow_adk_eval.results.votes import votes_by_turn
 
 MOST_TURNS = 500
@@ -45,7 +47,7 @@ def html_of(report: Report, *, title: str, facts: Mapping[str, str], secrets: Ma
     texts = Texts(secrets)
     selection = shown_cases(report)
     style, script = source("report.css"), source("report.js")
-    reasons = report.reasons
+    reasons, more_reasons = report.first_reasons(_MOST_REASONS)
     return template("report.html.j2").render(
         policy=policy(style, script),
         style=Markup(style),  # noqa: S704 - a file of this package
@@ -53,22 +55,22 @@ def html_of(report: Report, *, title: str, facts: Mapping[str, str], secrets: Ma
         t=texts,
         report=report,
         title=texts.line(title),
-        share=_share(report),
+        share=share_of(report),
         outage=texts.words(format_outages(report.judging, report.simulating)),
-        reasons=[texts.line(reason) for reason in reasons[:_MOST_REASONS]],
-        reasons_left_out=max(len(reasons) - _MOST_REASONS, 0),
+        reasons=[texts.line(reason) for reason in reasons],
+        reasons_left_out=more_reasons,
         facts=_facts(report, facts),
-        criteria=[_criterion(summary) for summary in report.summaries().values() if _known(summary)],
+        criteria=criterion_rows(report),
         chart_size=(WIDTH, HEIGHT),
-        cases=_cases(report, selection.cases, texts),
+        cases=case_views(report, selection.cases, texts),
         counts=Counter(case.verdict for case in selection.cases),
         notice=selection.notice,
     )  # fmt: skip
 
 
-def _share(report: Report) -> str:
+def share_of(report: Report) -> str:
     """Return how many cases came to each verdict, as part of a sentence."""
-    verdicts: list[Verdict] = [case.verdict for case in report.cases]
+    verdicts = report.verdicts
     others = (f", {verdicts.count(verdict):,} {verdict}" for verdict in _ORDER[:2] if verdict in verdicts)
     return format_share(verdicts, report.num_runs) + "".join(others)
 
@@ -79,13 +81,21 @@ def _facts(report: Report, given: Mapping[str, str]) -> dict[str, str]:
     return {"Eval set": report.eval_set.eval_set_id, **given, **runs, **circumstances(report.cases, report.judging, report.simulating)}
 
 
+CriterionRow = tuple[CriterionSummary, str, Chart | None]
+"""A criterion over all cases, with the interval of its mean as text and its picture."""
+
+
+def criterion_rows(report: Report) -> list[CriterionRow]:
+    """Return the rows of the table of criteria."""
+    return [_criterion(summary) for summary in report.summaries().values() if _known(summary)]
+
+
 def _known(summary: CriterionSummary) -> bool:
     """Whether there is something to say of a criterion; not so of information that the agent does not give."""
     return summary.threshold is not None or summary.evaluated > 0 or summary.errored > 0
 
 
-def _criterion(summary: CriterionSummary) -> tuple[CriterionSummary, str, Chart | None]:
-    """Return a criterion over all cases, with the interval of its mean as text and its picture."""
+def _criterion(summary: CriterionSummary) -> CriterionRow:
     interval = mean_interval(summary.case_scores, proportion=not CRITERIA.is_quantity(summary.criterion))
     return summary, f"{interval[0]:.3g} to {interval[1]:.3g}" if interval else "", chart_of(summary)
 
@@ -114,21 +124,22 @@ class Selection:
 
 def shown_cases(report: Report, most: int = MOST_TURNS) -> Selection:
     """Return the cases to show, failed ones first, then undecided ones; of a large run only those, and not more than `most` turns."""
-    ranked = sorted(report.cases, key=lambda case: _ORDER.index(case.verdict))
-    turns = sum(max(1, case.turns) for case in report.cases)
+    verdicts = report.verdicts
+    ranked = sorted(range(len(verdicts)), key=lambda place: _ORDER.index(verdicts[place]))
+    turns = sum(run_turns(report.cases))
     if turns <= most:
-        return Selection(tuple(ranked), "")
-    unpassed = [case for case in ranked if case.verdict != "passed"]
-    shown = tuple(_first(unpassed, most))
+        return Selection(tuple(report.cases[place] for place in ranked), "")
+    unpassed = [place for place in ranked if verdicts[place] != "passed"]
+    shown = tuple(map(loaded, _first((report.cases[place] for place in unpassed), most)))
     of_these = f", and of these the first {len(shown):,} of {len(unpassed):,}" if len(shown) < len(unpassed) else ""
     return Selection(
         shown,
         f"This run has {turns:,} turns, too many for one page. Below are only the cases that did not pass{of_these}. "
-        f"All turns are in the run's table adk_eval/invocations.json.",
+        f"All turns are in the run's artifacts, in adk_eval/cells.",
     )
 
 
-def _first(cases: Sequence[CaseResult], most: int) -> Iterator[CaseResult]:
+def _first(cases: Iterable[CaseResult], most: int) -> Iterator[CaseResult]:
     """Yield cases until they have `most` turns."""
     turns = 0
     for case in cases:
@@ -138,13 +149,14 @@ def _first(cases: Sequence[CaseResult], most: int) -> Iterator[CaseResult]:
         yield case
 
 
-def _cases(report: Report, cases: Sequence[CaseResult], texts: Texts) -> Iterator[CaseView]:
-    plans = {plan.eval_id: plan for plan in report.eval_set.eval_cases}
+def case_views(report: Report, cases: Sequence[CaseResult], texts: Texts, turns_shown: slice = slice(None)) -> Iterator[CaseView]:
+    """Yield what is shown of cases of a report, and of the turns of each, in the order in which they are given."""
+    plans = report.eval_set.named({case.eval_id for case in cases})
     for case in cases:
         plan = plans.get(case.eval_id)
         votes = {result.criterion: votes_by_turn(result.votes) for result in case.results if result.votes}
         trajectory = _trajectory(report, case)
-        turns = tuple(turn_view(case, index, trajectory, votes, texts) for index in range(case.turns))
+        turns = tuple(turn_view(case, index, trajectory, votes, texts) for index in range(case.turns)[turns_shown])
         yield CaseView(
             result=case,
             label=texts.line(report.label(case)),
