@@ -1,0 +1,294 @@
+"""The viewer as an application: which address shows what, for this machine's own browser and nobody else's page.
+
+Each page is read and rendered in a thread, one at a time: what a run holds is read lazily, by readers that are not made for several threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import wraps
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from mlflow_adk_eval.errors import AdkEvalError, UsageError
+from mlflow_adk_eval.evalset import dumps
+from mlflow_adk_eval.redact import redacted, secrets_of
+from mlflow_adk_eval.report.html.page import Texts, source
+from mlflow_adk_eval.report.sentences import counted
+from mlflow_adk_eval.viewer import pages
+from mlflow_adk_eval.viewer.comparing import MOST_COMPARED, compare_page
+from mlflow_adk_eval.viewer.labelling import label_page, labelled
+from mlflow_adk_eval.viewer.query import BASE, Query, link
+from mlflow_adk_eval.viewer.store import OpenRun, RunRow, RunStore
+from mlflow_adk_eval.viewer.trend import trend_page
+
+HOSTS = ("127.0.0.1", "localhost")
+"""By these names a browser may call the viewer. Any other would be a page elsewhere that had its name point here."""
+_OURS = "'self'"
+_POLICY = (
+    f"default-src 'none'; script-src {_OURS}; style-src {_OURS}; img-src {_OURS}; connect-src {_OURS}; form-action {_OURS}; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS = (
+    (b"content-security-policy", _POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+)
+_LONGEST_FORM = 100_000
+_STYLES = ("report.css", "compare.css")
+"""Those of the HTML reports, whose components the pages are made of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewOptions:
+    """What the viewer may show besides the store."""
+
+    mlflow_url: str | None = None
+    """Where MLflow's own pages are; ``None``: nowhere."""
+    labeller: str = ""
+    """Who labels; empty: nobody, and nothing can be written."""
+
+
+Page = Callable[["Viewer", Request], Response]
+
+
+def _locked(page: Page) -> Callable[[Viewer, Request], Response]:
+    """Show an error as a page."""
+
+    @wraps(page)
+    def shown(viewer: Viewer, request: Request) -> Response:
+        with viewer.lock:
+            try:
+                return page(viewer, request)
+            except AdkEvalError as error:
+                return viewer.problem(request, error)
+
+    return shown
+
+
+class Viewer:
+    """The pages of one store."""
+
+    def __init__(self, store: RunStore, options: ViewOptions) -> None:
+        """Take what is shown."""
+        self.store, self.options = store, options
+        self.lock = threading.Lock()
+        self._secrets = secrets_of()
+
+    def rendered(self, request: Request, template: str, title: str, status: int = 200, **context: Any) -> HTMLResponse:
+        """Return a page."""
+        query = query_of(request)
+        texts = Texts(self._secrets)
+        given = {"t": texts, "query": query, "title": texts.line(title), "where": self.store.experiment or "", "run": None, **context}
+        html = pages.templates().get_template(template).render(given)
+        return HTMLResponse(html.encode("utf-8", "replace"), status)
+
+    def problem(self, request: Request, error: AdkEvalError) -> Response:
+        """Return the page that says what went wrong."""
+        status, title = (404, "Not found") if isinstance(error, UsageError) else (502, "Cannot be shown")
+        return self.rendered(request, "problem.html.j2", title, status, message=str(error))
+
+    def mlflow(self, row: RunRow, tab: str = "") -> str:
+        """Return where MLflow shows a run; empty where that is not known."""
+        base = self.options.mlflow_url
+        return "" if base is None else f"{base.rstrip('/')}/#/experiments/{row.experiment_id}/runs/{row.run_id}{tab}"
+
+    @_locked
+    def runs(self, request: Request) -> Response:
+        """Show the list of runs."""
+        return self.rendered(request, "runs.html.j2", "Runs", **pages.runs_page(self.store.rows(), query_of(request)))
+
+    @_locked
+    def run(self, request: Request) -> Response:
+        """Show one run."""
+        asked = query_of(request)
+        query = Query(asked.path, [pair for pair in asked.params if pair[0] != "verify"])
+        if not asked.get("verify") and "hx-request" not in request.headers:
+            look = self.store.first_look(request.path_params["run_id"], pages.FIRST_CASES)
+            if look is not None:
+                row, found = look
+                context = pages.first_look_page(found, query, Texts(self._secrets))
+                return self.rendered(request, "first_look.html.j2", row.name, row=row, mlflow=self.mlflow(row), **context)
+        opened = self._opened(request, again=asked.get("verify") == "again")
+        return self._of_run(request, "run.html.j2", opened, **pages.run_page(opened, query, Texts(self._secrets)))
+
+    @_locked
+    def case(self, request: Request) -> Response:
+        """Show one case run."""
+        found, query = self._opened(request), query_of(request)
+        place = found.place(query.get("eval_id"), query.number("run_index", 0))
+        return self._of_run(request, "one_case.html.j2", found, **pages.case_page(found, place, query, Texts(self._secrets)))
+
+    @_locked
+    def trend(self, request: Request) -> Response:
+        """Show the criteria over runs."""
+        return self.rendered(request, "trend.html.j2", "Trend", **trend_page(self.store.rows(), query_of(request)))
+
+    @_locked
+    def save(self, request: Request) -> Response:
+        """Send a case as a file."""
+        found, query = self._opened(request), query_of(request)
+        place = found.place(query.get("eval_id"), query.number("run_index", 0))
+        saved = pages.case_file(found, place, query)
+        name = {"content-disposition": f'attachment; filename="{saved.eval_set_id}.evalset.json"'}
+        return Response(redacted(dumps(saved), self._secrets).encode("utf-8", "replace"), media_type="application/json", headers=name)
+
+    @_locked
+    def compare(self, request: Request) -> Response:
+        """Show runs side by side."""
+        query = query_of(request)
+        run_ids = list(dict.fromkeys(query.all("run")))
+        if query.get("order") == "started":
+            started = {row.run_id: row.started for row in self.store.rows(fresh=False)}
+            run_ids.sort(key=lambda run_id: started[run_id] if run_id in started else datetime.max.replace(tzinfo=UTC))
+        if not 1 < len(run_ids) <= MOST_COMPARED:
+            message = f"{counted(len(run_ids), 'run')} chosen; tick from 2 to {MOST_COMPARED} on the page Runs."
+            return self.rendered(request, "problem.html.j2", "Compare", 400, message=message)
+        rest = [pair for pair in query.params if pair[0] not in ("run", "order")]
+        asked = Query(query.path, [*(("run", run_id) for run_id in run_ids), *rest])
+        found = [self.store.compared(run_ids[0], run_id) for run_id in run_ids[1:]]
+        first = [[one, *(other for other in run_ids if other != one)] for one in run_ids]
+        baselines = [link("/compare", *(("run", run_id) for run_id in order)) for order in first]
+        context = compare_page(found, asked, Texts(self._secrets))
+        return self.rendered(request, "compare.html.j2", "Compare", baselines=baselines, **context)
+
+    @_locked
+    def label(self, request: Request) -> Response:
+        """Show the next cell to label."""
+        found, query = self._opened(request), query_of(request)
+        judged, labelling = self.store.labelling(found.row.run_id, self.options.labeller)
+        context = label_page(found, judged, labelling, query, Texts(self._secrets))
+        return self._of_run(request, "label.html.j2", found, labeller=self.options.labeller, **context)
+
+    async def take_label(self, request: Request) -> Response:
+        """Keep a label, and show the next cell."""
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > _LONGEST_FORM:
+                return PlainTextResponse("The form is too long.", 413)
+        form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+        return await run_in_threadpool(self._keep_label, request, form)
+
+    def _keep_label(self, request: Request, form: dict[str, str]) -> Response:
+        with self.lock:
+            try:
+                run_id, labeller = self._opened(request).row.run_id, self.options.labeller
+                unit, passed, reason = labelled(self.store.labelling(run_id, labeller)[1], form)
+                self.store.label(run_id, labeller, unit, passed=passed, reason=reason)
+            except AdkEvalError as error:
+                return self.problem(request, error)
+        return RedirectResponse(query_of(request)(last=form["cell"]), 303)
+
+    def _opened(self, request: Request, *, again: bool = False) -> OpenRun:
+        return self.store.open(request.path_params["run_id"], again=again)
+
+    def _of_run(self, request: Request, template: str, found: OpenRun, **context: Any) -> Response:
+        row = found.row
+        earlier = next((one for one in self._rows_before(row)), None)
+        compare = link("/compare", ("run", earlier.run_id), ("run", row.run_id)) if earlier else ""
+        label = link(f"/runs/{row.run_id}/label") if self.options.labeller else ""
+        given: dict[str, Any] = {
+            "run": found,
+            "problems": found.run.problems,
+            "mlflow": self.mlflow(row),
+            "compare": compare,
+            "label_here": label,
+            **context,
+        }
+        return self.rendered(request, template, row.name, **given)
+
+    def _rows_before(self, row: RunRow) -> list[RunRow]:
+        """Return the runs on the same eval set that began before, latest first."""
+        return [one for one in self.store.rows(fresh=False) if one.eval_set == row.eval_set and one.started < row.started]
+
+
+def query_of(request: Request) -> Query:
+    """Return what was asked for."""
+    return Query(path_of(request.scope), request.query_params.multi_items())
+
+
+def path_of(scope: Scope) -> str:
+    """Return the path of a request below that at which the viewer is served."""
+    path: str = scope["path"].removeprefix(scope.get("root_path", ""))
+    return path or "/"
+
+
+async def _style(_: Request) -> Response:
+    return PlainTextResponse("".join(map(source, _STYLES)), media_type="text/css")
+
+
+class _SameOrigin:
+    """Refuse what another page has a browser write, and give every answer the headers that keep pages apart."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        origin = urlsplit(headers.get(b"origin", "")).netloc
+        app = self._app
+        site = headers.get(b"sec-fetch-site", "same-origin")
+        if scope["method"] not in ("GET", "HEAD") and (origin != headers.get(b"host", "") or site != "same-origin"):
+            app = PlainTextResponse("This was not sent by a page of the viewer.", 403)
+
+        async def safe(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *_HEADERS]
+                if not path_of(scope).startswith("/static/"):
+                    message["headers"].append((b"cache-control", b"no-store"))
+            await send(message)
+
+        BASE.set(scope.get("root_path", ""))
+        await app(scope, receive, safe)
+
+
+def application(store: RunStore, options: ViewOptions, hosts: Sequence[str] = HOSTS) -> Starlette:
+    """Return the application.
+
+    Args:
+        store: what is shown.
+        options: what may be shown besides.
+        hosts: by which names a browser may call it.
+    """
+    viewer = Viewer(store, options)
+    writing = [
+        Route("/runs/{run_id}/label", viewer.label),
+        Route("/runs/{run_id}/label", viewer.take_label, methods=["POST"]),
+    ]
+    routes: list[BaseRoute] = [
+        *(writing if options.labeller else []),
+        Route("/", viewer.runs),
+        Route("/runs/{run_id}", viewer.run),
+        Route("/runs/{run_id}/case", viewer.case),
+        Route("/runs/{run_id}/case.evalset.json", viewer.save),
+        Route("/compare", viewer.compare),
+        Route("/trend", viewer.trend),
+        Route("/components.css", _style),
+        Mount("/static", StaticFiles(packages=[("mlflow_adk_eval.viewer", "static")])),
+    ]
+
+    async def missing(request: Request, _: Exception) -> Response:
+        return viewer.problem(request, UsageError(f"There is no page {path_of(request.scope)}."))
+
+    handlers: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {404: missing}
+    middleware = [Middleware(_SameOrigin), Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))]
+    return Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)

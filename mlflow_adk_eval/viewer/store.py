@@ -1,0 +1,369 @@
+"""What the viewer reads: the list of runs, from what MLflow indexes of them, and single runs, from their evidence."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any, TypeVar
+
+from pydantic_core import from_json
+
+from mlflow_adk_eval.analysis.calibration.labels import Unit
+from mlflow_adk_eval.analysis.comparison.compare import ComparedRun, Comparison, compared
+from mlflow_adk_eval.config.spec import CRITERIA
+from mlflow_adk_eval.errors import TrackingError, UsageError
+from mlflow_adk_eval.gating.evidence.examine import ReadableRun, examine
+from mlflow_adk_eval.gating.evidence.integrity import Evidence
+from mlflow_adk_eval.gating.evidence.judged_cells import JudgedRun, judged_run
+from mlflow_adk_eval.gating.mlflow_client import reaching_mlflow
+from mlflow_adk_eval.gating.mlflow_store import store_at
+from mlflow_adk_eval.redact import without_credentials
+from mlflow_adk_eval.results.outcomes import CaseResult, tallies_of
+from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.results.stored import StoredCases, loaded
+from mlflow_adk_eval.tracking.compare import run_of_examined
+from mlflow_adk_eval.tracking.labels import Labelling
+from mlflow_adk_eval.viewer.first_look import FirstLook, first_look
+
+K = TypeVar("K")
+V = TypeVar("V")
+MOST_RUNS = 2_000
+"""As many runs are listed, the latest."""
+_PAGE = 1_000
+_FRESH_S = 5.0
+"""For so long the list of runs is not read again, so that a filter need not wait for MLflow."""
+_MOST_OPEN = 6
+"""As many runs stay in memory, and as many pairs of them."""
+_ANY = "tags.`adk_eval.schema` LIKE '%'"
+_THRESHOLD = "threshold."
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """What a criterion came to in a run."""
+
+    mean: float | None
+    threshold: float | None
+    """``None``: it is information."""
+    pass_rate: float | None
+    low: float | None = None
+    high: float | None = None
+    """The ends of the 95% interval of the mean."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """A run, as MLflow lists it. What it says of itself is shown, and decides nothing."""
+
+    run_id: str
+    experiment_id: str
+    name: str
+    started: datetime
+    verdict: str
+    """*passed*, *failed*, *undecided*, or the status of a run that has not ended well, such as ``running``."""
+    eval_set: str
+    agent: str
+    version: str
+    """As people call it."""
+    model_id: str
+    """The LoggedModel."""
+    commit: str
+    cases: int
+    pass_rate: float | None
+    criteria: Mapping[str, Number]
+    """By the criterion's key in MLflow; those that decide first."""
+    judges: str
+    calls: int | None
+    tokens: int | None
+
+    @property
+    def deciding(self) -> list[str]:
+        """The criteria that decide."""
+        return [name for name, number in self.criteria.items() if number.threshold is not None]
+
+
+def row_of(run: Any) -> RunRow:
+    """Return MLflow's entity of a run as a row of the list."""
+    tags, params, metrics = run.data.tags, run.data.params, run.data.metrics
+    label = tags.get("adk_eval.agent_version", "")
+    agent, _, version = label.partition("@")
+    thresholds = {name.removeprefix(_THRESHOLD): _float(value) for name, value in params.items() if name.startswith(_THRESHOLD)}
+    means = [name.removesuffix("/mean") for name in metrics if name.endswith("/mean")]
+    calls, tokens = (None if name not in metrics else round(metrics[name]) for name in ("judge/calls", "judge/tokens"))
+    return RunRow(
+        run_id=run.info.run_id,
+        experiment_id=run.info.experiment_id,
+        name=run.info.run_name or run.info.run_id,
+        started=datetime.fromtimestamp((run.info.start_time or 0) / 1000, UTC),
+        verdict=tags.get("adk_eval.verdict") or tags.get("adk_eval.status", "unknown"),
+        eval_set=tags.get("adk_eval.eval_set_id", ""),
+        agent=agent,
+        version=version or label,
+        model_id=params.get("adk_eval.model_id", ""),
+        commit=tags.get("mlflow.source.git.commit", "")[:8],
+        cases=round(metrics.get("cases", 0)),
+        pass_rate=metrics.get("case_pass_rate"),
+        criteria={name: _number(name, thresholds.get(name), metrics) for name in dict.fromkeys((*thresholds, *means))},
+        judges=params.get("adk_eval.judge_model", ""),
+        calls=calls,
+        tokens=tokens,
+    )
+
+
+def _float(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _number(name: str, threshold: float | None, metrics: Mapping[str, float]) -> Number:
+    return Number(threshold=threshold, **{field: metrics.get(f"{name}/{key}") for field, key in _METRICS.items()})
+
+
+_METRICS = {"mean": "mean", "pass_rate": "pass_rate", "low": "ci_low", "high": "ci_high"}
+
+
+def greater_is_better(criterion: str) -> bool:
+    """Whether more of a criterion is better; so it is of those that this package does not know."""
+    return CRITERIA[criterion].greater_is_better if criterion in CRITERIA else True
+
+
+@dataclass
+class OpenRun:
+    """A run whose evidence was examined."""
+
+    row: RunRow
+    run: ReadableRun
+    read_at: float = field(default_factory=time.time)
+    labelling: tuple[JudgedRun, Labelling] | None = None
+    """What judges decided, and what the person at the viewer has labelled of it, once that was asked for."""
+
+    @property
+    def report(self) -> Report:
+        """What it came to."""
+        return self.run.report
+
+    @cached_property
+    def missed(self) -> list[frozenset[str]]:
+        """The criteria that each case run did not pass."""
+        return [
+            frozenset(tally.planned.criterion for tally in tallies if tally.planned.decides and not tally.passed)
+            for _, _, tallies in tallies_of(self.report.cases)
+        ]
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """All that was said, done and reasoned in each case run, folded for a search that does not mind the case of letters."""
+        cases = self.report.cases
+        if not isinstance(cases, StoredCases):
+            return ["\n".join(_strings([str(case.actual), str(case.expected), str(case.results)])).casefold() for case in cases]
+        found: list[str] = []
+        first = 0
+        for place, turns in enumerate(cases.run_turns):
+            part, index = cases.part_of(place)
+            first = first if index else 0
+            reasons = (column[first : first + turns] for name, column in part.cells.items() if name.endswith("/reason"))
+            case = part.documents[index * part.part.cases // part.part.case_runs]
+            values = [from_json(case), from_json(part.recorded[index]), *reasons]
+            found.append("\n".join(_strings(values)).casefold())
+            first += turns
+        return found
+
+    def case(self, place: int) -> CaseResult:
+        """Return a case run with all that was said and done, of which examined evidence has only what decides in memory."""
+        cases = self.report.cases
+        if not isinstance(cases, StoredCases):
+            return cases[place]
+        part, index = cases.part_of(place)
+        said = part.run(index)
+        return replace(
+            loaded(cases[place]),
+            actual=said.invocations,
+            expected=part.case_of_run(index).conversation,
+            error=said.error,
+            unfinished=said.unfinished,
+            session_state=said.session_state,
+            ending=said.ending,
+            injections=said.injections,
+        )
+
+    def place(self, eval_id: str, run_index: int) -> int:
+        """Return the place of a case run.
+
+        Raises:
+            UsageError: if there is none.
+        """
+        try:
+            return self._places[eval_id, run_index]
+        except KeyError:
+            raise UsageError(f"run {self.row.run_id} has no case {eval_id!r} with a run {run_index + 1}") from None
+
+    @cached_property
+    def _places(self) -> dict[tuple[str, int], int]:
+        return {key: place for place, key in enumerate(self.run.rows)} or {
+            (case.eval_id, case.run_index): place for place, case in enumerate(self.report.cases)
+        }
+
+    @cached_property
+    def compared(self) -> ComparedRun:
+        """The run as one side of a comparison."""
+        return run_of_examined(self.run)
+
+
+_UNSEARCHED = frozenset({"app_details", "session_input", "session_state", "final_session_state", "invocation_id"})
+"""What the state and the surroundings of a conversation say is the same in most cases."""
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, one in value.items():
+            if name not in _UNSEARCHED:
+                yield from _strings(one)
+    elif isinstance(value, Sequence):
+        for one in value:
+            yield from _strings(one)
+
+
+class RunStore:
+    """The evaluations in an MLflow store, or in one of its experiments."""
+
+    def __init__(self, tracking_uri: str | None = None, experiment: str | None = None) -> None:
+        """Take where MLflow is (``None``: as it is configured), and the name or id of the experiment (``None``: all)."""
+        self.tracking_uri, self.experiment = tracking_uri, experiment
+        self._rows: tuple[float, list[RunRow]] = 0.0, []
+        self._open: OrderedDict[str, OpenRun] = OrderedDict()
+        self._begun: OrderedDict[str, tuple[RunRow, Evidence]] = OrderedDict()
+        """What was read, and is still to be examined."""
+        self._pairs: OrderedDict[tuple[str, float, str, float], Comparison] = OrderedDict()
+
+    @property
+    def server(self) -> str:
+        """The address of the tracking server; empty where the store is none, or its address has a password in it."""
+        with store_at(self.tracking_uri) as store:
+            uri = str(store.client.tracking_uri)
+        return uri if uri.startswith(("http://", "https://")) and without_credentials(uri) == uri else ""
+
+    def rows(self, *, fresh: bool = True) -> list[RunRow]:
+        """Return the runs, latest first; `fresh`: as they are now, give or take some seconds.
+
+        Raises:
+            UsageError: if there is no such experiment.
+            TrackingError: if MLflow cannot be reached.
+        """
+        read_at, rows = self._rows
+        if not rows or (fresh and time.monotonic() - read_at > _FRESH_S):
+            rows = list(self._read())
+            self._rows = time.monotonic(), rows
+        return rows
+
+    def _read(self) -> Iterator[RunRow]:
+        with store_at(self.tracking_uri) as store:
+            client = store.client
+            found = [one for one in client.search_experiments() if self.experiment in (None, one.name, one.experiment_id)]
+            if not found:
+                raise UsageError(f"the MLflow store has no experiment {self.experiment!r}")
+            ids = [one.experiment_id for one in found]
+            token: str | None = None
+            left = MOST_RUNS
+            while left > 0:
+                page = client.search_runs(
+                    ids, filter_string=_ANY, max_results=min(_PAGE, left), order_by=["attributes.start_time DESC"], page_token=token
+                )
+                yield from map(row_of, page)
+                left, token = left - len(page), page.token
+                if not token:
+                    return
+
+    def open(self, run_id: str, *, again: bool = False) -> OpenRun:
+        """Return a run whose evidence is examined; `again`: also if it was examined before.
+
+        Raises:
+            UsageError: if there is no such run, or it holds no finished evaluation.
+            TrackingError: if MLflow cannot be reached, or its evidence cannot be read.
+        """
+        if again or run_id not in self._open:
+            self._open.pop(run_id, None)
+            if again or run_id not in self._begun:
+                self._begun[run_id] = self._read_of(run_id)
+            row, evidence = self._begun.pop(run_id)
+            run = examine(evidence)
+            if not isinstance(run, ReadableRun):
+                raise TrackingError(f"run {run_id}: {'; '.join(run.problems[:3])}, so it cannot be shown")
+            self._open[run_id] = OpenRun(row, run)
+        return _latest(self._open, run_id)
+
+    def first_look(self, run_id: str, most: int) -> tuple[RunRow, FirstLook] | None:
+        """Return the first case runs, up to `most`, of a run that takes long to examine and was not yet; else ``None``.
+
+        Raises:
+            UsageError: if there is no such run, or it holds no finished evaluation.
+            TrackingError: if MLflow cannot be reached.
+        """
+        if run_id in self._open:
+            return None
+        row, evidence = self._begun[run_id] = self._read_of(run_id)
+        _latest(self._begun, run_id)
+        found = first_look(evidence, most)
+        return (row, found) if found else None
+
+    def _read_of(self, run_id: str) -> tuple[RunRow, Evidence]:
+        """Return a run as the list has it, and what it holds."""
+        with store_at(self.tracking_uri) as store:
+            evidence = store.evidence(run_id)
+            row = row_of(store.client.get_run(run_id))
+        if evidence.manifest is None:
+            raise UsageError(f"run {run_id} holds no finished evaluation")
+        return row, evidence
+
+    def labelling(self, run_id: str, labeller: str) -> tuple[JudgedRun, Labelling]:
+        """Return what judges decided in a run, and what a person has labelled of it.
+
+        Raises:
+            UsageError: if there is no such run, or it holds no finished evaluation.
+            TrackingError: if MLflow cannot be reached, or the run's evidence does not hold.
+        """
+        found = self.open(run_id)
+        if found.labelling is None:
+            judged = judged_run(found.run.evidence, found.run)
+            with store_at(self.tracking_uri) as store:
+                found.labelling = judged, Labelling(store.client, run_id, judged.units, labeller)
+        return found.labelling
+
+    def label(self, run_id: str, labeller: str, unit: Unit, *, passed: bool, reason: str) -> None:
+        """Keep a person's label.
+
+        Raises:
+            UsageError: if there is no such run.
+            TrackingError: if MLflow cannot be reached.
+        """
+        _, labelling = self.labelling(run_id, labeller)
+        with reaching_mlflow("The label could not be kept"):
+            labelling.add(unit, passed=passed, reason=reason)
+
+    def compared(self, run_id: str, other: str) -> Comparison:
+        """Return what changed from one run to another.
+
+        Raises:
+            UsageError: if there is no such run, or it holds no finished evaluation.
+            TrackingError: if MLflow cannot be reached, or their evidence cannot be read.
+        """
+        before, after = self.open(run_id), self.open(other)
+        key = run_id, before.read_at, other, after.read_at
+        if key not in self._pairs:
+            self._pairs[key] = compared(before.compared, after.compared)
+        return _latest(self._pairs, key)
+
+
+def _latest(kept: OrderedDict[K, V], key: K) -> V:
+    """Return what is kept under a key, as the latest, and drop the oldest of too many."""
+    kept.move_to_end(key)
+    while len(kept) > _MOST_OPEN:
+        kept.popitem(last=False)
+    return kept[key]

@@ -1,0 +1,102 @@
+"""One store and one viewer for all tests of the viewer, as they only read."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from mlflow_adk_eval.integrations.rapid_server.server import Serving, listening, url_of
+from mlflow_adk_eval.testing import Request, answer_for
+from mlflow_adk_eval.tracking.client import open_store
+from mlflow_adk_eval.viewer.app import ViewOptions, application
+from mlflow_adk_eval.viewer.store import RunStore
+from tests.analysis.calibrated import EXPERIMENT as LABELS
+from tests.analysis.calibrated import evaluated, judge
+from tests.mlflow_kit import copied
+from tests.viewer.evaluations import EXPERIMENT, LARGE, OTHER, filled, hostile, large
+
+
+@dataclass(frozen=True)
+class View:
+    """A viewer that serves."""
+
+    url: str
+    uri: str
+    """Of the store."""
+    runs: dict[str, str]
+    """The ids by name."""
+
+    def get(self, path: str, **options: object) -> httpx.Response:
+        return httpx.get(f"{self.url}{path}", timeout=60, **options)  # type: ignore[arg-type]
+
+    def text(self, path: str) -> str:
+        found = self.get(path)
+        assert found.status_code == 200, found.text
+        return found.text
+
+
+@contextmanager
+def serving(uri: str, runs: dict[str, str], **options: str) -> Generator[View]:
+    """Serve a store."""
+    app = application(RunStore(uri), ViewOptions(mlflow_url="http://mlflow.example", **options))
+    with listening(Serving(port=0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(app, http="h11", ws="none", lifespan="off", log_config=None))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        yield View(url_of(listener), uri, runs)
+        server.should_exit = True
+        thread.join()
+
+
+def steady(request: Request) -> Any:
+    """Judge as the tests of calibrations do, but never be down."""
+    try:
+        return judge(request)
+    except ConnectionError:
+        return answer_for(request, "valid" if "verdict" in request.schema["properties"] else {"item_1": "yes", "item_2": "yes"})
+
+
+@pytest.fixture(scope="session")
+def labelled(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[View]:
+    """A viewer in which anna may label."""
+    folder = tmp_path_factory.mktemp("labelled")
+    uri = copied(template, folder)
+    open_store(folder, experiment=LABELS)
+    with serving(uri, {"run": evaluated(uri, by=steady).run_id or ""}, labeller="anna") as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def view(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[View]:
+    folder = tmp_path_factory.mktemp("viewer")
+    uri = copied(template, folder)
+    for experiment in (EXPERIMENT, OTHER):
+        open_store(folder, experiment=experiment)
+    runs = {**filled(uri), "hostile": hostile(uri), "hostile again": hostile(uri, more="a little more")}
+    with serving(uri, runs) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def many(template: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A store with a large run, and the run's id behind a blank."""
+    folder = tmp_path_factory.mktemp("many")
+    uri = copied(template, folder)
+    open_store(folder, experiment=LARGE)
+    return f"{uri} {large(uri)}"
+
+
+@pytest.fixture
+def unseen(many: str) -> Iterator[View]:
+    """A viewer on a large run that nobody has looked at yet."""
+    uri, run_id = many.split()
+    with serving(uri, {"large": run_id}) as found:
+        yield found

@@ -1,0 +1,280 @@
+"""The viewer in a real browser: axe finds nothing, the keyboard suffices, and texts of others stay texts."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from tests.analysis.calibrated import MATCH, deserves
+from tests.viewer.conftest import View
+from tests.viewer.evaluations import OTHER
+
+CHROMIUM = shutil.which("chromium")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed; on Debian: apt-get install chromium"),
+]
+AXE = (Path(__file__).parent / "axe.min.js").read_text()
+SIZE = {"width": 1440, "height": 900}
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def page(browser: Any, view: View) -> Iterator[Any]:
+    """A page that may neither complain nor ask anything of anybody but the viewer."""
+    context = browser.new_context(viewport=SIZE, base_url=view.url)
+    opened, complaints = context.new_page(), []
+    opened.on("console", lambda message: complaints.append(message.text))
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    opened.on("dialog", lambda dialog: (complaints.append("dialog"), dialog.dismiss()))
+    opened.on("request", lambda request: None if request.url.startswith(view.url) else complaints.append(request.url))
+    yield opened
+    context.close()
+    assert complaints == []
+
+
+@pytest.fixture
+def label_page(browser: Any, labelled: View) -> Iterator[Any]:
+    context = browser.new_context(viewport=SIZE, base_url=labelled.url)
+    yield context.new_page()
+    context.close()
+
+
+def pages(view: View) -> dict[str, str]:
+    """Return the address of each page by its name."""
+    run = f"/runs/{view.runs['second']}"
+    return {
+        "runs": "/",
+        "run": run,
+        "filtered": f"{run}?verdict=failed&q=lamp",
+        "case": f"{run}/case?eval_id=lamp&run_index=0",
+        "compare": f"/compare?run={view.runs['first']}&run={view.runs['second']}&kind=all",
+        "compare 3": f"/compare?run={view.runs['first']}&run={view.runs['second']}&run={view.runs['third']}",
+        "what if": f"{run}?threshold.response_match_score=0.1",
+        "trend": "/trend?eval_set=rooms",
+        "problem": "/nothing",
+    }
+
+
+NAMES = ["runs", "run", "filtered", "case", "compare", "compare 3", "what if", "trend", "problem"]
+
+
+@pytest.mark.parametrize(("name", "scheme"), [*((name, "light") for name in NAMES), ("filtered", "dark")])
+def test_axe_finds_no_violation(browser: Any, view: View, name: str, scheme: str) -> None:
+    check_with_axe(browser, view.url + pages(view)[name], scheme)
+
+
+def check_with_axe(browser: Any, address: str, scheme: str = "light") -> None:
+    context = browser.new_context(viewport=SIZE, bypass_csp=True, color_scheme=scheme)  # axe itself is an inline script
+    page = context.new_page()
+    page.goto(address)
+    page.evaluate("for (const one of document.querySelectorAll('details')) { one.removeAttribute('name'); one.open = true; }")
+    found = with_axe(page)
+    context.close()
+    assert [(one["id"], one["nodes"][0]["html"]) for one in found["violations"]] == []
+    assert len(found["passes"]) > 15
+
+
+def with_axe(page: Any) -> Any:
+    page.add_script_tag(content=AXE)
+    return page.evaluate("axe.run()")
+
+
+@pytest.mark.parametrize("name", NAMES[:-1])
+def test_nothing_is_wider_than_the_window(page: Any, view: View, name: str) -> None:
+    page.goto(pages(view)[name])
+    assert page.evaluate("document.documentElement.scrollWidth") == SIZE["width"]
+    frames = "[...document.querySelectorAll('.wide:not(.scroll)')].filter(one => one.scrollWidth > one.clientWidth + 1).length"
+    assert page.evaluate(frames) == 0
+    assert page.locator("h1").count() == 1
+    assert page.locator("main").count() == 1
+
+
+def test_the_keyboard_alone_reaches_a_failed_turn(page: Any, view: View) -> None:
+    page.goto("/?eval_set=rooms")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Verdict"
+    page.keyboard.press("Enter")
+    for _ in range(2):
+        page.keyboard.press("Tab")
+    while "failed" not in page.evaluate("document.activeElement.textContent"):
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**verdict=failed**")
+    page.locator("[role=status]", has_text="1 run").wait_for()
+    assert page.evaluate("document.activeElement !== document.body")
+    while page.evaluate("document.activeElement.textContent") != "second":
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/runs/*")
+    while page.evaluate("document.activeElement.tagName") != "SUMMARY" or "lamp" not in page.evaluate("document.activeElement.textContent"):
+        page.keyboard.press("Tab")
+        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
+    page.keyboard.press("Enter")
+    assert page.locator(".case[open] del").first.inner_text() == "off"
+
+
+def test_runs_are_chosen_and_compared_with_the_keyboard(page: Any, view: View) -> None:
+    page.goto("/?eval_set=rooms")
+    for name in ("third", "second"):
+        page.get_by_label(f"Compare {name} of").focus()
+        page.keyboard.press("Space")
+    page.get_by_role("button", name="Compare the chosen runs").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/compare?**")
+    assert page.locator("thead th a.cut").all_inner_texts() == ["second", "third"]
+    page.get_by_role("link", name="All 3").focus()
+    page.keyboard.press("Enter")
+    page.locator("[role=status]", has_text="3 cases").wait_for(state="attached")
+    assert "kind=all" in page.url
+    page.locator(".case summary").first.focus()
+    page.keyboard.press("Enter")
+    assert page.locator(".case[open] .turn ins").first.inner_text() == "off"
+
+
+def test_another_threshold_is_tried_with_the_keyboard(page: Any, view: View) -> None:
+    page.goto(f"/runs/{view.runs['second']}")
+    page.locator("#what-if summary").focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.name") == "threshold.response_match_score"
+    page.keyboard.type("0.5")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**threshold.response_match_score=0.5**")
+    assert "of 3 case runs would pass" in page.locator("#what-if").inner_text()
+
+
+def test_a_search_changes_the_list_as_one_types_and_the_back_button_undoes_it(page: Any, view: View) -> None:
+    page.goto(f"/runs/{view.runs['second']}")
+    page.locator("#search").press_sequentially("you there")
+    page.locator("[role=status]", has_text="1 case").wait_for(state="attached")
+    assert page.evaluate("document.activeElement.id") == "search"
+    assert page.locator("#search").input_value() == "you there"
+    assert "q=you" in page.url
+    page.go_back()
+    page.locator(".case").nth(2).wait_for()
+
+
+def test_a_case_that_is_being_read_stays_open_when_the_rest_of_a_large_run_comes(browser: Any, unseen: View) -> None:
+    context = browser.new_context(viewport=SIZE, bypass_csp=True)  # for axe
+    page = context.new_page()
+    waiting: list[Any] = []
+    page.route("**verify=now", lambda route: waiting.append(route))  # noqa: PLW0108 - playwright marks what it is given
+    page.goto(f"{unseen.url}/runs/{unseen.runs['large']}")
+    summary = page.locator(".case summary").nth(2)
+    summary.click()
+    assert "Verifying" in page.locator("[role=status]").inner_text()
+    assert with_axe(page)["violations"] == []
+    before = summary.bounding_box()["y"]
+    waiting[0].continue_()
+    page.get_by_role("heading", name="Criteria").wait_for(state="attached")
+    assert page.locator(".case[open] h3").all_inner_texts() == ["case 029"]
+    assert abs(page.locator(".case[open] summary").bounding_box()["y"] - before) < 2
+    assert page.locator("main").count() == 1
+    page.goto(f"{unseen.url}/runs/{unseen.runs['large']}")
+    page.get_by_role("heading", name="Criteria").wait_for()
+    context.close()
+
+
+def test_the_first_look_at_a_large_run_needs_no_script(browser: Any, unseen: View) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{unseen.url}/runs/{unseen.runs['large']}")
+    page.get_by_role("heading", name="Criteria").wait_for()
+    context.close()
+
+
+def test_hostile_texts_stay_texts(page: Any, view: View) -> None:
+    run = f"/runs/{view.runs['hostile']}"
+    page.goto("/?agent=agent")
+    assert page.title() == "Runs · mlflow-adk-eval"
+    page.goto(run)
+    ids = page.locator(".case h3").all_inner_texts()
+    assert len(ids) == 15
+    page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+    assert page.evaluate("document.documentElement.scrollWidth") == SIZE["width"]
+    assert page.evaluate("window.pwned") is None
+    assert "pwned" not in page.title().replace("document.title='pwned'", "")
+    assert page.evaluate("document.querySelectorAll('img, iframe, object, embed, base, main a[href^=javascript]').length") == 0
+    for link in page.locator(".case .links a").evaluate_all("links => links.map(link => link.getAttribute('href'))")[:15]:
+        page.goto(link)
+        assert page.locator(".turn").count() == 1
+        assert page.evaluate("document.documentElement.scrollWidth") == SIZE["width"]
+    page.goto(f"/compare?run={view.runs['hostile']}&run={view.runs['first']}&run={view.runs['hostile again']}&kind=all")
+    page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+    assert page.locator(".case h3").count() == 15
+    assert page.evaluate("document.documentElement.scrollWidth") == SIZE["width"]
+    assert page.evaluate("document.querySelectorAll('img, iframe, object, embed, base, main a[href^=javascript]').length") == 0
+    assert page.evaluate("window.pwned") is None
+    page.goto(f"/trend?eval_set={OTHER}")
+    assert page.locator("circle").count() == 4
+    assert page.evaluate("window.pwned") is None
+    assert page.evaluate("document.documentElement.scrollWidth") == SIZE["width"]
+    page.goto(f"{run}?{urlencode({'q': '</script><script>window.pwned=1</script>', 'verdict': '<b>', 'criterion': chr(0x202E)})}")
+    assert page.evaluate("window.pwned") is None
+    assert page.locator("#search").input_value().startswith("</script>")
+
+
+@pytest.mark.slow
+def test_ten_labels_of_a_person_calibrate_the_judge_and_the_gate_relies_on_them(
+    browser: Any, label_page: Any, labelled: View, tmp_path: Path
+) -> None:
+    import mlflow_adk_eval as adk_eval
+
+    page, run_id = label_page, labelled.runs["run"]
+    page.goto(f"/runs/{run_id}")
+    page.get_by_role("link", name="Label", exact=True).click()
+    page.get_by_role("link", name=f"{MATCH} ").first.click()
+    check_with_axe(browser, page.url)
+    said: list[bool] = []
+    while len(said) < 10 or min(said.count(True), said.count(False)) < 5:
+        assert "it is" not in page.locator("main").inner_text().partition("Turn")[2], "the judge's reason"
+        answer = page.locator(".sheet:not(details .sheet):not([aria-labelledby]) .side .text").last.inner_text()
+        before = page.locator("input[name=cell]").input_value()
+        if len(said) < 10 or said.count(deserves(answer)) < 5:
+            if not said:
+                page.locator("#reason").press_sequentially("fair <b>enough</b>")
+                page.keyboard.press("Tab")
+            said.append(deserves(answer))
+            page.keyboard.press("p" if said[-1] else "f")
+            page.get_by_role("heading", name=f"Your last label: {'pass' if said[-1] else 'fail'}").wait_for()
+            page.wait_for_function("before => document.querySelector('input[name=cell]')?.value !== before", arg=before)
+            assert page.locator("[role=status]").inner_text().startswith(f"{len(said)} of 20 cells")
+        else:
+            page.keyboard.press("s")
+            page.wait_for_url(f"**skip={before}**")
+    check_with_axe(browser, page.url)
+    found = adk_eval.calibrate(run_id, tracking_uri=labelled.uri)
+    judged = found.criteria[MATCH]
+    assert (found.labels.count, judged.rates.labelled) == (len(said), len(said))
+    assert (judged.rates.passes, judged.rates.failures) == (said.count(True), said.count(False))
+    (tmp_path / "calibration.json").write_text(found.dumps())
+    policy = {
+        "rules": {MATCH: {"min": 0.1}},
+        "judge": {"calibrated": True, "labels": 10},
+        "calibration": str(tmp_path / "calibration.json"),
+    }
+    decision = adk_eval.gate(run_id, policy, tracking_uri=labelled.uri, raise_on_failure=False)
+    assert any(f"measured on {len(said)} labelled verdicts" in note for note in decision.notes)
+    assert decision.passed
+    policy["judge"] = {"calibrated": True, "labels": 1000}
+    assert not adk_eval.gate(run_id, policy, tracking_uri=labelled.uri, raise_on_failure=False).passed
