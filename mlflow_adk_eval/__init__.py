@@ -37,10 +37,11 @@ if TYPE_CHECKING:
     from mlflow_adk_eval.results.report import Report
     from mlflow_adk_eval.runner import record, score
     from mlflow_adk_eval.tracking import aevaluate, evaluate, register, upload
-    from mlflow_adk_eval.tracking.calibrate import calibrate
+    from mlflow_adk_eval.tracking.calibrate import calibrate, label_sheet
     from mlflow_adk_eval.tracking.capture import capture
     from mlflow_adk_eval.tracking.compare import compare
     from mlflow_adk_eval.tracking.eval_set_datasets import pull_eval_set, push_eval_set
+    from mlflow_adk_eval.tracking.judge_bench import judge_bench
     from mlflow_adk_eval.tracking.plan import plan
     from mlflow_adk_eval.tracking.reevaluate import reevaluation
 
@@ -76,7 +77,8 @@ _HOMES = {
     "tracking.plan": ("plan",),
     "runner": ("record", "score"),
     "tracking": ("aevaluate", "evaluate", "register", "upload"),
-    "tracking.calibrate": ("calibrate",),
+    "tracking.calibrate": ("calibrate", "label_sheet"),
+    "tracking.judge_bench": ("judge_bench",),
     "tracking.capture": ("capture",),
     "tracking.eval_set_datasets": ("pull_eval_set", "push_eval_set"),
     "integrations.agent_functions": ("model_fn", "predict_fn", "records"),
@@ -129,6 +131,8 @@ __all__ = [
     "evaluate",
     "export_attestation",
     "gate",
+    "judge_bench",
+    "label_sheet",
     "load_calibration",
     "load_champion",
     "load_config",

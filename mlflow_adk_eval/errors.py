@@ -11,7 +11,8 @@
     ├── RunError              the run could not be carried out                exit 3
     │   ├── AgentError        the agent cannot be loaded or run
     │   ├── JudgeError        a judge cannot be had: no credentials, no such model
-    │   └── TrackingError     MLflow cannot be reached or lost something
+    │   ├── TrackingError     MLflow cannot be reached or lost something
+    │   └── AliasBusyError    others are setting the alias
     └── GateFailed            the evidence does not allow a promotion         exit 1 or 2 (in results.decision)
 """
 
@@ -22,6 +23,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from mlflow_adk_eval.redact import cut
@@ -66,15 +68,21 @@ class InputError(UsageError):
 
     noun = "input"
 
-    def __init__(self, source: str, problems: Sequence[Problem]) -> None:
-        """Describe every problem of `source`, a file path or the name of an argument."""
+    def __init__(self, source: str, problems: Sequence[Problem], *, more: int = 0) -> None:
+        """Describe every problem of `source`, a file path or the name of an argument; `more` is how many others were not kept."""
         self.source = source
         self.problems = tuple(problems)
-        count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
+        self._more = more
+        total = len(self.problems) + more
+        count = "1 problem" if total == 1 else f"{total} problems"
         lines = [f"  {problem}" for problem in self.problems[:_MAX_LISTED]]
-        if len(self.problems) > _MAX_LISTED:
-            lines.append(f"  … and {len(self.problems) - _MAX_LISTED} more")
+        if total > len(lines):
+            lines.append(f"  … and {total - len(lines)} more")
         super().__init__("\n".join([f"{source}: {count} in this {self.noun}", *lines]))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what makes it again in another process."""
+        return partial(type(self), more=self._more), (self.source, self.problems)
 
 
 class EvalSetError(InputError):
@@ -109,6 +117,10 @@ class JudgeError(RunError):
 
 class TrackingError(RunError):
     """MLflow could not be reached, or stored less than it was given."""
+
+
+class AliasBusyError(RunError):
+    """Others are setting the alias, or were faster. Nothing was decided, and the same call may go well a little later."""
 
 
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.75) -> str:

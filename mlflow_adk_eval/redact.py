@@ -86,7 +86,7 @@ def has_credentials(text: str) -> bool:
     return _USERINFO.search(text) is not None
 
 
-def message_of(error: Exception) -> str:
+def message_of(error: BaseException) -> str:
     """Return the first line of an error without secrets and credentials; its type where it says nothing."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return redacted(without_credentials(lines[0]), secrets_of())

@@ -1,4 +1,4 @@
-"""What the package needs of the process it runs in: tasks and the event loop, the environment, the user, objects by name.
+"""What the package needs of the process it runs in: tasks and the event loop, the environment, the user, objects by name, telemetry.
 
 It is the one place that starts tasks. Work is asynchronous inside; a synchronous caller that has no event loop, such as MLflow's scorers,
 goes through `BACKGROUND`.
@@ -17,13 +17,21 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
+from contextvars import ContextVar
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from mlflow_adk_eval.errors import AdkEvalError, UsageError
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Histogram
+    from opentelemetry.trace import Span, Tracer
+
+_TELEMETRY = "mlflow_adk_eval"
 
 
 @contextmanager
@@ -49,6 +57,60 @@ def user_name() -> str:
 def user_at_host() -> str:
     """Return who runs the process, and where."""
     return f"{user_name()}@{socket.gethostname()}"
+
+
+@cache
+def tracer() -> Tracer:
+    """Return OpenTelemetry's tracer of this package. What it is given goes nowhere unless the process has configured an exporter."""
+    from opentelemetry import trace  # noqa: PLC0415 - who only validates a file has no spans
+
+    return trace.get_tracer(_TELEMETRY)
+
+
+@cache
+def histogram(name: str, unit: str, description: str) -> Histogram:
+    """Return an instrument of OpenTelemetry's meter of this package.
+
+    Args:
+        name: of the metric.
+        unit: in UCUM, such as ``s``.
+        description: what is measured.
+    """
+    from opentelemetry import metrics  # noqa: PLC0415
+
+    return metrics.get_meter(_TELEMETRY).create_histogram(name, unit, description)
+
+
+OPERATION = "adk_eval.operation"
+"""The attribute that each of our spans has, by which it is told from what agents do."""
+_UNDER_WAY: ContextVar[Span | None] = ContextVar("span", default=None)
+"""Our innermost span. It is not OpenTelemetry's current one: an agent's spans would no longer be traces of their own."""
+
+
+@contextmanager
+def span(name: str, attributes: Mapping[str, str | int] | None = None) -> Generator[None]:
+    """Report what happens within as a span, and an exception as its error.
+
+    Args:
+        name: what is done.
+        attributes: the facts that are known before.
+    """
+    from opentelemetry.trace import set_span_in_context  # noqa: PLC0415
+
+    outer = _UNDER_WAY.get()
+    facts = {OPERATION: name.partition(" ")[0], **(attributes or {})}
+    with tracer().start_span(name, set_span_in_context(outer) if outer else None, attributes=facts) as found:
+        token = _UNDER_WAY.set(found)
+        try:
+            yield
+        finally:
+            _UNDER_WAY.reset(token)
+
+
+def note(attributes: Mapping[str, str | int]) -> None:
+    """Add what has come out to the span that is under way."""
+    if (found := _UNDER_WAY.get()) is not None:
+        found.set_attributes(attributes)
 
 
 _OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -102,16 +164,16 @@ def require_extra(extra: str, feature: str) -> Generator[None]:
 T = TypeVar("T")
 
 
-async def each(work: Callable[[int], Awaitable[None]], count: int, *, limit: int) -> None:
-    """Do `work` on each index, in order, at most `limit` at the same time."""
-    indexes = iter(range(count))
+async def each(work: Callable[[T], Awaitable[None]], items: Iterable[T], *, limit: int) -> None:
+    """Do `work` on each item, in order, at most `limit` at the same time. An item is taken when its work begins."""
+    left = iter(items)
 
     async def worker() -> None:
-        for index in indexes:
-            await work(index)
+        for item in left:
+            await work(item)
 
     async with anyio.create_task_group() as group:
-        for _ in range(min(limit, count)):
+        for _ in range(limit):
             group.start_soon(worker)
 
 
@@ -126,7 +188,7 @@ async def gathered(jobs: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
         results[index] = await listed[index]()
 
     try:
-        await each(work, len(listed), limit=len(listed))
+        await each(work, range(len(listed)), limit=len(listed))
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return [results[index] for index in range(len(listed))]

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from mlflow_adk_eval.cli.options import PATH, json_option, store_option
-from mlflow_adk_eval.cli.output import print_json
+from mlflow_adk_eval.cli.output import print_json, tell
 
 _EXIT_CODES = """\b
 Exit codes:
@@ -29,12 +29,14 @@ def attestation_group() -> None:
 @click.argument("run_id")
 @click.option("-o", "--output", type=PATH, required=True, help="An empty or new folder.")
 @store_option
-def attestation_export(run_id: str, *, output: Path, tracking_uri: str | None) -> None:
+@json_option
+def attestation_export(run_id: str, *, output: Path, tracking_uri: str | None, as_json: bool) -> None:
     """Write the evidence of RUN_ID, its attestation and the signed records of decisions on it into a folder."""
     from mlflow_adk_eval.gating.attestation.files import export_attestation  # noqa: PLC0415 - `--help` stays fast
 
     files = export_attestation(run_id, output, tracking_uri=tracking_uri)
-    click.echo(f"{output}: {len(files)} files; check them with\n  mlflow-adk-eval attestation verify {output} --verify-key PUBLIC_KEY.pem")
+    check = f"mlflow-adk-eval attestation verify {output} --verify-key PUBLIC_KEY.pem"
+    tell(f"{output}: {len(files)} files", as_json=as_json, then=check, folder=str(output), files=[str(file) for file in files])
 
 
 @attestation_group.command("verify", epilog=_EXIT_CODES)

@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import click
 
-from mlflow_adk_eval.cli.options import COUNT, PATH, check_output, force_option, store_option
+from mlflow_adk_eval.cli.options import COUNT, PATH, check_output, force_option, json_option, store_option
+from mlflow_adk_eval.cli.output import tell
 from mlflow_adk_eval.errors import UsageError
 
 
@@ -25,7 +26,17 @@ from mlflow_adk_eval.errors import UsageError
 @click.option("-o", "--output", required=True, type=PATH, help="The eval set to write.")
 @force_option
 @store_option
-def capture(*, trace_ids: tuple[str, ...], output: Path, force: bool, redact: str | None, eval_set_id: str | None, **options: Any) -> None:
+@json_option
+def capture(
+    *,
+    trace_ids: tuple[str, ...],
+    output: Path,
+    force: bool,
+    redact: str | None,
+    eval_set_id: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Turn traces into an eval set, one case per session.
 
     What the agent did becomes the reference that later versions are compared with.
@@ -38,7 +49,9 @@ def capture(*, trace_ids: tuple[str, ...], output: Path, force: bool, redact: st
     eval_set = captured(trace_ids=trace_ids or None, redact=_function(redact), eval_set_id=eval_set_id or stem_of(output), **options)
     write_eval_set(eval_set, output)
     turns = sum(len(case.conversation or ()) for case in eval_set.eval_cases)
-    click.echo(f"{output}: {counted(len(eval_set.eval_cases), 'case')}, {counted(turns, 'turn')}")
+    cases = len(eval_set.eval_cases)
+    told = f"{output}: {counted(cases, 'case')}, {counted(turns, 'turn')}"
+    tell(told, as_json=as_json, then=f"mlflow-adk-eval run AGENT {output}", file=str(output), cases=cases, turns=turns)
 
 
 def _function(name: str | None) -> Callable[[str], str] | None:

@@ -80,7 +80,6 @@ def _evaluate(title: str, agent: str, project: Path, store: str) -> tuple[Report
             judge=importlib.import_module("home_automation_judge").names_and_numbers,
             ledger=False,
             experiment=EXPERIMENT,
-            run_name=agent,
             tracking_uri=store,
             progress=progress,
         )
@@ -105,7 +104,7 @@ def _promote(evaluated: tuple[Report, str], project: Path, store: str) -> Decisi
 
 
 def _compare(good: tuple[Report, str], bad: tuple[Report, str], store: str) -> str:
-    """Tell what changed from one run to the other; return where MLflow shows it, from ``#`` on."""
+    """Tell what changed from one run to the other; return where MLflow shows it."""
     from mlflow_adk_eval.redact import secrets_of  # noqa: PLC0415
     from mlflow_adk_eval.report.comparison import comparison_view  # noqa: PLC0415
     from mlflow_adk_eval.report.html.compare import compare_html  # noqa: PLC0415
@@ -131,7 +130,7 @@ def _next_steps(folder: Path, store: str, good: tuple[Report, str], bad: tuple[R
     pages = {
         "both runs with their scores; a click on a run's name shows its turns, a click on a turn the reasons": f"{base}/evaluation-runs",
         "the two versions side by side, turn by turn": f"{base}/evaluation-runs?selectedRunUuid={bad[0].run_id}&compareToRunUuid={good[0].run_id}",
-        "what changed between them, and why": f"http://127.0.0.1:5000/{explained}",
+        "what changed between them, and why": explained.partition(" ")[0],
         "the versions of the agent with their metrics": f"{base}/models",
         "the registered model, its champion and the record of the decision": f"http://127.0.0.1:5000/#/models/{MODEL}",
     }

@@ -21,10 +21,9 @@ from mlflow_adk_eval.cli.options import (
     published_options,
     signing_options,
     store_option,
-    together,
     verify_options,
 )
-from mlflow_adk_eval.cli.output import print_json, show_decision
+from mlflow_adk_eval.cli.output import print_json, show_decision, tell
 from mlflow_adk_eval.cli.promote import reevaluation_options, reevaluator
 from mlflow_adk_eval.errors import UsageError
 
@@ -55,7 +54,9 @@ def gate_command(run_id: str, *, policy: Path | None, summary: Path | None, juni
     compared = {name: options.pop(name) for name in ("baseline", "model", "tracking_uri")}
     reevaluate = reevaluator(options, compared["tracking_uri"], shown=not as_json)
     decision = decide(run_id, policy, **compared, reevaluate=reevaluate, raise_on_failure=False)
-    show_decision(decision, as_json=as_json, summary=summary, junit=junit)
+    then = f"mlflow-adk-eval promote MODEL --version VERSION --run-id {run_id}" if decision.passed else f"mlflow-adk-eval report {run_id}"
+    then += f" --policy {policy}" if decision.passed and policy else ""
+    show_decision(decision, as_json=as_json, summary=summary, junit=junit, then=then)
 
 
 class _RunOrCommand(click.Group):
@@ -88,34 +89,16 @@ def gate_group() -> None:
 gate_group.add_command(gate_command, "run")
 
 
-_verify_options = together(
-    click.option("--alias", help="Check the promotion to this alias. Default: champion, or the last decision on the version."),
-    policy_option,
-    verify_options,
-    store_option,
-    json_option,
-)
-
-
 @gate_group.command("verify", epilog=EXIT_CODES)
 @click.argument("model")
 @click.argument("version", required=False)
-@_verify_options
-def gate_verify(model: str, **options: Any) -> None:
+@click.option("--alias", help="Check the promotion to this alias. Default: champion, or the last decision on the version.")
+@policy_option
+@verify_options
+@store_option
+@json_option
+def gate_verify(model: str, *, version: str | None, alias: str | None, as_json: bool, **options: Any) -> None:
     """Check again that VERSION of MODEL, by default its champion, was promoted on evidence that still holds."""
-    _verify(model, **options)
-
-
-@click.command("verify", epilog=EXIT_CODES)
-@click.argument("model")
-@click.option("--version", help="The version to check. Default: the one that holds the alias.")
-@_verify_options
-def verify_command(model: str, **options: Any) -> None:
-    """Check that a promotion of MODEL still has its evidence."""
-    _verify(model, **options)
-
-
-def _verify(model: str, *, version: str | None, alias: str | None, as_json: bool, **options: Any) -> None:
     from mlflow_adk_eval.gating.api import verify  # noqa: PLC0415 - `--help` stays fast
 
     chosen = alias or (None if version else "champion")
@@ -150,10 +133,11 @@ def gate_audit(model: str | None, *, every: bool, alias: str | None, as_json: bo
 
 @gate_group.command("keygen")
 @click.option("-o", "--output", type=PATH, required=True, help="The file for the private key, such as gate.pem.")
-def gate_keygen(output: Path) -> None:
+@json_option
+def gate_keygen(output: Path, *, as_json: bool) -> None:
     """Create an ed25519 key for signing records, and its public key, for verifying them, beside it."""
     from mlflow_adk_eval.gating.attestation.keys import SIGNING_KEY, VERIFY_KEY, make_key  # noqa: PLC0415 - `--help` stays fast
 
     public = make_key(output)
-    click.echo(f"{SIGNING_KEY}={output}   for those who promote; keep it secret")
-    click.echo(f"{VERIFY_KEY}={public}   for those who verify and audit")
+    told = f"{SIGNING_KEY}={output}   for those who promote; keep it secret\n{VERIFY_KEY}={public}   for those who verify and audit"
+    tell(told, as_json=as_json, private_key=str(output), public_key=str(public))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from cloup import option_group
 
 from mlflow_adk_eval.errors import AdkEvalError, JudgeError, UsageError
 
@@ -25,7 +26,7 @@ Exit codes:
   0   passed
   1   a threshold was missed
   2   not enough evidence: something was not evaluated, or there are too few cases
-  3   the run itself failed: agent, judge or MLflow unreachable
+  3   the run itself failed: agent, judge or MLflow unreachable, or others were setting the alias; try again
   64  bad usage or a bad input file
 """
 """What the help of commands ends with."""
@@ -34,6 +35,13 @@ COUNT = click.IntRange(min=1)
 POSITIVE = click.FloatRange(min=0, min_open=True)
 SHARE = click.FloatRange(min=0, max=1, min_open=True, max_open=True)
 PATH = click.Path(path_type=Path)
+
+
+def trace_limit(_: click.Context, __: click.Parameter, value: str) -> int | str:
+    """Return how many traces are wanted, or ``failed``."""
+    if value == "failed" or value.isdecimal():
+        return value if value == "failed" else int(value)
+    raise click.BadParameter(f"wanted a number of traces or 'failed', not {value!r}")
 
 
 def together(*options: Option) -> Option:
@@ -57,6 +65,11 @@ config_option = click.option(
     type=PATH,
     help="The eval config. Default: test_config.json beside the eval set, else ADK's.",
 )
+storage_option = click.option(
+    "--eval_storage_uri",
+    metavar="URI",
+    help="Where ADK keeps eval sets and results: gs://BUCKET, or a folder as fsspec names it. Default: the agent's folder.",
+)
 detailed_option = click.option(
     "--print_detailed_results", "--detailed", "detailed", is_flag=True, help="Print every turn with its scores and reasons."
 )
@@ -66,7 +79,19 @@ confidence_option = click.option(
 baseline_option = click.option(
     "--baseline", metavar="FILE|runs:/ID", help="The recording or earlier run that pairwise criteria compare against."
 )
+workers_option = click.option(
+    "--workers", type=COUNT, default=1, show_default=True, help="Processes that score recordings by computed criteria."
+)
 dry_run_option = click.option("--dry-run", is_flag=True, help="Report the decision without moving the alias.")
+wait_option = click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(min=0),
+    default=60,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for others who are setting the same alias.",
+)
 verify_options = together(
     click.option(
         "--verify-key",
@@ -87,12 +112,18 @@ signing_options = together(
 budget_options = together(
     click.option("--max-calls", type=COUNT, help="Stop after this many model requests; undecided results stay undecided."),
     click.option("--max-tokens", type=COUNT, help="Stop after this many model tokens, input plus output."),
-    click.option("--ledger", metavar="FILE|off", help="Where to keep model answers for reuse. Default: .adk_eval/ledger.sqlite."),
+    click.option("--budget-name", metavar="NAME", help="Share both limits with all processes that use this name and the same ledger."),
+    click.option(
+        "--ledger",
+        metavar="FILE|URL|off",
+        help="A file or PostgreSQL database that keeps model answers for reuse. Default: .adk_eval/ledger.sqlite.",
+    ),
 )
 """What may be spent on models, and what keeps their answers."""
 
 judge_limit_options = together(
     click.option("--judge-concurrency", type=COUNT, help="Maximum parallel requests to one judge. Default: 64."),
+    click.option("--judge-quota", type=COUNT, help="Maximum requests a minute to one judge, by all processes that share the ledger."),
     click.option("--judge-timeout", type=POSITIVE, help="Seconds to wait for one judge request. Default: 120."),
     click.option("--judge-outage", type=POSITIVE, help="Give up on a judge after this many seconds of nothing but failures. Default: 60."),
     click.option("--rejudge-failed", is_flag=True, help="Ask again where a stored answer could not be read."),
@@ -101,9 +132,17 @@ judge_limit_options = together(
 """How judges are asked, whoever they are."""
 
 judge_options = together(
-    click.option("--judge", metavar="MODEL|MODULE:NAME", help="A model or function that judges everything. Default: the config's models."),
+    click.option(
+        "--judge",
+        metavar="MODEL|MODULE:NAME",
+        multiple=True,
+        help="A model or function that judges everything; repeated, a panel that votes together. Default: the config's models.",
+    ),
     judge_limit_options,
 )
+
+judges_group = option_group("Judges", judge_options, help="Who judges, how they are asked, and what they may cost.")
+"""The same under a heading, for commands that have many options."""
 
 conversation_options = together(
     click.option("--num_runs", type=COUNT, default=1, show_default=True, help="Times to repeat each conversation."),
@@ -125,7 +164,10 @@ published_options = together(
 
 policy_option = click.option("--policy", type=PATH, help="The policy, YAML or JSON. Default: the run's own thresholds, on every case.")
 
-_JUDGE_LIMITS = {"judge_concurrency": "max_concurrency", "judge_timeout": "timeout_s", "judge_outage": "outage_s"}
+_BUDGET = {"max_calls": "max_calls", "max_tokens": "max_tokens", "budget_name": "name"}
+_JUDGE_LIMITS = {"judge_concurrency": "max_concurrency", "judge_quota": "quota", "judge_timeout": "timeout_s", "judge_outage": "outage_s"}
+JUDGE_OPTIONS = ("judge", "rejudge_failed", "ledger", *_BUDGET, *_JUDGE_LIMITS)
+"""The names of `judge_options`."""
 
 
 def arguments(options: dict[str, Any], *, judge_error: type[AdkEvalError] = JudgeError) -> dict[str, Any]:
@@ -142,11 +184,14 @@ def arguments(options: dict[str, Any], *, judge_error: type[AdkEvalError] = Judg
     from mlflow_adk_eval.runtime import model_or_object  # noqa: PLC0415
 
     found = dict(options)
-    found["budget"] = Budget(max_calls=found.pop("max_calls"), max_tokens=found.pop("max_tokens"))
-    if "judge" in found:
+    found["budget"] = Budget(**{field: found.pop(name) for name, field in _BUDGET.items()})
+    if found.keys() >= _JUDGE_LIMITS.keys():
         limits = {field: found.pop(name) for name, field in _JUDGE_LIMITS.items()}
         found["judge_options"] = JudgeOptions(**{field: value for field, value in limits.items() if value is not None})
-        found["judge"] = model_or_object(found["judge"], "--judge", error=judge_error)
+    if "judge" in found:
+        named = (found["judge"],) if isinstance(found["judge"], str) else found["judge"] or ()
+        judges = [model_or_object(name, "--judge", error=judge_error) for name in named]
+        found["judge"] = judges if len(judges) > 1 else next(iter(judges), None)
     if "user_simulator" in found:
         found["user_simulator"] = model_or_object(found["user_simulator"], "--user-simulator")
     return found
@@ -158,19 +203,25 @@ def agent_path(agent: str) -> str:
     return agent
 
 
-def eval_set_paths(agent: str, names: tuple[str, ...]) -> str | list[str]:
-    """Return what EVAL_SET arguments name: files, folders, or ids of eval sets that ADK keeps in the agent's folder.
+def eval_set_paths(agent: str, names: tuple[str, ...], storage_uri: str | None = None) -> str | list[str]:
+    """Return what EVAL_SET arguments name: files, folders, or ids of eval sets that ADK keeps for the agent.
 
     A single path is returned alone, since a single file or folder means something else than a list of one.
     """
-    paths = [_eval_set_path(agent, name) for name in names]
+    paths = [_eval_set_path(agent, name, storage_uri) for name in names]
     return paths if len(paths) > 1 else paths[0]
 
 
-def _eval_set_path(agent: str, name: str) -> str:
+def _eval_set_path(agent: str, name: str, storage_uri: str | None) -> str:
     eval_set_id, colon, cases = name.partition(":")
-    stored = Path(agent) / f"{eval_set_id}.evalset.json"
-    return f"{stored}{colon}{cases}" if not Path(eval_set_id).exists() and stored.is_file() else name
+    if "/" in eval_set_id or Path(eval_set_id).exists():
+        return name
+    if storage_uri is None:
+        stored = Path(agent) / f"{eval_set_id}.evalset.json"
+        return f"{stored}{colon}{cases}" if stored.is_file() else name
+    from mlflow_adk_eval.evalset.storage import EvalStorage  # noqa: PLC0415 - `--help` stays fast
+
+    return f"{EvalStorage(agent, storage_uri).file(eval_set_id)}{colon}{cases}"
 
 
 def check_output(file: Path | None, *, force: bool = False, remedy: str = "--force overwrites it") -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from mlflow_adk_eval.cli.logs import LOGGER
 from mlflow_adk_eval.errors import AdkEvalError, InputError, UsageError
 
 if TYPE_CHECKING:
@@ -38,6 +39,23 @@ def error_json(error: AdkEvalError) -> dict[str, Any]:
     return found
 
 
+def tell(text: str, *, as_json: bool, then: str = "", **facts: Any) -> None:
+    """Print what a command has done, and what to do next; as JSON the facts alone.
+
+    Args:
+        text: what was done, and where to look.
+        as_json: whether JSON is printed.
+        then: the command to run next; empty where there is none.
+        facts: the same as JSON values, by name.
+    """
+    if as_json:
+        print_json(facts)
+    else:
+        click.echo(text)
+        if then:
+            click.echo(f"next: {then}")
+
+
 def write_file(path: Path, content: str | bytes) -> None:
     """Write a file.
 
@@ -50,7 +68,7 @@ def write_file(path: Path, content: str | bytes) -> None:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None
 
 
-def show_report(report: Report, *, detailed: bool, as_json: bool, extra: Mapping[str, Any] | None = None, hint: str = "") -> NoReturn:
+def show_report(report: Report, *, detailed: bool, as_json: bool, extra: Mapping[str, Any] | None = None, then: str = "") -> NoReturn:
     """Print a report and exit by its verdict.
 
     Args:
@@ -58,9 +76,11 @@ def show_report(report: Report, *, detailed: bool, as_json: bool, extra: Mapping
         detailed: whether every turn is printed.
         as_json: whether JSON is printed.
         extra: what else came of it, by name; ``None`` values are not printed as text.
-        hint: what to do next; empty where there is nothing.
+        then: what to do next; empty where there is nothing.
     """
     from mlflow_adk_eval.report.ci import exit_code  # noqa: PLC0415 - `--help` stays fast
+
+    LOGGER.info("evaluated", extra={"verdict": report.verdict, "reasons": list(report.reasons), **(extra or {})})
     from mlflow_adk_eval.report.console import console, report_view  # noqa: PLC0415
 
     if as_json:
@@ -68,7 +88,7 @@ def show_report(report: Report, *, detailed: bool, as_json: bool, extra: Mapping
     else:
         console().print(report_view(report, detailed=detailed))
         lines = [f"{name.replace('_', ' ')}: {value}" for name, value in (extra or {}).items() if value is not None]
-        for line in (*lines, *filter(None, [hint])):
+        for line in (*lines, *filter(None, [f"next: {then}" if then else ""])):
             click.echo(line)
     sys.exit(exit_code(report))
 
@@ -97,6 +117,7 @@ def show_decision(
     title: str = "",
     outcome: str = "",
     extra: Mapping[str, Any] | None = None,
+    then: str = "",
     summary: Path | None = None,
     junit: Path | None = None,
 ) -> NoReturn:
@@ -108,19 +129,23 @@ def show_decision(
         title: what it is about, for the summary.
         outcome: what was done about it.
         extra: what the JSON holds besides.
+        then: the command to run next; empty where there is none.
         summary: the file for Markdown.
         junit: the file for XML.
     """
     from mlflow_adk_eval.report import ci  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.report.console import console, decision_view  # noqa: PLC0415
-    from mlflow_adk_eval.report.markdown import decision_summary, plain  # noqa: PLC0415
+    from mlflow_adk_eval.report.markdown import decision_summary  # noqa: PLC0415
+    from mlflow_adk_eval.results.markdown_text import plain  # noqa: PLC0415
 
+    LOGGER.info("decided", extra={"about": title, "verdict": decision.verdict, "reasons": list(decision.reasons), "outcome": outcome})
     with nullcontext() if as_json else ci.quoted(click.echo):
         if as_json:
             click.echo(ci.quoted_json(asdict(decision) | dict(extra or {})))
         else:
             console().print(decision_view(decision))
-            click.echo(outcome) if outcome else None
+            for line in filter(None, (outcome, f"next: {then}" if then else "")):
+                click.echo(line)
     page = decision_summary(decision, title) + (f"\n{plain(outcome)}\n" if outcome else "")
     ci.append_step_summary(page)
     if summary is not None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from cloup import Command
 
 from mlflow_adk_eval.cli.options import (
     EXIT_CODES,
@@ -14,12 +15,13 @@ from mlflow_adk_eval.cli.options import (
     check_published,
     dry_run_option,
     json_option,
-    judge_options,
+    judges_group,
     policy_option,
     published_options,
     signing_options,
     store_option,
     together,
+    wait_option,
 )
 from mlflow_adk_eval.cli.output import show_decision
 
@@ -31,7 +33,7 @@ reevaluation_options = together(
         "--reevaluate", is_flag=True, help="Judge the champion's conversations again if its run used other cases, judges or criteria."
     ),
     click.option("--champion-agent", metavar="AGENT", help="The champion in runnable form, to repeat its conversations in that case."),
-    judge_options,
+    judges_group,
 )
 """Whether and how a champion is evaluated again that cannot be compared as it is."""
 
@@ -62,7 +64,7 @@ def reevaluator(options: dict[str, Any], tracking_uri: str | None, *, shown: boo
     return reevaluate
 
 
-@click.command("promote", epilog=EXIT_CODES)
+@click.command("promote", epilog=EXIT_CODES, cls=Command)
 @click.argument("model")
 @click.option("--version", required=True, help="The version to promote.")
 @click.option("--alias", default="champion", show_default=True, help="The alias to set.")
@@ -70,6 +72,7 @@ def reevaluator(options: dict[str, Any], tracking_uri: str | None, *, shown: boo
 @policy_option
 @reevaluation_options
 @dry_run_option
+@wait_option
 @signing_options
 @published_options
 @store_option
@@ -81,14 +84,18 @@ def promote_command(
     from mlflow_adk_eval.gating.api import promote as decide  # noqa: PLC0415 - `--help` stays fast
 
     check_published(summary, junit)
-    how = {name: options.pop(name) for name in ("run_id", "policy", "signing_key", "verify_key", "checkpoint", "tracking_uri")}
+    how = {name: options.pop(name) for name in ("run_id", "policy", "wait_s", "signing_key", "verify_key", "checkpoint", "tracking_uri")}
     reevaluate = reevaluator(options, how["tracking_uri"], shown=not as_json)
     decision = decide(model, version, alias, **how, dry_run=dry_run, reevaluate=reevaluate, raise_on_failure=False)
     moved = decision.passed and not dry_run
     outcome = f"{alias} is now version {version} of {model}" if moved else f"{alias} was not moved{' (dry run)' if dry_run else ''}"
     extra = {"model": model, "version": version, "alias": alias, "moved": moved}
     title = f"version {version} of {model} as {alias}"
-    show_decision(decision, as_json=as_json, title=title, outcome=outcome, extra=extra, summary=summary, junit=junit)
+    then = f"mlflow-adk-eval gate verify {model} --alias {alias}" if moved else ""
+    if not decision.passed:
+        against = f"compare {decision.baseline_run_id} {how['run_id']}" if decision.baseline_run_id else f"report {how['run_id']}"
+        then = f"mlflow-adk-eval {against}"
+    show_decision(decision, as_json=as_json, title=title, outcome=outcome, extra=extra, summary=summary, junit=junit, then=then)
 
 
 @click.command("rollback", epilog=EXIT_CODES)
@@ -97,6 +104,7 @@ def promote_command(
 @click.option("--to", metavar="VERSION", help="The version to return to. Default: the previous one whose record verifies.")
 @click.option("--reason", required=True, help="The reason, for the record.")
 @dry_run_option
+@wait_option
 @signing_options
 @store_option
 @json_option

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from mlflow_adk_eval.cli.options import PATH, check_output, force_option, store_option
-from mlflow_adk_eval.cli.output import write_file
+from mlflow_adk_eval.cli.options import PATH, check_output, force_option, json_option, store_option
+from mlflow_adk_eval.cli.output import tell, write_file
 from mlflow_adk_eval.errors import TrackingError, UsageError
 
 _NAME = "report.html"
@@ -19,7 +19,8 @@ _NAME = "report.html"
 @click.option("-o", "--output", type=PATH, default=_NAME, show_default=True, help="The file to write, or its folder.")
 @force_option
 @store_option
-def report_command(run_id: str, *, output: Path, force: bool, tracking_uri: str | None) -> None:
+@json_option
+def report_command(run_id: str, *, output: Path, force: bool, tracking_uri: str | None, as_json: bool) -> None:
     """Save the HTML report of a run.
 
     Refuses a report that was changed after the evaluation.
@@ -27,7 +28,7 @@ def report_command(run_id: str, *, output: Path, force: bool, tracking_uri: str 
     path = output / _NAME if output.is_dir() else output
     check_output(path, force=force)
     write_file(path, report_of(run_id, tracking_uri))
-    click.echo(f"{path}: the report of run {run_id}")
+    tell(f"{path}: the report of run {run_id}", as_json=as_json, file=str(path), run_id=run_id)
 
 
 def report_of(run_id: str, tracking_uri: str | None = None) -> bytes:

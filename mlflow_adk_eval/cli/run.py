@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
+import os
+from dataclasses import replace
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
+from cloup import Command, option_group
 
 from mlflow_adk_eval.cli.options import (
     EXIT_CODES,
+    JUDGE_OPTIONS,
     PATH,
     agent_path,
     arguments,
@@ -20,41 +25,128 @@ from mlflow_adk_eval.cli.options import (
     detailed_option,
     eval_set_paths,
     json_option,
-    judge_options,
+    judges_group,
+    storage_option,
     store_option,
+    trace_limit,
+    workers_option,
 )
-from mlflow_adk_eval.cli.output import show_report
+from mlflow_adk_eval.cli.output import show_report, tell
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.agents import Recording
+    from mlflow_adk_eval.results.report import Report
 
+_MADE_HERE = ("mlflow.db", "mlruns", ".adk_eval")
+"""MLflow's store where none is configured, its artifacts, and what judges answered."""
+_NEXT = {
+    "passed": "mlflow-adk-eval gate {run_id}",
+    "failed": "mlflow-adk-eval report {run_id}, or mlflow-adk-eval view, for each turn and why it failed",
+    "undecided": "mlflow-adk-eval report {run_id}, for what is missing and why",
+}
 _LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
-@click.command(epilog=EXIT_CODES)
+def _set_features(context: click.Context, parameter: click.Parameter, named: tuple[str, ...]) -> None:  # noqa: ARG001 - click's
+    """Switch the features on or off that are named, separated by commas."""
+    names = [name.strip() for each in named for name in each.split(",") if name.strip()]
+    if names:
+        from mlflow_adk_eval.agents.adk.flags import set_features  # noqa: PLC0415 - `--help` stays fast
+
+        set_features(dict.fromkeys(names, parameter.name == "enable_features"))
+
+
+class _LikeAdkEval(Command):
+    """A command that passes over options that only a newer `adk eval` has, and says so."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments, again if one of ADK's own options is unknown here."""
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            from mlflow_adk_eval.agents.adk.flags import option_of_adk_eval  # noqa: PLC0415 - as above
+
+            option = option_of_adk_eval(error.option_name)
+            if option is None:
+                raise
+            click.echo(f"note: {error.option_name} of `adk eval` has no effect here", err=True)
+            ignored = click.Option([error.option_name], is_flag=option.is_flag, multiple=option.multiple, expose_value=False, hidden=True)
+            self.params.append(ignored)
+            try:
+                return self.parse_args(ctx, given)
+            finally:
+                self.params.remove(ignored)
+
+
+@click.command(epilog=EXIT_CODES, cls=_LikeAdkEval)
 @click.argument("agent")
-@click.argument("eval_sets", metavar="EVAL_SET[:CASE,CASE]...", nargs=-1, required=True)
-@config_option
-@detailed_option
-@conversation_options
-@click.option("--agent-version", help="models:/NAME/VERSION or a LoggedModel id. Default: derived from the agent's source.")
-@click.option("--experiment", help="The MLflow experiment, by name or id.")
-@click.option("--run-name", help="The name of the MLflow run.")
-@click.option("--register", "register_as", metavar="NAME", help="Register the evaluated agent as a new version of this model.")
-@click.option(
-    "--traces", type=click.IntRange(min=0), default=2000, show_default=True, help="Log only failed turns as traces above this many."
+@click.argument("eval_sets", metavar="EVAL_SET[:CASE,CASE]...", nargs=-1)
+@option_group(
+    "Conversations with the agent",
+    conversation_options,
+    click.option("--agent-version", help="models:/NAME/VERSION or a LoggedModel id. Default: derived from the agent's source."),
+    click.option("--resume", metavar="RUN_ID|latest", help="Continue an interrupted evaluation without paying for anything twice."),
+    click.option(
+        "--failed",
+        metavar="RUN_ID",
+        help="Run only the cases that did not pass in this run. The new run is no evidence for the whole eval set.",
+    ),
+    click.option("--watch", is_flag=True, help="Run again whenever a file of agent, eval set or config changes. Needs the extra `watch`."),
+    click.option("--save-recording", type=PATH, help="Save what the agent did to a new file that can be scored again."),
+    help="How often, how many at a time, and for how long.",
 )
-@baseline_option
-@judge_options
-@click.option("--resume", metavar="RUN_ID|latest", help="Continue an interrupted evaluation without paying for anything twice.")
-@click.option("--register-prompts", is_flag=True, help="Save the judges' prompts in MLflow's prompt registry.")
-@click.option(
-    "--signing-key", metavar="PEM", help="Sign the evaluation with this key. Default: MLFLOW_ADK_EVAL_SIGNING_KEY, else unsigned."
+@option_group(
+    "Scoring",
+    config_option,
+    baseline_option,
+    workers_option,
+    click.option("--engine", type=click.Choice(["here", "spark"]), default="here", show_default=True, help="Where recordings are scored."),
+    click.option("--staging", metavar="FOLDER|URI", help="With --engine spark: a folder that driver and executors share."),
+    help="By which criteria, and where.",
 )
-@click.option("--save-recording", type=PATH, help="Save what the agent did to a new file that can be scored again.")
-@click.option("--log_level", type=click.Choice(_LOG_LEVELS, case_sensitive=False), default="warning", help="The Python log level.")
-@store_option
-@json_option
+@judges_group
+@option_group(
+    "The run in MLflow",
+    store_option,
+    click.option("--experiment", help="The MLflow experiment, by name or id."),
+    click.option("--run-name", help="The name of the MLflow run."),
+    click.option("--register", "register_as", metavar="NAME", help="Register the evaluated agent as a new version of this model."),
+    click.option(
+        "--traces",
+        metavar="N|failed",
+        callback=trace_limit,
+        default="2000",
+        show_default=True,
+        help="Log at most this many traces; if there are more turns, or for 'failed', only of those that did not pass.",
+    ),
+    click.option("--register-prompts", is_flag=True, help="Save the judges' prompts in MLflow's prompt registry."),
+    click.option(
+        "--signing-key", metavar="PEM", help="Sign the evaluation with this key. Default: MLFLOW_ADK_EVAL_SIGNING_KEY, else unsigned."
+    ),
+)
+@option_group(
+    "As for adk eval",
+    storage_option,
+    click.option("--log_level", type=click.Choice(_LOG_LEVELS, case_sensitive=False), default="warning", help="The Python log level."),
+    click.option(
+        "--enable_features",
+        multiple=True,
+        expose_value=False,
+        callback=_set_features,
+        metavar="NAMES",
+        help="Features of google-adk to switch on.",
+    ),
+    click.option(
+        "--disable_features",
+        multiple=True,
+        expose_value=False,
+        callback=_set_features,
+        metavar="NAMES",
+        help="Features of google-adk to switch off.",
+    ),
+)
+@option_group("Output", detailed_option, json_option)
 def run(
     agent: str,
     eval_sets: tuple[str, ...],
@@ -63,48 +155,145 @@ def run(
     save_recording: Path | None,
     detailed: bool,
     log_level: str,
+    eval_storage_uri: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
     """Run AGENT on eval sets, score it, and log an MLflow run.
 
-    AGENT is a module or folder with a root_agent, as for `adk eval`; a JSON recording of an agent; or runs:/ID to score an earlier
-    run again. EVAL_SET is a file, a folder of *.test.json files, or the id of an eval set in the agent's folder.
+    AGENT is a module or folder with a root_agent, as for `adk eval`; a recording of an agent; or runs:/ID to score an earlier
+    run again. EVAL_SET is a file of JSON, JSON Lines or Parquet, a folder of such rows or of *.test.json files, or the id of an eval set in
+    the agent's folder or in --eval_storage_uri. JSON Lines and Parquet may hold what the agent did beside each case; then leave out AGENT.
     """
+    if options.pop("watch"):
+        from mlflow_adk_eval.cli.watch import watch  # noqa: PLC0415 - an extra
+
+        watch([agent, *eval_sets, *filter(None, [options["config"]])], options["tracking_uri"])
+        return
+    logging.getLogger().setLevel(log_level.upper())
+    if click.get_current_context().get_parameter_source("log_level") is ParameterSource.COMMANDLINE:
+        os.environ["MLFLOW_LOGGING_LEVEL"] = log_level.upper()  # MLflow has a level of its own, which it reads when it is imported
     from mlflow_adk_eval.report.console import progress_bar  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.tracking import evaluate, register  # noqa: PLC0415
 
-    logging.getLogger().setLevel(log_level.upper())
     check_output(save_recording, remedy="name another file for the recording")
-    paths = eval_set_paths(agent, eval_sets)
-    with progress_bar("evaluating", shown=not as_json) as progress:
-        report = evaluate(paths, agent=agent_path(agent), progress=progress, **arguments(options))
-    extra = {"run_id": report.run_id}
+    there = {name for name in _MADE_HERE if Path(name).exists()}
+    paths, chosen = (eval_set_paths(agent, eval_sets, eval_storage_uri), agent_path(agent)) if eval_sets else (_recorded(agent), None)
+    engine, staging = options.pop("engine"), options.pop("staging")
+    if engine == "spark":
+        report = _on_spark(paths, staging, options)
+    else:
+        with progress_bar("evaluating", shown=not as_json) as progress:
+            report = evaluate(paths, agent=chosen, progress=progress, **arguments(options))
+    extra = {"run_id": report.run_id, "page": _page(report.run_id or "", options["tracking_uri"])}
+    made = [name for name in _MADE_HERE if name not in there and Path(name).exists()]
+    extra["new_here"] = ", ".join(made) or None
     if save_recording:
         from mlflow_adk_eval.agents.recordings import save_recording as save  # noqa: PLC0415
 
         save(report, save_recording)
         extra["recording"] = str(save_recording)
+    if eval_storage_uri:
+        extra["eval_set_result"] = _kept_for_adk(report, agent, eval_storage_uri)
     if register_as:
         extra["model_version"] = register(report, register_as, tracking_uri=options["tracking_uri"])
     resumable = report.verdict == "undecided" and report.judging and options["ledger"] != "off"
-    hint = f"To evaluate only what is missing, run the same command with --resume {report.run_id}" if resumable else ""
-    show_report(report, detailed=detailed, as_json=as_json, extra=extra, hint=hint)
+    then = f"the same command with --resume {report.run_id}, which evaluates only what is missing" if resumable else _NEXT[report.verdict]
+    show_report(report, detailed=detailed, as_json=as_json, extra=extra, then=then.format(run_id=report.run_id))
 
 
-@click.command(epilog=EXIT_CODES)
+def _page(run_id: str, tracking_uri: str | None) -> str | None:
+    """Return where a browser shows a run; ``None`` where MLflow went away after it was logged."""
+    from mlflow_adk_eval.errors import TrackingError  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.tracking.client import page_of  # noqa: PLC0415
+
+    try:
+        return page_of(run_id, tracking_uri=tracking_uri)
+    except TrackingError:
+        return None
+
+
+def _kept_for_adk(report: Report, agent: str, uri: str) -> str:
+    """Keep the report as ADK's result of an eval set, and return where."""
+    from mlflow_adk_eval.evalset.storage import EvalStorage  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.report.adk_result import result_of  # noqa: PLC0415
+    from mlflow_adk_eval.results.stored import StoredCases  # noqa: PLC0415
+
+    storage = EvalStorage(agent, uri)
+    whole = replace(report, cases=tuple(report.cases.whole())) if isinstance(report.cases, StoredCases) else report
+    return storage.keep_result(result_of(whole, app_name=storage.app_name))
+
+
+_ON_SPARK = ("agent_version", "experiment", "run_name", "traces", "register_prompts", "signing_key", "tracking_uri")
+_ANYWHERE = (
+    *JUDGE_OPTIONS,
+    "agent",
+    "config",
+    "register_as",
+    "save_recording",
+    "detailed",
+    "watch",
+    "log_level",
+    "as_json",
+    "engine",
+    "staging",
+    "eval_storage_uri",
+)
+
+
+def _on_spark(path: str | list[str], staging: str | None, options: dict[str, Any]) -> Report:
+    """Score recorded rows on Spark."""
+    from mlflow_adk_eval import spark  # noqa: PLC0415
+    from mlflow_adk_eval.config.eval_config import load_config  # noqa: PLC0415
+    from mlflow_adk_eval.config.inputs import folder_of  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.errors import UsageError  # noqa: PLC0415
+
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name not in (*_ON_SPARK, *_ANYWHERE) and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise UsageError(f"{parameter.get_error_hint(context)}: --engine spark scores recordings, and takes none")
+    if staging is None:
+        raise UsageError("--staging: wanted with --engine spark, a folder that driver and executors share")
+    config = load_config(options["config"], beside=folder_of(str(path)))
+    judging = arguments({name: options[name] for name in JUDGE_OPTIONS})
+    given = {name: options[name] for name in _ON_SPARK} | judging
+    name = PurePath(str(path)).name.removesuffix(".parquet")
+    return spark.score(spark.frame_of(str(path)), config, staging, eval_set_id=name, **given)
+
+
+def _recorded(named: str) -> str:
+    """Return the only argument, if its rows may hold what an agent did.
+
+    Raises:
+        MissingParameter: if they may not, so that it is an agent without eval sets.
+    """
+    from mlflow_adk_eval.evalset import split_selection  # noqa: PLC0415 - as above
+    from mlflow_adk_eval.evalset.rows import is_rows  # noqa: PLC0415
+
+    if is_rows(split_selection(named)[0]):
+        return named
+    raise click.MissingParameter(param_hint="'EVAL_SET[:CASE,CASE]...'", param_type="argument")
+
+
+@click.command(epilog=EXIT_CODES, cls=Command)
 @click.argument("eval_set", metavar="EVAL_SET[:CASE,CASE]")
-@click.option("--actual", required=True, help="What the agent did: a recording, an eval set, ADK's result file, or runs:/ID.")
+@click.option(
+    "--actual",
+    help="What the agent did: a recording, an eval set, ADK's result file, or runs:/ID. Default: what EVAL_SET, of JSON Lines or "
+    "Parquet, has recorded.",
+)
 @config_option
 @baseline_option
-@judge_options
+@workers_option
 @detailed_option
 @store_option
 @json_option
+@judges_group
 def score(
     eval_set: str,
     *,
-    actual: str,
+    actual: str | None,
     config: Path | None,
     baseline: str | None,
     detailed: bool,
@@ -121,7 +310,7 @@ def score(
 
     compared = None if baseline is None else _recording(baseline, tracking_uri)
     with progress_bar("scoring", shown=not as_json) as progress:
-        recorded = _recording(actual, tracking_uri)
+        recorded = None if actual is None else _recording(actual, tracking_uri)
         report = score_recorded(eval_set, recorded, config, progress=progress, baseline=compared, **arguments(options))
     show_report(report, detailed=detailed, as_json=as_json)
 
@@ -138,8 +327,12 @@ def _recording(source: str, tracking_uri: str | None) -> Recording | str:
 @click.command()
 @click.argument("folder", type=PATH)
 @store_option
-def upload(folder: Path, *, tracking_uri: str | None) -> None:
+@json_option
+def upload(folder: Path, *, tracking_uri: str | None, as_json: bool) -> None:
     """Finish logging a run that MLflow could not accept before."""
     from mlflow_adk_eval.tracking.logged_run import upload as finish  # noqa: PLC0415 - `--help` stays fast
 
-    click.echo(f"run {finish(folder, tracking_uri=tracking_uri)} is complete")
+    run_id = finish(folder, tracking_uri=tracking_uri)
+    page = _page(run_id, tracking_uri)
+    told = f"run {run_id} is complete" + (f"\npage: {page}" if page else "")
+    tell(told, as_json=as_json, then=f"mlflow-adk-eval gate {run_id}", run_id=run_id, page=page)

@@ -226,7 +226,7 @@ def _outputs(agent: Agent, rows: list[Json], concurrency: int) -> list[Json]:
         cells = {name: plain(value) for name, value in rows[index].items() if not is_missing(value)}
         done[index] = storable(outputs_of(await _of_row(agent, cells, f"row {index + 1}")), secrets)
 
-    BACKGROUND.call(lambda: each(work, len(rows), limit=concurrency))
+    BACKGROUND.call(lambda: each(work, range(len(rows)), limit=concurrency))
     return [done[index] for index in range(len(rows))]
 
 

@@ -189,5 +189,5 @@ def _judge_model(scoring: Scoring, settings: Any, *, own_judge: bool) -> str:
         return ""
     if isinstance(settings, VertexSettings) and settings.backend == "vertex":
         return "vertex"
-    asked = scoring.usage.models if scoring.usage and own_judge else (settings.judge_model_options.judge_model,)
+    asked = scoring.usage.models if scoring.usage and own_judge else settings.judge_panel or (settings.judge_model_options.judge_model,)
     return ", ".join(model for model in asked if model != "vertex")

@@ -107,7 +107,8 @@ class Shared:
             UsageError: if the judge is an object, which no JSON text can hold.
         """
         judge = self.judging.get("judge")
-        if judge is not None and not isinstance(judge, str):
+        panel = judge if isinstance(judge, list | tuple) else [judge or ""]
+        if not all(isinstance(one, str) for one in panel):
             raise UsageError(f"a scorer whose judge is a {type(judge).__name__} cannot be stored: name a model as its judge instead")
         return {"config": self.config.to_json(), **{name: _plain(value) for name, value in self.judging.items() if value is not None}}
 

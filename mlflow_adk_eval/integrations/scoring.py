@@ -93,10 +93,9 @@ class Scoring:
         self._plans: dict[tuple[object, ...], Planned | None] = {}
         self._busy = 0
         self._rested_at = -math.inf
-        for settings in _judged_settings(config):
-            self._judging.vertex() if isinstance(
-                settings, VertexSettings
-            ) and settings.backend == "vertex" else self._judging.vote_collector(settings)
+        for name, settings in _judged(config):
+            by_service = isinstance(settings, VertexSettings) and settings.backend == "vertex"
+            self._judging.vertex() if by_service else self._judging.vote_collector(settings, CRITERIA[name].prompts)
         BACKGROUND.closes(self, partial(_close, self._judging, self._resources))
 
     def __deepcopy__(self, memo: Any) -> Self:
@@ -124,7 +123,7 @@ class Scoring:
         async def work(index: int) -> None:
             found[index] = await self._result(rows[index], criterion)
 
-        BACKGROUND.call(lambda: self._working(lambda: each(work, len(rows), limit=self._limit)))
+        BACKGROUND.call(lambda: self._working(lambda: each(work, range(len(rows)), limit=self._limit)))
         return [found[index] for index in range(len(rows))]
 
     def result(self, row: Row, criterion: str) -> CriterionResult:
@@ -226,13 +225,13 @@ def criterion_config(name: str, settings: Mapping[str, Any]) -> EvalConfig:
     return parse_config({"criteria": {name: dict(settings)}}, name)
 
 
-def _judged_settings(config: EvalConfig) -> list[JudgedSettings]:
+def _judged(config: EvalConfig) -> list[tuple[str, JudgedSettings]]:
     groups = (config.criteria, *config.case_criteria.values())
-    return [settings for criteria in groups for settings in criteria.values() if isinstance(settings, JudgedSettings)]
+    return [(name, settings) for criteria in groups for name, settings in criteria.items() if isinstance(settings, JudgedSettings)]
 
 
 def _ledger(ledger: LedgerSource, config: EvalConfig) -> AbstractContextManager[Any]:
-    return opened(ledger if _judged_settings(config) else False)
+    return opened(ledger if _judged(config) else False)
 
 
 def _key(row: Row, criterion: str) -> str:

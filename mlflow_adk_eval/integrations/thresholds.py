@@ -104,6 +104,8 @@ def _inexpressible(policy: Policy, config: EvalConfig | None) -> Iterator[Proble
 def _rule_problems(rule: Rule, at: str, name: str | None, bounds: Sequence[_Bound]) -> Iterator[Problem]:
     if name is None:
         yield Problem(at, "a measure that runs do not log as a metric", _WANTED)
+    if rule.judge is not None:
+        yield Problem(f"{at}.judge", "how well a judge must be known", _WANTED)
     if rule.range is not None:
         yield Problem(f"{at}.range", "what a single case may count", _WANTED)
     if rule.use not in (None, "mean"):

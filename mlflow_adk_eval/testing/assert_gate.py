@@ -77,7 +77,7 @@ def _unlogged(
     tracking_uri: str | None,
 ) -> Decision:
     run = examine(evidence_of_report(report))
-    if policy.compares or agent_version:
+    if policy.compares or agent_version or policy.calibration:
         with store_at(tracking_uri) as store:
             search = BaselineSearch(store=store, policy=policy, model=model, reevaluate=reevaluate)
             decision = decided(run, search, agent_version)

@@ -290,7 +290,7 @@ async def _reports(
         try:
             for file in files:
                 cases.evaluation(file)
-            await each(work, len(jobs), limit=cases.executor.limit)
+            await each(work, range(len(jobs)), limit=cases.executor.limit)
         finally:
             await cases.executor.aclose()
     return tuple(

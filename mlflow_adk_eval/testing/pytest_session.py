@@ -77,7 +77,7 @@ class Waiting:
             coming[jobs[index].key].set_result(await self._cases.execute(jobs[index]))
 
         try:
-            BACKGROUND.call(lambda: self._until_closed(partial(each, work, len(jobs), limit=self._cases.executor.limit)))
+            BACKGROUND.call(lambda: self._until_closed(partial(each, work, range(len(jobs)), limit=self._cases.executor.limit)))
         finally:
             for future in coming.values():
                 future.cancel()

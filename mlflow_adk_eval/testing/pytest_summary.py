@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mlflow_adk_eval.agents import Agent
@@ -13,7 +13,7 @@ from mlflow_adk_eval.report.sentences import circumstances, format_outages
 from mlflow_adk_eval.report.tally import CaseLine, CriterionTotals, flaky_of, totals
 from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.results.usage import JudgeUsage
+from mlflow_adk_eval.results.usage import JudgeUsage, added
 from mlflow_adk_eval.runner import ExecutedCase
 from mlflow_adk_eval.testing.cases import Job, renamed
 from mlflow_adk_eval.testing.sources import EvalFile, merged
@@ -98,25 +98,6 @@ def _flaky(lines: Iterable[CaseLine]) -> Iterator[tuple[str, Markup]]:
         yield f"flaky: {case.eval_id}: {case.summary}", {"yellow": True}
     if len(flaky) > _MAX_FLAKY:
         yield f"and {len(flaky) - _MAX_FLAKY} more flaky cases", {"yellow": True}
-
-
-def added(usages: Sequence[JudgeUsage]) -> JudgeUsage:
-    """Return several accounts as one.
-
-    >>> added([JudgeUsage(calls=1, models=("m",)), JudgeUsage(calls=2, models=("m",))]).calls
-    3
-    """
-    total = usages[0]
-    for usage in usages[1:]:
-        numbers = {each.name: getattr(total, each.name) + getattr(usage, each.name) for each in fields(JudgeUsage) if each.default == 0}
-        total = replace(
-            total,
-            **numbers,
-            models=tuple(dict.fromkeys((*total.models, *usage.models))),
-            prompts={**total.prompts, **usage.prompts},
-            outage="; ".join(dict.fromkeys(filter(None, (total.outage, usage.outage)))),
-        )
-    return total
 
 
 def log_results(results: Results, done: Sequence[tuple[Job, ExecutedCase]], *, agent: Agent, experiment: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
-from mlflow_adk_eval.config.inputs import ConfigSource, merge_configs, source_of
+from mlflow_adk_eval.config.inputs import ConfigSource, folder_of, merge_configs, source_of
 from mlflow_adk_eval.evalset import EvalSet, load_eval_set, merge, select, split_selection, test_files
 
 
@@ -40,7 +40,7 @@ def read_file(path: str | Path, config: ConfigSource = None, *, initial_session:
         InputError: with every problem of the file or of the config.
     """
     file, selected = split_selection(path)
-    whole = EvalFile(file, load_eval_set(file, initial_session=initial_session), load_config(config, beside=file.parent))
+    whole = EvalFile(Path(file), load_eval_set(file, initial_session=initial_session), load_config(config, beside=folder_of(file)))
     return whole.selected(selected) if selected else whole
 
 

@@ -198,3 +198,89 @@ def test_the_list_of_commands_is_not_cut_off() -> None:
 @pytest.mark.parametrize("name", ["--config_file_path", "--print_detailed_results", "--num_runs", "--log_level"])
 def test_run_takes_the_names_of_adk_eval(name: str) -> None:
     assert name in [option for found in cli.run.params for option in found.opts]
+
+
+def rows(path: Path, **more: object) -> Path:
+    path.write_text("\n".join(json.dumps(case | more) for case in EXPECTED["eval_cases"]))
+    return path
+
+
+def test_rows_with_what_is_recorded_are_scored_alone(tmp_path: Path) -> None:
+    said = [{"user_content": {"parts": [{"text": "hi"}]}, "final_response": {"parts": [{"text": "hello"}]}}]
+    result = invoke("score", rows(tmp_path / "lights.jsonl", recorded=said))
+    assert (result.exit_code, "FAILED  1 of 2 cases passed of lights" in result.stdout) == (1, True)
+
+
+def test_score_without_anything_recorded_names_what_is_wanted(lights: Path, tmp_path: Path) -> None:
+    for file in (lights, rows(tmp_path / "plain.jsonl")):
+        result = invoke("score", file)
+        assert result.exit_code == 64
+        assert "wanted what the agent did, since nothing is recorded beside the cases" in result.stderr
+
+
+def test_run_without_eval_sets_names_what_is_wanted(lights: Path, tmp_path: Path) -> None:
+    for named in ("agent", lights):
+        result = invoke("run", named)
+        assert result.exit_code == 64
+        assert "Missing argument 'EVAL_SET[:CASE,CASE]...'" in result.stderr
+    result = invoke("run", rows(tmp_path / "plain.jsonl"), "--tracking-uri", f"sqlite:///{tmp_path / 'm.db'}")
+    assert result.exit_code == 64
+    assert "agent: wanted a module with a root_agent" in result.stderr
+
+
+def test_rows_are_validated_and_rewritten(lights: Path, tmp_path: Path) -> None:
+    for name in ("lights.jsonl", "lights.parquet"):
+        assert invoke("migrate", lights, tmp_path / name).stdout == f"{tmp_path / name}: 2 cases\n"
+        assert invoke("validate", tmp_path / name).stdout == f"{tmp_path / name}: eval set, 2 cases, 2 written turns\n"
+    beside = tmp_path / "beside.parquet"
+    assert invoke("migrate", tmp_path / "lights.jsonl", beside, "--actual", recorded(tmp_path)).exit_code == 0
+    assert invoke("validate", beside).stdout.endswith("eval set with recordings, 2 cases, 2 written turns, 2 recorded conversations\n")
+    assert invoke("score", beside).exit_code == 0
+    result = invoke("migrate", beside, tmp_path / "back.json")
+    assert (result.exit_code, "no place for what is recorded" in result.stderr) == (64, True)
+    (tmp_path / "bad.jsonl").write_text("[]\n")
+    result = invoke("validate", tmp_path / "bad.jsonl", lights)
+    assert (result.exit_code, "line 1: $: found a list of 0" in result.stderr, "2 cases" in result.stdout) == (64, True, True)
+
+
+def test_validate_finds_what_only_a_run_or_a_gate_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("def metric(metric, actual, expected, scenario): return 1.0\n")
+    custom = {"code_config": {"name": "mine.metric"}}
+    good = {"criteria": {"mine": 0.5}, "custom_metrics": {"mine": custom}}
+    config = written(tmp_path / "test_config.json", good)
+    lost = {"criteria": {"mine": 0.5}, "custom_metrics": {"mine": {"code_config": {"name": "no.such.metric"}}}}
+    (tmp_path / "elsewhere").mkdir()
+    bad_config = written(tmp_path / "elsewhere" / "bad_config.json", lost)
+    policy = tmp_path / "gate.yaml"
+    policy.write_text(
+        "rules:\n  mine: {min: 0.5}\n  response_match_scoree: {min: 0.5}\n  mine/pass_rate: {min: 0.5}\n  pass^2: {min: 0.5}\n"
+    )
+    result = invoke("validate", config, bad_config, policy, "--json")
+    rows = {Path(row["file"]).name: row for row in json.loads(result.stdout)}
+    assert result.exit_code == 64
+    assert rows["test_config.json"]["valid"]
+    assert [one["path"] for one in rows["bad_config.json"]["problems"]] == ["$.custom_metrics.mine.code_config.name"]
+    (problem,) = rows["gate.yaml"]["problems"]
+    assert problem["path"] == "$.rules.response_match_scoree"
+    assert problem["message"].endswith("Did you mean 'response_match_score'?")
+
+
+def test_the_help_has_commands_and_options_under_headings() -> None:
+    shown = invoke("--help").stdout
+    assert [line for line in shown.splitlines() if line in {"Start:", "Evaluate:", "Look:", "Decide:", "Judges:", "Files:"}] == [
+        "Start:", "Evaluate:", "Look:", "Decide:", "Judges:", "Files:"
+    ]  # fmt: skip
+    shown = invoke("run", "--help").stdout
+    headings = ("Conversations with the agent:", "Scoring:", "Judges:", "The run in MLflow:", "As for adk eval:", "Output:")
+    assert [line for line in shown.splitlines() if line in headings] == list(headings)
+
+
+@pytest.mark.parametrize("spelling", ["--tracking-uri", "--tracking_uri"])
+def test_every_command_that_says_something_says_it_as_json(spelling: str, tmp_path: Path) -> None:
+    key = json.loads(invoke("gate", "keygen", "-o", tmp_path / "gate.pem", "--json").stdout)
+    assert {name: Path(file).exists() for name, file in key.items()} == {"private_key": True, "public_key": True}
+    old = written(tmp_path / "lights.evalset.json", EXPECTED)
+    assert json.loads(invoke("migrate", old, tmp_path / "rows.jsonl", "--json").stdout)["cases"] == 2
+    refused = invoke("upload", tmp_path / "nowhere", spelling, f"sqlite:///{tmp_path}/mlflow.db", "--json")
+    assert (refused.exit_code, json.loads(refused.stdout)["kind"]) == (64, "UsageError")

@@ -47,7 +47,10 @@ def test_traces_by_id_become_a_file(store: str, tmp_path: Path) -> None:
     first, second, _ = ids(store)
     path = tmp_path / "bots.evalset.json"
     result = invoke("capture", "--trace-id", first, "--trace-id", second, "-o", path, "--tracking_uri", store)
-    assert (result.exit_code, result.stdout) == (0, f"{path}: 1 case, 2 turns\n"), result.stderr
+    assert (result.exit_code, result.stdout) == (
+        0,
+        f"{path}: 1 case, 2 turns\nnext: mlflow-adk-eval run AGENT {path}\n",
+    ), result.stderr
     found = load_eval_set(path)
     assert (found.eval_set_id, found.eval_ids) == ("bots", ("s1",))
 

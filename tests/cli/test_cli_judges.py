@@ -75,6 +75,19 @@ def test_a_spent_budget_is_2_and_the_run_can_be_gone_on_with(template: Path, ser
     assert json.loads(again.output)["judging"]["calls"] == 0
 
 
+def test_a_budget_with_a_name_is_spent_by_all_who_use_it(server: Server, recorded: Path, tmp_path: Path) -> None:
+    def score(name: str, ledger: object = tmp_path / "ledger.sqlite") -> Result:
+        given = ("--ledger", ledger, "--max-calls", "4", "--budget-name", name, "--judge-quota", "600", "--rejudge-failed")
+        return invoke("score", recorded, "--actual", recorded, *given)
+
+    assert (score("build-1").exit_code, len(server.calls)) == (2, 4)
+    recorded.write_text(recorded.read_text().replace("answer", "another"))  # so that the ledger knows no answer
+    assert "the budget of 4 model calls for all processes is spent" in " ".join(score("build-1").output.split())
+    assert len(server.calls) == 4
+    assert (score("build-2").exit_code, len(server.calls)) == (2, 8)
+    assert str(score("build-3", "off").exception) == "budget 'build-3': wanted a ledger, by which processes share it"
+
+
 @pytest.mark.parametrize(
     ("resume", "message"),
     [("0123456789", "does not know this run"), ("latest", "knows no run of this eval set")],

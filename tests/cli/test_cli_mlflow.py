@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,7 +55,7 @@ def test_a_good_version_goes_all_the_way(lights: Path, store: str, tmp_path: Pat
     promoted = invoke("promote", "lights", "--version", "1", "--alias", "champion", "--run-id", said["run_id"], *at)
     assert promoted.exit_code == 0
     assert "champion is now version 1 of lights" in promoted.stdout
-    assert invoke("verify", "lights", *at).exit_code == 0
+    assert invoke("gate", "verify", "lights", *at).exit_code == 0
 
 
 def test_a_regressed_version_is_refused_with_1_and_the_alias_stays(lights: Path, store: str, tmp_path: Path) -> None:
@@ -75,13 +76,33 @@ def test_a_dry_run_moves_nothing(lights: Path, store: str, tmp_path: Path) -> No
     tried = invoke("promote", "lights", "--version", "1", "--run-id", said["run_id"], "--dry-run", *at)
     assert tried.exit_code == 0
     assert "champion was not moved" in tried.stdout
-    assert invoke("verify", "lights", *at).exit_code == 64
+    assert invoke("gate", "verify", "lights", *at).exit_code == 64
 
 
 def test_run_prints_each_turn_and_the_run(lights: Path, store: str) -> None:
     result = invoke("run", lights, lights, "--tracking_uri", store, "--experiment", EXPERIMENT, "--print_detailed_results")
     assert "✓ response_match_score 1" in result.stdout
-    assert "run id: " in result.stdout
+    run_id = re.search("^run id: (.*)$", result.stdout, re.MULTILINE)
+    assert run_id
+    assert f"\nnext: mlflow-adk-eval gate {run_id[1]}\n" in result.stdout
+    page = re.search(
+        rf"^page: http://127.0.0.1:5000/#/experiments/\d+/runs/{run_id[1]} while this runs: (.*)$", result.stdout, re.MULTILINE
+    )
+    assert page
+    assert page[1] == f"mlflow ui --backend-store-uri {store}"
+
+
+def test_run_says_what_it_has_made_here_once_and_what_to_do_about_a_failure(
+    lights: Path, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ("run", regressed(tmp_path), lights, "--experiment", EXPERIMENT)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    (tmp_path / "mlflow.db").unlink(missing_ok=True)
+    first, second = invoke(*command), invoke(*command)
+    assert re.search(r"^new here: mlflow\.db", first.stdout, re.MULTILINE)
+    assert "new here" not in second.stdout
+    assert re.search(r"^next: mlflow-adk-eval report [0-9a-f]{32}, or mlflow-adk-eval view", second.stdout, re.MULTILINE)
 
 
 def test_an_eval_set_is_found_by_its_id_in_the_agents_folder(tmp_path: Path, store: str) -> None:
@@ -100,7 +121,12 @@ def test_an_eval_set_is_found_by_its_id_in_the_agents_folder(tmp_path: Path, sto
 
 @pytest.mark.parametrize(
     "command",
-    [["gate", "nonsense"], ["promote", "nobody", "--version", "1", "--run-id", "nonsense"], ["verify", "nobody"], ["upload", "nowhere"]],
+    [
+        ["gate", "nonsense"],
+        ["promote", "nobody", "--version", "1", "--run-id", "nonsense"],
+        ["gate", "verify", "nobody"],
+        ["upload", "nowhere"],
+    ],
 )
 def test_what_does_not_exist_is_64_in_one_sentence(command: list[str], store: str) -> None:
     result = invoke(*command, "--tracking_uri", store)
@@ -126,3 +152,15 @@ def test_the_demo_promotes_one_version_refuses_the_other_and_says_what_to_open(t
     assert "champion was not moved" in shown.stdout
     assert "mlflow ui --backend-store-uri sqlite:///" in " ".join(shown.stdout.split())
     assert secret["GEMINI_API_KEY"] not in shown.stdout + shown.stderr
+
+
+def test_rows_with_what_is_recorded_are_evidence_unless_it_is_what_is_expected(lights: Path, store: str, tmp_path: Path) -> None:
+    at = ("--tracking_uri", store)
+    for actual, code in ((good(tmp_path), 0), (lights, 2)):
+        beside = tmp_path / f"{actual.stem}.parquet"
+        assert invoke("migrate", lights, beside, "--actual", actual).exit_code == 0
+        result = invoke("run", beside, "--experiment", EXPERIMENT, "--register", "lights", "--json", *at)
+        assert result.exit_code == 0, result.stderr
+        decided = invoke("gate", json.loads(result.stdout)["run_id"], *at)
+        assert decided.exit_code == code, decided.output
+    assert "compared with itself" in decided.stdout

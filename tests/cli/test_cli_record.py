@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,12 +69,15 @@ def talks(folder: Path, *cases: dict[str, Any]) -> Path:
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The example project, as the working directory."""
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of the example project, as the working directory, which the interpreter forgets again."""
+    known = set(sys.modules)
     shutil.copytree(EXAMPLE, tmp_path / "home")
     monkeypatch.chdir(tmp_path / "home")
     monkeypatch.syspath_prepend(str(tmp_path / "home"))
-    return tmp_path / "home"
+    yield tmp_path / "home"
+    for name in [name for name in set(sys.modules) - known if str(tmp_path) in str(getattr(sys.modules[name], "__file__", ""))]:
+        del sys.modules[name]
 
 
 @pytest.fixture
@@ -105,8 +109,10 @@ def test_a_run_saves_what_its_agent_did(template: Path, home: Path, tmp_path: Pa
     at = ("--tracking_uri", store)
     options = ("--experiment", "home", "--save_recording", "run.json", "--turn_timeout", "60", "--num_runs", "2")
     result = invoke("run", *HOME, *at, *options)
-    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "recording: run.json")
-    run_id = result.stdout.splitlines()[-2].removeprefix("run id: ")
+    assert result.exit_code == 0
+    said = dict(line.split(": ", 1) for line in result.stdout.splitlines() if ": " in line)
+    assert said["recording"] == "run.json"
+    run_id = said["run id"]
     saved = load_recording("run.json")
     assert saved.num_runs(saved.runs) == 2
     assert saved.origin

@@ -61,8 +61,10 @@ def command(folder: Path, arguments: list[str], packages: list[str]) -> subproce
         ("litellm", ["litellm"], ["rapid-eval", "evaluate", "coherence.json", "--judge", "openai/gpt-4o"]),
         ("rapid", ["sacrebleu"], ["rapid-eval", "evaluate", "bleu.json"]),
         ("rapid", ["sacrebleu"], ["score", "set.evalset.json", "--actual", "set.evalset.json"]),
+        ("watch", ["watchfiles"], ["run", "agent", "set.evalset.json", "--watch"]),
         ("rapid-server", ["starlette"], ["rapid-eval", "serve", "--port", "0"]),
         ("rapid-server", ["uvicorn"], ["rapid-eval", "serve", "--port", "0"]),
+        ("view", ["starlette"], ["view", "--no-browser", "--port", "0"]),
     ],
 )
 def test_what_needs_an_extra_names_it(folder: Path, extra: str, packages: list[str], arguments: list[str]) -> None:
@@ -101,4 +103,4 @@ def test_every_extra_is_named_where_it_is_needed_and_is_one_of_all() -> None:
     assert set(re.findall(r'require_extra\("([\w-]+)"', sources)) == extras
     (everything,) = project["optional-dependencies"]["all"]
     named = set(re.findall(r"[\w-]+", everything.partition("[")[2]))
-    assert named | {"rapid"} == extras  # rapid-server brings rapid
+    assert named | {"rapid", "spark"} == extras  # rapid-server brings rapid; Spark is half a gigabyte that only clusters need

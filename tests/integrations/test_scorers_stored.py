@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,13 @@ ROW: dict[str, Any] = {
 @pytest.fixture
 def allowed(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ALLOWED, "true")
+    as_a_client(monkeypatch)
+
+
+def as_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow executes no stored scorer in a server, and takes every process for one that had loaded uvicorn, as other tests do."""
+    if server := sys.modules.get("mlflow.server"):
+        monkeypatch.setattr(server, "is_running_as_server", False)
 
 
 def trajectory(**settings: Any) -> Any:
@@ -116,6 +124,7 @@ def test_elsewhere_mlflow_refuses_to_register_it(store: str) -> None:
 @pytest.mark.slow
 def test_a_server_that_allows_it_registers_it(new_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ALLOWED, "true")
+    as_a_client(monkeypatch)
     with tracking(new_server().uri):
         trajectory().register(name="on_the_server")
         assert get_scorer(name="on_the_server").run(**ROW).value == 1.0

@@ -20,6 +20,7 @@ from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.integrations.evaluator.sides import EvaluatorCall, ModelAgent, read_config, sides_of
 from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup
 from mlflow_adk_eval.ledger import opened
+from mlflow_adk_eval.results.parts import PART_FOLDERS
 from mlflow_adk_eval.runner import Options
 from mlflow_adk_eval.runner.keywords import selected
 from mlflow_adk_eval.tracking.agent_versions import find_version
@@ -111,7 +112,7 @@ class LoggedText(_Late, TextEvaluationArtifact):  # type: ignore[misc]
 
 
 class LoggedParquet(_Late, ParquetEvaluationArtifact):  # type: ignore[misc]
-    """The votes of the run."""
+    """A folder of the run's parts, such as the votes."""
 
 
 _KINDS: Mapping[str, type[EvaluationArtifact]] = {
@@ -124,6 +125,7 @@ _KINDS: Mapping[str, type[EvaluationArtifact]] = {
 
 def _artifacts(bundle: Bundle) -> dict[str, EvaluationArtifact]:
     """Return the artifacts by what they are called; the table also by MLflow's name for it."""
-    found = {name: kind for name in bundle.artifacts if (kind := _KINDS.get(Path(name).suffix))}
-    artifacts = {name.partition(".")[0]: kind(mlflow.get_artifact_uri(f"{FOLDER}/{name}")) for name, kind in found.items()}
+    names = dict.fromkeys(name.partition("/")[0] for name in bundle.artifacts)
+    found = {name: LoggedParquet if name in PART_FOLDERS else _KINDS.get(Path(name).suffix) for name in names}
+    artifacts = {name.partition(".")[0]: kind(mlflow.get_artifact_uri(f"{FOLDER}/{name}")) for name, kind in found.items() if kind}
     return {RESULTS: LoggedJson(mlflow.get_artifact_uri(f"{RESULTS}.json")), **artifacts}

@@ -27,7 +27,7 @@ from mlflow_adk_eval.evalset.digest import canonical
 from mlflow_adk_eval.integrations.evaluator.dataset import EvalSetDataset, EvalSetTable
 from mlflow_adk_eval.integrations.scoring import needed_cells
 from mlflow_adk_eval.judge.setup import JudgeArgs
-from mlflow_adk_eval.runner.keywords import AgentArgs
+from mlflow_adk_eval.runner.keywords import AgentArgs, TraceLimit
 from mlflow_adk_eval.tables.records import cells_of
 from mlflow_adk_eval.tables.rows import CELLS, Row, row_of
 from mlflow_adk_eval.tracking.bundle import SELF_COMPARISON
@@ -51,7 +51,7 @@ class EvaluatorConfig(JudgeArgs, AgentArgs, total=False):
     """What was expected, the data being what the agent did."""
     agent_version: str | None
     num_runs: int
-    traces: int | bool
+    traces: TraceLimit
     pending_folder: str | Path | None
     register_prompts: bool
     col_mapping: Mapping[str, str]

@@ -104,8 +104,8 @@ async def _serve(
         note = _missing(bench, setup)
         app = application(bench, token=serving.token, max_body=serving.max_body, concurrency=serving.concurrency)
         server = _server(app)
-        with _stopped_by_signals(server):
-            ready(_url(listener), note)
+        with stopped_by_signals(server):
+            ready(url_of(listener), note)
             await server.serve(sockets=[listener])
         return bench.judging.usage()
     finally:
@@ -147,7 +147,7 @@ def _server(app: Starlette) -> uvicorn.Server:
 
 
 @contextmanager
-def _stopped_by_signals(server: uvicorn.Server) -> Generator[None]:
+def stopped_by_signals(server: uvicorn.Server) -> Generator[None]:
     """Let signals stop a server, and nothing else: once it has stopped, uvicorn raises them again for whoever minded them before."""
 
     def stop(*_: object) -> None:
@@ -161,6 +161,7 @@ def _stopped_by_signals(server: uvicorn.Server) -> Generator[None]:
             signal.signal(number, handler)
 
 
-def _url(listener: socket.socket) -> str:
+def url_of(listener: socket.socket) -> str:
+    """Return the address of what listens."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

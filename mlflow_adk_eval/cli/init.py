@@ -1,0 +1,288 @@
+"""``mlflow-adk-eval init``: the files that an evaluation of an agent needs, from its eval set to the workflow that gates it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlflow_adk_eval.cli.options import PATH, agent_path, store_option
+from mlflow_adk_eval.cli.output import write_file
+from mlflow_adk_eval.errors import UsageError
+
+if TYPE_CHECKING:
+    from mlflow_adk_eval.agents import Agent, Recording
+    from mlflow_adk_eval.evalset import EvalCase, EvalSet
+
+_TEMPLATES = files("mlflow_adk_eval.cli") / "templates"
+_AGENT = "agent.py"
+_MARKS = ("root_agent", "get_agent_async", "App(")
+_REQUIREMENTS = {"requirements.txt": " -r requirements.txt", "pyproject.toml": " ."}
+_CALIBRATION = "calibration.json"
+_SAMPLE = 20
+"""How many conversations of an experiment become cases: as many as somebody reads."""
+
+Example = tuple[str, str]
+"""A question, and the answer that is expected; empty: what the agent answers."""
+
+
+@click.command()
+@click.argument("agent", required=False)
+@click.option("--example", "examples", multiple=True, metavar="QUESTION[=ANSWER]", help="A case. Without =ANSWER the agent is asked now.")
+@click.option("--recording", metavar="FILE", help="Take the cases from what an agent did: a recording, an eval set or ADK's result file.")
+@click.option("--traces", metavar="EXPERIMENT", help=f"Take the cases from traces in MLflow, at most {_SAMPLE}, drawn at random.")
+@click.option(
+    "--judge", metavar="MODEL|MODULE:NAME", help="Have a model or function compare the answers (final_response_match_v2), not their words."
+)
+@click.option("--name", help="What to call the eval set. Default: the agent's name.")
+@click.option("--folder", type=PATH, default=Path("evals"), show_default=True, help="The folder for eval set, config, policy and test.")
+@click.option("--force", is_flag=True, help="Overwrite files that exist.")
+@store_option
+def init(
+    agent: str | None,
+    *,
+    examples: tuple[str, ...],
+    judge: str | None,
+    name: str | None,
+    folder: Path,
+    force: bool,
+    tracking_uri: str | None,
+    **sources: Any,
+) -> None:
+    """Write eval set, config, policy, test and workflow for an agent.
+
+    AGENT is a module or folder with a root_agent, MODULE:ATTRIBUTE for a function or any other agent, or an address. Default: the only
+    agent below the working directory. On a terminal, asks for what no option says.
+    """
+    asks = sys.stdin.isatty() and sys.stdout.isatty()
+    given: dict[str, Any] = {
+        option: value for option, value in {"examples": [_example(text) for text in examples], **sources}.items() if value
+    }
+    if len(given) > 1 or not (given or asks):
+        raise UsageError("init: wanted cases, from either --example QUESTION=ANSWER, --recording FILE or --traces EXPERIMENT")
+    chosen = agent or _only_agent(asks=asks)
+    found = _loaded(chosen)
+    called = re.sub(r"\W+", "_", name or found.name, flags=re.ASCII).strip("_") or "agent"
+    project = _Project(agent=chosen, judge=_judge(judge), name=called, folder=folder, root=Path.cwd(), repository=_repository())
+    if (there := [str(path) for path in project.paths if path.exists()]) and not force:
+        raise UsageError(f"{', '.join(there)} {'exists' if len(there) == 1 else 'exist'} already; --force overwrites")
+    eval_set = _eval_set(called, found, tracking_uri, **(given or {"examples": _asked()}))
+    for path, text in zip(project.paths, project.texts(eval_set), strict=True):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, text)
+        click.echo(f"wrote {path}")
+    label = f"Label what the judge decides: mlflow-adk-eval view --label, then {project.calibrate}\n" if judge else ""
+    click.echo(
+        f"\nNext: {project.run}\n{label}"
+        f"Then: mlflow-adk-eval gate RUN_ID --policy {project.policy}\nAs a test: pytest {shlex.quote(str(folder))}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """Who compares answers."""
+
+    name: str
+    is_function: bool
+    """Named on the command line, since a config names only models."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Project:
+    """Where what is written, and the words in it."""
+
+    agent: str
+    judge: _Judge | None
+    """``None``: no model judges."""
+    name: str
+    folder: Path
+    root: Path
+    """From where the agent is imported."""
+    repository: Path
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The eval set, the config, the policy, the test and the workflow."""
+        workflow = Path(os.path.relpath(self.repository, self.root), ".github", "workflows", f"{self.name}-eval.yml")
+        names = (f"{self.name}.evalset.json", "test_config.json", "gate.yaml", f"test_{self.name}.py")
+        return (*(self.folder / name for name in names), workflow)
+
+    @property
+    def policy(self) -> str:
+        """The policy, as a shell takes it."""
+        return shlex.quote(str(self.paths[2]))
+
+    @property
+    def run(self) -> str:
+        """The command that evaluates."""
+        judge = f" --judge {self.judge.name}" if self.judge and self.judge.is_function else ""
+        return f"mlflow-adk-eval run {shlex.quote(self.agent)} {shlex.quote(str(self.paths[0]))} --experiment {self.name}{judge}"
+
+    @property
+    def calibrate(self) -> str:
+        """The command that measures the judge by people's labels, for the policy."""
+        return f"mlflow-adk-eval calibrate RUN_ID -o {shlex.quote(str(self.folder / _CALIBRATION))}"
+
+    def texts(self, eval_set: EvalSet) -> tuple[str, ...]:
+        """Return what is written to `paths`."""
+        from mlflow_adk_eval.evalset import dumps  # noqa: PLC0415 - `--help` stays fast
+
+        turns = [case.conversation or () for case in eval_set.eval_cases]
+        said = {tuple((turn.user_text, turn.final_text) for turn in each) for each in turns}  # the gate counts equal cases once
+        return (
+            dumps(eval_set),
+            _filled("test_config.json", calls=any(turn.tool_calls for each in turns for turn in each), judge=self.judge),
+            _filled("gate.yaml", name=self.name, cases=len(said), calibration=self.judge and _CALIBRATION, calibrate=self.calibrate),
+            _filled(
+                "test_agent.py",
+                name=self.name,
+                agent=self.agent,
+                judge=self.judge,
+                root=Path(os.path.relpath(self.root, self.folder)).as_posix(),
+            ),
+            _filled(
+                "workflow.yml",
+                name=self.name,
+                folder=Path(os.path.relpath(self.root, self.repository)).as_posix(),
+                requirements=next((words for file, words in _REQUIREMENTS.items() if (self.root / file).is_file()), ""),
+                extras="adk,litellm" if self.judge and "/" in self.judge.name else "adk",
+                run=self.run,
+                policy=self.policy,
+            ),
+        )
+
+
+def _filled(template: str, **values: Any) -> str:
+    from mlflow_adk_eval.config.template import filled  # noqa: PLC0415 - as above
+
+    return filled((_TEMPLATES / f"{template}.j2").read_text(encoding="utf-8"), values) + "\n"
+
+
+def _repository() -> Path:
+    here = Path.cwd()
+    return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
+
+
+def _only_agent(*, asks: bool) -> str:
+    """Return the agent below the working directory, or the one that is chosen on the terminal.
+
+    Raises:
+        UsageError: if there is not one agent, and nobody to ask.
+    """
+    from mlflow_adk_eval.agents.adk.modules import YAML  # noqa: PLC0415 - as above
+
+    places = (path.parent for name in (_AGENT, YAML) for depth in ("*", "*/*") for path in Path().glob(f"{depth}/{name}"))
+    found = sorted({str(place) for place in places if not any(part.startswith(".") for part in place.parts) and _holds_agent(place)})
+    if len(found) == 1:
+        return found[0]
+    if asks:
+        named = f" ({', '.join(found)})" if found else ""
+        return str(click.prompt(f"Agent{named}, or MODULE:ATTRIBUTE"))
+    there = f"found {', '.join(found)}; name one of them" if found else f"found no folder with {_AGENT} or {YAML}; name AGENT"
+    raise UsageError(f"init: {there}")
+
+
+def _holds_agent(folder: Path) -> bool:
+    code = folder / _AGENT
+    return not code.is_file() or any(mark in code.read_text(encoding="utf-8", errors="replace") for mark in _MARKS)
+
+
+def _loaded(agent: str) -> Agent:
+    from mlflow_adk_eval.agents import Recording  # noqa: PLC0415 - as above
+    from mlflow_adk_eval.agents.resolve import resolve_agent  # noqa: PLC0415
+
+    found = resolve_agent(agent_path(agent))
+    if isinstance(found, Recording) and (":" not in agent or "/" in agent):  # module:attribute may be the traces of an agent
+        raise UsageError(f"{agent} is a recording; name the agent, and give this file as --recording")
+    return found
+
+
+def _judge(named: str | None) -> _Judge | None:
+    from mlflow_adk_eval.runtime import model_or_object  # noqa: PLC0415 - as above
+
+    return None if named is None else _Judge(named, is_function=model_or_object(named, "--judge") is not named)
+
+
+def _example(text: str) -> Example:
+    question, _, answer = text.partition("=")
+    if not question.strip():
+        raise UsageError(f"--example {text!r}: wanted QUESTION=ANSWER")
+    return question.strip(), answer.strip()
+
+
+def _asked() -> list[Example]:
+    """Return the examples that are typed on the terminal, at least one."""
+    examples: list[Example] = []
+    while True:
+        question = str(click.prompt("Question (empty: no more)", default="", show_default=False)).strip()
+        if question:
+            answer = str(click.prompt("Expected answer (empty: what the agent answers now)", default="", show_default=False))
+            examples.append((question, answer.strip()))
+        elif examples:
+            return examples
+
+
+def _eval_set(
+    name: str,
+    agent: Agent,
+    tracking_uri: str | None,
+    *,
+    examples: Sequence[Example] = (),
+    recording: str | None = None,
+    traces: str | None = None,
+) -> EvalSet:
+    """Return the cases from wherever they come.
+
+    Raises:
+        UsageError: if there are none.
+    """
+    from mlflow_adk_eval.agents import load_recording  # noqa: PLC0415 - as above
+    from mlflow_adk_eval.evalset import EvalSet  # noqa: PLC0415
+
+    if traces:
+        from mlflow_adk_eval.tracking.capture import capture  # noqa: PLC0415
+
+        return capture(experiment=traces, sample=_SAMPLE, eval_set_id=name, tracking_uri=tracking_uri)
+    cases = _recorded(load_recording(recording)) if recording else _typed(name, agent, examples)
+    if not cases:
+        raise UsageError(f"{recording}: holds no conversation that came to its end")
+    return EvalSet(eval_set_id=name, name=name, eval_cases=tuple(cases))
+
+
+def _typed(name: str, agent: Agent, examples: Sequence[Example]) -> list[EvalCase]:
+    """Return a case for each example; what no answer is given for, the agent is asked."""
+    from mlflow_adk_eval.agents.scenarios import case_ids  # noqa: PLC0415 - as above
+    from mlflow_adk_eval.evalset import Content, EvalCase, EvalSet, Invocation, Part  # noqa: PLC0415
+    from mlflow_adk_eval.runner.record import record  # noqa: PLC0415
+
+    cases: list[EvalCase] = []
+    for eval_id, (question, answer) in zip(case_ids(question for question, _ in examples), examples, strict=True):
+        said: dict[str, Any] = {"final_response": Content(role="model", parts=(Part(text=answer),))} if answer else {}
+        turn = Invocation(invocation_id=f"{eval_id}-1", user_content=Content(role="user", parts=(Part(text=question),)), **said)
+        cases.append(EvalCase(eval_id=eval_id, conversation=(turn,)))
+    open_cases = tuple(case for case, (_, answer) in zip(cases, examples, strict=True) if not answer)
+    if not open_cases:
+        return cases
+    recording = record(EvalSet(eval_set_id=name, eval_cases=open_cases), agent, {"criteria": {"response_match_score": 0.8}}, ledger=False)
+    for eval_id, (conversation,) in recording.runs.items():
+        if conversation.error:
+            raise UsageError(f"--example: the agent failed on case {eval_id!r}: {conversation.error}")
+    answered = {case.eval_id: case for case in _recorded(recording)}
+    return [answered.get(case.eval_id, case) for case in cases]
+
+
+def _recorded(recording: Recording) -> list[EvalCase]:
+    """Return what an agent did, in the first run of each case that came to its end, as what is expected."""
+    from mlflow_adk_eval.agents.traces.cases import reference_of  # noqa: PLC0415 - as above
+    from mlflow_adk_eval.evalset import EvalCase  # noqa: PLC0415
+
+    ended = {eval_id: next((run.actual for run in runs if run.actual and not run.error), ()) for eval_id, runs in recording.runs.items()}
+    return [EvalCase(eval_id=eval_id, conversation=tuple(map(reference_of, turns))) for eval_id, turns in ended.items() if turns]

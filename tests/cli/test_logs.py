@@ -1,0 +1,78 @@
+"""With --log-format json, standard error is lines of JSON, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.test_cli import EXPECTED, invoke, written
+
+AS_JSON = ("--log-format", "json")
+CASES = len(EXPECTED["eval_cases"])
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    monkeypatch.chdir(tmp_path)
+    actual = json.loads(json.dumps(EXPECTED))
+    actual["eval_cases"][0]["conversation"][0]["duration"] = 0.25
+    return written(tmp_path / "recording.json", actual), written(tmp_path / "lights.evalset.json", EXPECTED)
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.slow
+def test_a_run_and_the_gate_tell_what_they_do(files: tuple[Path, Path], store: str) -> None:
+    del store
+    at = ("--tracking-uri", "sqlite:///mlflow.db")
+    command = [sys.executable, "-m", "mlflow_adk_eval", *AS_JSON, "run", *map(str, files), *at, "--json"]
+    quiet = {name: value for name, value in os.environ.items() if name != "MLFLOW_CONFIGURE_LOGGING"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=quiet)
+    assert done.returncode == 0, done.stderr
+    found = lines(done.stderr)
+    ours = [line for line in found if line["logger"].startswith("mlflow_adk_eval")]
+    assert [line["message"] for line in ours] == [
+        "the run started",
+        *["a case ended"] * CASES,
+        "the run is logged",
+        "evaluated",
+        "the command ended",
+    ]
+    run_id = json.loads(done.stdout)["run_id"]
+    assert {line["run_id"] for line in ours if "run_id" in line} == {run_id}
+    assert ours[1]["eval_id"] == EXPECTED["eval_cases"][0]["eval_id"]
+    assert ours[1]["scores"]["tool_trajectory_avg_score"] == 1
+    assert (ours[-2]["verdict"], ours[-1]["exit_code"]) == ("passed", 0)
+    assert all(line["timestamp"] and line["level"] for line in found)
+    decided = lines(invoke(*AS_JSON, "gate", run_id, *at).stderr)
+    assert [(line["message"], line.get("verdict")) for line in decided] == [("decided", "passed"), ("the command ended", None)]
+
+
+def test_an_error_is_a_line(tmp_path: Path) -> None:
+    done = invoke(*AS_JSON, "score", tmp_path / "nothing.json", "--actual", tmp_path / "nothing.json")
+    error, ended = lines(done.stderr)
+    assert (error["level"], error["exit_code"], ended["exit_code"], done.exit_code) == ("ERROR", 64, 64, 64)
+    assert "nothing.json" in error["message"]
+
+
+def test_nobody_hears_it_who_did_not_ask(files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    before = logging.getLogger().handlers[:]
+    asked = invoke(*AS_JSON, "score", files[1], "--actual", files[0])
+    assert logging.getLogger().handlers == before
+    plain = invoke("score", files[1], "--actual", files[0])
+    assert (plain.stdout, plain.stderr) == (asked.stdout, "")
+    monkeypatch.setenv("MLFLOW_ADK_EVAL_LOG_FORMAT", "json")
+    assert [line["message"] for line in lines(invoke("score", files[1], "--actual", files[0]).stderr)] == [
+        *["a case ended"] * CASES,
+        "evaluated",
+        "the command ended",
+    ]
