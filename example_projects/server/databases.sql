@@ -1,0 +1,2 @@
+CREATE DATABASE mlflow_auth OWNER mlflow;
+CREATE DATABASE ledger OWNER mlflow;
