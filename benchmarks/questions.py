@@ -1,6 +1,6 @@
 """What a contender asks a model, whatever its prompts look like, and what a model that knows the truth answers.
 
-google-adk asks in prose and reads prose; we ask for JSON by a schema, about texts that stand in data blocks.
+google-adk asks in prose and reads prose; we ask for JSON by a schema, about texts that stand between delimiters with a code.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _by_schema(text: str, properties: Json) -> Question:
 
 
 def _block(text: str, name: str) -> str:
-    found = re.search(rf'<(data-\w+) name="{name}">\n(.*?)\n</\1>', text, re.DOTALL) if name else None
+    found = re.search(rf"\[(\w+) {name}\]\n(.*?)\n\[\1 ", text, re.DOTALL) if name else None
     return found[2] if found else ""
 
 

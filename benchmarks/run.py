@@ -27,10 +27,10 @@ from judged_workloads import JUDGED
 from live_workloads import LIVE
 from machine import absent, description
 from process import measured
-from readme import stamp
 from report_live import live
 from results import merged
 from simulated import PAGE, REPETITIONS, pasted, section
+from speed_table import stamp
 from workloads import WORKLOADS
 
 RESULTS = Path(__file__).parent / "results.md"

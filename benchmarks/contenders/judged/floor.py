@@ -99,7 +99,7 @@ def _request(criterion: str, blocks: dict[str, str], names: Iterable[str]) -> by
     properties = {"rationale": {"type": "string"}, "verdict": {"type": "string", "enum": _LABELS[criterion]}}
     verdict = {"type": "object", "properties": properties, "required": list(properties)}
     schema = {"type": "object", "properties": dict.fromkeys(names, verdict), "required": list(names)} if names else verdict
-    material = "\n".join(f'<data-0 name="{name}">\n{block}\n</data-0>' for name, block in blocks.items())
+    material = "".join(f"[aaaaaaaa {name}]\n{block}\n" for name, block in blocks.items()) + "[aaaaaaaa end]"
     content = {
         "systemInstruction": {"parts": [{"text": _TASKS[criterion]}]},
         "contents": [{"role": "user", "parts": [{"text": material}]}],

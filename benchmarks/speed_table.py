@@ -1,4 +1,4 @@
-"""Writes README's table of speeds from results.md; ``--check`` says whether it is true, and whether the results are of this code.
+"""Writes the table of speeds in docs/benchmarks.md from results.md; ``--check`` says whether it is true, and whether the results are of this code.
 
 Each section of results.md names its commit and the hash of its hot path: the files that loading, scoring, judging or logging run through.
 """
@@ -14,21 +14,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-README, RESULTS = ROOT / "README.md", ROOT / "benchmarks" / "results.md"
-_BEGIN, _END = "<!-- speed: written by benchmarks/readme.py -->\n\n", "\n<!-- end of speed -->"
+PAGE, RESULTS = ROOT / "docs" / "benchmarks.md", ROOT / "benchmarks" / "results.md"
+_BEGIN, _END = "<!-- speed: written by benchmarks/speed_table.py -->\n\n", "\n<!-- end of speed -->"
 _SCORING = ("evalset", "criteria", "results", "runner", "agents/recordings.py", "agents/turn_log.py")
-_LOGGING, _JUDGING = (*_SCORING, "tracking", "report"), (*_SCORING, "judge", "ledger.py")
+_LOGGING, _JUDGING = (*_SCORING, "tracking", "report"), (*_SCORING, "judge", "ledger")
 _HOT = {"w1": _SCORING, "w2": _LOGGING, "w3": _JUDGING}
 """The files and folders of the package that the work of a section runs through, as far as what it takes depends on them.
 
-These sections must be of this code. The others take an hour together, so README says of which commit they are.
+These sections must be of this code. The others take an hour together, so the page says of which commit they are.
 """
 _STAMP = re.compile(r"at commit (\w+), hot path (\w+)")
 OURS = "**mlflow_adk_eval**"
 
 
 class Row(NamedTuple):
-    """A row of README's table: which rows of results.md it quotes, by how they begin; empty where there is none."""
+    """A row of the table: which rows of results.md it quotes, by how they begin; empty where there is none."""
 
     work: str
     section: str
@@ -58,7 +58,7 @@ ROWS = (
 
 
 def table(results: str) -> Iterator[str]:
-    """Yield the lines of README's table, and whence it is."""
+    """Yield the lines of the table, and whence it is."""
     sections = _sections(results)
     yield from ("| work | here | the best of google-adk | MLflow |", "|---|---|---|---|")
     for row in ROWS:
@@ -119,26 +119,28 @@ def hot_path(section: str) -> str:
 
 
 def stale(results: str) -> list[str]:
-    """Return the sections that README quotes and that were not measured on this code."""
+    """Return the sections that the page quotes and that were not measured on this code."""
     sections = _sections(results)
     return [name for name in _HOT if f"hot path {hot_path(name)}" not in sections[name]]
 
 
-def written(readme: str, results: str) -> str:
-    """Return README as it should be."""
-    head, _, rest = readme.partition(_BEGIN)
+def written(page: str, results: str) -> str:
+    """Return the page as it should be."""
+    head, _, rest = page.partition(_BEGIN)
     lines = "\n".join(table(results))
     return f"{head}{_BEGIN}{lines}\n{_END}{rest.partition(_END)[2]}"
 
 
 def main() -> int:
-    """Write README, or check it and the results; return the exit code."""
-    readme, results = README.read_text("utf-8"), RESULTS.read_text("utf-8")
+    """Write the page, or check it and the results; return the exit code."""
+    page, results = PAGE.read_text("utf-8"), RESULTS.read_text("utf-8")
     if "--check" not in sys.argv:
-        README.write_text(written(readme, results), "utf-8")
+        PAGE.write_text(written(page, results), "utf-8")
         return 0
     problems = (
-        [] if written(readme, results) == readme else ["README's table of speeds is not that of results.md: run benchmarks/readme.py"]
+        []
+        if written(page, results) == page
+        else ["the table of docs/benchmarks.md is not that of results.md: run benchmarks/speed_table.py"]
     )
     if old := stale(results):
         problems.append(
