@@ -158,8 +158,9 @@ class Pages:
         client = MlflowClient(store)
         self.id = client.get_experiment_by_name(experiment).experiment_id
         runs = client.search_runs([self.id])
-        self.runs = {run.info.run_name: run.info.run_id for run in runs}
-        self.models = {run.info.run_name: run.data.params.get("adk_eval.model_id") for run in runs}
+        self.runs = {run.data.tags.get("adk_eval.agent_version", "").partition("@")[0]: run.info.run_id for run in runs}
+        self.runs |= {run.info.run_name: run.info.run_id for run in runs}
+        self.models = {run.info.run_id: run.data.params.get("adk_eval.model_id") for run in runs}
         self.datasets = [dataset.dataset_id for dataset in client.search_datasets(experiment_ids=[self.id])]
         self.page = f"/experiments/{self.id}"
 
@@ -198,7 +199,7 @@ def demo_shots(pages: Pages) -> list[Shot]:
         Shot("report", f"{artifacts}/report.html", "adk_eval/report.html"),
         Shot("comparison", pages.run(AGENT, f"/artifacts/{changed}"), changed, unfolded),
         Shot("agent_versions", f"{page}/models", "tool_trajectory_avg_score"),
-        Shot("logged_model", f"{page}/models/{pages.models[AGENT]}", "tool_trajectory_avg_score/mean"),
+        Shot("logged_model", f"{page}/models/{pages.models[pages.runs[AGENT]]}", "tool_trajectory_avg_score/mean"),
         Shot("registered_model", f"/models/{DEMO}", "champion"),
         Shot("champion", f"/models/{DEMO}/versions/1", "champion"),
     ]
@@ -215,6 +216,17 @@ def door_shots(pages: Pages) -> list[Shot]:
         Shot("genai_rows", pages.run("genai", "/traces"), "[warm_up]", chosen),
         Shot("metrics_table", table, "turn_off_light", ("text=1 of 2 expected calls",)),
         Shot("prompts", f"{pages.page}/prompts/adk_eval.hallucinations_v1", "Viewing version"),
+    ]
+
+
+def viewer_shots(store: str) -> list[Shot]:
+    """Return the pictures of the viewer."""
+    runs = Pages(store, DEMO).runs
+    good, bad = runs["home_automation_agent"], runs[AGENT]
+    unfolded = (".case:has-text('set_temperature') > summary",)
+    return [
+        Shot("viewer_run", f"/runs/{bad}", "Criteria"),
+        Shot("viewer_compare", f"/compare?run={good}&run={bad}", "Scores", unfolded),
     ]
 
 
@@ -246,7 +258,17 @@ def server(store: str) -> Generator[str, None, None]:
         process.wait()
 
 
-def wait_for(address: str, seconds: float = 90) -> None:
+@contextlib.contextmanager
+def viewer(store: str) -> Generator[str, None, None]:
+    """Run our viewer on `store`; yield its address."""
+    command = [sys.executable, "-m", "mlflow_adk_eval", "view", "--tracking-uri", store, "--port", "0", "--no-browser"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().split()[-1].rstrip("/")
+        process.terminate()
+
+
+def wait_for(address: str, seconds: float = 180) -> None:
     """Wait until an address answers."""
     end = time.monotonic() + seconds
     while True:
@@ -261,8 +283,8 @@ def wait_for(address: str, seconds: float = 90) -> None:
 
 
 @contextlib.contextmanager
-def browser_page(address: str, width: int = 1800) -> Generator[Page, None, None]:
-    """Open a page of Debian's chromium on MLflow, with its assistant closed and no telemetry."""
+def browser_page(address: str, width: int = 1440, height: int = 900) -> Generator[Page, None, None]:
+    """Open a page of Debian's chromium on MLflow, as large as many people's, with its assistant closed and no telemetry."""
     chromium = shutil.which("chromium") or os.environ.get("CHROMIUM", "")
     if not chromium:
         sys.exit("chromium is not installed; on Debian: apt-get install chromium")
@@ -275,23 +297,23 @@ def browser_page(address: str, width: int = 1800) -> Generator[Page, None, None]
         "--no-first-run",
     ]
     with sync_playwright() as playwright, playwright.chromium.launch(executable_path=chromium, args=flags) as browser:
-        context = browser.new_context(viewport={"width": width, "height": 1000}, base_url=address)
+        context = browser.new_context(viewport={"width": width, "height": height}, base_url=address)
         seen = f"for (const [key, value] of Object.entries({json.dumps(SEEN)})) localStorage.setItem(key, value)"
         context.add_init_script(f"try {{ {seen} }} catch (e) {{}}")  # a frame without an origin has no storage
         yield context.new_page()
 
 
-def open_page(page: Page, path: str, until: str) -> None:
-    """Open a page of MLflow and wait until it shows a text."""
+def open_page(page: Page, path: str, until: str, root: str = "/#") -> None:
+    """Open a page of MLflow, or of what has its pages at another `root`, and wait until it shows a text."""
     page.goto("about:blank")
-    page.goto(f"/#{path}", wait_until="load")
+    page.goto(f"{root}{path}", wait_until="load")
     page.get_by_text(until).first.wait_for(timeout=WAIT_MS)
     page.wait_for_timeout(SETTLE_MS)
 
 
-def take(page: Page, shot: Shot) -> Path:
+def take(page: Page, shot: Shot, root: str = "/#") -> Path:
     """Open a page, click, and save the picture."""
-    open_page(page, shot.path, shot.until)
+    open_page(page, shot.path, shot.until, root)
     for selector in shot.clicks:
         if selector.startswith("key:"):
             page.keyboard.press(selector.removeprefix("key:"))
@@ -311,7 +333,11 @@ def main() -> None:
     os.environ |= SWITCHES
     add_to(store)
     IMAGES.mkdir(exist_ok=True)
-    wanted = [shot for shot in shots(store) if not sys.argv[2:] or shot.name in sys.argv[2:]]
+    wanted, ours = ([shot for shot in some(store) if not sys.argv[2:] or shot.name in sys.argv[2:]] for some in (shots, viewer_shots))
+    with viewer(store) as address:
+        for shot in ours:
+            with browser_page(address, 1440, 900) as page:
+                print(take(page, shot, root=""))
     with server(store) as address:
         for shot in wanted:
             with browser_page(address) as page:  # a new browser, since MLflow remembers what was clicked

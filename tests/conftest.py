@@ -20,6 +20,9 @@ __all__ = ["new_server", "server", "store", "template"]
 def pytest_configure(config: pytest.Config) -> None:
     # The agents of the tests are in no repository: this one changes while they run. Git looks below a ceiling only.
     os.environ["GIT_CEILING_DIRECTORIES"] = str(Path(__file__).parents[1])
+    # In a worker of xdist, pyspark, which MLflow imports where it finds it, takes a main module without file for its doctests and ends the process.
+    main = sys.modules["__main__"]
+    main.__file__ = getattr(main, "__file__", None)
     config.addinivalue_line("markers", "needs(package, version): skipped where the package is older, as in parts of `make matrix`")
 
 

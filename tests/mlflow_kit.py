@@ -72,23 +72,31 @@ def store(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> st
 
 @dataclass
 class Server:
-    """A real MLflow server, on a copy of the empty store."""
+    """A real MLflow server, on a copy of the empty store unless it is told otherwise."""
 
     folder: Path
     port: int
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    backend: str = ""
+    """The URI of another database than the copy."""
+    prefix: str = ""
+    """The path below which it serves."""
+    options: tuple[str, ...] = ()
+    """More options of `mlflow server`."""
 
     @property
     def uri(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://127.0.0.1:{self.port}{self.prefix}"
 
     def start(self) -> Server:
         command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port), "--workers", "1"]
         command += [
             "--backend-store-uri",
-            f"sqlite:///{self.folder / 'mlflow.db'}",
+            self.backend or f"sqlite:///{self.folder / 'mlflow.db'}",
             "--artifacts-destination",
             str(self.folder / "artifacts"),
+            *(("--static-prefix", self.prefix) if self.prefix else ()),
+            *self.options,
         ]
         with (self.folder / "server.log").open("ab") as log:
             quiet = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}

@@ -1,4 +1,4 @@
-"""How much is tried: Hypothesis has few and always the same examples in `make test`, all and new ones each time in `make test-all`."""
+"""How much is tried: Hypothesis has a tenth of the examples in `make test`, a quarter in `make test-all`, the same each time, and all, others each time, in `make fuzz`."""
 
 from __future__ import annotations
 
@@ -9,23 +9,26 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-FULL = os.environ.get("HYPOTHESIS_PROFILE") == "full"
-SHARE = 10
-"""One example of so many is tried in `make test`."""
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "quick")
+SHARE = {"quick": 10, "full": 4, "fuzz": 1}[PROFILE]
+"""One example of so many is tried."""
 LEAST = 5
 
 # How long an example takes says nothing on a machine that others use too.
-settings.register_profile("full", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("quick", settings.get_profile("full"), max_examples=10, derandomize=True)
-settings.load_profile("full" if FULL else "quick")
+settings.register_profile("fuzz", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("full", settings.get_profile("fuzz"), derandomize=True, max_examples=25)
+settings.register_profile("quick", settings.get_profile("full"), max_examples=10)
+settings.load_profile(PROFILE)
 
 
 def examples(count: int, *others: HealthCheck) -> settings:
-    """Try `count` examples in `make test-all` and a share of them in `make test`; `others` are health checks to leave out as well."""
-    tried = count if FULL else max(min(count, LEAST), count // SHARE)
+    """Try `count` examples in `make fuzz` and a share of them elsewhere; `others` are health checks to leave out as well."""
+    tried = max(min(count, LEAST), count // SHARE)
     return settings(max_examples=tried, suppress_health_check=[HealthCheck.too_slow, *others])
 
 
 def sampled(values: Iterable[Any], each: int) -> list[Any]:
-    """Return values for ``parametrize`` of which `make test` takes each such one, the first one included, and `make test-all` all."""
-    return [value if index % each == 0 else pytest.param(value, marks=pytest.mark.slow) for index, value in enumerate(values)]
+    """Return values for ``parametrize`` of which `make test` takes each such one, `make test-all` three times as many, and `make fuzz` all."""
+    step = max(1, each // 3) if PROFILE == "full" else 1
+    kept = [(index, value) for index, value in enumerate(values) if index % step == 0]
+    return [value if index % each == 0 else pytest.param(value, marks=pytest.mark.slow) for index, value in kept]

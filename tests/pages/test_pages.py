@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import mlflow
 import pytest
 from mlflow import MlflowClient
+from playwright.sync_api import expect
 
 import mlflow_adk_eval as adk_eval
 from docs.screenshots import browser_page, open_page, server
@@ -69,6 +71,8 @@ class Pages:
     """The id of the run of the broken agent."""
     good: str
     dataset: str
+    unnamed: str
+    """The id of a run of the broken agent that was given no name."""
     model_id: str
     """Of the agent version that the broken run is about."""
 
@@ -79,16 +83,17 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
     dataset = adk_eval.push_eval_set(EVAL_SET, experiment=EXPERIMENT, tracking_uri=store)
     runs = {
         name: adk_eval.evaluate(EVAL_SET, agent=agent, config=CONFIG, experiment=EXPERIMENT, tracking_uri=store, run_name=name).run_id or ""
-        for agent, name in ((good, "the good one"), (broken, "the broken one"))
+        for agent, name in ((good, "the good one"), (broken, "the broken one"), (broken, None))
     }
     talk(store)
-    with server(store) as address, browser_page(address, width=2400) as page:
+    with server(store) as address, browser_page(address, width=2400, height=1000) as page:
         yield Pages(
             page=page,
             base=f"/experiments/{experiment_id(store, EXPERIMENT)}",
             broken=runs["the broken one"],
             good=runs["the good one"],
             dataset=dataset.dataset_id,
+            unnamed=runs[None],
             model_id=MlflowClient(store).get_run(runs["the broken one"]).data.params["adk_eval.model_id"],
         )
 
@@ -175,3 +180,32 @@ def test_the_table_of_turns_is_shown_as_one(pages: Pages) -> None:
 def test_the_page_of_an_agent_version_shows_its_metrics_and_runs(pages: Pages) -> None:
     shown = text_of(pages, f"{pages.base}/models/{pages.model_id}", until="tool_trajectory_avg_score/mean").splitlines()
     assert {"tool_trajectory_avg_score/mean", "the broken one"} <= set(shown)
+
+
+@pytest.fixture
+def small(pages: Pages) -> Iterator[Page]:
+    """The browser in the size of many people's, with MLflow's sidebar open."""
+    pages.page.set_viewport_size({"width": 1440, "height": 900})
+    yield pages.page
+    pages.page.set_viewport_size({"width": 2400, "height": 1000})
+
+
+def test_verdict_and_pass_rate_are_in_view_in_the_list_of_runs(pages: Pages, small: Page) -> None:
+    open_page(small, f"{pages.base}/evaluation-runs", "failed")
+    for text in (re.compile("^failed "), "case_pass_rate", re.compile("^tool_trajectory")):
+        expect(small.get_by_text(text).first).to_be_in_viewport()
+
+
+def test_the_description_of_a_run_has_its_links_in_view(pages: Pages, small: Page) -> None:
+    open_page(small, f"{pages.base}/runs/{pages.unnamed}", "0 of 2 cases passed")
+    for text in (
+        re.compile("^failed .* on lights, "),
+        "Cases that reach the threshold",
+        "case_pass_rate",
+        "tool_trajectory_avg_score/threshold",
+    ):
+        expect(small.get_by_text(text).first).to_be_in_viewport()
+    with small.context.expect_page() as opened:
+        small.get_by_role("link", name="report", exact=True).click()
+    assert opened.value.url.endswith(f"{pages.base}/runs/{pages.unnamed}/artifacts/adk_eval/report.html")
+    opened.value.close()
