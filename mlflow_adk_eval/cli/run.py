@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 _MADE_HERE = ("mlflow.db", "mlruns", ".adk_eval")
 """MLflow's store where none is configured, its artifacts, and what judges answered."""
 _NEXT = {
-    "passed": "mlflow-adk-eval gate {run_id}",
+    "passed": "mlflow-adk-eval gate {run_id}{policy}",
     "failed": "mlflow-adk-eval report {run_id}, or mlflow-adk-eval view, for each turn and why it failed",
     "undecided": "mlflow-adk-eval report {run_id}, for what is missing and why",
 }
@@ -199,7 +200,17 @@ def run(
         extra["model_version"] = register(report, register_as, tracking_uri=options["tracking_uri"])
     resumable = report.verdict == "undecided" and report.judging and options["ledger"] != "off"
     then = f"the same command with --resume {report.run_id}, which evaluates only what is missing" if resumable else _NEXT[report.verdict]
-    show_report(report, detailed=detailed, as_json=as_json, extra=extra, then=then.format(run_id=report.run_id))
+    then = then.format(run_id=report.run_id, policy=_policy_beside(paths))
+    show_report(report, detailed=detailed, as_json=as_json, extra=extra, then=then)
+
+
+def _policy_beside(paths: str | list[str]) -> str:
+    """Return the option for the policy that `init` writes beside the first eval set; empty where there is none."""
+    from mlflow_adk_eval.evalset import split_selection  # noqa: PLC0415 - `--help` stays fast
+
+    path = Path(split_selection(paths if isinstance(paths, str) else paths[0])[0])
+    policy = (path if path.is_dir() else path.parent) / "gate.yaml"
+    return f" --policy {shlex.quote(str(policy))}" if policy.is_file() else ""
 
 
 def _page(run_id: str, tracking_uri: str | None) -> str | None:

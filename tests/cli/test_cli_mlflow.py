@@ -92,6 +92,16 @@ def test_run_prints_each_turn_and_the_run(lights: Path, store: str) -> None:
     assert page[1] == f"mlflow ui --backend-store-uri {store}"
 
 
+def test_run_names_the_policy_that_lies_beside_the_eval_set(lights: Path, store: str, tmp_path: Path) -> None:
+    policy = lights.with_name("gate.yaml")
+    policy.write_text("rules: {case_pass_rate: {min: 1}}\n")
+    result = invoke("run", good(tmp_path), lights, "--tracking_uri", store, "--experiment", EXPERIMENT)
+    told = re.search(r"^next: mlflow-adk-eval (gate .*)$", result.stdout, re.MULTILINE)
+    assert told
+    assert told[1].endswith(f" --policy {policy}")
+    assert invoke(*told[1].split(), "--tracking_uri", store).exit_code == 0
+
+
 def test_run_says_what_it_has_made_here_once_and_what_to_do_about_a_failure(
     lights: Path, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
