@@ -82,7 +82,7 @@ def test_mistakes_are_named(tmp_path: Path, agent: Path) -> None:
             storage.create(eval_set_id)
     with pytest.raises(UsageError, match="nobody: wanted the agent's folder"):
         EvalStorage("nobody").create("a")
-    with pytest.raises(EvalSetError, match="No such file"):
+    with pytest.raises(EvalSetError, match="no such file"):
         storage.add("gone", ())
     with pytest.raises(EvalSetError, match=r"\$.scenarios: found an empty list"):
         cases_of_scenarios(written(tmp_path / "s.json", {"scenarios": []}))

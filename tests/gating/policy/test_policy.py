@@ -244,7 +244,7 @@ def test_aliases_that_save_writing_are_fine(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(PolicyError, match="No such file"):
+    with pytest.raises(PolicyError, match="no such file"):
         load_policy(tmp_path / "gate.yaml")
 
 
