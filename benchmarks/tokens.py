@@ -1,4 +1,4 @@
-"""What judges read, in tokens, and how much of it a server has read before: ``python benchmarks/tokens.py --before 0b16a7e``.
+"""What judges read, in tokens, and how much of it a server has read before: ``python benchmarks/tokens.py --before a8fd11f``.
 
 Asks each judged criterion about one conversation of four turns, without a model, and counts by OpenAI's cl100k, whose file LiteLLM (the extra
 ``litellm``) brings along. The second vote on a question can reuse what the first one begins with, and a question what the question on the
