@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from peak import peak_mb
+
 HERE = Path(__file__).resolve().parent
 RESULTS, QUOTED = HERE / "scale.md", HERE.parent / "docs" / "scale.md"
 HEAD = ("| turns | what | CPU ms a turn | CPU s | wall s | peak MB | MB on disk | commit |", "|---|---|---|---|---|---|---|---|")
@@ -203,7 +205,7 @@ def main() -> None:
     if sys.argv[1] == "--step":
         steps = {"evaluate": do_evaluate, "gate": do_gate, "copy": do_copy, "alone": do_alone, "compare": do_compare}
         found = steps[sys.argv[2]](Path(sys.argv[3]), *sys.argv[4:])
-        print(json.dumps({**found, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+        print(json.dumps({**found, "peak": peak_mb()}))
         return
     folder = Path(os.environ.get("BENCH_DATA") or Path(tempfile.gettempdir()) / "adk_eval_scale")
     folder.mkdir(parents=True, exist_ok=True)
