@@ -198,7 +198,7 @@ def demo_shots(pages: Pages) -> list[Shot]:
         Shot("artifact_table", f"{artifacts}/invocations.json", "warm_up #3"),
         Shot("report", f"{artifacts}/report.html", "adk_eval/report.html"),
         Shot("comparison", pages.run(AGENT, f"/artifacts/{changed}"), changed, unfolded),
-        Shot("agent_versions", f"{page}/models", "tool_trajectory_avg_score"),
+        Shot("agent_versions", f"{page}/models", "Registered models"),
         Shot("logged_model", f"{page}/models/{pages.models[pages.runs[AGENT]]}", "tool_trajectory_avg_score/mean"),
         Shot("registered_model", f"/models/{DEMO}", "champion"),
         Shot("champion", f"/models/{DEMO}/versions/1", "champion"),
