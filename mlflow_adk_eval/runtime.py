@@ -29,7 +29,7 @@ from mlflow_adk_eval.errors import AdkEvalError, UsageError
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Histogram
-    from opentelemetry.trace import Span, Tracer
+    from opentelemetry.trace import Span, Tracer, TracerProvider
 
 _TELEMETRY = "mlflow_adk_eval"
 
@@ -59,12 +59,23 @@ def user_at_host() -> str:
     return f"{user_name()}@{socket.gethostname()}"
 
 
-@cache
 def tracer() -> Tracer:
-    """Return OpenTelemetry's tracer of this package. What it is given goes nowhere unless the process has configured an exporter."""
+    """Return OpenTelemetry's tracer of this package. What it is given goes nowhere unless the process has configured an exporter.
+
+    MLflow's own is none: each request to a judge would be a trace among those of the agents.
+    """
     from opentelemetry import trace  # noqa: PLC0415 - who only validates a file has no spans
 
-    return trace.get_tracer(_TELEMETRY)
+    provider = trace.get_tracer_provider()
+    collectors = getattr(getattr(provider, "_active_span_processor", None), "_span_processors", ())
+    if collectors and all(type(one).__module__.startswith("mlflow.") for one in collectors):
+        return trace.NoOpTracer()
+    return _tracer_of(provider)
+
+
+@cache
+def _tracer_of(provider: TracerProvider) -> Tracer:
+    return provider.get_tracer(_TELEMETRY)
 
 
 @cache

@@ -1,4 +1,7 @@
-"""Evaluates and decides in a process that has configured OpenTelemetry, and writes the spans and metrics that it got as JSON."""
+"""Evaluates and decides in a process that has configured OpenTelemetry, and writes the spans and metrics that it got as JSON.
+
+With the argument ``mlflow`` MLflow is all that collects spans, and the names of its traces are written.
+"""
 
 from __future__ import annotations
 
@@ -53,18 +56,23 @@ def agent(user_text: str) -> str:
     return f"It is {user_text.rpartition(' ')[2]}."
 
 
-def main() -> None:
-    spans, reader = InMemorySpanExporter(), InMemoryMetricReader()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(spans))
-    trace.set_tracer_provider(provider)
-    metrics.set_meter_provider(MeterProvider([reader]))
+def evaluate_and_decide() -> str:
     criteria = {"final_response_match_v2": {"threshold": 0.5, "judge_model_options": {"num_samples": 1}}}
     report = adk_eval.evaluate(
         adk_eval.EvalSet.model_validate(EVAL_SET), agent, {"criteria": criteria}, judge=Judge(), traces=False, ledger=False
     )
     assert report.run_id
     adk_eval.gate(report.run_id, raise_on_failure=False)
+    return report.run_id
+
+
+def main() -> None:
+    spans, reader = InMemorySpanExporter(), InMemoryMetricReader()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    trace.set_tracer_provider(provider)
+    metrics.set_meter_provider(MeterProvider([reader]))
+    run_id = evaluate_and_decide()
     ours = [
         span for span in spans.get_finished_spans() if span.instrumentation_scope and span.instrumentation_scope.name == "mlflow_adk_eval"
     ]
@@ -82,7 +90,21 @@ def main() -> None:
     found = [metric for resource in data.resource_metrics for scope in resource.scope_metrics for metric in scope.metrics] if data else []
     points = {metric.name: [(dict(point.attributes), point.count, point.sum) for point in metric.data.data_points] for metric in found}
     answers = [span.parent and span.parent.span_id for span in spans.get_finished_spans() if span.name == "answer"]
-    json.dump({"run_id": report.run_id, "agent_parents": answers, "spans": told, "metrics": points}, sys.stdout)
+    json.dump({"run_id": run_id, "agent_parents": answers, "spans": told, "metrics": points}, sys.stdout)
 
 
-main()
+def mlflow_collects() -> None:
+    import mlflow
+
+    mlflow.tracing.enable()
+    evaluate_and_decide()
+    mlflow.flush_trace_async_logging()
+    client = mlflow.MlflowClient()
+    everywhere = [experiment.experiment_id for experiment in client.search_experiments()]
+    json.dump([span.name for found in client.search_traces(locations=everywhere) for span in found.data.spans], sys.stdout)
+
+
+if sys.argv[1:] == ["mlflow"]:
+    mlflow_collects()
+else:
+    main()

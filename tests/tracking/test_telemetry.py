@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -32,3 +33,14 @@ def test_an_evaluation_and_a_decision_are_spans_and_requests_to_models_metrics(t
     assert tokens == {"input": (2, 200), "output": (2, 14)}
     durations = told["metrics"]["gen_ai.client.operation.duration"]
     assert {facts.get("error.type"): count for facts, count, _ in durations} == {None: 2, "Unavailable": 1}
+
+
+@pytest.mark.slow
+def test_mlflow_collects_the_spans_of_agents_but_none_of_ours(tmp_path: Path) -> None:
+    worker = Path(__file__).with_name("telemetry_worker.py")
+    env = os.environ | {"MLFLOW_USE_DEFAULT_TRACER_PROVIDER": "false"}  # then it collects whatever OpenTelemetry is given
+    ran = subprocess.run(
+        [sys.executable, worker, "mlflow"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout.splitlines()[-1]) == ["answer", "answer"]
