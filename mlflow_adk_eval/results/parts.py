@@ -11,7 +11,6 @@ The last row of a case run also has the outcome of the case, where that is not t
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -49,7 +48,6 @@ HEAD = (*WHERE, "verdict", "agent_error")
 """The columns of cells ahead of the criteria."""
 Row = dict[str, Any]
 """A row of cells, by column."""
-_MOST_READ = 3
 _CASE = TypeAdapter(EvalCase)
 _RUN = TypeAdapter(RecordedRun)
 
@@ -513,12 +511,12 @@ class StoredPart:
 
 
 class PartReader:
-    """Gives back what parts hold; the last few that were read stay in memory."""
+    """Gives back what parts hold; the last one that was read stays in memory."""
 
     def __init__(self, files: Mapping[str, bytes], parts: Sequence[Part], source: str) -> None:
         """Take the run's files by path, its parts, and the folder for messages."""
         self._files, self.parts, self._source = files, tuple(parts), source
-        self._read: OrderedDict[int, StoredPart] = OrderedDict()
+        self._read: StoredPart | None = None
 
     def part(self, number: int) -> StoredPart:
         """Return a part that nothing keeps in memory."""
@@ -526,13 +524,9 @@ class PartReader:
 
     def __getitem__(self, number: int) -> StoredPart:
         """Return a part."""
-        if number in self._read:
-            self._read.move_to_end(number)
-        else:
-            self._read[number] = self.part(number)
-            if len(self._read) > _MOST_READ:
-                self._read.popitem(last=False)
-        return self._read[number]
+        if self._read is None or self._read.part.number != number:
+            self._read = self.part(number)
+        return self._read
 
     def __iter__(self) -> Iterator[StoredPart]:
         """Yield the parts in their order."""
