@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mlflow_adk_eval.errors import (
         AdkEvalError,
         AgentError,
+        AttestationError,
         ConfigError,
         EvalSetError,
         InputError,
@@ -55,6 +56,7 @@ _HOMES = {
     "errors": (
         "AdkEvalError",
         "AgentError",
+        "AttestationError",
         "ConfigError",
         "EvalSetError",
         "InputError",
@@ -92,6 +94,7 @@ __all__ = [
     "A2AAgent",
     "AdkEvalError",
     "AgentError",
+    "AttestationError",
     "Budget",
     "Calibration",
     "CaseResult",

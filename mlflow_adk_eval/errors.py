@@ -12,6 +12,7 @@
     │   ├── AgentError        the agent cannot be loaded or run
     │   ├── JudgeError        a judge cannot be had: no credentials, no such model
     │   ├── TrackingError     MLflow cannot be reached or lost something
+    │   ├── AttestationError  Sigstore could not be reached, to sign or to verify
     │   └── AliasBusyError    others are setting the alias
     └── GateFailed            the evidence does not allow a promotion         exit 1 or 2 (in results.decision)
 """
@@ -117,6 +118,10 @@ class JudgeError(RunError):
 
 class TrackingError(RunError):
     """MLflow could not be reached, or stored less than it was given."""
+
+
+class AttestationError(RunError):
+    """An evaluation was not signed as it was to be, but is logged; or Sigstore's trusted root could not be had."""
 
 
 class AliasBusyError(RunError):

@@ -15,7 +15,7 @@ HEAVY = {"mlflow", "google.adk", "google.genai", "pandas", "numpy", "nltk", "sci
 
 def test_the_public_names_are_exactly_these() -> None:
     assert sorted(adk_eval.__all__) == [
-        "A2AAgent", "AdkEvalError", "AgentError", "Budget", "Calibration", "CaseResult", "Champion", "Check", "ConfigError", "CriterionResult", "Decision",
+        "A2AAgent", "AdkEvalError", "AgentError", "AttestationError", "Budget", "Calibration", "CaseResult", "Champion", "Check", "ConfigError", "CriterionResult", "Decision",
         "Ending", "Errored", "EvalCase", "EvalConfig", "EvalSet", "EvalSetError", "GateFailed", "InputError", "Invocation", "JudgeError",
         "JudgeOptions", "OpenAIChatAgent", "Policy", "PolicyError", "Recording", "Report", "RunError", "Scored", "Session", "Skipped",
         "TrackingError", "UsageError", "Vote", "aevaluate", "audit", "calibrate", "capture", "compare", "evaluate", "export_attestation", "gate", "judge_bench", "label_sheet", "load_calibration", "load_champion",

@@ -123,7 +123,9 @@ class _LikeAdkEval(Command):
     ),
     click.option("--register-prompts", is_flag=True, help="Save the judges' prompts in MLflow's prompt registry."),
     click.option(
-        "--signing-key", metavar="PEM", help="Sign the evaluation with this key. Default: MLFLOW_ADK_EVAL_SIGNING_KEY, else unsigned."
+        "--signing-key",
+        metavar="PEM|sigstore",
+        help="Sign the evaluation with this key, or as this CI job's OIDC identity. Default: MLFLOW_ADK_EVAL_SIGNING_KEY, else unsigned.",
     ),
 )
 @option_group(

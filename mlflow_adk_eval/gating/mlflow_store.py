@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.gating.attestation.evaluation import EVALUATION_PATH
+from mlflow_adk_eval.gating.attestation.evaluation import BUNDLE_PATH, EVALUATION_PATH
 from mlflow_adk_eval.gating.attestation.keys import ENVELOPE, Signer, Verifier
 from mlflow_adk_eval.gating.attestation.statement import PAYLOAD_TYPE
 from mlflow_adk_eval.gating.evidence.examine import ExaminedRun, ReadableRun
@@ -132,7 +132,7 @@ class MlflowStore:
             run = self.client.get_run(run_id)
         folders = {found.path for found in self.client.list_artifacts(run_id)}
         files = self._kept(run_id, FOLDER) if FOLDER in folders else None
-        attestation = self.artifact(run_id, EVALUATION_PATH) if GATE_FOLDER in folders else None
+        attestation = self.artifact(run_id, EVALUATION_PATH, BUNDLE_PATH) if GATE_FOLDER in folders else None
         return Evidence(
             run_id=run_id,
             status=run.info.status,
@@ -201,15 +201,15 @@ class MlflowStore:
             return {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
     def attested(self, run_id: str) -> dict[str, bytes]:
-        """Return what was signed about a run: envelopes, each with the record that it is about, by path."""
+        """Return what was signed about a run: envelopes, each with the record that it is about, and a Sigstore bundle, by path."""
         folders = {found.path for found in self.client.list_artifacts(run_id)}
         files = self._files(run_id, GATE_FOLDER) if GATE_FOLDER in folders else {}
-        kept = {name for name in files if name.endswith(ENVELOPE)}
+        kept = {name for name in files if name.endswith(ENVELOPE) or f"{GATE_FOLDER}/{name}" == BUNDLE_PATH}
         return {f"{GATE_FOLDER}/{name}": files[name] for name in files if name in kept or name + ENVELOPE in kept}
 
     @_read_again
-    def artifact(self, run_id: str, path: str) -> bytes | None:
-        """Return one artifact; ``None`` if the run does not have it, and nothing of one that is too large for what it should be.
+    def artifact(self, run_id: str, path: str, *others: str) -> bytes | None:
+        """Return one artifact, the first that the run has of several in a folder; ``None`` if it has none, nothing of one that is too large.
 
         Raises:
             UsageError: if there is no such run.
@@ -217,13 +217,13 @@ class MlflowStore:
         """
         with existing(f"run {run_id!r}"):
             listed = self.client.list_artifacts(run_id, path.rpartition("/")[0])
-        there = next((found for found in listed if found.path == path), None)
+        there = next((found for wanted in (path, *others) for found in listed if found.path == wanted), None)
         if there is None:
             return None
         if (there.file_size or 0) > _LARGEST_ARTIFACT:  # no hash and no signature is that of nothing
             return b""
         with tempfile.TemporaryDirectory() as local:
-            file = self._download(run_id, path, local)
+            file = self._download(run_id, there.path, local)
             _check_size(there, file)
             return file.read_bytes()
 

@@ -73,8 +73,9 @@ class LogArgs(TypedDict, total=False):
     register_prompts: bool
     """Whether to keep the judges' prompts in MLflow's prompt registry; the run then names their versions."""
     signing_key: str | Path | None
-    """Signs what was evaluated when the evaluation ends: a PEM file with an ed25519 or ECDSA P-256 key, or its content; ``None``: what
-    ``MLFLOW_ADK_EVAL_SIGNING_KEY`` says, or no signature."""
+    """Signs what was evaluated when the evaluation ends: a PEM file with an ed25519 or ECDSA P-256 key, or its content;
+    ``sigstore`` for the OIDC identity of this CI job, ``sigstore:FILE`` for the same with the services of a Sigstore ClientTrustConfig (extra
+    `sigstore`); ``None``: what ``MLFLOW_ADK_EVAL_SIGNING_KEY`` says, or no signature."""
 
 
 class SparkArgs(JudgeArgs, LogArgs, total=False):

@@ -310,6 +310,7 @@ class LoggedEvaluation:
             parts.forget_kept()
         if self._ledger:
             self._ledger.finish(logged.run.run_id)
+        logged.check_attested()
         return finished
 
     def _changed_version(self) -> str:
@@ -359,4 +360,6 @@ def log_report(report: Report, *, agent_name: str, **options: Unpack[LogReportAr
     source = UNKNOWN if agent is None else source_of(agent)
     logged = LoggedRun(target, report.eval_set, report.config, agent_name=agent_name, digest=digest, source=source)
     logged.start()
-    return logged.finish(report)[0]
+    report = logged.finish(report)[0]
+    logged.check_attested()
+    return report

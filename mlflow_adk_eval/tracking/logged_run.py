@@ -27,12 +27,12 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelInput, M
 
 from mlflow_adk_eval.agents.source import UNKNOWN, AgentSource
 from mlflow_adk_eval.config.eval_config import EvalConfig
-from mlflow_adk_eval.errors import AdkEvalError, TrackingError, UsageError
+from mlflow_adk_eval.errors import AdkEvalError, AttestationError, TrackingError, UsageError
 from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.evalset.parse import no_collection
-from mlflow_adk_eval.gating.attestation.evaluation import EVALUATION_PATH, EvaluatedAgent, EvaluationFacts, evaluation_statement
-from mlflow_adk_eval.gating.attestation.keys import load_signer
-from mlflow_adk_eval.gating.attestation.statement import PAYLOAD_TYPE, Statement
+from mlflow_adk_eval.gating.attestation.evaluation import EvaluatedAgent, EvaluationFacts, evaluation_statement, path_of, sealed
+from mlflow_adk_eval.gating.attestation.identity_signer import IdentitySigner, load_attester
+from mlflow_adk_eval.gating.attestation.statement import Statement
 from mlflow_adk_eval.gating.evidence.integrity import FAILED_OF, key_of_criterion
 from mlflow_adk_eval.gating.mlflow_client import CREATION, created_once, retried, unless_absent, when_there_is_room
 from mlflow_adk_eval.redact import message_of, secrets_of, without_credentials
@@ -84,7 +84,7 @@ class RunTarget:
     register_prompts: bool = False
     """Whether the judges' prompts are kept in MLflow's prompt registry."""
     signing_key: str | Path | None = field(default=None, repr=False)
-    """What signs the evaluation, as `load_signer` takes it."""
+    """What signs the evaluation, as `load_attester` takes it."""
 
     def __post_init__(self) -> None:
         """Refuse numbers of traces that are none."""
@@ -122,11 +122,13 @@ class LoggedRun:
             source: what the agent is made of.
 
         Raises:
-            UsageError: if the experiment was deleted, the agent version does not exist or is made of another source, or the key is none.
+            UsageError: if the experiment was deleted, the agent version does not exist or is made of another source, or the key is none, or
+                there is no identity to sign as.
+            AttestationError: if Sigstore's trusted root could not be had.
             TrackingError: within seconds, if MLflow does not answer.
         """
         self.target, self.eval_set, self.digest = target, eval_set, digest
-        self._agent_name, self._signer = agent_name, load_signer(target.signing_key)
+        self._agent_name, self._signer = agent_name, load_attester(target.signing_key)
         self.client = connect(target.tracking_uri)
         with reaching_mlflow("the run could not be started", HASTY):
             self.experiment_id = self._experiment()
@@ -139,6 +141,8 @@ class LoggedRun:
             self.params[FAILED_OF] = target.failed_of
         self.run: Run
         """Once it is started."""
+        self.unattested = ""
+        """Why the evaluation could not be signed, once it has ended, although it was to be."""
 
     def _experiment(self) -> str:
         if self.target.run_id:
@@ -259,6 +263,8 @@ class LoggedRun:
             report: what was found.
             parts: what collected the results, and has written their parts; ``None``: the report is in memory.
 
+        What was to be signed and could not be is logged all the same, and the run says so; `check_attested` makes an error of that.
+
         Raises:
             TrackingError: if MLflow does not take it. The message names the folder that holds everything then.
         """
@@ -276,8 +282,7 @@ class LoggedRun:
             _logger.warning(
                 "what the agent did is what the eval set expects, word for word: compared with itself, it proves nothing to the gate"
             )
-        if self._signer:
-            bundle = replace(bundle, attestation=self._signer.seal(self._statement(bundle).to_json(), PAYLOAD_TYPE))
+        bundle = self._signed(bundle)
         with suppress(OSError):  # a folder that cannot be written to: then only a kill loses it
             bundle.save_briefly(self._pending)
         try:
@@ -295,6 +300,32 @@ class LoggedRun:
             with suppress(OSError):  # others wait there
                 PENDING.rmdir()
         return replace(report, run_id=self.run.run_id), bundle
+
+    def _signed(self, bundle: Bundle) -> Bundle:
+        """Return the bundle with its attestation, if it is to have one, or with a tag and a note that say why it could not be signed."""
+        if not self._signer:
+            return bundle
+        if isinstance(self._signer, IdentitySigner):  # which takes its time: a kill meanwhile loses nothing
+            with suppress(OSError):
+                bundle.save_briefly(self._pending)
+        try:
+            return replace(bundle, attestation=sealed(self._statement(bundle), self._signer))
+        except AttestationError as error:
+            self.unattested = message_of(error)
+        _logger.error("%s", self.unattested)
+        said = f"This evaluation is not attested. {self.unattested}"
+        note = fitted(f"{said}\n\n{bundle.tags[NOTE]}", LONGEST_TAG)
+        return replace(bundle, tags={**bundle.tags, NOTE: note, "adk_eval.unattested": fitted(self.unattested, LONGEST_TAG)})
+
+    def check_attested(self) -> None:
+        """Raise an error if the evaluation was to be signed, and is logged without a signature.
+
+        Raises:
+            AttestationError: in that case.
+        """
+        if self.unattested:
+            what = f"run {self.run.run_id} holds all of the evaluation, but no attestation"
+            raise AttestationError(f"{self.unattested}\n{what}: a policy that demands one needs another run")
 
     def _statement(self, bundle: Bundle) -> Statement:
         """Return what is signed about an evaluation that has ended."""
@@ -390,8 +421,8 @@ def finish_run(client: MlflowClient, bundle: Bundle, *, ends: bool = True) -> No
             f"{FOLDER}/{path.relative_to(folder).as_posix()}": path.stat().st_size for path in Path(folder).rglob("*") if path.is_file()
         }
     if bundle.attestation:
-        client.log_text(run.run_id, bundle.attestation, EVALUATION_PATH)
-        sent[EVALUATION_PATH] = len(bundle.attestation.encode())
+        client.log_text(run.run_id, bundle.attestation, path_of(bundle.attestation))
+        sent[path_of(bundle.attestation)] = len(bundle.attestation.encode())
     if lost := _lost_artifact(client, run.run_id, sent):
         raise TrackingError(f"MLflow accepted the artifact {lost}, but has not stored it. Is there a login page before the server?")
     log_in_batches(client, run.run_id, params=bundle.params, metrics=list(_metrics(bundle)))

@@ -44,6 +44,9 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "bleu.json").write_text(json.dumps(BLEU))
     (tmp_path / "coherence.json").write_text(json.dumps(COHERENCE))
     (tmp_path / "test_config.json").write_text(json.dumps({"criteria": {"rapid_eval_bleu": 0.5}}))
+    (tmp_path / "calls.py").write_text("def agent(text): raise SystemExit('the agent was called')\n")
+    (tmp_path / "signed/adk_eval_gate").mkdir(parents=True)
+    (tmp_path / "signed/adk_eval_gate/evaluation.sigstore.json").write_text('{"verificationMaterial":{}}')
     (tmp_path / "agent").mkdir()
     (tmp_path / "agent" / "__init__.py").write_text("root_agent = None\n")
     return tmp_path
@@ -65,6 +68,8 @@ def command(folder: Path, arguments: list[str], packages: list[str]) -> subproce
         ("rapid-server", ["starlette"], ["rapid-eval", "serve", "--port", "0"]),
         ("rapid-server", ["uvicorn"], ["rapid-eval", "serve", "--port", "0"]),
         ("view", ["starlette"], ["view", "--no-browser", "--port", "0"]),
+        ("sigstore", ["sigstore"], ["run", "calls:agent", "set.evalset.json", "--signing-key", "sigstore"]),
+        ("sigstore", ["sigstore"], ["attestation", "verify", "signed", "--identity", "me", "--issuer", "https://accounts.google.com"]),
     ],
 )
 def test_what_needs_an_extra_names_it(folder: Path, extra: str, packages: list[str], arguments: list[str]) -> None:
@@ -86,7 +91,7 @@ def test_vertex_names_its_extra_beside_all_else_that_is_missing(folder: Path) ->
 
 def test_everything_else_works_without_any_extra(folder: Path) -> None:
     (folder / "test_config.json").write_text(json.dumps({"criteria": {"response_match_score": 0.5, "rapid_eval_rouge": 0.5}}))
-    packages = ["google.adk", "litellm", "sacrebleu", "starlette", "uvicorn", "google.cloud.aiplatform_v1beta1"]
+    packages = ["google.adk", "litellm", "sacrebleu", "starlette", "uvicorn", "google.cloud.aiplatform_v1beta1", "sigstore"]
     for arguments in (
         ["--help"],
         ["validate", "set.evalset.json", "test_config.json"],

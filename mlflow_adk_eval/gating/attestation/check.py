@@ -7,10 +7,19 @@ What was signed where the evaluation ended cannot be made up without the key.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-from mlflow_adk_eval.gating.attestation.evaluation import AGENT_SOURCE, EVALUATION_PATH, SOURCE_PARAM, read_evaluation
+from mlflow_adk_eval.gating.attestation.evaluation import (
+    AGENT_SOURCE,
+    EVALUATION_PATH,
+    SOURCE_PARAM,
+    AttestedEvaluation,
+    Signers,
+    open_evaluation,
+    path_of,
+)
+from mlflow_adk_eval.gating.attestation.identities import OidcIdentity
 from mlflow_adk_eval.gating.attestation.keys import load_verifier
 from mlflow_adk_eval.gating.attestation.statement import Statement
 from mlflow_adk_eval.gating.evidence.integrity import FOLDER, MANIFEST, Evidence, few, sha256_of
@@ -30,21 +39,23 @@ def attestation_problems(pin: AttestationPin | None, evidence: Evidence) -> list
         return []
     if evidence.attestation is None:
         return [f"the run has no attestation ({EVALUATION_PATH}), and the policy demands one; evaluate with --signing-key"]
-    verifier = load_verifier("\n".join(pin.keys))
-    statement = verifier and read_evaluation(evidence.attestation, verifier)
-    if not statement:
-        return [f"the run's attestation {EVALUATION_PATH} was not signed with a key of the policy, or is not about an evaluation"]
-    return few([*_subject_problems(statement, evidence), *_source_problems(pin, statement, evidence)])
+    attested = _attested(pin, evidence.attestation)
+    if isinstance(attested, str):
+        problem = attested or "was not signed with a key of the policy, or is not about an evaluation"
+        return [f"the run's attestation {path_of(evidence.attestation)} {problem}"]
+    return few([*_subject_problems(attested.statement, evidence), *_source_problems(pin, attested.statement, evidence)])
 
 
 def attested_end(pin: AttestationPin | None, evidence: Evidence) -> datetime | None:
-    """Return when an evaluation ended by what was signed then; ``None`` where no signature is demanded, or none says so."""
-    verifier = load_verifier("\n".join(pin.keys)) if pin and evidence.attestation else None
-    statement = verifier and read_evaluation(evidence.attestation or b"", verifier)
-    try:
-        return datetime.fromisoformat(str(statement.predicate.get("finished_at"))).astimezone(UTC) if statement else None
-    except (ValueError, OverflowError):
-        return None
+    """Return when an evaluation ended by its signature, or what was signed; ``None`` where no signature is demanded, or none says so."""
+    attested = _attested(pin, evidence.attestation) if pin and evidence.attestation else ""
+    return None if isinstance(attested, str) else attested.at
+
+
+def _attested(pin: AttestationPin, attestation: bytes) -> AttestedEvaluation | str:
+    verifier = load_verifier("\n".join(pin.keys)) if pin.keys else None
+    identities = [OidcIdentity(one.identity, one.issuer) for one in pin.identities or ()]
+    return open_evaluation(attestation, Signers(verifier=verifier, identities=identities, trust=pin.trust))
 
 
 def _subject_problems(statement: Statement, evidence: Evidence) -> Iterator[str]:

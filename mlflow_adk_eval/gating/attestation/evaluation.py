@@ -1,25 +1,30 @@
 """The attestation of an evaluation: what was evaluated, with what, and what came of it, signed where it ended.
 
-`evaluation_statement` says it as an in-toto statement, which is sealed and kept beside the run's evidence as `EVALUATION_PATH`. It names the
-run's manifest, which has the hash of every artifact, and repeats all parameters: who judged, by which prompts, with which packages.
+`evaluation_statement` says it as an in-toto statement, which `sealed` signs, and which is kept beside the run's evidence: as `EVALUATION_PATH`,
+or, where an identity signed it, as `BUNDLE_PATH`. It names the run's manifest, which has the hash of every artifact, and repeats all
+parameters: who judged, by which prompts, with which packages.
 """
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from mlflow_adk_eval.gating.attestation.keys import ENVELOPE, Verifier
+from mlflow_adk_eval.gating.attestation.identities import OidcIdentity, open_bundle
+from mlflow_adk_eval.gating.attestation.identity_signer import IdentitySigner
+from mlflow_adk_eval.gating.attestation.keys import ENVELOPE, Signer, Verifier
 from mlflow_adk_eval.gating.attestation.statement import EVALUATION, PAYLOAD_TYPE, Statement, read_statement
 from mlflow_adk_eval.gating.evidence.integrity import FOLDER, GATE_FOLDER, MANIFEST
 from mlflow_adk_eval.redact import redacted, secrets_of, without_credentials
 
 EVALUATION_PATH = f"{GATE_FOLDER}/evaluation{ENVELOPE}"
-"""Where a run has its attestation."""
+"""Where a run has its attestation, if a key signed it."""
+BUNDLE_PATH = f"{GATE_FOLDER}/evaluation.sigstore.json"
+"""Where it has it, if an OIDC identity did."""
 AGENT_SOURCE = "agent_source.json"
 """The artifact with the files that the agent is made of. Its hash is that of the agent's source."""
 SOURCE_PARAM = "adk_eval.agent.source_sha256"
@@ -121,6 +126,74 @@ def _environment() -> dict[str, Any]:
 
 def _time(moment: datetime) -> str:
     return moment.isoformat(timespec="milliseconds")
+
+
+def sealed(statement: Statement, signer: Signer | IdentitySigner) -> str:
+    """Return the signed form of a statement: a DSSE envelope, or a Sigstore bundle.
+
+    Raises:
+        AttestationError: if an identity was to sign, and could not.
+    """
+    payload = statement.to_json()
+    return signer.seal(payload, PAYLOAD_TYPE) if isinstance(signer, Signer) else signer.seal(payload)
+
+
+def path_of(attestation: str | bytes) -> str:
+    """Return where an attestation is kept. A DSSE envelope has no such word in it: its payload is in Base64."""
+    content = attestation.encode() if isinstance(attestation, str) else attestation
+    return BUNDLE_PATH if b'"verificationMaterial"' in content else EVALUATION_PATH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signers:
+    """Of whom one must have signed an evaluation."""
+
+    verifier: Verifier | None
+    """The keys."""
+    identities: Sequence[OidcIdentity] = ()
+    trust: Mapping[str, Any] | None = None
+    """Sigstore's TrustedRoot; ``None``: that of the public services."""
+
+    def __str__(self) -> str:
+        """Return them as a part of a sentence."""
+        return " or ".join([*(["a key"] if self.verifier else []), *map(str, self.identities)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttestedEvaluation:
+    """What was signed about an evaluation."""
+
+    statement: Statement
+    at: datetime | None
+    """When it was signed, by a log or a timestamp authority; with a key, when the evaluation ended by its own clock."""
+
+
+def open_evaluation(attestation: bytes, signers: Signers) -> AttestedEvaluation | str:
+    """Return what an attestation says, or why it does not count, as the end of a sentence about it.
+
+    Raises:
+        UsageError: if an identity signed it, and the extra to check that is missing.
+        AttestationError: if an identity signed it, and Sigstore's trusted root cannot be had.
+    """
+    if path_of(attestation) == EVALUATION_PATH:
+        if signers.verifier is None:
+            return f"was not signed by an OIDC identity; wanted {signers}"
+        statement = read_evaluation(attestation, signers.verifier)
+        return AttestedEvaluation(statement=statement, at=_end_of(statement)) if statement else ""
+    if not signers.identities:
+        return f"was signed by an OIDC identity; wanted {signers}"
+    opened = open_bundle(attestation, signers.identities, signers.trust)
+    if isinstance(opened, str):
+        return opened
+    statement = read_statement(opened.payload, EVALUATION)
+    return AttestedEvaluation(statement=statement, at=opened.at) if statement else "is not about an evaluation"
+
+
+def _end_of(statement: Statement) -> datetime | None:
+    try:
+        return datetime.fromisoformat(str(statement.predicate.get("finished_at"))).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
 
 
 def read_evaluation(envelope: bytes, verifier: Verifier) -> Statement | None:

@@ -1,4 +1,4 @@
-"""An attested evaluation as a folder of files, which anybody can check who has the public key: without MLflow, and years later.
+"""An attested evaluation as a folder of files, which anybody can check who knows the key or identity that signed, years later without MLflow.
 
 `export_attestation` writes what a run holds and what was signed about it, `verify_attestation` checks such a folder. A file that is not
 what was signed, that nothing vouches for or that is missing is a problem with a sentence of its own; so is a signed file in any other spelling.
@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.gating.attestation.evaluation import AGENT_SOURCE, EVALUATION_PATH, read_evaluation
+from mlflow_adk_eval.gating.attestation.evaluation import AGENT_SOURCE, BUNDLE_PATH, EVALUATION_PATH, Signers, open_evaluation, path_of
+from mlflow_adk_eval.gating.attestation.identities import OidcIdentity, load_trust
 from mlflow_adk_eval.gating.attestation.keys import ENVELOPE, VERIFY_KEY, Verifier, load_verifier
 from mlflow_adk_eval.gating.attestation.statement import DECISION, PAYLOAD_TYPE, Statement, read_statement
 from mlflow_adk_eval.gating.evidence.integrity import FOLDER, GATE_FOLDER, MANIFEST, Evidence, integrity_problems
@@ -87,34 +88,57 @@ def export_attestation(run_id: str, folder: str | Path, *, tracking_uri: str | N
     return tuple(sorted(written))
 
 
-def verify_attestation(folder: str | Path, verify_key: str | Path | None = None) -> AttestationCheck:
-    """Return whether the files of a folder are what was signed. Nothing but the files and the key is asked.
+def verify_attestation(
+    folder: str | Path,
+    verify_key: str | Path | None = None,
+    *,
+    identity: str | None = None,
+    issuer: str | None = None,
+    trust: str | Path | Mapping[str, Any] | None = None,
+) -> AttestationCheck:
+    """Return whether the files of a folder are what was signed. Nothing but the files and the key, or the trusted root, is asked.
 
     Args:
         folder: what `export_attestation` wrote.
         verify_key: the public key, or several: a PEM file or its content; ``None``: what ``MLFLOW_ADK_EVAL_VERIFY_KEY`` says.
+        identity: who must have signed the evaluation, if that was an OIDC identity: the URL of a workflow, an email address.
+        issuer: the URL of the OIDC issuer that knows the identity.
+        trust: a file, or its value, with Sigstore's TrustedRoot, or a ClientTrustConfig that has one; ``None``: that of the public Sigstore,
+            which is asked for over the network.
 
     Raises:
-        UsageError: if the folder cannot be read or holds no attestation, or there is no key.
+        UsageError: if the folder cannot be read or holds no attestation, there is neither key nor identity, or the extra is missing.
+        AttestationError: if the trusted root of the public Sigstore cannot be had.
     """
     verifier = load_verifier(verify_key)
-    if verifier is None:
-        raise UsageError(f"no public key is given to verify with; name one, or set {VERIFY_KEY}")
+    if (identity is None) != (issuer is None):
+        raise UsageError("an identity and its issuer are given together")
+    if verifier is None and identity is None:
+        raise UsageError(f"no public key is given to verify with; name one, or set {VERIFY_KEY}, or name an identity and its issuer")
+    identities = (OidcIdentity(identity, issuer),) if identity and issuer else ()
     files = _read(Path(folder))
-    if EVALUATION_PATH not in files:
-        raise UsageError(f"{folder} holds no attestation: there is no {EVALUATION_PATH}")
-    evaluation = read_evaluation(files[EVALUATION_PATH], verifier)
-    if evaluation is None or not _is_exact(files[EVALUATION_PATH], verifier):
-        return AttestationCheck(problems=(f"{EVALUATION_PATH} was not signed with the key, or was changed",), files=len(files))
+    attestation = next((name for name in (EVALUATION_PATH, BUNDLE_PATH) if name in files), "")
+    if not attestation:
+        raise UsageError(f"{folder} holds no attestation: there is no {EVALUATION_PATH} and no {BUNDLE_PATH}")
+    signers = Signers(verifier=verifier, identities=identities, trust=None if trust is None else load_trust(trust))
+    content = files[attestation]
+    opened = open_evaluation(content, signers) if path_of(content) == attestation else "is not what its name says"
+    if attestation == EVALUATION_PATH and not isinstance(opened, str) and not (verifier and _is_exact(content, verifier)):
+        opened = ""
+    if isinstance(opened, str):
+        return AttestationCheck(problems=(f"{attestation} {opened or 'was not signed with the key, or was changed'}",), files=len(files))
+    evaluation = opened.statement
     problems = list(_evaluation_problems(files.below(FOLDER), evaluation))
     decisions: list[Statement] = []
-    for name in sorted(name for name in files if name.endswith(ENVELOPE) and name != EVALUATION_PATH):
-        decision = _decision(files, name, verifier, evaluation)
+    for name in sorted(name for name in files if name.endswith(ENVELOPE) and name != attestation):
+        decision = (
+            _decision(files, name, verifier, evaluation) if verifier else f"{name} needs a public key to be verified, and none is given"
+        )
         if isinstance(decision, str):
             problems.append(decision)
         else:
             decisions.append(decision)
-    known = {EVALUATION_PATH, *(name for statement in (evaluation, *decisions) for name in statement.subjects)}
+    known = {attestation, *(name for statement in (evaluation, *decisions) for name in statement.subjects)}
     known |= {name for name in files if name.endswith(ENVELOPE) or name.startswith(f"{FOLDER}/")}
     problems += [f"{name} is vouched for by nothing that was signed" for name in sorted(files) if name not in known]
     said = sorted((statement.predicate for statement in decisions), key=lambda record: str(record["decision"].get("decided_at")))

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 ENVELOPE = ".dsse.json"
 """What the path of an envelope ends with, after that of what it is about."""
 SIGNING_KEY, VERIFY_KEY = "MLFLOW_ADK_EVAL_SIGNING_KEY", "MLFLOW_ADK_EVAL_VERIFY_KEY"
+SIGSTORE = "sigstore"
+"""Stands for an OIDC identity in the place of a key: ``sigstore``, or ``sigstore:`` and a file with other services than the public ones."""
 _BEGINNING = "-----BEGIN "
 _BLOCK = re.compile(rb"-----BEGIN [A-Z ]+-----.*?-----END [A-Z ]+-----", re.DOTALL)
 _UNTIL = re.compile(rb"^[ \t]*valid-until:[ \t]*(.*?)[ \t]*$", re.IGNORECASE | re.MULTILINE)
@@ -132,6 +134,10 @@ def load_signer(spec: str | Path | None = None) -> Signer | None:
     Raises:
         UsageError: if it is no such key, or empty. What is in the file is never shown.
     """
+    if is_identity(os.environ.get(SIGNING_KEY) if spec is None else spec):
+        raise UsageError(
+            f"only evaluations are signed with {SIGSTORE}; records and claims need a key: {_WANTED}, by --signing-key or {SIGNING_KEY}"
+        )
     found = _content(spec, SIGNING_KEY)
     if found is None:
         return None
@@ -140,6 +146,11 @@ def load_signer(spec: str | Path | None = None) -> Signer | None:
     if key is None:
         raise UsageError(f"{source} does not name a private key without a passphrase; {_WANTED}")
     return Signer(key)
+
+
+def is_identity(spec: str | Path | None) -> bool:
+    """Whether what is named in the place of a key is an OIDC identity."""
+    return str(spec).partition(":")[0] == SIGSTORE
 
 
 def load_verifier(spec: str | Path | None = None) -> Verifier | None:

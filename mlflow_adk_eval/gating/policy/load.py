@@ -1,7 +1,7 @@
 """Policies from files: YAML or JSON, strictly read.
 
 A key that stands twice, an unknown one and an alias that grows without end are errors, all named at once. A policy may name
-the file of a calibration and those of public keys, which then become a part of it, so that the digest covers them.
+the files of a calibration, of public keys and of Sigstore's trusted root, which then become a part of it, so that the digest covers them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from mlflow_adk_eval.analysis.calibration.calibration import load_calibration
-from mlflow_adk_eval.errors import PolicyError, Problem, shown
+from mlflow_adk_eval.errors import PolicyError, Problem, UsageError, shown
 from mlflow_adk_eval.evalset.parse import problems_of, read_text
 from mlflow_adk_eval.evalset.schema import unknown_keys
+from mlflow_adk_eval.gating.attestation.identities import load_trust
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, Policy
+from mlflow_adk_eval.redact import message_of
 
 _MOST_VALUES = 20_000
 _DEEPEST = 50
@@ -161,11 +163,13 @@ def _with_calibration(value: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _with_keys(value: dict[str, Any], folder: Path, source: str) -> dict[str, Any]:
-    """Return a policy that holds the public keys of its attestation instead of naming their files."""
+    """Return a policy that holds the public keys and the trusted root of its attestation instead of naming their files."""
     pin = value.get("attestation")
     if not isinstance(pin, dict):
         return value
-    given = pin.get("keys")
+    if isinstance(pin.get("trust"), str | Mapping):
+        pin = pin | {"trust": _trust(pin["trust"], folder, source)}
+    value, given = value | {"attestation": pin}, pin.get("keys")
     if not isinstance(given, list | tuple) or not all(isinstance(key, str) for key in given):
         return value
     keys: list[str] = []
@@ -180,6 +184,14 @@ def _with_keys(value: dict[str, Any], folder: Path, source: str) -> dict[str, An
     return value | {"attestation": {**pin, "keys": keys}}
 
 
+def _trust(given: str | Mapping[str, Any], folder: Path, source: str) -> dict[str, Any]:
+    try:
+        return load_trust(folder / given if isinstance(given, str) else given)
+    except UsageError as error:
+        wanted = "a file beside the policy with Sigstore's TrustedRoot or ClientTrustConfig, or its value"
+        raise PolicyError(source, [Problem("$.attestation.trust", message_of(error), wanted)]) from None
+
+
 def policy_schema() -> dict[str, Any]:
     """Return the JSON Schema of policy files, for editors."""
     schema = Policy.model_json_schema(by_alias=False)
@@ -188,4 +200,6 @@ def policy_schema() -> dict[str, Any]:
         "anyOf": [{"type": "string"}, {"type": "object"}],
         "description": "What `calibrate` found, for corrected_ci_low: the path of its file, beside this one.",
     }
+    trust = schema["$defs"]["AttestationPin"]["properties"]["trust"]
+    trust["anyOf"] = [{"type": "string"}, *trust["anyOf"]]
     return {"$schema": JSON_SCHEMA_ID, **schema, "title": "mlflow-adk-eval gate policy"}

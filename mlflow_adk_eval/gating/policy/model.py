@@ -270,11 +270,25 @@ class JudgePin(JudgeDemand):
         return self
 
 
+class IdentityPin(Settings):
+    """Somebody whom an OIDC issuer knows, and who signs by Sigstore."""
+
+    identity: Name = Field(description="As the certificate has it, to the letter: the URL of a workflow with its ref, an email address.")
+    issuer: Name = Field(description="The URL of the OIDC issuer, such as https://token.actions.githubusercontent.com.")
+
+
 class AttestationPin(Settings):
     """Who must have signed what was evaluated, when the evaluation ended."""
 
-    keys: tuple[Text, ...] = Field(
-        min_length=1, description="The public keys of which one must have signed: PEM text, or in a file its path."
+    keys: tuple[Text, ...] | None = Field(
+        default=None, min_length=1, description="The public keys of which one may have signed: PEM text, or in a file its path."
+    )
+    identities: tuple[IdentityPin, ...] | None = Field(
+        default=None, min_length=1, description="The OIDC identities of which one may have signed by Sigstore instead."
+    )
+    trust: Json | None = Field(
+        default=None,
+        description="Sigstore's TrustedRoot, or in a file its path; without it, that of the public Sigstore, from the network.",
     )
     source: Literal["required", "optional"] = Field(
         default="required", description="Whether the source of the agent must be known, and be that of its LoggedModel."
@@ -282,11 +296,21 @@ class AttestationPin(Settings):
 
     @model_validator(mode="after")
     def _public_keys(self) -> Self:
-        for key in self.keys:
+        if self.keys is None and self.identities is None:
+            raise _unwanted("neither keys nor identities", "at least one of keys and identities")
+        if self.trust is not None and self.identities is None:
+            raise _unwanted("trust without identities", "the identities that it is to be trusted about")
+        for key in self.keys or ():
             if (problem := public_key_problem(key)) is not None:
                 raise _unwanted(problem, "the PEM text of public ed25519 or ECDSA P-256 keys")
-        _once(self.keys, "key")
+        _once(self.keys or (), "key")
+        _once((f"{one.identity} of {one.issuer}" for one in self.identities or ()), "identity")
         return self
+
+    @property
+    def signers(self) -> str:
+        """Who may have signed, in words."""
+        return " or ".join([*(["a key"] if self.keys else []), *(["an identity"] if self.identities else [])])
 
 
 class BaselineSource(Settings):

@@ -246,6 +246,6 @@ def _pins_met(policy: Policy) -> list[str]:
         *([f"each case is decided by {demanded}, as pinned"] if demanded else []),
         *([f"only {', '.join(policy.judge.models)} judged"] if policy.judge and policy.judge.models else []),
         *(["people's labels say of the judges what the policy demands"] if policy.judge and policy.judge.demands else []),
-        *(["the run's attestation is signed with a key of the policy"] if policy.attestation else []),
+        *([f"the run's attestation is signed with {policy.attestation.signers} of the policy"] if policy.attestation else []),
         *([f"the run ended within the last {format_age(policy.max_age)}"] if policy.max_age else []),
     ]
