@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import mlflow
@@ -442,6 +443,8 @@ def finish_run(client: MlflowClient, bundle: Bundle, *, ends: bool = True) -> No
 
 def _lost_artifact(client: MlflowClient, run_id: str, sent: Mapping[str, int]) -> str:
     """Return an artifact that MLflow does not have in the size in which it was sent, which a page that answers in its place hides; empty if all are there."""
+    if urlsplit(client.get_run(run_id).info.artifact_uri).scheme in {"", "file"}:
+        return ""  # this process wrote the files itself: nothing could answer in their place
     folders = sorted({path.rpartition("/")[0] for path in sent})
     stored = {found.path: found.file_size for folder in folders for found in client.list_artifacts(run_id, folder) if not found.is_dir}
     return next((path for path, size in sent.items() if path not in stored or stored[path] not in (size, None)), "")
