@@ -14,7 +14,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := true
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all coverage test-model fuzz check fmt lint types imports docs site cost bench house matrix frameworks wheel screenshots clean
+.PHONY: help demo test test-all coverage test-model fuzz check fmt lint types imports docs site cost bench house matrix frameworks spark wheel screenshots clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -96,6 +96,10 @@ matrix: $(VENV)/.dev ## The tests on the oldest and newest versions of Python, M
 frameworks: | $(UV) ## The examples with agents of other frameworks, each run and evaluated, in an environment that is made for it
 	$(ALONE) run --quiet --locked --isolated --python $(BIN)/python --group test --group frameworks \
 	  pytest -q -rs -p no:randomly tests/examples/test_example_frameworks.py
+
+spark: | $(UV) ## The tests on Apache Spark, in an environment that is made for it; needs Java 17
+	$(ALONE) run --quiet --locked --isolated --python $(BIN)/python --extra all --extra spark --group dev \
+	  pytest -q -rs -p no:randomly tests/test_spark.py
 
 screenshots: $(VENV)/.dev ## Take the pictures in docs/images with Debian's chromium
 	$(BIN)/python docs/screenshots.py

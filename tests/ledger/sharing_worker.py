@@ -17,8 +17,9 @@ from mlflow_adk_eval.judge.usage import BudgetLease, UsageTracker
 from mlflow_adk_eval.ledger import CallCache
 
 
-def asked(url: str, number: int) -> Answer:
-    with urllib.request.urlopen(f"{url}/{number}", timeout=60) as reply:  # noqa: S310 - our own server
+def asked(url: str, asker: str, number: int) -> Answer:
+    request = urllib.request.Request(f"{url}/{number}", headers={"User-Agent": asker})  # noqa: S310 - our own server
+    with urllib.request.urlopen(request, timeout=60) as reply:  # noqa: S310
         return Answer(text=reply.read().decode(), input_tokens=9, output_tokens=1)
 
 
@@ -37,7 +38,7 @@ async def work(source: str, url: str, count: int, told: dict[str, Any]) -> None:
 
         async def one(number: int) -> None:
             address = f"{told.get('name', '')}{number}"
-            result = await client.request(partial(anyio.to_thread.run_sync, asked, url, number), address)
+            result = await client.request(partial(anyio.to_thread.run_sync, asked, url, told.get("asker", "somebody"), number), address)
             said[number] = result.answer.text if result.answer else result.error
 
         async with anyio.create_task_group() as tasks:
