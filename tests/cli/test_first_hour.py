@@ -22,6 +22,7 @@ import httpx
 import pytest
 from ruamel.yaml import YAML
 
+from tests.cli.shop_agent import adk_agent
 from tests.mlflow_kit import copied
 
 PROJECT = Path(__file__).parents[2]
@@ -54,27 +55,6 @@ EXAMPLES = (
     "May my dog come in?=Dogs are welcome.",
     "Are you there on Sunday?=No, we are closed then.",
 )
-ADK = """
-from google.adk.agents import Agent
-from google.adk.models import BaseLlm, LlmResponse
-from google.genai import types
-
-class Scripted(BaseLlm):
-    async def generate_content_async(self, llm_request, stream=False):
-        last = llm_request.contents[-1].parts[-1]
-        part = (
-            types.Part(text=f"It is {last.function_response.response['result']}.")
-            if last.function_response
-            else types.Part(function_call=types.FunctionCall(name="opening_hours", args={"day": "Monday"}))
-        )
-        yield LlmResponse(content=types.Content(role="model", parts=[part]))
-
-def opening_hours(day: str) -> str:
-    '''Return when the shop is open.'''
-    return "open from nine to six"
-
-root_agent = Agent(name="hours", model=Scripted(model="scripted"), instruction="Tell when the shop is open.", tools=[opening_hours])
-"""
 TALKED = """
 import mlflow
 
@@ -216,7 +196,7 @@ def label_all(team: Team, browser: httpx.Client, path: str) -> None:
 def adk(team: Team) -> None:
     """An agent of google-adk, whose tool calls and answers of today are what is expected."""
     (team.folder / "hours").mkdir()
-    (team.folder / "hours/agent.py").write_text(ADK)
+    (team.folder / "hours/agent.py").write_text(adk_agent("hours"))
     team.types("mlflow-adk-eval init --example 'When are you open?'")
     assert "tool_trajectory_avg_score" in (team.folder / "evals/test_config.json").read_text()
     run_id = team.evaluates("mlflow-adk-eval run hours evals/hours.evalset.json --experiment hours --register hours")

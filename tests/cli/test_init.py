@@ -16,6 +16,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from mlflow_adk_eval.evalset import load_eval_set
+from tests.cli.shop_agent import adk_agent
 from tests.cli.test_cli import EXPECTED, invoke, written
 from tests.mlflow_kit import copied
 
@@ -37,27 +38,6 @@ def same(request):
 
 address = "http://127.0.0.1:9/"
 """
-ADK = """
-from google.adk.agents import Agent
-from google.adk.models import BaseLlm, LlmResponse
-from google.genai import types
-
-class Scripted(BaseLlm):
-    async def generate_content_async(self, llm_request, stream=False):
-        last = llm_request.contents[-1].parts[-1]
-        part = (
-            types.Part(text=f"It is {last.function_response.response['result']}.")
-            if last.function_response
-            else types.Part(function_call=types.FunctionCall(name="opening_hours", args={"day": "Monday"}))
-        )
-        yield LlmResponse(content=types.Content(role="model", parts=[part]))
-
-def opening_hours(day: str) -> str:
-    '''Return when the shop is open.'''
-    return "open from nine to six"
-
-root_agent = Agent(name="shop", model=Scripted(model="scripted"), instruction="Tell when the shop is open.", tools=[opening_hours])
-"""
 
 
 @pytest.fixture
@@ -66,7 +46,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / ".git").mkdir()
     (tmp_path / "bot.py").write_text(BOT)
     (tmp_path / "shop").mkdir()
-    (tmp_path / "shop/agent.py").write_text(ADK)
+    (tmp_path / "shop/agent.py").write_text(adk_agent("shop"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     for module in ("bot", "shop", "shop.agent"):
