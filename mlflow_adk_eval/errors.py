@@ -10,16 +10,19 @@
     │       └── PolicyError   a policy of the gate
     ├── RunError              the run could not be carried out                exit 3
     │   ├── AgentError        the agent cannot be loaded or run
+    │   ├── ExitError         code that is evaluated, or evaluates, tried to end the process
     │   ├── JudgeError        a judge cannot be had: no credentials, no such model
     │   ├── TrackingError     MLflow cannot be reached or lost something
     │   ├── AttestationError  Sigstore could not be reached, to sign or to verify
     │   └── AliasBusyError    others are setting the alias
+    ├── OutputError           all was done, but its result cannot be written    exit 4
     └── GateFailed            the evidence does not allow a promotion         exit 1 or 2 (in results.decision)
 """
 
 from __future__ import annotations
 
 import difflib
+import errno
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -30,6 +33,8 @@ from typing import Any
 from mlflow_adk_eval.redact import cut
 
 _MAX_LISTED = 50
+FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO)
+"""What the system says of a disk that takes no more."""
 
 
 class AdkEvalError(Exception):
@@ -112,6 +117,10 @@ class AgentError(RunError):
     """The agent could not be imported, built or called."""
 
 
+class ExitError(RunError):
+    """Code of others called `sys.exit`, or raised something else that is no `Exception`, such as ``pytest.skip``. It failed, and ends nothing."""
+
+
 class JudgeError(RunError):
     """A judge could not be set up, so no criterion that needs it can be evaluated."""
 
@@ -126,6 +135,12 @@ class AttestationError(RunError):
 
 class AliasBusyError(RunError):
     """Others are setting the alias, or were faster. Nothing was decided, and the same call may go well a little later."""
+
+
+class OutputError(AdkEvalError):
+    """All was done, and stays done, but its result could not be written to standard output or to a file."""
+
+    exit_code = 4
 
 
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.75) -> str:

@@ -6,16 +6,18 @@ goes through `BACKGROUND`.
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import getpass
 import importlib
+import math
 import os
 import re
 import socket
 import sys
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
@@ -25,13 +27,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from mlflow_adk_eval.errors import AdkEvalError, UsageError
+from mlflow_adk_eval.errors import AdkEvalError, ExitError, UsageError
+from mlflow_adk_eval.foreign import foreign_code, refused
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Histogram
     from opentelemetry.trace import Span, Tracer, TracerProvider
 
 _TELEMETRY = "mlflow_adk_eval"
+T = TypeVar("T")
 
 
 @contextmanager
@@ -124,6 +128,24 @@ def note(attributes: Mapping[str, str | int]) -> None:
         found.set_attributes(attributes)
 
 
+def guarded_loop() -> asyncio.AbstractEventLoop:
+    """Return an event loop that goes on where a task raises `SystemExit`: frameworks run tools in tasks, and asyncio would end with them."""
+
+    def task(loop: asyncio.AbstractEventLoop, work: Any, **how: Any) -> asyncio.Task[Any]:
+        return asyncio.Task(_kept_in(work), loop=loop, **how)
+
+    loop = asyncio.new_event_loop()
+    loop.set_task_factory(task)
+    return loop
+
+
+async def _kept_in(work: Coroutine[Any, Any, T]) -> T:
+    try:
+        return await work
+    except SystemExit as stop:
+        raise refused("a task", stop) from stop
+
+
 _OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -144,7 +166,8 @@ def model_or_object(named: str | None, option: str, *, error: type[AdkEvalError]
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     try:
-        return getattr(importlib.import_module(module), name)
+        with foreign_code(f"{option}={named}"):
+            return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as problem:
         raise error(f"{option}={named}: {problem}") from problem
 
@@ -172,20 +195,26 @@ def require_extra(extra: str, feature: str) -> Generator[None]:
         raise UsageError(message) from None
 
 
-T = TypeVar("T")
-
-
 async def each(work: Callable[[T], Awaitable[None]], items: Iterable[T], *, limit: int) -> None:
-    """Do `work` on each item, in order, at most `limit` at the same time. An item is taken when its work begins."""
-    left = iter(items)
+    """Do `work` on each item, in order, at most `limit` at the same time. An item is taken when its work begins; the first error ends all."""
+    left, host = iter(items), asyncio.current_task()
 
     async def worker() -> None:
         for item in left:
-            await work(item)
+            try:
+                await work(item)
+            except asyncio.CancelledError:
+                called_off = anyio.current_effective_deadline() == -math.inf or (host is not None and host.cancelling())
+                if called_off:
+                    raise
+                raise ExitError("the task of a case was cancelled by the code that it runs") from None  # the case must not be lost
 
-    async with anyio.create_task_group() as group:
-        for _ in range(limit):
-            group.start_soon(worker)
+    try:
+        async with anyio.create_task_group() as group:
+            for _ in range(limit):
+                group.start_soon(worker)
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
 
 
 async def gathered(jobs: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
@@ -198,10 +227,7 @@ async def gathered(jobs: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
     async def work(index: int) -> None:
         results[index] = await listed[index]()
 
-    try:
-        await each(work, range(len(listed)), limit=len(listed))
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
+    await each(work, range(len(listed)), limit=len(listed))
     return [results[index] for index in range(len(listed))]
 
 
@@ -235,7 +261,7 @@ class Background:
     def _open(self) -> BlockingPortal:
         with self._lock:
             if self._portal is None:
-                opened = start_blocking_portal()
+                opened = start_blocking_portal(backend_options={"loop_factory": guarded_loop})
                 self._portal = opened.__enter__()
                 atexit.register(self._end, opened)
             return self._portal

@@ -27,6 +27,7 @@ from mlflow_adk_eval.agents.users import StaticUser
 from mlflow_adk_eval.evalset import Content, EvalCase, Invocation
 from mlflow_adk_eval.evalset.conversation import Ending
 from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.foreign import foreign_code
 from mlflow_adk_eval.redact import redacted, secrets_of
 from mlflow_adk_eval.runtime import note, span
 
@@ -148,9 +149,10 @@ class _Progress:
 async def _open_and_talk(agent: LiveAgent, case: EvalCase, run_index: int, setup: ConversationSetup, progress: _Progress) -> None:
     """Open a session and have the conversation in it."""
     try:
-        async with agent.open(case, run_index, setup.tools) as session:
-            progress.session = session
-            await _talk(session, setup, progress, agent.limits.turn_s)
+        with foreign_code("the agent"):
+            async with agent.open(case, run_index, setup.tools) as session:
+                progress.session = session
+                await _talk(session, setup, progress, agent)
     except Exception as error:  # noqa: BLE001 - the agent is the user's own code: anything can go wrong
         if progress.session is None:
             progress.error = f"the agent could not be started: {described(error, agent.private)}"
@@ -158,7 +160,7 @@ async def _open_and_talk(agent: LiveAgent, case: EvalCase, run_index: int, setup
             _LOG.warning("the session of agent %s could not be closed: %s", agent.name, described(error, agent.private))
 
 
-async def _talk(session: AgentSession, setup: ConversationSetup, progress: _Progress, turn_s: float | None) -> None:
+async def _talk(session: AgentSession, setup: ConversationSetup, progress: _Progress, agent: LiveAgent) -> None:
     """Have one turn after the other, until the user has nothing to say or something fails."""
     while not progress.error:
         message = await _next_message(setup.user, progress.turns)
@@ -169,7 +171,7 @@ async def _talk(session: AgentSession, setup: ConversationSetup, progress: _Prog
             break
         if setup.tools:
             setup.tools.next_turn()
-        await _take_turn(session, message, progress, turn_s)
+        await _take_turn(session, message, progress, agent)
     if not progress.error:
         state = await session.state()
         progress.state = None if state is None else plain_state(state)
@@ -177,16 +179,21 @@ async def _talk(session: AgentSession, setup: ConversationSetup, progress: _Prog
 
 async def _next_message(user: User, turns: Sequence[Invocation]) -> Content | Ending | None:
     try:
-        return await user.say(turns)
+        with foreign_code("it"):
+            return await user.say(turns)
     except Exception as error:  # noqa: BLE001 - a user may be anybody's code: the conversation so far must not be lost
         return Ending(reason="error", detail=f"the simulated user failed: {described(error)}")
 
 
-async def _take_turn(session: AgentSession, message: Content, progress: _Progress, turn_s: float | None) -> None:
+async def _take_turn(session: AgentSession, message: Content, progress: _Progress, agent: LiveAgent) -> None:
     """Send a message to the agent and keep what it does, for as long as it may take."""
     progress.pending = True
-    number = len(progress.turns) + 1
+    number, turn_s = len(progress.turns) + 1, agent.limits.turn_s
     with anyio.move_on_after(turn_s) as scope:
-        progress.add(await session.turn(message))
+        try:
+            with foreign_code("the agent"):
+                progress.add(await session.turn(message))
+        except Exception as error:  # noqa: BLE001 - the session of somebody else's agent need not return its errors
+            progress.break_off(failure(number, error, agent.private))
     if scope.cancelled_caught:
         progress.break_off(f"turn {number} took longer than its limit of {turn_s:g} s")

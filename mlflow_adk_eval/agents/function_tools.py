@@ -28,6 +28,7 @@ from mlflow_adk_eval.agents.turn_log import TurnEvent, TurnLog
 from mlflow_adk_eval.errors import AgentError, UsageError
 from mlflow_adk_eval.evalset import Content, FunctionCall, FunctionResponse, Part
 from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.foreign import foreign_code
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -114,7 +115,8 @@ class ToolRecorder:
         add("model", Part(function_call=FunctionCall(id=call_id, name=name, args=args)))
         began = time.perf_counter()
         try:
-            yield record
+            with foreign_code(f"the tool {name}"):
+                yield record
         except Exception as error:
             answered({"error": described(error)})
             raise

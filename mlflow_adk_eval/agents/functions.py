@@ -24,6 +24,7 @@ from mlflow_adk_eval.agents.turn_log import TurnLog
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import Content, EvalCase, Invocation
 from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.foreign import foreign_code
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -114,7 +115,8 @@ class CallableSession:
         self.session.user_content = user
         log = self.session.recorder.log = TurnLog(author=self.agent.name, user=user)
         try:
-            await self._call(user.text, log)
+            with foreign_code("the agent"):
+                await self._call(user.text, log)
         except Exception as error:  # noqa: BLE001 - the function is the user's own code: anything can go wrong
             return Turn(invocation=self.interrupted(), error=failure(len(self.session.history) + 1, error))
         invocation = log.finished()

@@ -35,6 +35,8 @@ class Conversation:
     """Why a conversation with a simulated user ended; ``None`` where the case has the user's messages."""
     injections: tuple[Injection, ...] = ()
     """The tool calls that the tool environment answered or delayed, in order."""
+    from_ledger: bool = False
+    """Whether it was had before the evaluation was resumed, and the ledger held it."""
 
 
 class Agent(Protocol):

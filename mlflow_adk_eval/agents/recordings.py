@@ -44,6 +44,7 @@ from mlflow_adk_eval.redact import redacted, secrets_of
 from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.usage import JudgeUsage
+from mlflow_adk_eval.writing import whole_file
 
 
 class _ListedCase(Model):
@@ -288,15 +289,11 @@ def save_recording(source: Report | Recording, path: str | Path) -> None:
 
     Raises:
         UsageError: if it cannot be written.
+        OutputError: if the disk is full.
     """
     text = dumps_recording(recording_of_report(source) if isinstance(source, Report) else source)
-    target = Path(path)
-    partial = target.with_name(f"{target.name}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(target)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
+    with whole_file(path) as stream:
+        stream.write(text.encode())
 
 
 def dumps_recording(recording: Recording) -> str:

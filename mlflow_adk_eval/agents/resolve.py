@@ -28,6 +28,7 @@ from mlflow_adk_eval.agents.traces import is_traces, recording_of_traces
 from mlflow_adk_eval.errors import AgentError, UsageError, did_you_mean, shown
 from mlflow_adk_eval.evalset import EvalSet, EvalSetResult
 from mlflow_adk_eval.evalset.rows import is_rows
+from mlflow_adk_eval.foreign import foreign_code
 
 _ATTRIBUTE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _HTTP = ("http://", "https://")
@@ -39,6 +40,7 @@ MODEL = "ADK_EVAL_AGENT_MODEL"
 """The model that chat completions are asked of."""
 
 
+@foreign_code("the agent")
 def resolve_agent(source: Any, *, agent_name: str | None = None, limits: Limits | None = None, eval_set: EvalSet | None = None) -> Agent:
     """Return the agent that `source` stands for.
 

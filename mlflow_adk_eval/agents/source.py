@@ -31,6 +31,7 @@ from mlflow_adk_eval.agents.http.session import HttpAgent
 from mlflow_adk_eval.agents.protocol import Agent
 from mlflow_adk_eval.agents.recordings import UNNAMED, Recording
 from mlflow_adk_eval.evalset.digest import canonical_json
+from mlflow_adk_eval.redact import hide_env_file
 
 SourceKind = Literal["files", "address", "recording", "unknown"]
 
@@ -421,6 +422,7 @@ def _env_keys(folder: Path, project: Path) -> tuple[str, ...]:
     """Return the names in the nearest ``.env`` file of the project, which is the one that ADK loads."""
     places = [each for each in (folder, *folder.parents) if each.is_relative_to(project)]
     file = next((place / ".env" for place in places if (place / ".env").is_file()), None)
+    hide_env_file(folder)
     return () if file is None else tuple(sorted(set(_VARIABLE.findall(file.read_text("utf-8", "replace")))))
 
 

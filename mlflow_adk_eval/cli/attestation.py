@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,14 @@ from typing import Any
 import click
 
 from mlflow_adk_eval.cli.options import PATH, json_option, store_option
-from mlflow_adk_eval.cli.output import print_json, tell
+from mlflow_adk_eval.cli.output import end, print_json, tell
 
 _EXIT_CODES = """\b
 Exit codes:
   0   every file is what was signed, and the last decision, or else the evaluation, passed
   1   every file is what was signed, and it failed
   2   something is not what was signed, or it is undecided
+  4   the result could not be written
   64  bad usage, or no attestation there
 """
 
@@ -69,4 +69,4 @@ def attestation_verify(folder: Path, *, as_json: bool, **trusted: Any) -> None:
                 *(f"  {one['kind']} of {one['decision']['decided_at']}: {one['decision']['verdict']}" for one in found.decisions),
             ]
         click.echo("\n".join(lines))
-    sys.exit(EXIT_CODES[found.verdict])
+    end(EXIT_CODES[found.verdict])

@@ -13,7 +13,9 @@ from mlflow_adk_eval.cli.output import print_json, write_file
 from mlflow_adk_eval.errors import UsageError
 
 
-@click.command(epilog="Exit codes: 0 calibrated; 3 MLflow is unreachable, or a run cannot be trusted; 64 bad usage or bad labels.")
+@click.command(
+    epilog="Exit codes: 0 calibrated; 3 MLflow is unreachable, or a run cannot be trusted; 4 its result could not be written; 64 bad usage or bad labels."
+)
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True)
 @click.option("--labels", type=PATH, help="A CSV file of labels. Default: the HUMAN assessments on the runs' traces in MLflow.")
 @click.option(

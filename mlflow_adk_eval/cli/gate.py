@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from mlflow_adk_eval.cli.options import (
     store_option,
     verify_options,
 )
-from mlflow_adk_eval.cli.output import print_json, show_decision, tell
+from mlflow_adk_eval.cli.output import end, print_json, show_decision, tell
 from mlflow_adk_eval.cli.promote import reevaluation_options, reevaluator
 from mlflow_adk_eval.errors import UsageError
 
@@ -33,6 +32,7 @@ Exit codes:
   0   every alias points to a version whose record verifies
   1   some alias does not, or did not until it was restored
   3   MLflow is unreachable
+  4   the result could not be written
   64  bad usage
 """
 
@@ -128,7 +128,7 @@ def gate_audit(model: str | None, *, every: bool, alias: str | None, as_json: bo
         print_json({"valid": valid, "aliases": [asdict(each) for each in found]})
     else:
         console().print(audit_view(found))
-    sys.exit(0 if valid else _INVALID)
+    end(0 if valid else _INVALID)
 
 
 @gate_group.command("keygen")

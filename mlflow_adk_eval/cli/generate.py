@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from mlflow_adk_eval.evalset import EvalCase
 
 
-@click.command(epilog="Exit codes: 0 written, or accepted; 3 the model wrote nothing; 64 bad usage or a bad input file.")
+@click.command(
+    epilog="Exit codes: 0 written, or accepted; 3 the model wrote nothing; 4 its result could not be written; 64 bad usage or a bad input file."
+)
 @click.argument("agent", required=False)
 @click.option("-o", "--output", type=PATH, help="The eval set to write.")
 @click.option("--count", type=COUNT, default=10, show_default=True, help="How many cases.")

@@ -14,13 +14,17 @@ from mlflow_adk_eval.cli.options import (
     arguments,
     confidence_option,
     json_option,
+    judge_host_option,
     judge_limit_options,
     store_option,
 )
 from mlflow_adk_eval.cli.output import print_json
 
 
-@click.command("judge-bench", epilog="Exit codes: 0 measured; 3 a judge or MLflow is unreachable; 64 bad usage or bad items.")
+@click.command(
+    "judge-bench",
+    epilog="Exit codes: 0 measured; 3 a judge or MLflow is unreachable; 4 its result could not be written; 64 bad usage or bad items.",
+)
 @click.argument("judges", metavar="JUDGE...", nargs=-1, required=True)
 @click.option("--items", type=PATH, help="A JSON Lines file of answers with labels. Default: 72 that ship with the package.")
 @click.option("--labels", type=PATH, help="Instead of --items: a CSV file of labels as `calibrate` takes it.")
@@ -28,6 +32,7 @@ from mlflow_adk_eval.cli.output import print_json
 @click.option("--votes", type=COUNT, default=3, show_default=True, help="How often each question is asked.")
 @click.option("--experiment", default="judge_bench", show_default=True, help="The MLflow experiment that keeps the results.")
 @click.option("--no-log", is_flag=True, help="Keep nothing in MLflow.")
+@judge_host_option
 @judge_limit_options
 @confidence_option
 @store_option

@@ -19,9 +19,15 @@ def log_as_json() -> None:
     """Write what this package does, and all that others warn of, as lines of JSON from now on."""
     from pythonjsonlogger.json import JsonFormatter  # noqa: PLC0415 - only who asks for it pays
 
+    from mlflow_adk_eval.redact import redacted, secrets_of  # noqa: PLC0415
+
+    class Formatter(JsonFormatter):
+        def format(self, record: logging.LogRecord) -> str:
+            return redacted(super().format(record), secrets_of())
+
     os.environ.setdefault("MLFLOW_CONFIGURE_LOGGING", "false")  # MLflow would write lines of its own
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter(_FORMAT, style="{", timestamp=True, rename_fields=_NAMES))
+    handler.setFormatter(Formatter(_FORMAT, style="{", timestamp=True, rename_fields=_NAMES))
     logging.getLogger().addHandler(handler)
     LOGGER.setLevel(logging.INFO)
 

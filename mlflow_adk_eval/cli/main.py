@@ -10,13 +10,18 @@ import atexit
 import errno
 import gc
 import os
+import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
-from typing import NoReturn
+from types import FrameType
+from typing import Any
 
 import click
 from cloup import Group, Section
@@ -34,18 +39,21 @@ from mlflow_adk_eval.cli.judge_bench import judge_bench_command
 from mlflow_adk_eval.cli.ledger import ledger_group
 from mlflow_adk_eval.cli.logs import LOGGER, ended, is_json, log_as_json
 from mlflow_adk_eval.cli.options import EXIT_CODES, PATH
-from mlflow_adk_eval.cli.output import error_json, print_json
+from mlflow_adk_eval.cli.output import Ended, error_json, print_json
 from mlflow_adk_eval.cli.plan import plan_command
 from mlflow_adk_eval.cli.promote import promote_command, rollback_command
 from mlflow_adk_eval.cli.rapid_eval import rapid_eval
 from mlflow_adk_eval.cli.record import record
 from mlflow_adk_eval.cli.report import report_command
-from mlflow_adk_eval.cli.run import run, score, upload
+from mlflow_adk_eval.cli.run import register_command, run, score, upload
 from mlflow_adk_eval.cli.validate import migrate, validate
 from mlflow_adk_eval.cli.view import view_command
-from mlflow_adk_eval.errors import AdkEvalError, RunError, UsageError
+from mlflow_adk_eval.errors import FULL, AdkEvalError, OutputError, RunError, UsageError
 
-_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS)
+_UNDECIDED = 2
+"""The greatest exit code that is a verdict."""
+_HELP = {"-h", "--help", "--version"}
+"""After which alone click ends a command itself."""
 _COLLECT_AFTER = 50_000, 20, 10
 """New objects after which the collector of cycles looks at the youngest; so many such collections before it looks at older ones."""
 
@@ -55,8 +63,33 @@ def _one_spelling(word: str) -> str:
     return word.replace("-", "_")
 
 
+class _Commands(Group):
+    """Commands whose output cannot be written end in a way of ours: click would end the process with 1 where a pipe is closed."""
+
+    def make_context(self, *args: Any, **more: Any) -> click.Context:
+        """Parse the command line, and print the help."""
+        with _writing():
+            return super().make_context(*args, **more)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        with _writing():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _writing() -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        *_, (last, _) = traceback.walk_tb(error.__traceback__)
+        if error.errno != errno.EPIPE and str(last.f_globals.get("__name__")).partition(".")[0] not in {"click", "rich"}:
+            raise
+        raise OutputError(f"standard output cannot be written: {error.strerror}") from None
+
+
 @click.group(
-    cls=Group,
+    cls=_Commands,
     epilog=EXIT_CODES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120, "token_normalize_func": _one_spelling},
 )
@@ -92,7 +125,7 @@ def demo(*, folder: Path) -> None:
 
 for section in (
     Section("Start", [init, demo]),
-    Section("Evaluate", [run, score, record, upload]),
+    Section("Evaluate", [run, score, record, upload, register_command]),
     Section("Look", [view_command, report_command, compare_command, plan_command]),
     Section("Decide", [gate_group, promote_command, rollback_command, attestation_group]),
     Section("Judges", [calibrate, judge_bench_command, ledger_group, rapid_eval]),
@@ -104,66 +137,123 @@ for section in (
 def main() -> None:
     """Run the command line; every foreseen failure is one message and an exit code, never a traceback.
 
-    With ``--json`` the message is a JSON object on standard output besides, so that whoever reads that always finds one.
+    Only a command's own end is one: code that it runs may call `sys.exit`, and the exit code is still ours. With ``--json`` the message is
+    a JSON object on standard output besides, so that whoever reads that always finds one.
     """
     _spare_collections()
+    _open_streams()
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")  # MLflow tells on stderr about its own tables and files otherwise
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # agents' texts may hold what no terminal takes
-    started, code = time.perf_counter(), 0
-    with ended():
+    started = time.perf_counter()
+    with ended(), _stopped_as_by_ctrl_c():
+        code = _done()
         try:
-            _done()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-            raise
-        finally:
-            LOGGER.info("the command ended", extra={"exit_code": code, "seconds": round(time.perf_counter() - started, 3)})
+            sys.stdout.flush()  # what others have printed; Python's own flush would end with 120
+        except OSError as error:
+            _leave_output()
+            code = code if code > _UNDECIDED else _ended_by(OutputError(f"standard output cannot be written: {error.strerror}"))
+        LOGGER.info("the command ended", extra={"exit_code": code, "seconds": round(time.perf_counter() - started, 3)})
+    if code:
+        sys.exit(code)
 
 
-def _done() -> None:
+def _done() -> int:
+    """Run the command and return its exit code."""
     try:
-        cli(standalone_mode=False)
-    except click.exceptions.Abort:
-        click.echo("aborted", err=True)
-        _exit(RunError("aborted"))
-    except click.ClickException as error:
-        error.show()
-        _exit(UsageError(error.format_message()))
-    except AdkEvalError as error:
-        _tell(error)
-        _exit(error)
-    except OSError as error:
-        if error.errno not in _FULL:
-            _mistake(error)
-        full = RunError(f"this machine takes no more: {error}. Make room, or let TMPDIR name another folder than {tempfile.gettempdir()}")
-        _tell(full)
-        _exit(full)
-    except Exception as error:  # noqa: BLE001 - Python would exit with 1, which says that a threshold was missed
-        _mistake(error)
+        returned = cli(standalone_mode=False)
+    except Ended as stop:
+        return int(stop.code or 0)
+    except BaseException as error:  # noqa: BLE001 - Python would exit with 1, which says that a threshold was missed
+        return _ended_by(_failure(error), told=isinstance(error, click.ClickException))
+    if returned is not None and not _HELP.intersection(sys.argv[1:]):  # click's own Exit, raised by code of others
+        return _ended_by(_stopped(f"raised click's Exit({returned!r})"))
+    return 0
 
 
-def _tell(error: AdkEvalError) -> None:
-    """Say what went wrong; a gate that did not pass is a result, not an error."""
-    if is_json():
-        LOGGER.error(str(error), extra=error_json(error))
-    else:
-        click.echo(f"error: {error}" if isinstance(error, UsageError | RunError) else str(error), err=True)
+def _failure(error: BaseException) -> AdkEvalError:
+    """Return what a command ended with as an error of ours."""
+    match error:
+        case AdkEvalError():
+            failure = error
+        case click.ClickException():
+            with suppress(OSError):
+                error.show()
+            failure = UsageError(error.format_message())
+        case click.exceptions.Abort() | KeyboardInterrupt():
+            failure = RunError("interrupted")
+        case SystemExit():
+            failure = _stopped(f"called sys.exit({error.code!r})")
+        case _ if not isinstance(error, Exception):
+            failure = _stopped(f"raised {type(error).__name__}")
+        case OSError() if error.errno in (*FULL, errno.EROFS):
+            failure = RunError(
+                f"this machine takes no more: {error}. Make room, or let TMPDIR name another folder than {tempfile.gettempdir()}"
+            )
+        case _:
+            with suppress(OSError):
+                traceback.print_exception(error)
+                click.echo("error: this is a mistake in mlflow-adk-eval, or in code of yours that it runs", err=True)
+            failure = RunError(f"{type(error).__name__}: {error}")
+    return failure
 
 
-def _mistake(error: Exception) -> NoReturn:
-    traceback.print_exc()
-    click.echo("error: this is a mistake in mlflow-adk-eval, or in code of yours that it runs", err=True)
-    _exit(RunError(f"{type(error).__name__}: {error}"))
+def _stopped(what: str) -> RunError:
+    return RunError(f"code that this command runs {what}, so the command did not come to its end")
+
+
+def _ended_by(error: AdkEvalError, *, told: bool = False) -> int:
+    """Say what went wrong, unless it was `told`, and as JSON where that was asked for; return the exit code."""
+    with suppress(OSError):
+        if is_json():
+            LOGGER.error(str(error), extra=error_json(error))
+        elif not told:
+            click.echo(f"error: {error}", err=True)
+    with suppress(OSError):
+        if "--json" in sys.argv[1:] and not isinstance(error, OutputError):
+            print_json(error_json(error))
+    return error.exit_code
+
+
+def _leave_output() -> None:
+    """Let what standard output did not take go nowhere: Python would try again when it ends, and exit with 120."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _open_streams() -> None:
+    """Put something in the place of closed streams: what is opened next would get their numbers, and text for people would go into a database."""
+    for number, flags in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):  # so that writing to a closed standard output fails
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, flags)
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - lives as long as the process
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+
+
+@contextmanager
+def _stopped_as_by_ctrl_c() -> Generator[None]:
+    """Treat SIGTERM and SIGHUP as Ctrl-C, whose way leaves no run open and keeps what was paid for."""
+
+    def stop(_: int, frame: FrameType | None) -> None:
+        interrupt = signal.getsignal(signal.SIGINT)
+        if not callable(interrupt):  # ignored, as in the background of a script
+            raise KeyboardInterrupt
+        interrupt(signal.SIGINT, frame)
+
+    main_thread = threading.current_thread() is threading.main_thread()
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if main_thread and signal.getsignal(number) is signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _spare_collections() -> None:
     """Collect cycles less often, and not again when the process ends: a third of a short command's time, in which MLflow's modules survive."""
     gc.set_threshold(*_COLLECT_AFTER)
     atexit.register(gc.freeze)  # runs after what is registered later, such as MLflow's
-
-
-def _exit(error: AdkEvalError) -> NoReturn:
-    if "--json" in sys.argv[1:]:
-        print_json(error_json(error))
-    sys.exit(error.exit_code)

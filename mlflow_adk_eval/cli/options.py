@@ -26,7 +26,8 @@ Exit codes:
   0   passed
   1   a threshold was missed
   2   not enough evidence: something was not evaluated, or there are too few cases
-  3   the run itself failed: agent, judge or MLflow unreachable, or others were setting the alias; try again
+  3   the run itself failed: agent, judge or MLflow unreachable, interrupted, or others were setting the alias; try again
+  4   all was done, but the result could not be written; standard error says what was done
   64  bad usage or a bad input file
 """
 """What the help of commands ends with."""
@@ -121,6 +122,14 @@ budget_options = together(
 )
 """What may be spent on models, and what keeps their answers."""
 
+judge_host_option = click.option(
+    "--judge-host",
+    "judge_hosts",
+    metavar="HOST[:PORT]",
+    multiple=True,
+    help="A host that the config may name as the endpoint of a judge or simulated user; repeatable. Default: ADK_EVAL_JUDGE_HOSTS.",
+)
+
 judge_limit_options = together(
     click.option("--judge-concurrency", type=COUNT, help="Maximum parallel requests to one judge. Default: 64."),
     click.option("--judge-quota", type=COUNT, help="Maximum requests a minute to one judge, by all processes that share the ledger."),
@@ -138,6 +147,7 @@ judge_options = together(
         multiple=True,
         help="A model or function that judges everything; repeated, a panel that votes together. Default: the config's models.",
     ),
+    judge_host_option,
     judge_limit_options,
 )
 
@@ -166,7 +176,7 @@ policy_option = click.option("--policy", type=PATH, help="The policy, YAML or JS
 
 _BUDGET = {"max_calls": "max_calls", "max_tokens": "max_tokens", "budget_name": "name"}
 _JUDGE_LIMITS = {"judge_concurrency": "max_concurrency", "judge_quota": "quota", "judge_timeout": "timeout_s", "judge_outage": "outage_s"}
-JUDGE_OPTIONS = ("judge", "rejudge_failed", "ledger", *_BUDGET, *_JUDGE_LIMITS)
+JUDGE_OPTIONS = ("judge", "judge_hosts", "rejudge_failed", "ledger", *_BUDGET, *_JUDGE_LIMITS)
 """The names of `judge_options`."""
 
 

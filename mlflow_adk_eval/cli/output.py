@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from mlflow_adk_eval.cli.logs import LOGGER
-from mlflow_adk_eval.errors import AdkEvalError, InputError, UsageError
+from mlflow_adk_eval.errors import AdkEvalError, InputError, OutputError, RunError, UsageError
+from mlflow_adk_eval.redact import redacted, secrets_of
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.results.decision import Decision
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON; halves of surrogate pairs, which no terminal takes, as question marks."""
-    text = json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False)
+    """Print a value as JSON without secrets; halves of surrogate pairs, which no terminal takes, as question marks."""
+    text = redacted(json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False), secrets_of())
     click.echo(text.encode("utf-8", "replace").decode())
 
 
@@ -49,26 +50,58 @@ def tell(text: str, *, as_json: bool, then: str = "", **facts: Any) -> None:
         facts: the same as JSON values, by name.
     """
     if as_json:
-        print_json(facts)
+        deliver(text, lambda: print_json(facts))
     else:
-        click.echo(text)
-        if then:
-            click.echo(f"next: {then}")
+        deliver(text, lambda: click.echo(text + (f"\nnext: {then}" if then else "")))
 
 
 def write_file(path: Path, content: str | bytes) -> None:
     """Write a file.
 
     Raises:
-        UsageError: if it cannot be written.
+        UsageError: if it cannot be written there.
+        OutputError: if the disk is full.
     """
-    try:
-        path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace"))
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+    from mlflow_adk_eval.writing import whole_file  # noqa: PLC0415 - `--help` stays fast
+
+    with whole_file(path) as stream:
+        stream.write(content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace"))
 
 
-def show_report(report: Report, *, detailed: bool, as_json: bool, extra: Mapping[str, Any] | None = None, then: str = "") -> NoReturn:
+class Ended(SystemExit):
+    """The end of a command that is our own. Any other `SystemExit` was raised by code that the command runs."""
+
+
+def end(code: int) -> NoReturn:
+    """End the command with an exit code."""
+    raise Ended(code)
+
+
+def deliver(done: str, *writes: Callable[[], object]) -> None:
+    """Write the result of a command to each place, whether or not the others take it.
+
+    Args:
+        done: what was done and stays done, as a sentence without its point.
+        writes: what writes it.
+
+    Raises:
+        OutputError: saying what was done, and where its result is missing.
+    """
+    failures: list[str] = []
+    for write in (*writes, sys.stdout.flush):
+        try:
+            write()
+        except OSError as error:
+            failures.append(f"standard output cannot be written: {error.strerror}")
+        except (UsageError, OutputError) as error:
+            failures.append(str(error))
+    if failures:
+        raise OutputError(f"{done}; but {'; '.join(dict.fromkeys(failures))}")
+
+
+def show_report(
+    report: Report, *, detailed: bool, as_json: bool, extra: Mapping[str, Any] | None = None, then: str = "", trouble: str = ""
+) -> NoReturn:
     """Print a report and exit by its verdict.
 
     Args:
@@ -77,20 +110,27 @@ def show_report(report: Report, *, detailed: bool, as_json: bool, extra: Mapping
         as_json: whether JSON is printed.
         extra: what else came of it, by name; ``None`` values are not printed as text.
         then: what to do next; empty where there is nothing.
+        trouble: what could not be done with the complete run, and how to do it; empty where all was.
     """
     from mlflow_adk_eval.report.ci import exit_code  # noqa: PLC0415 - `--help` stays fast
 
     LOGGER.info("evaluated", extra={"verdict": report.verdict, "reasons": list(report.reasons), **(extra or {})})
     from mlflow_adk_eval.report.console import console, report_view  # noqa: PLC0415
 
-    if as_json:
-        print_json(_report_json(report) | dict(extra or {}))
-    else:
+    def show() -> None:
+        if as_json:
+            print_json(_report_json(report) | dict(extra or {}) | ({"error": trouble, "exit_code": RunError.exit_code} if trouble else {}))
+            return
         console().print(report_view(report, detailed=detailed))
         lines = [f"{name.replace('_', ' ')}: {value}" for name, value in (extra or {}).items() if value is not None]
         for line in (*lines, *filter(None, [f"next: {then}" if then else ""])):
             click.echo(line)
-    sys.exit(exit_code(report))
+
+    deliver(f"{f'run {report.run_id}' if report.run_id else 'the evaluation'} {report.verdict}", show)
+    if trouble:
+        click.echo(f"error: {trouble}", err=True)
+        end(RunError.exit_code)
+    end(exit_code(report))
 
 
 def _report_json(report: Report) -> dict[str, Any]:
@@ -123,6 +163,8 @@ def show_decision(
 ) -> NoReturn:
     """Print a decision, write it where it was asked for, annotate the job if this is GitHub Actions, and exit by its verdict.
 
+    Each place gets it whether or not the others take it.
+
     Args:
         decision: the decision.
         as_json: whether JSON is printed.
@@ -132,6 +174,9 @@ def show_decision(
         then: the command to run next; empty where there is none.
         summary: the file for Markdown.
         junit: the file for XML.
+
+    Raises:
+        OutputError: with the verdict and the outcome, if some place did not take it.
     """
     from mlflow_adk_eval.report import ci  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.report.console import console, decision_view  # noqa: PLC0415
@@ -139,19 +184,21 @@ def show_decision(
     from mlflow_adk_eval.results.markdown_text import plain  # noqa: PLC0415
 
     LOGGER.info("decided", extra={"about": title, "verdict": decision.verdict, "reasons": list(decision.reasons), "outcome": outcome})
-    with nullcontext() if as_json else ci.quoted(click.echo):
-        if as_json:
-            click.echo(ci.quoted_json(asdict(decision) | dict(extra or {})))
-        else:
+
+    def show() -> None:
+        with nullcontext() if as_json else ci.quoted(click.echo):
+            if as_json:
+                click.echo(ci.quoted_json(asdict(decision) | dict(extra or {})))
+                return
             console().print(decision_view(decision))
             for line in filter(None, (outcome, f"next: {then}" if then else "")):
                 click.echo(line)
+
     page = decision_summary(decision, title) + (f"\n{plain(outcome)}\n" if outcome else "")
-    ci.append_step_summary(page)
-    if summary is not None:
-        write_file(summary, page)
-    if junit is not None:
-        write_file(junit, ci.junit_of(decision))
-    for line in ci.annotations_of(decision) if ci.on_github() else ():
-        click.echo(line, err=True)
-    sys.exit(ci.EXIT_CODES[decision.verdict])
+    writes = [show, lambda: ci.append_step_summary(page)]
+    writes += [lambda: write_file(summary, page)] if summary else []
+    writes += [lambda: write_file(junit, ci.junit_of(decision))] if junit else []
+    writes += [lambda: click.echo("\n".join(ci.annotations_of(decision)), err=True)] if ci.on_github() else []
+    about = f"{title}: " if title else f"run {decision.run_id}: "
+    deliver(about + "; ".join(filter(None, (decision.verdict, outcome))), *writes)
+    end(ci.EXIT_CODES[decision.verdict])

@@ -13,6 +13,7 @@ from mlflow_adk_eval.cli.options import (
     agent_path,
     arguments,
     check_published,
+    config_option,
     dry_run_option,
     json_option,
     judges_group,
@@ -24,6 +25,7 @@ from mlflow_adk_eval.cli.options import (
     wait_option,
 )
 from mlflow_adk_eval.cli.output import show_decision
+from mlflow_adk_eval.errors import UsageError
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.gating.baseline.comparable import Reevaluate, ReevaluationRequest
@@ -33,6 +35,13 @@ reevaluation_options = together(
         "--reevaluate", is_flag=True, help="Judge the champion's conversations again if its run used other cases, judges or criteria."
     ),
     click.option("--champion-agent", metavar="AGENT", help="The champion in runnable form, to repeat its conversations in that case."),
+    click.option(
+        "--eval-set",
+        metavar="EVAL_SET",
+        multiple=True,
+        help="With --reevaluate: the eval set of the run, as for `run`. Default: what the policy pins.",
+    ),
+    config_option,
     judges_group,
 )
 """Whether and how a champion is evaluated again that cannot be compared as it is."""
@@ -48,18 +57,32 @@ def reevaluator(options: dict[str, Any], tracking_uri: str | None, *, shown: boo
 
     Returns:
         The function, for the API; ``None`` if the options ask for nothing.
+
+    Raises:
+        UsageError: for a file that cannot be read, or files that nothing is evaluated by.
     """
     given = arguments(options)
     wanted, agent = given.pop("reevaluate"), given.pop("champion_agent")
+    names, config = given.pop("eval_set"), given.pop("config")
     if not wanted and agent is None:
+        if names or config:
+            raise UsageError("--eval-set and --config_file_path are for --reevaluate or --champion-agent; add one of these")
         return None
+    from mlflow_adk_eval.config.eval_config import load_config  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.config.inputs import load_inputs  # noqa: PLC0415
+
+    # At once, so that a mistake in a file is one of usage and no undecided comparison.
+    eval_set, config = load_inputs(list(names), config) if names else (None, config and load_config(config))
 
     def reevaluate(request: ReevaluationRequest) -> str:
         from mlflow_adk_eval.report.console import progress_bar  # noqa: PLC0415 - `--help` stays fast
         from mlflow_adk_eval.tracking.reevaluate import reevaluation  # noqa: PLC0415
 
         with progress_bar(f"evaluating {request.agent_version} again", shown=shown) as progress:
-            return reevaluation(agent and agent_path(agent), **given, tracking_uri=tracking_uri, progress=progress)(request)
+            again = reevaluation(
+                agent and agent_path(agent), eval_set=eval_set, config=config, **given, tracking_uri=tracking_uri, progress=progress
+            )
+            return again(request)
 
     return reevaluate
 

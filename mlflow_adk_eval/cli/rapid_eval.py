@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import click
 
 from mlflow_adk_eval.cli.options import COUNT, arguments, judge_limit_options, together
-from mlflow_adk_eval.cli.output import print_json
+from mlflow_adk_eval.cli.output import end, print_json
 from mlflow_adk_eval.errors import RunError, UsageError
 
-_EXIT_CODES = "Exit codes: 0 answered, or stopped by a signal; 3 a judge or the service gave no answer; 64 bad usage or a bad request."
+_EXIT_CODES = "Exit codes: 0 answered, or stopped by a signal; 3 a judge or the service gave no answer; 4 its result could not be written; 64 bad usage or a bad request."
 
 _evaluator_options = together(
     click.option(
@@ -49,7 +48,7 @@ def evaluate(file: str, **options: Any) -> None:
         read_request(body, file)
     answers = evaluate_instances(body, **_evaluator(options))
     print_json(answers)
-    sys.exit(RunError.exit_code if isinstance(answers, list) and any("error" in one for one in answers) else 0)
+    end(RunError.exit_code if isinstance(answers, list) and any("error" in one for one in answers) else 0)
 
 
 @rapid_eval.command(epilog=_EXIT_CODES)
@@ -75,7 +74,7 @@ def serve(*, host: str, port: int, token: str, max_body: int, concurrency: int, 
     from mlflow_adk_eval.report.sentences import format_judge_usage  # noqa: PLC0415
 
     given = _evaluator(options)
-    setup = judge_setup(**{name: given[name] for name in JudgeArgs.__annotations__})
+    setup = judge_setup(**{name: given[name] for name in JudgeArgs.__annotations__ if name in given})
     usage = server.serve(
         server.Serving(host=host, port=port, token=token, max_body=max_body, concurrency=concurrency),
         setup,

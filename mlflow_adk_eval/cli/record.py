@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -19,8 +18,9 @@ from mlflow_adk_eval.cli.options import (
     eval_set_paths,
     force_option,
     json_option,
+    judge_host_option,
 )
-from mlflow_adk_eval.cli.output import print_json
+from mlflow_adk_eval.cli.output import end, print_json
 from mlflow_adk_eval.errors import RunError
 
 if TYPE_CHECKING:
@@ -29,13 +29,16 @@ if TYPE_CHECKING:
 _MOST_ERRORS = 10
 
 
-@click.command(epilog="Exit codes: 0 every conversation ran to its end; 3 some did not; 64 bad usage or a bad input file.")
+@click.command(
+    epilog="Exit codes: 0 every conversation ran to its end; 3 some did not; 4 its result could not be written; 64 bad usage or a bad input file."
+)
 @click.argument("agent")
 @click.argument("eval_sets", metavar="EVAL_SET[:CASE,CASE]...", nargs=-1, required=True)
 @click.option("-o", "--output", required=True, type=PATH, help="The recording to write.")
 @force_option
 @config_option
 @conversation_options
+@judge_host_option
 @budget_options
 @click.option(
     "--agent-version", default="", help="The agent version to note in the recording. Default: the commit or digest of its source."
@@ -95,4 +98,4 @@ def _show(output: Path, recording: Recording, *, as_json: bool) -> NoReturn:
         lines += [f"  - {error['label']}: {error['error']}" for error in errors[:_MOST_ERRORS]]
         lines += [f"  - and {len(errors) - _MOST_ERRORS} more"] if len(errors) > _MOST_ERRORS else []
         click.echo("\n".join(lines))
-    sys.exit(RunError.exit_code if errors else 0)
+    end(RunError.exit_code if errors else 0)

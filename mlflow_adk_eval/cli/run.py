@@ -1,4 +1,4 @@
-"""``mlflow-adk-eval run``, ``score`` and ``upload``: from an eval set to a report, with or without an agent, and its run in MLflow."""
+"""``mlflow-adk-eval run``, ``score``, ``upload`` and ``register``: from an eval set to a report, with or without an agent, and its run in MLflow."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from mlflow_adk_eval.cli.options import (
     workers_option,
 )
 from mlflow_adk_eval.cli.output import show_report, tell
+from mlflow_adk_eval.errors import AdkEvalError
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.agents import Recording
@@ -191,19 +192,28 @@ def run(
     extra = {"run_id": report.run_id, "page": _page(report.run_id or "", options["tracking_uri"])}
     made = [name for name in _MADE_HERE if name not in there and Path(name).exists()]
     extra["new_here"] = ", ".join(made) or None
-    if save_recording:
-        from mlflow_adk_eval.agents.recordings import save_recording as save  # noqa: PLC0415
+    trouble = ""
+    try:
+        if save_recording:
+            from mlflow_adk_eval.agents.recordings import save_recording as save  # noqa: PLC0415
 
-        save(report, save_recording)
-        extra["recording"] = str(save_recording)
-    if eval_storage_uri:
-        extra["eval_set_result"] = _kept_for_adk(report, agent, eval_storage_uri)
+            save(report, save_recording)
+            extra["recording"] = str(save_recording)
+        if eval_storage_uri:
+            extra["eval_set_result"] = _kept_for_adk(report, agent, eval_storage_uri)
+    except AdkEvalError as error:  # the run is complete and was paid for
+        trouble = f"run {report.run_id} is complete, but: {error}"
     if register_as:
-        extra["model_version"] = register(report, register_as, tracking_uri=options["tracking_uri"])
+        try:
+            extra["model_version"] = register(str(report.run_id), register_as, tracking_uri=options["tracking_uri"])
+        except AdkEvalError as error:
+            where = ["--tracking-uri", str(options["tracking_uri"])] if options["tracking_uri"] else []
+            command = shlex.join(["mlflow-adk-eval", "register", str(report.run_id), register_as, *where])
+            trouble += f"{trouble and chr(10)}run {report.run_id} is complete, but not registered: {error}\nregister it with: {command}"
     resumable = report.verdict == "undecided" and report.judging and options["ledger"] != "off"
     then = f"the same command with --resume {report.run_id}, which evaluates only what is missing" if resumable else _NEXT[report.verdict]
     then = then.format(run_id=report.run_id, policy=_policy_beside(paths))
-    show_report(report, detailed=detailed, as_json=as_json, extra=extra, then=then)
+    show_report(report, detailed=detailed, as_json=as_json, extra=extra, then=then, trouble=trouble)
 
 
 def _policy_beside(paths: str | list[str]) -> str:
@@ -349,3 +359,22 @@ def upload(folder: Path, *, tracking_uri: str | None, as_json: bool) -> None:
     page = _page(run_id, tracking_uri)
     told = f"run {run_id} is complete" + (f"\npage: {page}" if page else "")
     tell(told, as_json=as_json, then=f"mlflow-adk-eval gate {run_id}", run_id=run_id, page=page)
+
+
+@click.command("register")
+@click.argument("run_id")
+@click.argument("name")
+@store_option
+@json_option
+def register_command(run_id: str, name: str, *, tracking_uri: str | None, as_json: bool) -> None:
+    """Register the agent that RUN_ID evaluated as a version of the model NAME.
+
+    Does what `run --register` does, for a run that is complete.
+    """
+    from mlflow_adk_eval.tracking import register  # noqa: PLC0415 - `--help` stays fast
+
+    version = register(run_id, name, tracking_uri=tracking_uri)
+    then = f"mlflow-adk-eval promote {name} --version {version} --run-id {run_id}"
+    tell(
+        f"version {version} of {name} is the agent of run {run_id}", as_json=as_json, then=then, model=name, version=version, run_id=run_id
+    )

@@ -7,7 +7,6 @@ command uses for that kind, so that what is valid here is valid there. Only that
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlflow_adk_eval.cli.options import EXIT_CODES, PATH, agent_path, check_output, force_option, json_option
-from mlflow_adk_eval.cli.output import print_json, tell
+from mlflow_adk_eval.cli.output import end, print_json, tell
 from mlflow_adk_eval.errors import ConfigError, EvalSetError, InputError, PolicyError, Problem
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def validate(files: tuple[str, ...], *, as_json: bool) -> None:
         print_json(rows)
     for row in rows if not as_json else []:
         click.echo(f"{row['file']}: {row['kind']}, {row['summary']}" if row["valid"] else row["error"], err=not row["valid"])
-    sys.exit(0 if all(row["valid"] for row in rows) else InputError.exit_code)
+    end(0 if all(row["valid"] for row in rows) else InputError.exit_code)
 
 
 @click.command()

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -57,6 +57,11 @@ class EvalConfig(Settings):
     """What does so in single cases, by eval id, instead of that; ``None``: nothing. Our addition; ADK ignores it."""
     case_criteria: dict[str, Criteria] = Field(default_factory=dict)
     """Criteria of single cases, by eval id, instead of `criteria`. Our addition; ADK ignores it."""
+
+    @cached_property
+    def source(self) -> str:
+        """What messages call it: the path of its file, where it has one. It is no part of what configs are compared by."""
+        return "config"
 
     def criteria_of(self, eval_id: str) -> Criteria:
         """Return the criteria that decide one case."""
@@ -155,7 +160,9 @@ def parse_config(value: Any, source: str) -> EvalConfig:
         problems += _unused(customs, (criteria, *cases.values()))
     if problems or frame is None:
         raise ConfigError(source, problems)
-    return frame.model_copy(update={"criteria": criteria, "case_criteria": cases})
+    config = frame.model_copy(update={"criteria": criteria, "case_criteria": cases})
+    vars(config)["source"] = source
+    return config
 
 
 _CASE_CRITERIA = ("case_criteria", "caseCriteria")

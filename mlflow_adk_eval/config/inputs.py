@@ -151,7 +151,9 @@ def merge_configs(sources: Sequence[Source]) -> EvalConfig:
         new: found for source in sources for new, found in _environments(source) if found != first.environment_simulation_config
     }
     merged = {"custom_metrics": customs or None, "case_criteria": overrides, "case_environments": environments}
-    return first.model_copy(update={**merged, _OF_USERS: users.user_simulator_config})
+    together = first.model_copy(update={**merged, _OF_USERS: users.user_simulator_config})
+    vars(together)["source"] = ", ".join(dict.fromkeys(source.config.source for source in sources))
+    return together
 
 
 def _criteria(source: Source) -> Iterable[tuple[str, Criteria]]:

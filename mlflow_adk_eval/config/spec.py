@@ -192,6 +192,7 @@ CRITERIA = CriterionRegistry(_PLUGINS)
 
 MEASURES = ("case_pass_rate", "flaky_rate", "judge_flip_rate", "cost", "judge_tokens", "judge_calls")
 """What policies measure of a run as a whole, `pass^k` apart."""
+_QUANTITIES = frozenset({"cost", "judge_tokens", "judge_calls"})
 MEASURES_OF_A_CRITERION = ("pass_rate", "flip_rate")
 """What they measure of a criterion besides its score, as ``<criterion>/<name>``."""
 PASS_HAT = re.compile(r"pass(?:\^|_hat_)([1-9]\d{0,5})")
@@ -204,3 +205,14 @@ def is_measure(name: str) -> bool:
     (True, True, False)
     """
     return name in MEASURES or PASS_HAT.fullmatch(name) is not None or (name.rpartition("/")[2] in MEASURES_OF_A_CRITERION and "/" in name)
+
+
+def range_of(measure: str) -> tuple[float, float] | None:
+    """Return the least and the greatest value of a measure; ``None`` for a custom metric, whose range the config of the run says.
+
+    >>> range_of("case_pass_rate"), range_of("judge_calls"), range_of("my_metric/pass_rate"), range_of("my_metric")
+    ((0.0, 1.0), (0.0, inf), (0.0, 1.0), None)
+    """
+    if is_measure(measure):
+        return 0.0, math.inf if measure in _QUANTITIES else 1.0
+    return CRITERIA[measure].bounds if measure in CRITERIA else None

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from mlflow_adk_eval.evalset import ConversationScenario, EvalCase, Invocation
 from mlflow_adk_eval.evalset.conversation import Ending
+from mlflow_adk_eval.foreign import foreign_code
 from mlflow_adk_eval.redact import redacted, secrets_of
 from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Judged, Outcome, Scored, Skipped, Vote, case_outcome
 
@@ -113,9 +114,10 @@ def failed(run: CaseRun, error: str) -> Judged:
 async def apply(planned: Planned, run: CaseRun) -> CriterionResult:
     """Judge one case by one criterion, turning whatever it raises into an error of every cell."""
     try:
-        judged = planned.criterion(run)
-        if inspect.isawaitable(judged):
-            judged = await judged
+        with foreign_code("it"):
+            judged = planned.criterion(run)
+            if inspect.isawaitable(judged):
+                judged = await judged
     except Exception as error:  # noqa: BLE001 - a criterion may be the user's own code: anything can go wrong
         judged = failed(run, redacted(f"{planned.name} raised {type(error).__name__}: {error}", secrets_of()))
     return result_of(planned, run, judged)

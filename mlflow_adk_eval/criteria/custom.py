@@ -17,6 +17,7 @@ from mlflow_adk_eval.config.criteria import CriterionSettings, CustomMetricConfi
 from mlflow_adk_eval.criteria.criterion import CaseRun, whole_case
 from mlflow_adk_eval.errors import ConfigError, Problem, did_you_mean, shown
 from mlflow_adk_eval.evalset import dump
+from mlflow_adk_eval.foreign import foreign_code
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, mean
 
 MetricFunction = Callable[..., Any]
@@ -149,7 +150,8 @@ def load_function(name: str, config: CustomMetricConfig) -> MetricFunction:
     path = config.code_config.name
     module_name, _, attribute = path.rpartition(".")
     try:
-        module = importlib.import_module(module_name)
+        with foreign_code("it"):
+            module = importlib.import_module(module_name)
     except Exception as error:  # importing runs the user's own code: anything can go wrong
         raise _unusable(name, f"{path!r}, which cannot be imported ({type(error).__name__}: {error})") from error
     function: MetricFunction | None = getattr(module, attribute, None)

@@ -78,10 +78,11 @@ def plan(config: EvalConfig, eval_set: EvalSet, judging: JudgeSession | None = N
 
     Raises:
         UsageError: if the eval set holds an id twice, or one that is no text.
-        ConfigError: naming each criterion that cannot be applied to a case.
+        ConfigError: naming each criterion that cannot be applied to a case, or each endpoint that the caller does not allow.
         JudgeError: if a judge cannot be had.
     """
     judges = judging or _judges()
+    judges.check(config)
     places = {id(config.criteria): _Place("$.criteria", config, config.criteria)}
     for eval_id, criteria in config.case_criteria.items():
         places.setdefault(id(criteria), _Place(f"$.case_criteria[{eval_id!r}]", config, criteria))

@@ -182,6 +182,9 @@ def votes_of(result: Result, metric: str, at: CellKey) -> tuple[Vote, ...]:
         error=result.error,
         raw=result.raw,
         reused=result.reused,
+        host=result.host,
+        asked_in=result.asked_in,
+        asked_at=result.asked_at,
     )
     named = [
         replace(vote, rubric_id=one.rubric_id, verdict=_word(one), explanation=_explained(one, "\n"), error="", raw="")

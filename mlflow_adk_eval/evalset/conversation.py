@@ -91,6 +91,8 @@ class ConversationOutcome(Model):
     ending: Ending | None = None
     """Absent where no user was simulated."""
     injections: tuple[Injection, ...] = ()
+    from_ledger: bool = False
+    """Whether it was had before the evaluation was resumed, and the ledger held it."""
 
 
 def outcome_of(conversation: Any) -> dict[str, Any]:

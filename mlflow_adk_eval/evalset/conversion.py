@@ -21,6 +21,7 @@ from mlflow_adk_eval.evalset.models import EvalCase, EvalSet
 from mlflow_adk_eval.evalset.row_cases import ONLY_IN_ROWS
 from mlflow_adk_eval.evalset.row_files import ENDINGS, NUM_CASES, PARQUET, SET_FIELDS
 from mlflow_adk_eval.evalset.rows import CaseRow, CasesInMemory, CaseSource, is_rows, is_uri, open_cases
+from mlflow_adk_eval.writing import whole_file
 
 _MAX_NAMED = 5
 _NO_CASES = '"eval_cases": []'
@@ -102,19 +103,12 @@ def write_cases(source: CaseSource, path: str | Path) -> int:
     Raises:
         EvalSetError: with every problem of the source.
         UsageError: if the file cannot be written, or has no place for what is recorded.
+        OutputError: if the disk is full.
     """
     target = Path(path)
     write = _write_parquet if target.name.endswith(PARQUET) else _write_lines if target.name.endswith(ENDINGS) else _write_json
-    partial = target.with_name(f"{target.name}.partial")
-    try:
-        with partial.open("wb") as stream:
-            count = write(source, stream, target.name)
-        partial.replace(target)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from None
-    finally:
-        partial.unlink(missing_ok=True)
-    return count
+    with whole_file(path) as stream:
+        return write(source, stream, target.name)
 
 
 def _write_json(source: CaseSource, stream: BinaryIO, name: str) -> int:

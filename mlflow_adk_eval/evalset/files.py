@@ -36,6 +36,7 @@ from mlflow_adk_eval.evalset.models import (
 from mlflow_adk_eval.evalset.parse import decode, parse, read_text
 from mlflow_adk_eval.evalset.row_files import ENDINGS
 from mlflow_adk_eval.evalset.rows import is_rows, is_uri, open_cases, read_remote
+from mlflow_adk_eval.writing import whole_file
 
 
 class _ToolUse(Model):
@@ -311,9 +312,7 @@ def write_eval_set(eval_set: EvalSet, path: str | Path) -> None:
 
     Raises:
         UsageError: if the file cannot be written.
+        OutputError: if the disk is full.
     """
-    try:
-        Path(path).write_text(dumps(eval_set), encoding="utf-8")
-    except OSError as error:
-        msg = f"{path}: cannot be written: {error.strerror}"
-        raise UsageError(msg) from None
+    with whole_file(path) as stream:
+        stream.write(dumps(eval_set).encode())

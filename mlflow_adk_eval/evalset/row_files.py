@@ -35,6 +35,8 @@ _ROWS_AT_ONCE = 100
 """How many rows of Parquet are decoded at once, unless they are large."""
 BATCH_BYTES = 32 * 2**20
 """How much text a batch may hold before it ends early, in bytes."""
+MOST_LINE = 64 * 2**20
+"""How long a line of a compressed file may be, in bytes."""
 _MAX_COLUMNS_NAMED = 8
 UNREADABLE = (OSError, EOFError, ValueError, KeyError, NotImplementedError, zlib.error)
 """What reading raises where a file is damaged, gzip's and Arrow's errors among it."""
@@ -164,14 +166,22 @@ def _stream(file: RowFile) -> Generator[Iterable[bytes], None, None]:
     with file.open() as stored:
         if file.name.endswith(".gz"):
             with gzip.open(stored, "rb") as stream:
-                yield stream
+                yield _lines(stream)
         elif file.name.endswith(".zst"):
             import pyarrow as pa  # noqa: PLC0415 - slow to import, and seldom needed
 
             with pa.CompressedInputStream(stored, "zstd") as unpacked, io.BufferedReader(unpacked, 2**20) as stream:
-                yield stream
+                yield _lines(stream)
         else:
             yield stored
+
+
+def _lines(unpacked: io.BufferedIOBase) -> Iterator[bytes]:
+    """Yield lines of what is unpacked while it is read: a few kilobytes can stand for a line of gigabytes."""
+    while line := unpacked.readline(MOST_LINE):
+        if len(line) == MOST_LINE and not line.endswith(b"\n"):
+            raise ValueError(f"a line that unpacks to more than {MOST_LINE >> 20} MiB")
+        yield line
 
 
 def text_lines(file: RowFile) -> Generator[tuple[int, bytes], None, None]:

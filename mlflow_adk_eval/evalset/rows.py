@@ -40,6 +40,8 @@ from mlflow_adk_eval.evalset.row_files import (
 
 __all__ = ["BATCH_CASES", "CaseFiles", "CaseRow", "CaseSource", "CasesInMemory", "is_rows", "is_uri", "open_cases", "read_remote"]
 
+_ENOUGH_PROBLEMS = 20_000
+"""After so many, a source is not read further: a small file can have millions of rows without a value."""
 _FORMS = "JSON Lines (.jsonl, .ndjson, also .gz and .zst), Parquet (.parquet), or a folder of either"
 
 
@@ -150,6 +152,8 @@ class CaseFiles:
                     yield ready
                 if reader.problems.count:
                     batch.clear()
+                if reader.problems.count >= _ENOUGH_PROBLEMS:
+                    break
         last = reader.last()
         if reader.count == 0 and self.form == "lines" and not self.is_named:
             reader.problems.add(Problem("$", "an empty file", "a case on each line"))

@@ -21,6 +21,7 @@ from mlflow_adk_eval.evalset.models import ConversationScenario, EvalCase, EvalS
 from mlflow_adk_eval.evalset.parse import parse, read_text
 from mlflow_adk_eval.evalset.result import EvalSetResult, dumps_result
 from mlflow_adk_eval.evalset.row_files import UNREADABLE, RowFile, located
+from mlflow_adk_eval.writing import whole_file
 
 _BUCKET = re.compile(r"(gs://[^/]+)(/.*)?")
 _ID = re.compile(r"\w+", re.ASCII)
@@ -120,7 +121,8 @@ def _written(file: str, text: str) -> str:
         if place.system:
             place.system.pipe_file(place.path, text.encode())
         else:
-            Path(place.path).write_text(text, encoding="utf-8")
+            with whole_file(place.path) as stream:
+                stream.write(text.encode())
     except (*UNREADABLE, EvalSetError) as error:
         raise _failed(file, "written", error) from None
     return file

@@ -51,8 +51,8 @@ def gate(  # noqa: PLR0913 - which run, compared with what, in which store
         baseline: what the run is compared with, instead of the policy's baseline: ``runs:/<id>``, ``models:/<name>@<alias>`` or
             ``models:/<name>/<version>``.
         model: the registered model of the policy's baseline, where the policy names only an alias or a version.
-        reevaluate: evaluates the baseline again where its runs are about other cases, judges or criteria, as
-            `mlflow_adk_eval.reevaluation` does; ``None``: the gate is then undecided.
+        reevaluate: evaluates the baseline again where the run of its record is about other cases, judges or criteria, as
+            `mlflow_adk_eval.reevaluation` does, unless `run` cannot pass in any case; ``None``: the gate is then undecided.
         raise_on_failure: whether anything but *passed* is an error.
         agent_version: the agent that the run must have evaluated: a LoggedModel id, ``models:/<name>/<version>``
             or ``models:/<name>@<alias>``.
@@ -82,7 +82,8 @@ def decided(run: ExaminedRun, search: BaselineSearch, agent_version: str | None 
     """
     problems = agent_problems(run.evidence, search.store.model_id(agent_version)) if agent_version else []
     measured = search.store.calibration(search.policy, run)
-    return stamped(with_problems(decide(run, search.policy, baseline=search(run), measured=measured), problems))
+    now = search.store.clock()
+    return stamped(with_problems(decide(run, search.policy, baseline=search(run, problems), now=now, measured=measured), problems), now)
 
 
 @span("promote")
@@ -112,8 +113,9 @@ def promote(  # noqa: PLR0913 - which version, on which evidence, in which store
         run_id: the run, or the report that was logged as one.
         policy: what is demanded: the path of a YAML or JSON file, a dict or a `Policy`; ``None``: the thresholds of the run's own config,
             on every case. Its baseline belongs to the model `name` unless it says otherwise.
-        reevaluate: evaluates the baseline again where its runs are about other cases, judges or criteria, as
-            `mlflow_adk_eval.reevaluation` does, also in a dry run; ``None``: the decision is then *undecided*.
+        reevaluate: evaluates the baseline again where the run of its record is about other cases, judges or criteria, as
+            `mlflow_adk_eval.reevaluation` does, unless the run cannot pass in any case; also in a dry run. ``None``: the decision is
+            then *undecided*.
         dry_run: whether to decide only, and write nothing to the registry.
         wait_s: for how many seconds to wait for others who are setting the same alias. Then all is read and decided anew.
         raise_on_failure: whether anything but *passed* is an error.
@@ -134,7 +136,7 @@ def promote(  # noqa: PLR0913 - which version, on which evidence, in which store
     """
     target, demanded = Target(name=name, version=str(version), alias=alias), load_policy(policy)
     with store_at(tracking_uri, registry_uri, **_trust(signing_key, verify_key, checkpoint, writes=not dry_run)) as store:
-        search = BaselineSearch(store=store, policy=demanded, model=name, candidate=target.version, reevaluate=reevaluate)
+        search = BaselineSearch(store=store, policy=demanded, model=name, candidate=target, reevaluate=reevaluate)
         decision = promote_in(store, target, run_id_of(run_id), demanded, dry_run=dry_run, baseline=search, wait_s=wait_s)
         if decision.passed and not dry_run:
             _advance(store, name, alias)
@@ -179,7 +181,7 @@ def verify(
         check_alias(alias)
     number, demanded = None if version is None else str(version), None if policy is None else load_policy(policy)
     with store_at(tracking_uri, registry_uri, verifier=load_verifier(verify_key), checkpoint=load_checkpoint(checkpoint)) as store:
-        return stamped(verify_in(store, name, number, alias, demanded))
+        return stamped(verify_in(store, name, number, alias, demanded), store.clock())
 
 
 def audit(  # noqa: PLR0913 - which aliases, what to do about them, whom to trust, in which store

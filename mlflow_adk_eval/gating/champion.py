@@ -68,16 +68,19 @@ def load_champion(
         UsageError: if there is no such model or alias, or no such agent.
         TrackingError: if MLflow cannot be reached.
     """
-    with store_at(tracking_uri, registry_uri) as store:
-        version = store.aliases(name).get(alias)
-    if version is None:
-        raise UsageError(f"the registered model {name!r} has no alias {alias}")
     where: dict[str, Any] = {"tracking_uri": tracking_uri, "registry_uri": registry_uri}
+    with store_at(**where) as store:
+        holder = store.holder(name, alias)
+    if holder is None:
+        raise UsageError(f"the registered model {name!r} has no alias {alias}")
+    version, model_id = holder.number, holder.model_id or ""
     decision = verify(name, version, alias=alias, policy=policy, verify_key=verify_key, checkpoint=checkpoint, **where)
     if not decision.passed:
         raise GateFailed(decision)
     with store_at(**where) as store:
-        manifest, model_id = store.artifact(decision.run_id, f"{FOLDER}/{MANIFEST}") or b"", store.version(name, version).model_id or ""
+        manifest, today = store.artifact(decision.run_id, f"{FOLDER}/{MANIFEST}") or b"", store.version(name, version).id
+    if difference := holder.difference(today):  # what was verified is whatever had the number in between
+        raise GateFailed(replace(decision, verdict="undecided", reasons=(f"{name!r} was changed while it was read: {difference}",)))
     if sha256(manifest) != decision.evidence_sha256:
         raise GateFailed(replace(decision, verdict="undecided", reasons=(f"run {decision.run_id} was changed while it was read",)))
     evaluated, resolved = _evaluated(manifest), None if agent is None else resolve_agent(agent)

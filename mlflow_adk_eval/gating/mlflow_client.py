@@ -19,6 +19,9 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import mktime_tz, parsedate_tz
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -74,15 +77,23 @@ def reaching_mlflow(what: str, limits: Mapping[str, str] = PATIENT) -> Generator
 
     Raises:
         TrackingError: for whatever goes wrong between the client and its store.
+        UsageError: if a package is missing that MLflow needs to reach it.
     """
     with defaults(limits):
         try:
             yield
         except AdkEvalError:
             raise
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"{what}: MLflow needs the package {error.name} for where this store or its artifacts are; install it"
+            ) from None
         except Exception as error:
             if not _is_of_mlflow(error):
                 raise
+            if _REFUSED.search(str(error)):
+                what = what.removesuffix(" cannot be reached")
+                raise TrackingError(f"{what}: the credentials are missing or wrong (401). {_CREDENTIALS}") from None
             raise TrackingError(f"{what}: {_reason(error)}") from None
 
 
@@ -99,6 +110,10 @@ def _is_of_mlflow(error: Exception) -> bool:
         return True
     modules = (str(frame.f_globals.get("__name__", "")) for frame, _ in traceback.walk_tb(error.__traceback__))
     return any(module.partition(".")[0] in {"mlflow", "sqlalchemy"} for module in modules)
+
+
+_REFUSED = re.compile(r"error code 401\b|not authenticated|401 Client Error")
+_CREDENTIALS = "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
 
 
 def _reason(error: Exception) -> str:
@@ -149,6 +164,12 @@ def unless_absent() -> Generator[None, None, None]:
             raise
 
 
+def is_denied(error: BaseException) -> bool:
+    """Whether MLflow, or its server for artifacts, says that this user may not do what was asked for."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return getattr(error, "error_code", "") == "PERMISSION_DENIED" or status == HTTPStatus.FORBIDDEN
+
+
 def is_absent(error: MlflowException) -> bool:
     """Whether MLflow says that what was asked for does not exist."""
     return error.error_code in _ABSENT
@@ -167,6 +188,12 @@ def when_there_is_room(call: Callable[[], T]) -> T:
     return _repeated(call, lambda error: _is_of_mlflow(error) and bool(_NO_ROOM.search(str(error))), shortest_s=1.0)
 
 
+def beside_others(call: Callable[[], T]) -> T:
+    """Return what a call returns that writes what others may write at this very moment, of which a database lets one and refuses the rest."""
+    return _repeated(call, lambda error: _is_of_mlflow(error) and bool(_AT_ONCE.search(str(error))), shortest_s=0.05)
+
+
+_AT_ONCE = re.compile("UniqueViolation|IntegrityError|Duplicate entry|UNIQUE constraint|duplicate key", re.IGNORECASE)
 _NO_ROOM = re.compile("QueuePool limit|database is locked|too many clients|remaining connection slots|deadlock", re.IGNORECASE)
 
 
@@ -193,6 +220,39 @@ def _may_pass(error: Exception) -> bool:
 def _pause(number: int, *, shortest_s: float) -> None:
     """Wait after the attempt of a number (from 0), longer each time, and not for as long as others do."""
     time.sleep(shortest_s * 2**number * (1 + random.random()))  # noqa: S311 - no secret
+
+
+Clock = Callable[[], datetime]
+"""Returns the present time, with a time zone."""
+
+
+def clock_of(uri: str) -> Clock:
+    """Return the clock that ages are reckoned by: that of an MLflow server, or this machine's where MLflow's own code runs here on a database.
+
+    A server is asked once, when the time is first needed, by a request that changes nothing. From then on `time.monotonic` counts.
+    """
+    if uri.partition("://")[0] not in {"http", "https"}:
+        return lambda: datetime.now(UTC)
+    measured: list[tuple[datetime, float]] = []
+
+    def now() -> datetime:
+        if not measured:
+            measured.append((_server_time(uri), time.monotonic()))
+        at, began = measured[0]
+        return at + timedelta(seconds=time.monotonic() - began)
+
+    return now
+
+
+def _server_time(uri: str) -> datetime:
+    from mlflow.utils.credentials import get_default_host_creds  # noqa: PLC0415 - as above
+    from mlflow.utils.rest_utils import http_request  # noqa: PLC0415
+
+    response: Any = http_request(get_default_host_creds(uri), "/version", "GET", extra_headers={"Cache-Control": "no-cache"})
+    found = parsedate_tz(response.headers.get("Date"))
+    if found is None:
+        raise OSError("the server's answer has no time (its header Date), by which waivers and ages are reckoned")
+    return datetime.fromtimestamp(mktime_tz(found), UTC)
 
 
 CREATION = "adk_eval.creation"

@@ -12,20 +12,22 @@ gets its final name last. Of several who do that at the same time, one succeeds,
 from __future__ import annotations
 
 import hashlib
+import json
 import re
+import shlex
 import shutil
 import tempfile
-import time
 import uuid
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
-from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.gating.attestation.evaluation import BUNDLE_PATH, EVALUATION_PATH
 from mlflow_adk_eval.gating.attestation.keys import ENVELOPE, Signer, Verifier
 from mlflow_adk_eval.gating.attestation.statement import PAYLOAD_TYPE
@@ -33,10 +35,13 @@ from mlflow_adk_eval.gating.evidence.examine import ExaminedRun, ReadableRun
 from mlflow_adk_eval.gating.evidence.integrity import FOLDER, GATE_FOLDER, MANIFEST, Evidence
 from mlflow_adk_eval.gating.mlflow_client import (
     DECIDING,
+    beside_others,
+    clock_of,
     created_experiment,
     created_once,
     existing,
     is_absent,
+    is_denied,
     opened,
     reaching_mlflow,
     unless_absent,
@@ -44,13 +49,24 @@ from mlflow_adk_eval.gating.mlflow_client import (
 from mlflow_adk_eval.gating.policy.model import Policy
 from mlflow_adk_eval.gating.promotion.checkpoint import Checkpoint
 from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, ClaimLogError, ClaimParams, read_claim_log
-from mlflow_adk_eval.gating.promotion.record import TAG, Record, Target, Version, decision_statement, description
+from mlflow_adk_eval.gating.promotion.record import (
+    TAG,
+    Record,
+    RegisteredModel,
+    Target,
+    Version,
+    decision_statement,
+    description,
+)
+from mlflow_adk_eval.gating.version_id import VersionId
+from mlflow_adk_eval.redact import without_credentials
 from mlflow_adk_eval.results.files import StoredFiles, kept_in, new_folder
 from mlflow_adk_eval.results.markdown_text import for_mlflow
 from mlflow_adk_eval.results.votes import judged_criteria
 
 if TYPE_CHECKING:
     from mlflow.entities import Experiment, FileInfo, Run
+    from mlflow.store.artifact.artifact_repo import ArtifactRepository
 
     from mlflow_adk_eval.gating.evidence.calibrated import CheckedCalibration
 
@@ -59,6 +75,7 @@ _MAX_RUNS = 10
 _MODELS_AT_ONCE = 100
 _CLAIMS_RUN, _CLAIMS_MODEL = f"{TAG}.claim_log", f"{TAG}.model"
 """The tags of an experiment that name the run with the claims, which is also a tag of the registered model, and the hash of that model's name."""
+_CLAIMING = "set an alias: it holds the claim log"
 _LONGEST = 400
 _LARGEST_ARTIFACT = 64 << 20
 """Of a record, an envelope or a manifest, in bytes."""
@@ -113,7 +130,10 @@ class MlflowStore:
         """Connect; the arguments are those of `store_at`."""
         from mlflow import MlflowClient, get_tracking_uri  # noqa: PLC0415 - seconds, which only users of MLflow should pay
 
-        self.client = opened(tracking_uri or get_tracking_uri(), lambda: MlflowClient(tracking_uri, registry_uri))
+        uri = tracking_uri or get_tracking_uri()
+        self.client = opened(uri, lambda: MlflowClient(tracking_uri, registry_uri))
+        self.clock = clock_of(uri)
+        """By which waivers and ages are reckoned and records are dated; claims have that of `now`."""
         self.signer = signer
         self.verifier = verifier or (signer.verifier if signer else None)
         self.checkpoint = checkpoint
@@ -121,6 +141,11 @@ class MlflowStore:
         """The run and the experiment of each model's claim log."""
         self._undisputed = set[str]()
         """The models of which no tag names another claim log: looked up once, as it takes two requests."""
+        self._ids: dict[tuple[str, str, int], VersionId] = {}
+        """What a version is, by model, number and when the model was created: within one, MLflow gives no number twice."""
+        self._repositories: dict[str, ArtifactRepository] = {}
+        self._experiments: dict[str, str] = {}
+        """The experiment of each run that was read."""
 
     def evidence(self, run_id: str) -> Evidence:
         """Return what a run holds.
@@ -130,7 +155,8 @@ class MlflowStore:
         """
         with existing(f"run {run_id!r}"):
             run = self.client.get_run(run_id)
-        folders = {found.path for found in self.client.list_artifacts(run_id)}
+        self._experiments[run_id] = run.info.experiment_id
+        folders = {found.path for found in self._artifacts(run_id).list_artifacts()}
         files = self._kept(run_id, FOLDER) if FOLDER in folders else None
         attestation = self.artifact(run_id, EVALUATION_PATH, BUNDLE_PATH) if GATE_FOLDER in folders else None
         return Evidence(
@@ -179,7 +205,7 @@ class MlflowStore:
         root = self._download(run_id, folder, target)
         folders = [folder]
         for place in folders:
-            for found in self.client.list_artifacts(run_id, place):
+            for found in self._artifacts(run_id).list_artifacts(place):
                 if found.is_dir:
                     folders.append(found.path)
                 else:
@@ -190,10 +216,18 @@ class MlflowStore:
         from mlflow.exceptions import MlflowException  # noqa: PLC0415 - seconds, which only users of MLflow should pay
 
         try:
-            return Path(self.client.download_artifacts(run_id, path, target))
+            return Path(self._artifacts(run_id).download_artifacts(path, target))
         except MlflowException:
-            self.client.list_artifacts(run_id, path)  # fails with the reason, which MLflow keeps to itself
+            self._artifacts(run_id).list_artifacts(path)  # fails with the reason, which MLflow keeps to itself
             raise
+
+    def _artifacts(self, run_id: str) -> ArtifactRepository:
+        """Return where the artifacts of a run are, which never changes. MLflow's client asks for it with each listing and download."""
+        from mlflow.store.artifact.runs_artifact_repo import RunsArtifactRepository  # noqa: PLC0415 - as above
+
+        if run_id not in self._repositories:
+            self._repositories[run_id] = RunsArtifactRepository(f"runs:/{run_id}", self.client.tracking_uri).repo
+        return self._repositories[run_id]
 
     def _files(self, run_id: str, folder: str) -> dict[str, bytes]:
         with tempfile.TemporaryDirectory() as local:
@@ -202,7 +236,7 @@ class MlflowStore:
 
     def attested(self, run_id: str) -> dict[str, bytes]:
         """Return what was signed about a run: envelopes, each with the record that it is about, and a Sigstore bundle, by path."""
-        folders = {found.path for found in self.client.list_artifacts(run_id)}
+        folders = {found.path for found in self._artifacts(run_id).list_artifacts()}
         files = self._files(run_id, GATE_FOLDER) if GATE_FOLDER in folders else {}
         kept = {name for name in files if name.endswith(ENVELOPE) or f"{GATE_FOLDER}/{name}" == BUNDLE_PATH}
         return {f"{GATE_FOLDER}/{name}": files[name] for name in files if name in kept or name + ENVELOPE in kept}
@@ -216,7 +250,7 @@ class MlflowStore:
             OSError: if it did not come in the size that MLflow says it has.
         """
         with existing(f"run {run_id!r}"):
-            listed = self.client.list_artifacts(run_id, path.rpartition("/")[0])
+            listed = self._artifacts(run_id).list_artifacts(path.rpartition("/")[0])
         there = next((found for wanted in (path, *others) for found in listed if found.path == wanted), None)
         if there is None:
             return None
@@ -259,25 +293,52 @@ class MlflowStore:
         newest = self.client.search_runs(list(homes), wanted, order_by=["attributes.start_time DESC"], max_results=_MAX_RUNS)
         return [run.info.run_id for run in newest]
 
-    def version(self, name: str, version: str) -> Version:
-        """Return a model version.
-
-        Raises:
-            UsageError: if there is no such version.
-        """
-        with existing(f"version {version} of the registered model {name!r}"):
-            found = self.client.get_model_version(name, version)
-        return Version(status=found.status, source=found.source or "", tags=found.tags, description=found.description or "")
-
-    def aliases(self, name: str) -> dict[str, str]:
-        """Return which version of a registered model holds each alias.
+    def model(self, name: str) -> RegisteredModel:
+        """Return a registered model.
 
         Raises:
             UsageError: if there is no such model.
         """
         with existing(f"the registered model {name!r}"):
-            found = self.client.get_registered_model(name).aliases
-        return {alias: str(version) for alias, version in found.items()}
+            found = self.client.get_registered_model(name)
+        return RegisteredModel(int(found.creation_timestamp or 0), {alias: str(version) for alias, version in found.aliases.items()})
+
+    def version(self, name: str, version: str, model: RegisteredModel | None = None) -> Version:
+        """Return a model version; `model`: its registered model, where that is read already.
+
+        Raises:
+            UsageError: if there is no such version.
+        """
+        model = model or self.model(name)
+        with existing(f"version {version} of the registered model {name!r}"):
+            found = self.client.get_model_version(name, version)
+        created_ms = int(found.creation_timestamp or 0)
+        known = VersionId(number=version, source=found.source or "", created_ms=created_ms, model_created_ms=model.created_ms)
+        self._ids[name, version, model.created_ms] = known
+        return Version(id=known, status=found.status, tags=found.tags)
+
+    def tags(self, target: Target) -> dict[str, str]:
+        """Return the tags of a version.
+
+        Raises:
+            UsageError: if there is no such version.
+        """
+        with existing(str(target)):
+            return dict(self.client.get_model_version(target.name, target.version).tags)
+
+    def holder(self, name: str, alias: str, model: RegisteredModel | None = None) -> VersionId | None:
+        """Return the version that holds an alias, if any does; `model`: as for `version`. One that was deleted is made from nothing.
+
+        Raises:
+            UsageError: if there is no such model.
+        """
+        model = model or self.model(name)
+        number = model.aliases.get(alias)
+        if number is None:
+            return None
+        with suppress(UsageError):  # deleted in the moment that the alias was set, which MLflow does not prevent
+            return self._ids.get((name, number, model.created_ms)) or self.version(name, number, model).id
+        return VersionId(number=number, source="", created_ms=0, model_created_ms=model.created_ms)
 
     def model_id(self, agent_version: str) -> str:
         """Return the LoggedModel that an agent version names.
@@ -287,8 +348,8 @@ class MlflowStore:
         """
         found = _AGENT_VERSION.fullmatch(agent_version)
         logged, name, number, alias = found.groups() if found else (None, None, None, None)
-        number = number or (self.aliases(name).get(alias) if name and alias else None)
-        model_id = logged or (self.version(name, number).model_id if name and number else None)
+        number = number or (self.model(name).aliases.get(alias) if name and alias else None)
+        model_id = logged or (self.version(name, number).id.model_id if name and number else None)
         if model_id is None:
             raise UsageError(f"agent_version {agent_version!r}: wanted a LoggedModel id, or a registered version made from a LoggedModel")
         return model_id
@@ -344,7 +405,8 @@ class MlflowStore:
         Giving an experiment the name that it has is the one request whose time the server notes by its own clock and that changes nothing.
         """
         _, experiment_id = self._claim_log(name)
-        self.client.rename_experiment(experiment_id, claims_experiment(name))
+        with self._permitted("experiment", experiment_id, _CLAIMING):
+            self.client.rename_experiment(experiment_id, claims_experiment(name))
         found = self.client.get_experiment(experiment_id).last_update_time
         if found is None:
             raise OSError(f"MLflow does not say when experiment {experiment_id} was last changed, so claims cannot be timed")
@@ -358,16 +420,47 @@ class MlflowStore:
         """
         from mlflow.exceptions import MlflowException  # noqa: PLC0415 - as above
 
-        run_id, _ = self._claim_log(name)
+        run_id, experiment_id = self._claim_log(name)
         failure: Exception | None = None
-        try:
-            self.client.log_param(run_id, key, text, synchronous=True)
-        except MlflowException as error:
-            failure = error  # somebody was faster; or an answer was lost, and only what is there now can tell
-        found = self.client.get_run(run_id).data.params.get(key)
-        if found is None:
-            raise failure or OSError(f"the claim {key} was written, but is not in the claim log")
+        with self._permitted("experiment", experiment_id, _CLAIMING):
+            try:
+                self.client.log_param(run_id, key, text, synchronous=True)
+            except MlflowException as error:
+                failure = error  # somebody was faster; or an answer was lost, and only what is there now can tell
+            found = self.client.get_run(run_id).data.params.get(key)
+            if found is None:
+                raise failure or OSError(f"the claim {key} was written, but is not in the claim log")
         return str(found)
+
+    @contextmanager
+    def _permitted(self, kind: Literal["experiment", "registered_model"], key: str, purpose: str) -> Generator[None, None, None]:
+        """Say which permission on what is missing, and how it is granted, where MLflow refuses to write.
+
+        Args:
+            kind: of the resource, as MLflow calls it.
+            key: the id of an experiment, or the name of a registered model.
+            purpose: what you need the permission to do.
+
+        Raises:
+            TrackingError: if it refuses.
+        """
+        try:
+            yield
+        except Exception as error:
+            if not is_denied(error):
+                raise
+            what = f"the registered model {key!r}"
+            if kind == "experiment":
+                what = f"the experiment with the id {key}"
+                with suppress(Exception):  # not even its name may be read
+                    what = f"the experiment {self.client.get_experiment(key).name!r} (id {key})"
+            body = json.dumps({"username": "USER", "resource_type": kind, "resource_id": key, "permission": "EDIT"})
+            where = f"{without_credentials(self.client.tracking_uri)}/api/3.0/mlflow/users/permissions/grant"
+            grant = f"curl -u OWNER -H 'Content-Type: application/json' -d {shlex.quote(body)} {where}"
+            raise TrackingError(
+                f"MLflow denies you the permission EDIT on {what}, which you need to {purpose}."
+                f" Ask whoever manages it; with MLflow's basic-auth they grant it by: {grant}"
+            ) from None
 
     def _claims_run(self, model: str) -> Run | None:
         name = claims_experiment(model)
@@ -418,7 +511,9 @@ class MlflowStore:
             tagged = None
         wanted = f"tags.`{_CLAIMS_MODEL}` = '{_digest(model)}'"
         experiments = self.client.search_experiments(view_type=ViewType.ALL, filter_string=wanted)
-        return {str(found) for found in (tagged, *(each.tags.get(_CLAIMS_RUN) for each in experiments)) if found}
+        # A tag that was emptied tells, too.
+        runs = (each.tags.get(_CLAIMS_RUN) or f"(experiment {each.experiment_id})" for each in experiments)
+        return {*runs, *([str(tagged)] if tagged else [])}
 
     def _claims_run_in(self, model: str, experiment: Experiment) -> Run:
         from mlflow.exceptions import MlflowException  # noqa: PLC0415 - as above
@@ -429,7 +524,9 @@ class MlflowStore:
         run_id = experiment.tags.get(_CLAIMS_RUN, "")
         try:
             run = self.client.get_run(run_id)
-        except MlflowException:
+        except MlflowException as error:
+            if not is_absent(error):
+                raise
             raise ClaimLogError(f"{what}, has no run {run_id!r}, which its tag {_CLAIMS_RUN} names") from None
         if run.info.lifecycle_stage != "active":
             raise ClaimLogError(f"{what}, was deleted; restore it: mlflow runs restore --run-id {run_id}")
@@ -441,12 +538,16 @@ class MlflowStore:
 
         name = claims_experiment(model)
         aside = created_experiment(self.client, f"{name}/{uuid.uuid4().hex}")
-        run_id = self._only_run(aside)
-        self.client.update_run(run_id, "FINISHED")  # `set_terminated` would print where it can be looked at
-        self.client.set_experiment_tag(aside, _CLAIMS_RUN, run_id)
-        self.client.set_experiment_tag(
-            aside, "mlflow.note.content", _NOTE.format(name=for_mlflow(model), experiment_id=aside, run_id=run_id)
-        )
+        try:
+            run_id = self._only_run(aside)
+            self.client.update_run(run_id, "FINISHED")  # `set_terminated` would print where it can be looked at
+            self.client.set_experiment_tag(aside, _CLAIMS_RUN, run_id)
+            note = _NOTE.format(name=for_mlflow(model), experiment_id=aside, run_id=run_id)
+            self.client.set_experiment_tag(aside, "mlflow.note.content", note)
+        except BaseException:
+            with suppress(Exception):  # nobody knows of it yet; what went wrong is more than that it is left over
+                self.client.delete_experiment(aside)
+            raise
         failure: Exception | None = None
         try:
             self.client.rename_experiment(aside, name)
@@ -466,7 +567,7 @@ class MlflowStore:
 
     def _only_run(self, experiment_id: str) -> str:
         """Create the run of a new experiment."""
-        started_ms = int(time.time() * 1000)
+        started_ms = int(self.clock().timestamp() * 1000)
 
         def discard(twin: Run) -> None:
             with unless_absent():
@@ -486,10 +587,14 @@ class MlflowStore:
             OSError: if MLflow accepts it and does not have it: a page before the server may answer in its place.
         """
         location, text = record.location, record.text()
-        if self.signer:
-            statement = decision_statement(location, text.encode())
-            self._keep(location.run_id, location.path + ENVELOPE, self.signer.seal(statement.to_json(), PAYLOAD_TYPE))
-        self._keep(location.run_id, location.path, text)
+        with self._permitted("experiment", self._experiment_of(location.run_id), f"keep the record of a decision in run {location.run_id}"):
+            if self.signer:
+                statement = decision_statement(location, text.encode())
+                self._keep(location.run_id, location.path + ENVELOPE, self.signer.seal(statement.to_json(), PAYLOAD_TYPE))
+            self._keep(location.run_id, location.path, text)
+
+    def _experiment_of(self, run_id: str) -> str:
+        return self._experiments.get(run_id) or str(self.client.get_run(run_id).info.experiment_id)
 
     def _keep(self, run_id: str, path: str, text: str) -> None:
         self.client.log_text(run_id, text, path)
@@ -502,9 +607,9 @@ class MlflowStore:
         Raises:
             UsageError: if there is no such version.
         """
-        with existing(str(target)):
+        with self._permitted("registered_model", target.name, "promote its versions"), existing(str(target)):
             for key, value in tags.items():
-                self.client.set_model_version_tag(target.name, target.version, key, value)
+                beside_others(partial(self.client.set_model_version_tag, target.name, target.version, key, value))
 
     def describe(self, record: Record) -> None:
         """Write a decision into the description of its version, for people; nothing reads it.
@@ -514,8 +619,8 @@ class MlflowStore:
         """
         target = record.target
         with existing(str(target)):
-            experiment_id = self.client.get_run(record.decision.run_id).info.experiment_id
-            before = self.version(target.name, target.version).description
+            experiment_id = self._experiment_of(record.decision.run_id)
+            before = self.client.get_model_version(target.name, target.version).description or ""
             self.client.update_model_version(target.name, target.version, description(record, experiment_id, before))
 
     def untag(self, target: Target, key: str) -> None:
@@ -533,7 +638,7 @@ class MlflowStore:
         Raises:
             UsageError: if there is no such version.
         """
-        with existing(str(target)):
+        with self._permitted("registered_model", target.name, "promote its versions"), existing(str(target)):
             self.client.set_registered_model_alias(target.name, target.alias, target.version)
 
 

@@ -110,7 +110,8 @@ class Shared:
         panel = judge if isinstance(judge, list | tuple) else [judge or ""]
         if not all(isinstance(one, str) for one in panel):
             raise UsageError(f"a scorer whose judge is a {type(judge).__name__} cannot be stored: name a model as its judge instead")
-        return {"config": self.config.to_json(), **{name: _plain(value) for name, value in self.judging.items() if value is not None}}
+        kept = {name: _plain(value) for name, value in self.judging.items() if value is not None and name != "judge_hosts"}
+        return {"config": self.config.to_json(), **kept}
 
     def __getstate__(self) -> Json:
         return {"config": self.config, "judging": self.judging}
@@ -338,6 +339,7 @@ def stored(criterion: str, given: str, *, session_level: bool = False) -> Scorer
     """
     loaded: Json = json.loads(given)
     options = loaded.pop("judge_options", None)
+    loaded.pop("judge_hosts", None)  # whoever may write a scorer cannot allow its endpoints
     config = parse_config(loaded.pop("config"), f"the stored scorer {criterion}")
     judging = cast("JudgeArgs", loaded | ({"judge_options": JudgeOptions(**options)} if options else {}))
     scorers = scorers_of(config, judging, session_level=session_level)

@@ -79,6 +79,7 @@ class Scoring:
         """Make the judges ready.
 
         Raises:
+            ConfigError: if the config names an endpoint that the caller does not allow.
             JudgeError: if a judge cannot be had.
             UsageError: if the ledger cannot be used.
         """
@@ -93,6 +94,7 @@ class Scoring:
         self._plans: dict[tuple[object, ...], Planned | None] = {}
         self._busy = 0
         self._rested_at = -math.inf
+        self._judging.check(config)
         for name, settings in _judged(config):
             by_service = isinstance(settings, VertexSettings) and settings.backend == "vertex"
             self._judging.vertex() if by_service else self._judging.vote_collector(settings, CRITERIA[name].prompts)

@@ -11,14 +11,18 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
 import anyio
 
 from mlflow_adk_eval.errors import shown
+from mlflow_adk_eval.foreign import foreign_code
 from mlflow_adk_eval.judge.errors import one_line
+from mlflow_adk_eval.judge.hosts import THIS_PROCESS
 from mlflow_adk_eval.judge.limiter import START, START_UNKNOWN, CallOutcome, Limiter, Pace, Permit
 from mlflow_adk_eval.judge.protocol import NO_TEXT, Answer, Answers, NoAnswer, Refused, SharedAnswers, Unavailable, reached
 from mlflow_adk_eval.judge.quota import Quota
@@ -52,6 +56,10 @@ FIRST_LOOK_S = 0.02
 """How soon to look again for what another process asks; each further look takes twice as long."""
 LAST_LOOK_S = 1.0
 """The longest time between two looks."""
+UNKNOWN = "unknown"
+"""The evaluation that asked for an answer of which the ledger does not say it."""
+_ID = re.compile(r"[\w.-]{1,64}")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 EVERYBODY = 16
 """Failures in a row that cannot be the bad luck of a few requests."""
 
@@ -103,6 +111,7 @@ class JudgeClient:
         model: str = "",
         who: str = "the judge",
         unknown: bool = False,
+        evaluation: str = "",
     ) -> None:
         """Begin with a judge of which nothing is known.
 
@@ -114,7 +123,9 @@ class JudgeClient:
             model: the judge's name, for telemetry and where there are several.
             who: what messages call the judge.
             unknown: whether it is somebody's own server, of which nobody knows how many requests it takes at a time.
+            evaluation: the id of the evaluation that asks, under which the ledger has what it paid for.
         """
+        self._evaluation = evaluation
         self.model = model
         self._who = who
         self._options = options
@@ -186,8 +197,11 @@ class JudgeClient:
             return await self._send_until_answered(send, None, may_reuse)
         while pending := self._pending.get(address):
             await pending.done.wait()
-            if pending.result is not None:
-                return self._reused(pending.result)
+            if (result := pending.result) is not None:
+                if result.answer is None:
+                    return result
+                self._usage.shared()
+                return replace(result, reused=True)
         if not self._remote and (kept := self._found(address, may_reuse)):
             return kept
         pending = self._pending[address] = _Pending()
@@ -209,14 +223,14 @@ class JudgeClient:
         return self._usable(self._answers.get(address), may_reuse) if self._answers else None
 
     def _usable(self, answer: Answer | None, may_reuse: MayReuse | None) -> CallResult | None:
-        return self._reused(CallResult(answer=answer)) if answer and (may_reuse is None or may_reuse(answer)) else None
-
-    def _reused(self, result: CallResult) -> CallResult:
-        """Return what was paid for before, and count it. A failure that is shared is no answer to count."""
-        if result.answer is None:
-            return result
-        self._usage.reused()
-        return replace(result, reused=True)
+        """Return an answer of the ledger, and count it, with no more than the ledger can say of where it is from."""
+        if answer is None or not (may_reuse is None or may_reuse(answer)):
+            return None
+        asked_in, asked_at = str(answer.asked_in), str(answer.asked_at)
+        asked_in = "" if self._evaluation and asked_in == self._evaluation else asked_in if _ID.fullmatch(asked_in) else UNKNOWN
+        self._usage.reused(asked_elsewhere=bool(asked_in))
+        asked_at = asked_at if _TIME.fullmatch(asked_at) else ""
+        return CallResult(answer=replace(answer, asked_in=asked_in, asked_at=asked_at), reused=True)
 
     async def _send_claimed(self, send: Send, address: str, may_reuse: MayReuse | None) -> CallResult:
         """Do what `_send_until_answered` does, and end the claim to the address if there is no answer."""
@@ -335,16 +349,24 @@ class JudgeClient:
         try:
             with anyio.move_on_after(self._options.timeout_s):
                 try:
-                    given = await send()
+                    with foreign_code("it"):
+                        given = await send()
                 except NoAnswer:
                     raise
                 except Exception as error:  # a judge may be anybody's code: its bug costs one vote, not the cell
                     raise NoAnswer(f"{self._who} failed with {type(error).__name__}: {error}") from error
             if given is None:
                 raise _TimedOut(self._options.timeout_s)
-            answer = replace(given, latency_s=anyio.current_time() - permit.sent_at)
+            answer = replace(
+                given,
+                latency_s=anyio.current_time() - permit.sent_at,
+                host=given.host or THIS_PROCESS,
+                asked_in="",
+                asked_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            )
             if address is not None and (answers := self._answers) is not None:
-                await reached(lambda: answers.put(address, answer), remote=self._remote)  # before anything else happens to it
+                kept = replace(answer, asked_in=self._evaluation)
+                await reached(lambda: answers.put(address, kept), remote=self._remote)  # before anything else happens to it
             outcome = CallOutcome.ANSWER
         except NoAnswer as error:
             outcome, retry_after_s = self._outcome_of(error)

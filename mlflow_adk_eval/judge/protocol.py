@@ -55,6 +55,12 @@ class Answer:
     """How long the request took, in seconds."""
     problem: str = ""
     """Why the text is missing or cut off, as the provider says, such as ``SAFETY`` or ``MAX_TOKENS``; empty where it is whole."""
+    host: str = ""
+    """The host that answered, with its port; the provider's name where that is all there is to know; empty: it is not known."""
+    asked_in: str = ""
+    """In a ledger, the id of the evaluation that asked for it. What a `JudgeClient` gives has it only if that is another one than its own."""
+    asked_at: str = ""
+    """When, in UTC, such as ``2027-01-31T12:00:00Z``; empty: it is not known."""
 
     def why(self, error: str) -> str:
         """Return what is wrong with the text, with what the provider says of it.

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import anyio
 
@@ -92,7 +93,8 @@ class Quota:
         """
         self._requests, self._seconds = requests, seconds
         self._name = f"quota {requests}/{seconds:g}: {name}"
-        self._accounts: Accounts = accounts or OwnAccounts()
+        self._own = OwnAccounts()
+        self._accounts: Accounts = accounts or self._own
         self._remote = remote
         self._left = 0
         self._until = -math.inf
@@ -121,14 +123,12 @@ class Quota:
     async def _leased(self, wanted: int) -> Lease:
         while True:
             account = await reached(lambda: self._accounts.account(self._name), remote=self._remote)
-            if account is None:  # better a quota of one's own than none
-                self._accounts, self._remote = OwnAccounts(), False
-                continue
+            # Better a quota of one's own than none, until it is shared again.
+            accounts: Accounts = self._own if account is None else self._accounts
+            account = account or self._own.account(self._name)
             blocks = [Block(*block) for block in json.loads(account.body or "[]")]
             found = lease(blocks, account.now, wanted, self._requests, self._seconds)
-            if not found.granted or await self._kept(found, account.version):
+            body = json.dumps([[block.at, block.requests] for block in found.blocks])
+            keep = partial(accounts.set_account, self._name, body, version=account.version)
+            if not found.granted or await reached(keep, remote=self._remote):
                 return found
-
-    async def _kept(self, found: Lease, version: int) -> bool:
-        body = json.dumps([[block.at, block.requests] for block in found.blocks])
-        return await reached(lambda: self._accounts.set_account(self._name, body, version=version), remote=self._remote)

@@ -12,14 +12,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from mlflow_adk_eval.config.criteria import PromptVariant
+from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.errors import ConfigError, JudgeError, UsageError
 from mlflow_adk_eval.judge.client import CallResult, JudgeClient
+from mlflow_adk_eval.judge.hosts import VERTEX, check_endpoints, named_at
 from mlflow_adk_eval.judge.identity import Identity
 from mlflow_adk_eval.judge.prompt import load_prompt
 from mlflow_adk_eval.judge.protocol import Answer, Judge, SharedAnswers
-from mlflow_adk_eval.judge.providers.resolve import check_settings, is_own_server, resolve_judge
+from mlflow_adk_eval.judge.providers.resolve import check_settings, host_of_judge, is_own_server, resolve_judge
 from mlflow_adk_eval.judge.question import ItemVerdict, Question, errors_of
 from mlflow_adk_eval.judge.setup import JudgeSetup, OneJudge
 from mlflow_adk_eval.judge.usage import BudgetLease, UsageTracker
@@ -97,6 +100,9 @@ class Voter:
             output_tokens=_sum(answer.output_tokens for answer in answers),
             raw=last.text,
             reused=bool(paid) and all(result.reused for result in paid),
+            host=last.host,
+            asked_in=last.asked_in,
+            asked_at=last.asked_at,
         )
 
 
@@ -130,18 +136,32 @@ class JudgeSession:
         self._identities: dict[tuple[int, str | None], Identity] = {}
         """By the id of the judge, and what its answers are kept under if it has no address."""
         self._prompts: dict[str, str] = {}
+        self._named: dict[str, None] = {}
+        """The judges as reports name them, in the order in which they were needed."""
         self._vertex: VertexService | None = None
         self._users: list[UserModel] = []
         self._owned: list[Judge] = []
         self._elsewhere: list[JudgeUsage] = []
+        self.evaluation = self._setup.scope or uuid4().hex
+        """The id under which the ledger has what is asked here. Nobody can have written answers under it before."""
+
+    def check(self, config: EvalConfig) -> None:
+        """Refuse a config that names an endpoint which the caller does not allow. What is made of single settings is held to the same.
+
+        Raises:
+            ConfigError: with the path of each such setting.
+        """
+        check_endpoints(config, self._setup.hosts)
 
     def vote_collector(self, settings: JudgedSettings, prompts: Iterable[str] = ()) -> VoteCollector:
         """Return what decides a criterion with these settings, asked by these prompts.
 
         Raises:
+            ConfigError: if the settings name an endpoint that the caller does not allow.
             JudgeError: if the judge cannot be had.
             UsageError: if it has no such settings, or a prompt no such variant.
         """
+        self.check(EvalConfig.model_construct(criteria={"criterion": settings}))
         variant = settings.prompt or "standard"
         for name in prompts:
             load_prompt(name).variant(variant)
@@ -155,6 +175,7 @@ class JudgeSession:
         voters: dict[str, Voter] = {}
         for judge, client in judges:
             check_settings(judge, config)
+            self._named.setdefault(named_at(judge.model, host_of_judge(judge, config)))
             voters[judge.model] = Voter(
                 judge=judge,
                 client=client,
@@ -198,7 +219,16 @@ class JudgeSession:
 
     def _client(self, usage: UsageTracker, judge: Judge, who: str = "the judge") -> JudgeClient:
         name, unknown = judge.address or judge.model, is_own_server(judge)
-        return JudgeClient(self._setup.options, usage, self._setup.answers, name=name, model=judge.model, who=who, unknown=unknown)
+        return JudgeClient(
+            self._setup.options,
+            usage,
+            self._setup.answers,
+            name=name,
+            model=judge.model,
+            who=who,
+            unknown=unknown,
+            evaluation=self.evaluation,
+        )
 
     def vertex(self) -> VertexService:
         """Return Vertex's evaluation service.
@@ -210,7 +240,10 @@ class JudgeSession:
             from mlflow_adk_eval.judge.providers.vertex import VertexService, vertex_client  # noqa: PLC0415 - an extra
 
             service = vertex_client(timeout_s=self._setup.options.timeout_s)
-            client = JudgeClient(self._setup.options, self._usage, self._setup.answers, name="vertex", model="vertex")
+            client = JudgeClient(
+                self._setup.options, self._usage, self._setup.answers, name=VERTEX, model=VERTEX, evaluation=self.evaluation
+            )
+            self._named.setdefault(named_at(VERTEX, service.host))
             self._vertex = VertexService(service, client, rejudge_failed=self._setup.rejudge_failed)
         return self._vertex
 
@@ -219,8 +252,9 @@ class JudgeSession:
 
         Raises:
             JudgeError: if it cannot be had.
-            ConfigError: if it has no such settings.
+            ConfigError: if it has no such settings, or they name an endpoint that the caller does not allow.
         """
+        self.check(EvalConfig.model_construct(criteria={}, user_simulator_config=settings))
         model = _user_judge(settings, source, self._setup)
         if model is not source:
             self._owned.append(model)
@@ -236,7 +270,8 @@ class JudgeSession:
         if not self._users:
             return None
         prompts = {name: sha256 for user in self._users for name, sha256 in user.prompts.items()}
-        return _used(self._user_usage, [user.model for user in self._users], prompts, [user.client for user in self._users])
+        models = [named_at(user.model, host_of_judge(user.judge, user.settings)) for user in self._users]
+        return _used(self._user_usage, models, prompts, [user.client for user in self._users])
 
     @property
     def asked(self) -> bool:
@@ -247,8 +282,7 @@ class JudgeSession:
         """Return what the judges took so far; ``None`` where no criterion needs one."""
         if not self.asked:
             return None
-        models = [judge.model for judge, _ in self._judges.values()] + (["vertex"] if self._vertex else [])
-        return added([_used(self._usage, models, self._prompts, self._clients()), *self._elsewhere])
+        return added([_used(self._usage, self._named, self._prompts, self._clients()), *self._elsewhere])
 
     def add(self, usage: JudgeUsage) -> None:
         """Count what judges took in another process, for the same evaluation."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from mlflow_adk_eval.errors import UsageError, did_you_mean, shown
+from mlflow_adk_eval.judge.hosts import allowed_hosts
 from mlflow_adk_eval.judge.protocol import Answers, Judge
 
 
@@ -84,6 +85,8 @@ class JudgeArgs(TypedDict, total=False):
 
     judge: JudgeSource
     """Who judges, instead of the models that the config names: a model's name, a judge or a callable; a list of them is a panel that votes together."""
+    judge_hosts: Sequence[str] | None
+    """The hosts, with or without a port, that the config may name as the endpoint of a judge or a simulated user, besides those of ``ADK_EVAL_JUDGE_HOSTS``."""
     judge_options: JudgeOptions | None
     """How judges are asked: how many requests at a time, how long one may take and how often it is repeated."""
     budget: BudgetSource
@@ -104,6 +107,8 @@ class JudgeSetup:
 
     judge: JudgeSource = None
     """Who judges, instead of the config's models."""
+    hosts: tuple[str, ...] = field(default_factory=allowed_hosts)
+    """The hosts that the config may name."""
     options: JudgeOptions = field(default_factory=JudgeOptions)
     budget: Budget = field(default_factory=Budget)
     ledger: LedgerSource = field(default=False, repr=False)
@@ -119,6 +124,7 @@ class JudgeSetup:
 def judge_setup(
     *,
     judge: JudgeSource = None,
+    judge_hosts: Sequence[str] | None = None,
     judge_options: JudgeOptions | None = None,
     budget: BudgetSource = None,
     ledger: LedgerSource = None,
@@ -127,10 +133,15 @@ def judge_setup(
     """Return what `JudgeArgs` come to. The keywords are theirs, one by one, so that Python itself refuses any other.
 
     Raises:
-        UsageError: if the budget has a key that there is not.
+        UsageError: if the budget has a key that there is not, or a host is none.
     """
     return JudgeSetup(
-        judge=judge, options=judge_options or JudgeOptions(), budget=_budget(budget), ledger=ledger, rejudge_failed=rejudge_failed
+        judge=judge,
+        hosts=allowed_hosts(judge_hosts or ()),
+        options=judge_options or JudgeOptions(),
+        budget=_budget(budget),
+        ledger=ledger,
+        rejudge_failed=rejudge_failed,
     )
 
 

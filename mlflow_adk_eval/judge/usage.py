@@ -88,9 +88,13 @@ class UsageTracker:
         """Count what an answer cost."""
         self._add(input_tokens=answer.input_tokens or 0, output_tokens=answer.output_tokens or 0, latency_s=answer.latency_s)
 
-    def reused(self) -> None:
-        """Count an answer that was paid for before."""
-        self._add(reused=1)
+    def reused(self, *, asked_elsewhere: bool) -> None:
+        """Count an answer that the ledger held; `asked_elsewhere`: that another evaluation asked for."""
+        self._add(reused=1, asked_elsewhere=int(asked_elsewhere))
+
+    def shared(self) -> None:
+        """Count an answer that was asked for in this evaluation already."""
+        self._add(shared=1)
 
     def count(self, votes: VoteCounts) -> None:
         """Count the votes on one question."""
@@ -155,6 +159,9 @@ _BLOCK = 16
 """Calls that a process takes from a shared budget at once, at most."""
 _TOKENS_BLOCK = 4
 """The same where tokens count: what others have used is known only so often."""
+_PATIENCE_S = 60.0
+"""For how long nothing is sent while the ledger cannot be reached that says what others have spent."""
+_LOOK_S = 1.0
 _SHARE = 8
 """No more than so small a part of what is left, so that the last calls are not held by one who has nothing to ask."""
 
@@ -204,8 +211,12 @@ class BudgetLease:
 
     async def _settle(self, tokens: int, *, more: bool) -> None:
         budget = self._budget
+        patient_until = anyio.current_time() + (_PATIENCE_S if more and self._remote else 0)
         while True:
             account = await reached(lambda: self._accounts.account(self._name), remote=self._remote)
+            if account is None and anyio.current_time() < patient_until:
+                await anyio.sleep(_LOOK_S)
+                continue
             if account is None:
                 self._left = 0
                 self.spent = "the budget is shared with other processes, and the ledger that says what they have spent cannot be used"

@@ -82,7 +82,11 @@ class JudgeResponse:
     raw: str = ""
     """What the model wrote, where it cannot be used."""
     reused: bool = False
-    """Whether the ledger held the answer."""
+    """Whether this vote did not pay for the answer: the ledger held it, or an equal question shares it."""
+    host: str = ""
+    asked_in: str = ""
+    asked_at: str = ""
+    """Where the answer is from, as the `Vote` says it."""
     final: bool = False
     """Whether there is no point in asking again, as without budget or with the judge out of order."""
     member: str = ""
@@ -331,6 +335,9 @@ def _votes(question: Question, responses: Sequence[JudgeResponse], cell: CellKey
             error=verdict.error,
             raw=response.raw if verdict.error or verdict.repair else "",
             reused=response.reused,
+            host=response.host,
+            asked_in=response.asked_in,
+            asked_at=response.asked_at,
         )
         for number, response in enumerate(responses)
         for index, (item, verdict) in enumerate(zip(question.items, response.verdicts, strict=True))

@@ -11,18 +11,22 @@ lease, renewed while the question is out, so that what a killed process had clai
 
 from __future__ import annotations
 
+import hmac
 import json
+import math
+import os
 import time
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from threading import Condition, Lock, Thread
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 from uuid import uuid4
 
-from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.errors import AdkEvalError, RunError, UsageError
 from mlflow_adk_eval.evalset.digest import canonical_json
 from mlflow_adk_eval.judge.protocol import Account, Answer
 from mlflow_adk_eval.judge.setup import LedgerSource
@@ -30,13 +34,18 @@ from mlflow_adk_eval.ledger.database import Database
 from mlflow_adk_eval.ledger.mask import SecretMask
 from mlflow_adk_eval.ledger.source import ledger_source
 from mlflow_adk_eval.ledger.sqlite import SqliteDatabase
-from mlflow_adk_eval.ledger.statements import RUN_TEXTS, Statements
+from mlflow_adk_eval.ledger.statements import HELD, PLACES, RUN_TEXTS, Statements
+from mlflow_adk_eval.ledger.trust import PARTS, code_of, ledger_key
 from mlflow_adk_eval.ledger.upkeep import LedgerContents, Pruned, contents, prune
+from mlflow_adk_eval.runtime import user_at_host
 
 LEASE_S = 15.0
 """How long a claim holds that is not renewed."""
 _RENEWED_EVERY_S = LEASE_S / 3
 _ANSWER = tuple(field.name for field in fields(Answer))
+_SIGNED = tuple(name for name in RUN_TEXTS if name != "status")
+_NO_ROWS: Sequence[Sequence[Any]] = ()
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +62,7 @@ class StartedRun:
     status: Literal["running", "finished"] = "running"
     """A run that was killed stays ``running``."""
     lineage: str = ""
-    """The name that it shares with all runs that go on with it; empty: its id. It counts only where the run is new."""
+    """The name that it shares with all runs that go on with it; empty: the one that it had, or its id where it is new."""
 
 
 class CallCache:
@@ -63,15 +72,22 @@ class CallCache:
         """Name the file, or the database by its URL.
 
         Raises:
-            UsageError: if it is none, or the driver of its database is missing.
+            UsageError: if it is none, the driver of its database is missing, or its key is none.
         """
         self._database = _database(source)
-        self._errors: tuple[type[Exception], ...] = (UsageError, *self._database.errors)
+        self._errors: tuple[type[Exception], ...] = (AdkEvalError, *self._database.errors)
         self._sql = Statements(self._database)
         self._mask = SecretMask()
+        self._key, self._whose = ledger_key(self._database.path if isinstance(self._database, SqliteDatabase) else None)
+        self._foreign: set[tuple[str, ...]] = set()
+        """What was found that was written without the key."""
         self._trouble = ""
-        self._unwritten: dict[str, Answer] = {}
-        self._claims = _Claims(self._database, self._sql, self._noting_trouble)
+        self._try_again_at = math.inf
+        self._trying_again = Lock()
+        self._lineages: dict[str, str] = {}
+        self._unwritten: dict[tuple[str, ...], bytes] = {}
+        """What could not be written yet, by its kind and place."""
+        self._claims = _Claims(self._database, self._sql, self._attempt)
 
     def __enter__(self) -> Self:
         return self
@@ -101,6 +117,15 @@ class CallCache:
         raise UsageError(f"{self.name}: this ledger is no file")
 
     @property
+    def parts(self) -> Path:
+        """The folder for scored parts of evaluations under way; with a key, one whose name nobody knows without it.
+
+        Raises:
+            UsageError: if the ledger is no file.
+        """
+        return self.path.parent / PARTS / (code_of(self._key, PARTS, (), b"") or b"").hex()
+
+    @property
     def shared(self) -> bool:
         """Whether several hosts can use it at the same time; a file serves the processes of one."""
         return self._database.remote
@@ -116,29 +141,32 @@ class CallCache:
 
     @property
     def trouble(self) -> str:
-        """Why nothing more could be kept, as a sentence; empty where everything was.
+        """What whoever reads the results should know of the ledger, in sentences; empty where everything was kept and used.
 
         An evaluation goes on without its ledger: what it finds is complete, but what it paid for since cannot be used again.
         """
-        return self._trouble
+        entries = "entry of the ledger was" if len(self._foreign) == 1 else "entries of the ledger were"
+        foreign = f"{len(self._foreign)} {entries} {self._whose}, and not used" if self._foreign else ""
+        return ". ".join(filter(None, (foreign, self._trouble)))
+
+    def settle(self) -> str:
+        """Write what could not be written when it was paid for, if that is possible now, and return the `trouble` that is left."""
+        if self._database.remote and (self._trouble or self._unwritten):
+            self._try_again(at_once=True)
+        return self.trouble
 
     def get(self, address: str, /) -> Answer | None:
         """Return the answer that is kept under `address`, if there is one that can be read."""
-        if address in self._unwritten:
-            return self._unwritten[address]
-        body = None
-        with self._noting_trouble():
-            body = self._body(self._sql.get_answer, {"address": address})
-        return self._answer(body)
+        held = self._unwritten.get(("answer", address))
+        text = self._attempt(partial(self._kept, "answer", address), held, reading=True)
+        try:
+            return None if text is None else Answer(**json.loads(text.decode("utf-8", "surrogatepass")))
+        except (ValueError, TypeError):
+            return None
 
     def put(self, address: str, answer: Answer, /) -> None:
         """Keep an answer. It takes the place of an earlier one at the same address, and ends the claim to it."""
-        if not self._trouble:
-            with self._noting_trouble():
-                body = self._mask.hide(canonical_json({name: getattr(answer, name) for name in _ANSWER}))
-                self._write(self._sql.put_answer, {"address": address, "body": body})
-        if self._trouble:
-            self._unwritten[address] = answer
+        self._keep(canonical_json({name: getattr(answer, name) for name in _ANSWER}), "answer", address)
         self._claims.forget(address)
 
     def claim(self, address: str, /, *, again: bool = False) -> bool:
@@ -150,7 +178,32 @@ class CallCache:
             address: what is about to be asked.
             again: whether to ask although there is an answer.
         """
-        return True if self._trouble else self._claims.take(address, again=again)
+        return self._claims.take(address, again=again or ("answer", address) in self._foreign)
+
+    def hold(self, lineage: str) -> None:
+        """Hold the runs of a lineage, so that no other process has their conversations meanwhile. They are held until `release`.
+
+        Raises:
+            RunError: naming who holds them. They are free `LEASE_S` seconds after that process is dead; on the same host, at once.
+        """
+        address = HELD + lineage
+        if self.claim(address):
+            return
+        rows = self._attempt(lambda: self._database.rows(self._sql.holder, {"address": address}), _NO_ROWS)
+        owner, since = rows[0] if rows else ("", 0.0)
+        _, process, who = [*str(owner or "").split(" ", 2), "", "", ""][:3]
+        if who == user_at_host() and _is_dead(process):
+            self._attempt(lambda: self._write(self._sql.give_up, {"address": address, "owner": owner}), 0)
+            if self.claim(address):
+                return
+        raise RunError(
+            f"{who or 'another process'} is going on with this run, in process {process or 'unknown'}, since "
+            f"{datetime.fromtimestamp(since, UTC):%Y-%m-%d %H:%M:%S} UTC; wait until that ends, or {LEASE_S:.0f} s if it was killed"
+        )
+
+    def release(self, lineage: str) -> None:
+        """Stop holding the runs of a lineage."""
+        self.give_up(HELD + lineage)
 
     def give_up(self, address: str, /) -> None:
         """End a claim without an answer."""
@@ -158,37 +211,35 @@ class CallCache:
 
     def account(self, name: str, /) -> Account | None:
         """Return what processes share under a name; ``None`` where the ledger cannot be used."""
-        rows: Any = None
-        if not self._trouble:
-            with self._noting_trouble():
-                rows = self._database.rows(self._sql.read_account, {"name": name})
-        return Account(now=rows[0][0], version=rows[0][1] or 0, body=rows[0][2] or "") if rows else None
+        rows = self._attempt(lambda: self._database.rows(self._sql.read_account, {"name": name}), _NO_ROWS)
+        for now, version, body, code in rows:
+            return Account(
+                now=now, version=version or 0, body=body if self._is_ours("account", (name,), (body or "").encode(), code) else ""
+            )
+        return None
 
     def set_account(self, name: str, body: str, /, *, version: int) -> bool:
         """Change what processes share, if it is still of that version. Return whether it was."""
-        changed = 0
-        if not self._trouble:
-            with self._noting_trouble():
-                changed = self._write(self._sql.write_account, {"name": name, "body": body, "version": version})
-        return changed == 1
+        values = {"name": name, "body": body, "version": version, "code": code_of(self._key, "account", (name,), body.encode())}
+        return self._attempt(lambda: self._write(self._sql.write_account, values), 0) == 1
 
     def conversation(self, run_id: str, key: str) -> bytes | None:
         """Return the conversation that this run, or one that it goes on with, keeps under `key`.
 
         Raises:
-            UsageError: if the ledger cannot be read.
+            UsageError: if the ledger cannot be read; `RunError`, if its server cannot be reached.
         """
+        place = "conversation", self.scope(run_id), key
         with self._raising():
-            return self._mask.show(self._body(self._sql.get_conversation, {"lineage": self.scope(run_id), "key": key}))
+            if self.shared:
+                return self._attempt(partial(self._kept, *place), self._unwritten.get(place), reading=True)
+            return self._kept(*place)
 
     def keep_conversation(self, run_id: str, key: str, conversation: bytes) -> None:
         """Keep a conversation, which is JSON. It takes the place of an earlier one under the same `key`."""
-        if self._trouble:
-            return
-        with self._noting_trouble():
-            self._mask = SecretMask()  # loading the agent may have set further variables
-            body = self._mask.hide(conversation)
-            self._write(self._sql.put_conversation, {"lineage": self.scope(run_id), "key": key, "body": body})
+        self._mask = SecretMask()  # loading the agent may have set further variables
+        lineage = self._attempt(lambda: self.scope(run_id), self._lineages.get(run_id, run_id))
+        self._keep(conversation, "conversation", lineage, key)
 
     def begin(self, run: StartedRun) -> None:
         """Record that a run has started, or that it goes on.
@@ -196,45 +247,39 @@ class CallCache:
         Raises:
             UsageError: if the ledger is none of ours or cannot be written to. It is found here, before anything is paid for.
         """
-        values = {**asdict(run), "lineage": run.lineage or run.run_id, "started": run.started_at.timestamp()}
+        values: dict[str, Any] = {**asdict(run), "lineage": run.lineage or self.scope(run.run_id), "started": run.started_at.timestamp()}
         del values["started_at"]
+        values["code"] = code_of(self._key, "run", tuple(values[name] for name in _SIGNED), b"")
         with self._raising():
             self._write(self._sql.begin, values)
+        self._lineages[run.run_id] = values["lineage"]
 
     def finish(self, run_id: str) -> None:
         """Record that a run has ended with a result."""
-        if not self._trouble:
-            with self._noting_trouble():
-                self._write(self._sql.finish, {"run_id": run_id})
-
-    def adopt(self, old_run_id: str, new_run_id: str) -> None:
-        """Let the conversations of an earlier run, and of those that it goes on with, count for a new one, and the other way round.
-
-        Raises:
-            UsageError: if the ledger cannot be written to.
-        """
-        lineages = {"old": self.scope(old_run_id), "new": self.scope(new_run_id)}
-        with self._raising():
-            self._database.change(*((statement, lineages) for statement in self._sql.adopt))
+        self._attempt(lambda: self._write(self._sql.finish, {"run_id": run_id}), 0)
 
     def scope(self, run_id: str) -> str:
         """Return the name that a run shares with all that went on with it: the lineage of the first of them.
 
         Raises:
-            UsageError: if the ledger cannot be read.
+            UsageError: if the ledger cannot be read; `RunError`, if its server cannot be reached.
         """
-        with self._raising():
-            rows = self._rows(self._sql.lineage, {"run_id": run_id})
-        return str(rows[0][0]) if rows else run_id
+        if run_id not in self._lineages:
+            with self._raising():
+                runs = self._known(self._rows(self._sql.run, {"run_id": run_id}))
+            if not runs:
+                return run_id
+            self._lineages[run_id] = runs[0].lineage
+        return self._lineages[run_id]
 
     def runs(self) -> tuple[StartedRun, ...]:
         """Return all runs, the one that started or was gone on with last first.
 
         Raises:
-            UsageError: if the ledger cannot be read.
+            UsageError: if the ledger cannot be read; `RunError`, if its server cannot be reached.
         """
         with self._raising():
-            return tuple(_run(row) for row in self._rows(self._sql.runs, {}))
+            return self._known(self._rows(self._sql.runs, {}))
 
     def contents(self) -> LedgerContents:
         """Return what it holds.
@@ -267,16 +312,42 @@ class CallCache:
         with self._raising():
             return prune(self._database, self._sql, older_than_days=older_than_days, model=model, run_id=run_id, dry_run=dry_run)
 
-    def _answer(self, body: bytes | None) -> Answer | None:
-        text = self._mask.show(body)
-        try:
-            return None if text is None else Answer(**json.loads(text.decode("utf-8", "surrogatepass")))
-        except (ValueError, TypeError):
-            return None
+    def _kept(self, kind: str, *names: str) -> bytes | None:
+        """Return what is kept of a kind in a place, unless it was written without the key."""
+        if (kind, *names) in self._unwritten:
+            return self._unwritten[kind, *names]
+        for body, code in self._rows(self._sql.get[kind], dict(zip(PLACES[kind], names, strict=True))):
+            if body is not None and self._is_ours(kind, names, bytes(body), code):
+                return self._mask.show(bytes(body))
+        return None
 
-    def _body(self, query: str, values: dict[str, Any]) -> bytes | None:
-        rows = self._rows(query, values)
-        return bytes(rows[0][0]) if rows and rows[0][0] is not None else None
+    def _keep(self, text: bytes, kind: str, *names: str) -> None:
+        """Write JSON of a kind to its place, or hold it until that is possible."""
+        if not self._attempt(partial(self._put, text, kind, *names), 0):
+            self._unwritten[kind, *names] = text
+
+    def _put(self, text: bytes, kind: str, *names: str) -> int:
+        body = self._mask.hide(text)
+        values = {**dict(zip(PLACES[kind], names, strict=True)), "body": body, "code": code_of(self._key, kind, names, body)}
+        return self._write(self._sql.put[kind], values)
+
+    def _is_ours(self, kind: str, names: tuple[str, ...], body: bytes, code: bytes | None) -> bool:
+        """Whether an entry counts: it was written with the key, where there is one."""
+        wanted = code_of(self._key, kind, names, body)
+        if wanted is None or (code is not None and hmac.compare_digest(wanted, bytes(code))):
+            return True
+        if body or code is not None:
+            self._foreign.add((kind, *names))
+        return False
+
+    def _known(self, rows: Any) -> tuple[StartedRun, ...]:
+        """Return the runs of rows, without those that were written without the key: they say whose conversations are whose."""
+        runs: list[StartedRun] = []
+        for *texts, started_at, code in rows:
+            named: dict[str, Any] = dict(zip(RUN_TEXTS, texts, strict=True))
+            if self._is_ours("run", tuple(named[name] for name in _SIGNED), b"", code or b""):
+                runs.append(StartedRun(**named, started_at=datetime.fromtimestamp(started_at, UTC)))
+        return tuple(runs)
 
     def _rows(self, query: str, values: dict[str, Any]) -> Any:
         """Return what a query finds; nothing where there is no file yet, or no server any more."""
@@ -288,13 +359,37 @@ class CallCache:
         """Change something, in a transaction of its own; return how many rows."""
         return self._database.change((statement, values))[0]
 
-    @contextmanager
-    def _noting_trouble(self) -> Generator[None]:
-        """Take note of what is wrong with the ledger, and go on."""
+    def _attempt(self, work: Callable[[], T], otherwise: T, *, reading: bool = False) -> T:
+        """Do something with the ledger. Where it cannot be used, take note of what is wrong with it and go on with `otherwise`.
+
+        What a full disk has can still be read.
+        """
+        if self._trouble and time.monotonic() >= self._try_again_at:
+            self._try_again()
+        if self._trouble and not (reading and self._database.is_open):
+            return otherwise
         try:
-            yield
+            return work()
         except self._errors as error:
             self._trouble = self._trouble or f"What was paid for could not be kept for a later run: {self._database.wrong(error)}"
+            self._try_again_at = time.monotonic() + LEASE_S if self._database.remote else math.inf
+            return otherwise
+
+    def _try_again(self, *, at_once: bool = False) -> None:
+        """Write what is held, and go on with the ledger if that goes well. One thread does it, and the others go on without."""
+        if not self._trying_again.acquire(blocking=at_once):
+            return
+        try:
+            self._try_again_at = time.monotonic() + LEASE_S
+            self._database.check()
+            for place, text in list(self._unwritten.items()):
+                self._put(text, *place)
+                self._unwritten.pop(place, None)
+            self._trouble = ""
+        except self._errors:
+            return
+        finally:
+            self._trying_again.release()
 
     @contextmanager
     def _raising(self) -> Generator[None]:
@@ -302,17 +397,17 @@ class CallCache:
         try:
             yield
         except self._database.errors as error:
-            raise UsageError(self._database.wrong(error)) from error
+            raise (RunError if self._database.remote else UsageError)(self._database.wrong(error)) from error
 
 
 class _Claims:
     """The addresses that this ledger has claimed. A thread renews those that are held for long, so that a busy event loop loses none."""
 
-    def __init__(self, database: Database, sql: Statements, noting_trouble: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(self, database: Database, sql: Statements, attempt: Callable[[Callable[[], list[int]], list[int]], list[int]]) -> None:
         self._database = database
         self._sql = sql
-        self._noting_trouble = noting_trouble
-        self._owner = uuid4().hex
+        self._attempt = attempt
+        self._owner = f"{uuid4().hex} {os.getpid()} {user_at_host()}"
         self._held: dict[str, float] = {}
         """Each with the time when it was claimed or renewed last."""
         self._changed = Condition(Lock())
@@ -326,10 +421,9 @@ class _Claims:
             if self._renewing is None:
                 self._renewing = Thread(target=self._renew, name="adk-eval-ledger", daemon=True)
                 self._renewing.start()
-        claimed = True  # where the ledger cannot be used, the question is asked all the same
         values = {"address": address, "owner": self._owner, "lease_s": LEASE_S, "again": again}
-        with self._noting_trouble():
-            claimed = self._database.change((self._sql.claim, values)) == [1]
+        # Where the ledger cannot be used, the question is asked all the same.
+        claimed = self._attempt(partial(self._database.change, (self._sql.claim, values)), [1]) == [1]
         if not claimed:
             self.forget(address)
         return claimed
@@ -340,8 +434,7 @@ class _Claims:
     def give_up(self, address: str) -> None:
         if address in self._held:
             self.forget(address)
-            with self._noting_trouble():
-                self._database.change((self._sql.give_up, {"address": address, "owner": self._owner}))
+            self._attempt(partial(self._database.change, (self._sql.give_up, {"address": address, "owner": self._owner})), [0])
 
     def close(self) -> None:
         with self._changed:
@@ -361,8 +454,8 @@ class _Claims:
                 due = time.monotonic() - _RENEWED_EVERY_S
                 late = [address for address, since in self._held.items() if since <= due]
             for address in late:
-                with self._noting_trouble():
-                    self._database.change((self._sql.renew, {"address": address, "owner": self._owner, "lease_s": LEASE_S}))
+                values = {"address": address, "owner": self._owner, "lease_s": LEASE_S}
+                self._attempt(partial(self._database.change, (self._sql.renew, values)), [0])
                 if address in self._held:
                     self._held[address] = time.monotonic()
 
@@ -378,9 +471,17 @@ def _database(source: str | Path) -> Database:
     return SqliteDatabase(where)
 
 
-def _run(row: tuple[Any, ...]) -> StartedRun:
-    *texts, started_at = row
-    return StartedRun(**dict(zip(RUN_TEXTS, texts, strict=True)), started_at=datetime.fromtimestamp(started_at, UTC))
+def _is_dead(process: str) -> bool:
+    """Whether a process of this host has ended."""
+    if os.name != "posix" or not process.isdecimal():
+        return False
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # it is somebody else's
+        pass
+    return False
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-SCHEMA = 3
+SCHEMA = 4
 """The version of the tables."""
 APPLICATION = 0x41444B45
 """Tells a ledger from other SQLite files, and its lock from other locks of a server."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+from collections import Counter
+from uuid import uuid4
 
-from mlflow_adk_eval.redact import secret_values
+from mlflow_adk_eval.redact import secret_values, spellings
 
 
 class SecretMask:
-    """Keeps the values of secret environment variables out of the file.
+    """Keeps the values of secret variables, however they are spelt, out of the ledger.
 
     In JSON, control characters are escaped, so a mark made of one is never part of what it stands in. Reading undoes the marks, since
     a conversation that reads differently would be judged differently. Without the variable, what was kept cannot be used.
@@ -16,11 +17,13 @@ class SecretMask:
 
     def __init__(self) -> None:
         """Take the environment as it is."""
-        forms = {
-            form: f"\x1a[{name}]{number}\x1a".encode()
-            for value, name in secret_values().items()
-            for number, form in enumerate(_forms(value))
-        }
+        secret = secret_values()
+        values_of = Counter(secret.values())
+        forms: dict[bytes, bytes] = {}
+        for value, name in secret.items():
+            label = name if values_of[name] == 1 else f"{name} {uuid4().hex}"  # which of several it was is not known later
+            spelt = [form.encode("utf-8", "surrogatepass") for form in spellings(value)]
+            forms |= {form: f"\x1a[{label}]{number}\x1a".encode() for number, form in enumerate(spelt)}
         self._marks = sorted(forms.items(), key=lambda item: -len(item[0]))
 
     def hide(self, text: bytes) -> bytes:
@@ -36,11 +39,3 @@ class SecretMask:
         for form, mark in reversed(self._marks):
             text = text.replace(mark, form)
         return None if b"\x1a" in text else text
-
-
-def _forms(value: str) -> list[bytes]:
-    """Return how JSON spells a value: in a text, and in JSON that is itself a text."""
-    forms = [value]
-    for _ in range(2):
-        forms += [json.dumps(form, ensure_ascii=ascii_only)[1:-1] for form in forms for ascii_only in (False, True)]
-    return [form.encode("utf-8", "surrogatepass") for form in dict.fromkeys(forms)]

@@ -11,7 +11,9 @@ from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mlflow_adk_eval.errors import UsageError
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
+
+from mlflow_adk_eval.errors import AdkEvalError, UsageError
 from mlflow_adk_eval.ledger.database import APPLICATION, SCHEMA, Values
 from mlflow_adk_eval.ledger.source import CHOOSING
 from mlflow_adk_eval.ledger.statements import table_statements
@@ -26,6 +28,8 @@ _CONNECT_S = 10
 _STATEMENT_S = 30
 """How long a statement may take, locks included."""
 _CONNECTIONS = 8
+AWAY_S = 15.0
+"""For how long a server that was there is waited for."""
 T = TypeVar("T")
 
 
@@ -57,6 +61,8 @@ class PostgresDatabase:
         port = f":{parsed.port}" if parsed.port else ""
         self.name = f"postgresql://{parsed.host or ''}{port}/{parsed.database or ''}"
         self._engine: Engine | None = None
+        self._answers = False
+        """Whether it did what it was asked last."""
         self._opening = Lock()
 
     @property
@@ -97,7 +103,7 @@ class PostgresDatabase:
 
     def wrong(self, error: Exception) -> str:
         """Return what is wrong with it, and what to do: what the server says, not what was sent to it."""
-        if isinstance(error, UsageError):
+        if isinstance(error, AdkEvalError):
             return str(error)
         said = message_of(getattr(error, "orig", None) or error)
         for secret in self._secrets:
@@ -105,21 +111,25 @@ class PostgresDatabase:
         return f"{self.name}: the ledger cannot be used ({said}); name another one {CHOOSING}"
 
     def _executed(self, work: Callable[[Connection], T]) -> T:
-        """Do something with a connection. Where a server was restarted, all connections are stale: then once more with a new one.
+        """Do something with a connection. While a server that was there restarts, it is tried again, for as long as claims hold without it.
 
         Every statement of the ledger may be repeated: what one has done, the same one does not do again.
         """
-        from sqlalchemy.exc import DBAPIError  # noqa: PLC0415
 
-        for is_last in (False, True):
-            try:
-                with self._opened().connect() as connection:
-                    return work(connection)
-            except DBAPIError as error:
-                if is_last or not error.connection_invalidated:
-                    self.close()
-                    raise
-        raise AssertionError  # pragma: no cover - the loop returns or raises
+        def once() -> T:
+            with self._opened().connect() as connection:
+                return work(connection)
+
+        patience_s = AWAY_S if self._answers else 0.0
+        wait = wait_random_exponential(multiplier=0.05, max=1.0)
+        try:
+            result = Retrying(retry=retry_if_exception(_is_away), stop=stop_after_delay(patience_s), wait=wait, reraise=True)(once)
+        except Exception:
+            self._answers = False
+            self.close()
+            raise
+        self._answers = True
+        return result
 
     def _opened(self) -> Engine:
         if self._engine is not None:
@@ -174,6 +184,13 @@ class PostgresDatabase:
             raise UsageError(
                 f"{self.name}: this ledger has schema {found}, and this version of mlflow-adk-eval reads {SCHEMA}; name another one {CHOOSING}"
             )
+
+
+def _is_away(error: BaseException) -> bool:
+    """Whether the connection failed, or was lost, rather than what was asked."""
+    from sqlalchemy.exc import DBAPIError  # noqa: PLC0415
+
+    return isinstance(error, DBAPIError) and (error.connection_invalidated or error.statement is None)
 
 
 def _transaction(engine: Engine) -> AbstractContextManager[Connection]:

@@ -19,6 +19,7 @@ from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.ledger.database import APPLICATION, SCHEMA, Values
 from mlflow_adk_eval.ledger.source import CHOOSING, DEFAULT
 from mlflow_adk_eval.ledger.statements import table_statements
+from mlflow_adk_eval.ledger.trust import refuse_foreign
 
 _PATIENCE_S = 30.0
 """How long to wait for another process that is writing."""
@@ -55,6 +56,8 @@ class SqliteDatabase:
 
     def check(self) -> None:
         """Find out whether the file can be used, without making it."""
+        if self._connection is None:
+            refuse_foreign(self.path)
         if self.exists:
             with self._lock:
                 self._opened()
@@ -98,6 +101,7 @@ class SqliteDatabase:
 
     def _opened(self) -> sqlite3.Connection:
         if self._connection is None:
+            refuse_foreign(self.path)
             self._connection = _connect(self.path)
         return self._connection
 

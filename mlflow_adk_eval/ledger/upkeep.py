@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.ledger.database import Database
-from mlflow_adk_eval.ledger.statements import Statements
+from mlflow_adk_eval.ledger.statements import RUN_TEXTS, Statements
 
 _DAY_S = 86_400.0
 _PAGE = 1_000
@@ -132,10 +132,10 @@ def prune(
         addresses = [address for address, answer in _answers(database, sql) if answer.get("model") == model]
         return Pruned(_prune_answers(database, sql, addresses, found, dry_run=dry_run), 0, 0)
     if run_id is not None:
-        lineage = database.rows(sql.lineage, {"run_id": run_id})
-        if not lineage:
+        run = database.rows(sql.run, {"run_id": run_id})
+        if not run:
             raise UsageError(f"{database.name}: the ledger does not know the run {run_id}")
-        found["lineage"] = lineage[0][0]
+        found["lineage"] = run[0][RUN_TEXTS.index("lineage")]
     counts, deletions = (sql.count_old_of_run, sql.prune_run) if run_id is not None else (sql.count_old, sql.prune)
     pruned = Pruned(*(0 if count is None else database.rows(count, found)[0][0] for count in counts))
     if not dry_run:

@@ -7,12 +7,15 @@ from `sentences`, as on the other pages. (A comparison of two runs has its own v
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import re
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
@@ -24,6 +27,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mlflow_adk_eval.gating.promotion.record import format_version
+from mlflow_adk_eval.redact import redacted, secrets_of
 from mlflow_adk_eval.report.sentences import (
     SPREAD_HEADINGS,
     circumstances,
@@ -64,10 +68,18 @@ def console(*, stderr: bool = False) -> Console:
 
 
 class _Console(Console):
-    """A console on which texts of others move and delete nothing: their control characters are shown as ``�``."""
+    """A console on which texts of others show no secret, and move and delete nothing: their control characters are shown as ``�``."""
+
+    _secrets = cached_property(lambda _: secrets_of())
+
+    def on_broken_pipe(self) -> None:
+        """Say so: rich would end the process with 1, which is the exit code of a missed threshold."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         """Yield the segments of what is printed; those by which rich itself moves are told apart by their `control`."""
+        if isinstance(renderable, Text) and (clean := redacted(renderable.plain, self._secrets)) != renderable.plain:
+            renderable = Text(clean, style=renderable.style)
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=_CONTROL.sub("�", segment.text))
 

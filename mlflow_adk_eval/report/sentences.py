@@ -96,7 +96,10 @@ def _consumption(usage: JudgeUsage) -> Iterator[str]:
     if usage.calls_saved:
         yield f"{counted(usage.calls_saved, 'vote')} saved by stopping early"
     if usage.reused:
-        yield f"{counted(usage.reused, 'answer')} reused from the ledger"
+        others = f" ({usage.asked_elsewhere:,} asked for in other evaluations)" if usage.asked_elsewhere else ""
+        yield f"{counted(usage.reused, 'answer')} reused from the ledger{others}"
+    if usage.shared:
+        yield f"{counted(usage.shared, 'answer')} shared by equal questions"
     if usage.repaired:
         yield f"{counted(usage.repaired, 'answer')} read in spite of a slip (a code fence, or raw line breaks in a string)"
 

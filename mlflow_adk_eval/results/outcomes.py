@@ -140,7 +140,13 @@ class Vote:
     raw: str = ""
     """What the judge wrote, where it cannot be used."""
     reused: bool = False
-    """Whether the answer was paid for earlier."""
+    """Whether the answer was paid for earlier: the ledger held it, or an equal question of this evaluation had it."""
+    host: str = ""
+    """The host that answered, with its port; ``this process`` for functions and objects in Python; empty: it is not known."""
+    asked_in: str = ""
+    """The id of the evaluation that asked, if it is another one; ``unknown`` where the ledger does not say. Empty: it was asked in this one."""
+    asked_at: str = ""
+    """When it was asked, in UTC, such as ``2027-01-31T12:00:00Z``; empty: it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +292,8 @@ class CaseResult:
     """Why the simulated user ended the conversation; ``None`` where its turns were written."""
     injections: tuple[Injection, ...] = ()
     """The tool calls that the tool environment answered or delayed."""
+    from_ledger: bool = False
+    """Whether the conversation was had before the evaluation was resumed, and the ledger held it."""
 
     @property
     def turns(self) -> int:

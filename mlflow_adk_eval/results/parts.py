@@ -278,7 +278,7 @@ class PartWriter:
         )
         made = {CASES: self._case_table, ACTUAL: self._actual_table, CELLS: self._cell_table}
         for folder, table in made.items():
-            pq.write_table(table(), self._folder / part.name(folder), compression="zstd")
+            pq.write_table(table(), self._folder / part.name(folder), compression="zstd", write_statistics=False)
         pa.default_memory_pool().release_unused()  # Arrow would keep several times of what it needed for the next part
         if self._judged:
             (self._folder / part.name(VOTES)).write_bytes(dump_votes(self._votes, self._clean.text))
@@ -361,7 +361,7 @@ def cleaned(content: bytes, clean: Cleaner, file: str) -> bytes:
     if found is table:
         return content
     sink = pa.BufferOutputStream()
-    pq.write_table(found, sink, compression="zstd")
+    pq.write_table(found, sink, compression="zstd", write_statistics=False)
     return bytes(sink.getvalue().to_pybytes())
 
 

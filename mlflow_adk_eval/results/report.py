@@ -66,6 +66,8 @@ class Report:
     """What pairwise criteria compared with, by its run, file or name; empty where none did."""
     simulating: JudgeUsage | None = None
     """What the models that played users took; ``None`` where none did."""
+    from_ledger: int = 0
+    """How many conversations were had before the evaluation was resumed: the ledger held them."""
     origin: Origin | None = field(default=None, compare=False)
     """Who had the conversations, and when; ``None`` where it is not known."""
 

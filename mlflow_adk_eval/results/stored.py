@@ -303,6 +303,7 @@ class StoredCases(Sequence[CaseResult]):
                 session_state=run.session_state,
                 ending=run.ending,
                 injections=run.injections,
+                from_ledger=run.from_ledger,
             )
 
     def result_at(self, place: int, planned: PlannedCriterion) -> CriterionResult:
@@ -525,6 +526,7 @@ def results_of(
                     session_state=run.session_state,
                     ending=run.ending,
                     injections=run.injections,
+                    from_ledger=run.from_ledger,
                 )
             )
         yield eval_id, found

@@ -219,6 +219,9 @@ VOTE_COLUMNS: Mapping[str, str] = {
     "error": "string",
     "raw": "string",
     "reused": "bool",
+    "host": "string",
+    "asked_in": "string",
+    "asked_at": "string",
 }
 """The columns of votes, with pandas' type for it in a file; those with a capital letter, and texts, may be missing."""
 _CELL = ("score", "status", "threshold", "passed", "rationale", "error")

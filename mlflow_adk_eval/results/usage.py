@@ -21,7 +21,11 @@ class JudgeUsage:
     calls_saved: int = 0
     """Votes that voting in full would have asked for, and that could not have changed its verdict."""
     reused: int = 0
-    """Answers that were paid for before: the ledger held them, or the same was asked twice in this run."""
+    """Answers that the ledger held: this run did not pay for them."""
+    asked_elsewhere: int = 0
+    """Those of them that another evaluation asked for, not this one before it was resumed."""
+    shared: int = 0
+    """Answers to what was being asked in this run already."""
     input_tokens: int = 0
     output_tokens: int = 0
     latency_s: float = 0.0

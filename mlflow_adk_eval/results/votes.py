@@ -103,7 +103,7 @@ def _item_result(item: str | None, votes: Sequence[Vote], recorded: Mapping[str,
     )
 
 
-_THEIR_WORDS = frozenset({"explanation", "model", "error", "raw"})
+_THEIR_WORDS = frozenset({"explanation", "model", "error", "raw", "host", "asked_in"})
 """What others than the user wrote. The rest ties a vote to its cell and is never changed."""
 
 

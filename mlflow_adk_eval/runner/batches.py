@@ -106,7 +106,7 @@ def score_batch(rows: Iterable[BatchRow | tuple[str, int | None, str | None, str
         texts = {row.case.eval_id: row.texts() for row in found}
         part = _OnePart(Path(folder), scoring.criteria, texts, judged=judged)
         report = wait(lambda: evaluation.execute(collector=part))
-        return replace(part.writer.close_one(), judging=report.judging, trouble=ledger.trouble if ledger else "")
+        return replace(part.writer.close_one(), judging=report.judging, trouble=ledger.settle() if ledger else "")
 
 
 def check_ledger(config: EvalConfig, judges: JudgeSetup | None, who: str) -> bool:
@@ -300,6 +300,7 @@ class _Sent:
 def _begin_work() -> None:
     """Leave an interruption to the process that started this one, and end with it, however that ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by which that process ends this one
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

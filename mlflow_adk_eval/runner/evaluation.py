@@ -32,6 +32,7 @@ from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet
 from mlflow_adk_eval.evalset.conversation import Origin
 from mlflow_adk_eval.evalset.parse import no_collection, no_rescanning
+from mlflow_adk_eval.foreign import foreign_code
 from mlflow_adk_eval.judge.session import JudgeSession
 from mlflow_adk_eval.judge.setup import JudgeSetup
 from mlflow_adk_eval.results.collect import SMALL_TURNS, Collector, InMemory, InParts
@@ -42,7 +43,7 @@ from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.votes import judged_criteria
 from mlflow_adk_eval.runner.keywords import Progress
 from mlflow_adk_eval.runner.stream import StreamedCases, StreamedRecording
-from mlflow_adk_eval.runtime import each, gathered
+from mlflow_adk_eval.runtime import each, gathered, guarded_loop
 
 T = TypeVar("T")
 
@@ -113,6 +114,8 @@ class CaseExecutor:
         self.options = options or Options()
         self.judges = JudgeSession(self.options.judges)
         self._conversations: anyio.CapacityLimiter | None = None
+        self.from_ledger = 0
+        """How many conversations were had before the evaluation was resumed."""
 
     @property
     def limit(self) -> int:
@@ -141,11 +144,14 @@ class CaseExecutor:
             self._conversations = anyio.CapacityLimiter(self.options.concurrency)
         async with self._conversations:
             started = time.perf_counter()
-            conversation = store.get(case, run_index) if store else None
+            kept = conversation = store.get(case, run_index) if store else None
+            if kept is not None:
+                self.from_ledger += 1
             if conversation is None:
                 conversation = await conversation_with(self.agent, case, run_index, setups)
                 if store and not conversation.error:
                     store.keep(case, run_index, conversation)
+        conversation = replace(conversation, from_ledger=kept is not None)  # a recording may say it of another evaluation
         result = await apply_criteria(case, run_index, conversation, criteria, self.options.baseline)
         return ExecutedCase(result, time.perf_counter() - started)
 
@@ -157,10 +163,11 @@ class CaseExecutor:
 async def conversation_with(agent: Agent, case: EvalCase, run_index: int = 0, setups: ConversationSetups | None = None) -> Conversation:
     """Return what came of a conversation; if it has another number of turns than the case, that is its error."""
     try:
-        if setups and isinstance(agent, LiveAgent):
-            conversation = await converse(agent, case, run_index, setups.setup(case, run_index))
-        else:
-            conversation = await agent.converse(case, run_index)
+        with foreign_code("the agent"):
+            if setups and isinstance(agent, LiveAgent):
+                conversation = await converse(agent, case, run_index, setups.setup(case, run_index))
+            else:
+                conversation = await agent.converse(case, run_index)
     except Exception as error:  # noqa: BLE001 - an agent may be anybody's object, and must not cost the other cases
         return Conversation(actual=(), error=described(error))
     wanted = None if case.conversation is None else len(case.conversation)
@@ -200,6 +207,7 @@ async def apply_criteria(
         session_state=run.session_state,
         ending=conversation.ending,
         injections=conversation.injections,
+        from_ledger=conversation.from_ledger,
     )
 
 
@@ -298,6 +306,7 @@ class Evaluation:
             num_runs=num_runs,
             notes=(*self._notes(), *(notes(self.config, cases) if self._setups else ()), *judges.notes),
             judging=judges.usage(),
+            from_ledger=self.executor.from_ledger,
             simulating=judges.simulating(),
             baseline=options.baseline.name if options.baseline and self.plan.pairwise else "",
             origin=recording.origin if recording else Origin(agent=self.agent.name, recorded_at=started),
@@ -449,11 +458,13 @@ def wait(start: Callable[[], Awaitable[T]]) -> T:
     async def main() -> None:
         found.append(await start())  # a task's own result is turned into text when asyncio restores the signal handler
 
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        anyio.run(main)
-    else:
-        with ThreadPoolExecutor(1) as thread:
-            thread.submit(anyio.run, main).result()
+    run_all = partial(anyio.run, main, backend_options={"loop_factory": guarded_loop})
+    with foreign_code("code that this evaluation runs"):
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            run_all()
+        else:
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(run_all).result()
     return found[0]

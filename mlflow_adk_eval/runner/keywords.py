@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import inspect
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, wraps
 from inspect import Parameter, cleandoc, signature
 from pathlib import Path
@@ -99,6 +99,7 @@ class EvaluateArgs(JudgeArgs, AgentArgs, LogArgs, total=False):
 class ScoreArgs(TypedDict, total=False):
     """The keywords of `mlflow_adk_eval.score`; how to judge as in `JudgeArgs`."""
 
+    judge_hosts: Sequence[str] | None
     judge_options: JudgeOptions | None
     budget: BudgetSource
     ledger: LedgerSource
@@ -118,6 +119,8 @@ class RecordArgs(AgentArgs, total=False):
     """How often the agent has each conversation."""
     agent_version: str
     """What the recording is to say of the agent's version."""
+    judge_hosts: Sequence[str] | None
+    """The hosts that the config may name as the endpoint of a simulated user, besides those of ``ADK_EVAL_JUDGE_HOSTS``."""
     budget: BudgetSource
     """How much may be spent on a model that plays users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and ``name``."""
     ledger: LedgerSource

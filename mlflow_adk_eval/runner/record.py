@@ -45,10 +45,12 @@ class Recorder:
 
         Raises:
             UsageError: before the agent is called, if the eval set holds an id twice.
+            ConfigError: before the agent is called, if the config names an endpoint that the caller does not allow.
             JudgeError: before the agent is called, if the model that is to play the user cannot be had.
         """
         check_ids(self.eval_set)
         judges = JudgeSession(self.options.judges)
+        judges.check(self.config.model_copy(update={"criteria": {}, "case_criteria": {}}))
         setups = conversation_setups(self.config, self.eval_set, self.agent, judges, self.options.user_simulator)
         runs = [(case, run_index) for case in self.eval_set.eval_cases for run_index in range(self.options.num_runs)]
 

@@ -10,12 +10,12 @@ from mlflow_adk_eval.agents.recordings import Recorded
 from mlflow_adk_eval.config.inputs import ConfigSource, EvalSetSource, load_inputs
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.judge.setup import JudgeArgs, JudgeSource, judge_setup
-from mlflow_adk_eval.ledger import opened
 from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.results.votes import judged_criteria
 from mlflow_adk_eval.runner.batches import engine_of
 from mlflow_adk_eval.runner.evaluation import CaseExecutor, Evaluation, Options, wait
 from mlflow_adk_eval.runner.keywords import ScoreArgs, keywords, selected
-from mlflow_adk_eval.runner.stream import inputs_read_as_needed, kept_beside, recorded_beside
+from mlflow_adk_eval.runner.stream import inputs_read_as_needed, kept_beside, ledger_of, recorded_beside
 
 
 @keywords(ScoreArgs, JudgeArgs, defaults=(Options, judge_setup))
@@ -49,11 +49,11 @@ def score(
         )
     judges = judge_setup(judge=judge, **selected(options, JudgeArgs))
     beside = None if baseline is None else load_recording(baseline)
-    with opened(judges.ledger) as ledger:
+    with ledger_of(judges.ledger, needed=bool(judged_criteria(chosen))) as ledger:
         given: dict[str, Any] = {**selected(options, Options), "judges": replace(judges, answers=ledger), "baseline": beside}
         evaluation = Evaluation(loaded, chosen, CaseExecutor(recording, Options(**given)))
         parts = evaluation.collector(keep_in=kept_beside(ledger))
         report = wait(lambda: evaluation.execute(collector=parts, engine=engine_of(evaluation, parts)))
         if parts:
             parts.forget_kept()
-        return replace(report, notes=(*report.notes, ledger.trouble)) if ledger and ledger.trouble else report
+        return replace(report, notes=(*report.notes, trouble)) if ledger and (trouble := ledger.settle()) else report

@@ -8,8 +8,10 @@ cases, each only from when its case is read until it has been judged.
 from __future__ import annotations
 
 import hashlib
+import os
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -19,12 +21,14 @@ from mlflow_adk_eval.agents import Conversation, Recording
 from mlflow_adk_eval.agents.recordings import conversation_of, not_held, recording_beside
 from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
 from mlflow_adk_eval.config.inputs import ConfigSource, folder_of
+from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet, split_selection
 from mlflow_adk_eval.evalset.conversation import RecordedRun
 from mlflow_adk_eval.evalset.digest import canonical, canonical_json
 from mlflow_adk_eval.evalset.row_cases import CaseTexts
 from mlflow_adk_eval.evalset.rows import CaseFiles, CaseSource, is_rows, open_cases
-from mlflow_adk_eval.ledger import CallCache
+from mlflow_adk_eval.judge.setup import LedgerSource
+from mlflow_adk_eval.ledger import VARIABLE, CallCache, opened
 
 _BATCH = 100
 """How many cases are in memory at once, besides those that are being executed."""
@@ -219,4 +223,25 @@ def recorded_beside(eval_set: EvalSet, named: Any) -> Recording | None:
 
 def kept_beside(ledger: CallCache | None) -> Path | None:
     """Return the folder for parts of evaluations under way; ``None`` where there is no ledger that is a file."""
-    return None if ledger is None or ledger.shared else ledger.path.parent / "parts"
+    return None if ledger is None or ledger.shared else ledger.parts
+
+
+@contextmanager
+def ledger_of(source: LedgerSource, *, needed: bool) -> Generator[CallCache | None]:
+    """Provide the ledger, or ``None`` where nothing is to be kept.
+
+    Args:
+        source: as of `evaluate`.
+        needed: whether anybody is asked. Where nobody is, a folder that takes no ledger is no reason to stop, unless one was named.
+
+    Raises:
+        UsageError: if the ledger cannot be used.
+    """
+    with ExitStack() as stack:
+        try:
+            ledger = stack.enter_context(opened(source))
+        except UsageError:
+            if needed or source is not None or os.environ.get(VARIABLE):
+                raise
+            ledger = None
+        yield ledger

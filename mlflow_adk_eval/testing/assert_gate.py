@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from io import StringIO
 from typing import Any
 
 from rich.console import Console
 
+from mlflow_adk_eval.foreign import foreign_code
 from mlflow_adk_eval.gating.api import decided, gate
 from mlflow_adk_eval.gating.baseline.comparable import Reevaluate
 from mlflow_adk_eval.gating.baseline.search import BaselineSearch, overridden
@@ -27,6 +29,7 @@ _NOTE = "the report was not logged in MLflow: this was decided from the report i
 _WIDTH = 140
 
 
+@foreign_code("code that decides")
 def assert_gate(
     report: Report | str,
     policy: Any = None,
@@ -82,7 +85,7 @@ def _unlogged(
             search = BaselineSearch(store=store, policy=policy, model=model, reevaluate=reevaluate)
             decision = decided(run, search, agent_version)
     else:
-        decision = stamped(decide(run, policy))
+        decision = stamped(decide(run, policy), datetime.now(UTC))
     return replace(decision, run_id=_NOT_LOGGED, notes=(*decision.notes, _NOTE))
 
 

@@ -18,6 +18,7 @@ from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
 from mlflow_adk_eval.config.inputs import ConfigSource
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalSet, Invocation, migrate, parse_eval_set
+from mlflow_adk_eval.foreign import foreign_code
 from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup
 from mlflow_adk_eval.ledger import opened
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, reason_of
@@ -280,7 +281,7 @@ async def _reports(
     jobs = jobs_of(files, num_runs)
     found: dict[int, CaseResult] = {}
     judges = judge_setup(**selected(options, JudgeArgs))
-    with opened(judges.ledger) as ledger:
+    with foreign_code("the agent"), opened(judges.ledger) as ledger:
         how = replace(Options(**selected(options, Options)), num_runs=num_runs, judges=replace(judges, answers=ledger))
         cases = Cases(CaseExecutor(resolved, how))
 

@@ -13,6 +13,7 @@ from _pytest._code.code import ReprEntryNative, ReprExceptionInfo, ReprFileLocat
 from _pytest._io import TerminalWriter
 
 from mlflow_adk_eval.errors import AdkEvalError
+from mlflow_adk_eval.foreign import foreign_code
 from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.runner import ExecutedCase
 from mlflow_adk_eval.testing.cases import Job
@@ -109,10 +110,12 @@ class EvalCaseItem(pytest.Item):
         run = f"[run{self.job.run_index + 1}]"
         return self.nodeid.removesuffix(run) if self._adk.options.num_runs > 1 else ""
 
+    @foreign_code("the agent")
     def setup(self) -> None:
         """Make the agent and the judges ready."""
         self._adk.prepare(self.job.file)
 
+    @foreign_code("the agent")
     def runtest(self) -> None:
         """Wait for the result."""
         self.result, self.seconds = None, None

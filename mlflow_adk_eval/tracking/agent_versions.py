@@ -329,21 +329,27 @@ _VERSIONS = "mlflow.modelVersions"
 """MLflow's tag of a LoggedModel with the versions that it is registered as."""
 
 
-def register(report: Report, name: str, *, tracking_uri: str | None = None) -> str:
+def register(report: Report | str, name: str, *, tracking_uri: str | None = None) -> str:
     """Return the version of the registered model `name` that is the evaluated agent, registering it if it is none yet.
+
+    Args:
+        report: the report, or the id of its run.
+        name: of the registered model, which is created if there is none.
+        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
 
     Raises:
         UsageError: if the report was not logged, or its run is not in this store.
         TrackingError: if MLflow does not take it.
     """
-    if report.run_id is None:
+    run_id = report if isinstance(report, str) else report.run_id
+    if run_id is None:
         raise UsageError("the report was not logged in MLflow, so there is no agent version to register")
     client = connect(tracking_uri)
     with reaching_mlflow(f"the agent could not be registered as {name!r}"):
-        with existing(f"run {report.run_id}"):
-            model_id = client.get_run(report.run_id).data.params.get("adk_eval.model_id")
+        with existing(f"run {run_id}"):
+            model_id = client.get_run(run_id).data.params.get("adk_eval.model_id")
         if model_id is None:
-            raise TrackingError(f"run {report.run_id} does not say which agent version it evaluated")
+            raise TrackingError(f"run {run_id} does not say which agent version it evaluated")
         version = _version(client, name, f"models:/{model_id}", model_id)
         _link(client, model_id, name, version)
         return version

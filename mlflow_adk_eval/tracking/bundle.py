@@ -74,6 +74,8 @@ def metrics_of_judging(usage: JudgeUsage | None) -> Iterator[tuple[str, float]]:
     yield "judge/tokens", float(usage.tokens)
     yield "judge/calls_saved", float(usage.calls_saved)
     yield "judge/reused", float(usage.reused)
+    yield "judge/asked_elsewhere", float(usage.asked_elsewhere)
+    yield "judge/shared", float(usage.shared)
     if usage.flip_rate is not None:
         yield "judge/flip_rate", usage.flip_rate
     for name, (agreeing, against, missing) in usage.members.items():
@@ -90,6 +92,7 @@ def metrics_of_simulating(usage: JudgeUsage | None) -> Iterator[tuple[str, float
     yield "user_simulator/calls", float(usage.calls)
     yield "user_simulator/tokens", float(usage.tokens)
     yield "user_simulator/reused", float(usage.reused)
+    yield "user_simulator/asked_elsewhere", float(usage.asked_elsewhere)
 
 
 REPEATS = "repeats.json"
@@ -280,6 +283,7 @@ def bundle_of(report: Report, run: Run, *, traces: TraceLimit, secrets: Secrets,
         params={
             "adk_eval.num_runs": str(report.num_runs),
             **judge_params(report, secrets),
+            **({"adk_eval.from_ledger": str(report.from_ledger)} if report.from_ledger else {}),
             **({"adk_eval.baseline": storable_text(report.baseline, secrets)} if report.baseline else {}),
             "adk_eval.manifest_sha256": _sha256(manifest),
         },

@@ -30,15 +30,16 @@ from mlflow_adk_eval.config.inputs import ConfigSource, EvalSetSource, load_inpu
 from mlflow_adk_eval.errors import AgentError, UsageError
 from mlflow_adk_eval.evalset import EvalSet, eval_set_digest, select
 from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup
-from mlflow_adk_eval.ledger import CallCache, StartedRun, opened
+from mlflow_adk_eval.ledger import CallCache, StartedRun
 from mlflow_adk_eval.redact import secrets_of
 from mlflow_adk_eval.results.collect import InParts
 from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.results.votes import judged_criteria
 from mlflow_adk_eval.runner import CaseExecutor, Evaluation, Options, wait
 from mlflow_adk_eval.runner.batches import engine_of
 from mlflow_adk_eval.runner.evaluation import Engine
 from mlflow_adk_eval.runner.keywords import AgentArgs, ConversationArgs, EvaluateArgs, LogArgs, keywords, selected
-from mlflow_adk_eval.runner.stream import inputs_read_as_needed, kept_beside, recorded_beside
+from mlflow_adk_eval.runner.stream import inputs_read_as_needed, kept_beside, ledger_of, recorded_beside
 from mlflow_adk_eval.runtime import note, span
 from mlflow_adk_eval.tracking.bundle import AGENT_CHANGED, Bundle
 from mlflow_adk_eval.tracking.client import HASTY, reaching_mlflow
@@ -147,7 +148,7 @@ def _prepared(
         target = replace(target, agent_version=agent_version or agent.origin.agent_version)
     limits = Limits(case_s=options.get("case_timeout_s"), turn_s=options.get("turn_timeout_s"))
     resolved = resolve_agent(agent, agent_name=options.get("agent_name"), limits=limits, eval_set=loaded)
-    with opened(judges.ledger) as ledger:
+    with ledger_of(judges.ledger, needed=not isinstance(resolved, Recording) or bool(judged_criteria(chosen))) as ledger:
         yield LoggedEvaluation(loaded, resolved, chosen, how, replace(target, dataset=dataset), ledger, options.get("resume"))
 
 
@@ -214,7 +215,7 @@ class LoggedEvaluation:
         self._target, self._engine_of = target, engine
         self._logged = self._run_of(eval_set, config, agent) if resume else None
         self._earlier: EarlierRun | None = earlier_run(resume, self._logged, ledger) if resume and self._logged else None
-        self._scope = ledger.scope(self._earlier.run_id) if ledger and self._earlier else uuid4().hex
+        self._scope = ledger.scope(self._earlier.run_id) if ledger and self._earlier else options.judges.scope or uuid4().hex
         judges = replace(options.judges, answers=ledger, scope=self._scope if ledger else None)
         self._evaluation = Evaluation(eval_set, config, CaseExecutor(agent, replace(options, judges=judges)))
         self._digest = self._digest or eval_set_digest(eval_set)  # which a source that was gone through knows
@@ -258,8 +259,14 @@ class LoggedEvaluation:
 
     def _start(self) -> LoggedRun:
         """Open the run, or go on with the earlier one, and let the ledger know."""
+        if self._ledger:
+            self._ledger.hold(self._scope)
+            if self._earlier and self._logged:  # as it is now that nobody else goes on with it
+                self._earlier = earlier_run(self._earlier.run_id, self._logged, self._ledger)
         planned, earlier = self._evaluation, self._earlier
         logged = self._logged or self._run_of(planned.eval_set, planned.config, planned.agent)
+        if self._ledger:
+            logged.params["adk_eval.evaluation"] = self._scope
         logged.start(reopen=earlier.run_id if earlier and earlier.open else None)
         if self._ledger:
             run_id = logged.run.run_id
@@ -275,7 +282,6 @@ class LoggedEvaluation:
                 )
             )
             if earlier and earlier.run_id != run_id:
-                self._ledger.adopt(earlier.run_id, run_id)
                 with reaching_mlflow("the run could not be started", HASTY):
                     logged.client.set_tag(run_id, "adk_eval.resumed_from", earlier.run_id)
         return logged
@@ -289,7 +295,11 @@ class LoggedEvaluation:
     def _abandon(self, logged: LoggedRun, error: BaseException) -> None:
         logged.abandon(error)
         if self._ledger:
-            _logger.warning("what is finished is kept: go on with resume=%r", logged.run.run_id)
+            self._ledger.release(self._scope)
+            run_id = logged.run.run_id
+            _logger.warning(
+                "what is finished is kept: the same command with --resume %s goes on from there (in Python: resume=%r)", run_id, run_id
+            )
 
     def _parts(self) -> InParts | None:
         return self._evaluation.collector(StoreCleaner(secrets_of()), self._keep_in)
@@ -300,8 +310,8 @@ class LoggedEvaluation:
     def _finish(self, logged: LoggedRun, report: Report, parts: InParts | None) -> tuple[Report, Bundle]:
         if report.origin and not self._evaluation.recording:
             report = replace(report, origin=replace(report.origin, agent_version=logged.run.model_id))
-        if self._ledger and self._ledger.trouble:
-            report = replace(report, notes=(*report.notes, self._ledger.trouble))
+        if self._ledger and (trouble := self._ledger.settle()):
+            report = replace(report, notes=(*report.notes, trouble))
         if changed := self._changed_version():
             report = replace(report, notes=(*report.notes, changed))
             logged.target = replace(logged.target, status=AGENT_CHANGED if logged.target.status == "complete" else logged.target.status)
@@ -310,6 +320,7 @@ class LoggedEvaluation:
             parts.forget_kept()
         if self._ledger:
             self._ledger.finish(logged.run.run_id)
+            self._ledger.release(self._scope)
         logged.check_attested()
         return finished
 

@@ -25,7 +25,10 @@ from mlflow_adk_eval.report.adk_result import result_of
 from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.stored import StoredCases
+from mlflow_adk_eval.tracking.bundle import SELF_COMPARISON
+from mlflow_adk_eval.writing import whole_file
 
+_KIND = "adk_eval.evidence"
 What = Literal["eval_set", "result", "rows"]
 
 
@@ -47,10 +50,8 @@ def export(run_id: str, what: What, path: str | Path, *, tracking_uri: str | Non
         return write_cases(CasesInMemory(report.eval_set), path)
     if what == "rows":
         return write_cases(_Rows(report), path)
-    try:
-        Path(path).write_text(dumps_result(result_of(report, app_name=agent, created=started)), encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from None
+    with whole_file(path) as stream:
+        stream.write(dumps_result(result_of(report, app_name=agent, created=started)).encode())
     return len(report.cases)
 
 
@@ -59,6 +60,9 @@ def _evaluated(run_id: str, tracking_uri: str | None) -> tuple[Report, str, floa
         evidence = store.evidence(run_id)
     if evidence.manifest is None:
         raise UsageError(f"run {run_id} holds no finished evaluation, so that there is nothing to export")
+    if evidence.params.get(_KIND) == SELF_COMPARISON:  # no evidence for the gate, but all of its cases are there
+        params = {name: value for name, value in evidence.params.items() if name != _KIND}
+        evidence = replace(evidence, tags={**evidence.tags, "adk_eval.status": "complete"}, params=params)
     run = examine(evidence)
     if run.problems or not isinstance(run, ReadableRun):
         raise TrackingError(f"run {run_id}: {run.problems[0]}, so it cannot be exported")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mlflow import MlflowClient
-from mlflow.entities import AssessmentSource, AssessmentSourceType, Feedback, TraceInfo
+from mlflow.entities import Assessment, AssessmentSource, AssessmentSourceType, Feedback, TraceInfo
 from mlflow.tracing.client import TracingClient
 
 from mlflow_adk_eval.analysis.calibration.labels import (
@@ -18,6 +18,7 @@ from mlflow_adk_eval.analysis.calibration.labels import (
     read_label,
 )
 from mlflow_adk_eval.errors import Problem, UsageError, did_you_mean, shown
+from mlflow_adk_eval.gating.mlflow_client import created_once
 from mlflow_adk_eval.tracking.client import every_trace
 from mlflow_adk_eval.tracking.storable import assessment_name, fitted
 
@@ -139,14 +140,25 @@ class Labelling:
         return self._traces.get((unit.eval_id, unit.run_index, -1 if unit.invocation_index is None else unit.invocation_index), "")
 
     def add(self, unit: Unit, *, passed: bool, reason: str = "") -> None:
-        """Keep a label as a HUMAN assessment on the trace of its turn, where `human_labels` reads it."""
+        """Keep a label as a HUMAN assessment on the trace of its turn, where `human_labels` reads it; once, also where an answer of MLflow is lost."""
+        client, trace_id = TracingClient(self._client.tracking_uri), self._trace(unit)
         label = Feedback(
             name=assessment_name(unit.criterion),
             value=passed,
             rationale=reason or None,
             source=AssessmentSource(source_type=AssessmentSourceType.HUMAN, source_id=self._labeller),
         )
-        TracingClient(self._client.tracking_uri).log_assessment(self._trace(unit), label)
+
+        def same() -> list[Assessment]:
+            """Return the person's latest label here, where it says the same: an earlier request may have arrived."""
+            mine = [
+                one for one in _labels(client.get_trace_info(trace_id)) if (one.name, one.source.source_id) == (label.name, self._labeller)
+            ]
+            latest = max(mine, key=lambda one: one.last_update_time_ms or 0, default=None)
+            return [latest] if latest and (latest.value, latest.rationale or None) == (passed, label.rationale) else []
+
+        if not same():
+            created_once(lambda: client.log_assessment(trace_id, label), same, lambda _: None)
         self.labels[unit] = passed
 
 

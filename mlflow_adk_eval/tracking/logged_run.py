@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import shutil
 import socket
 import time
@@ -164,6 +165,8 @@ class LoggedRun:
         with reaching_mlflow("the run could not be started", HASTY):
             self.run = self._reopened(reopen) if reopen else self._joined(self.target.run_id) if self.target.run_id else self._created()
             try:
+                if urlsplit(self._artifact_uri).scheme not in {"", "file", "mlflow-artifacts"}:
+                    self.client.list_artifacts(self.run.run_id)  # which fails without the bucket's client, or the right to read there
                 when_there_is_room(lambda: log_in_batches(self.client, self.run.run_id, params=self.params))
                 dataset = self.target.dataset or self._dataset()
                 evaluated = DatasetInput(dataset, [InputTag("mlflow.data.context", "evaluation")])
@@ -228,7 +231,7 @@ class LoggedRun:
 
     def _of(self, run: Any) -> Run:
         """Return what is logged about later, as plain data."""
-        dataset = self.target.dataset or dataset_of(self.eval_set, digest=self.digest)
+        dataset, self._artifact_uri = self.target.dataset or dataset_of(self.eval_set, digest=self.digest), run.info.artifact_uri
         uri, name = self.client.tracking_uri, self._name(run.info.start_time)
         return Run(
             run_id=run.info.run_id,
@@ -251,11 +254,14 @@ class LoggedRun:
 
     def _mark(self, status: str, error: BaseException) -> None:
         """Mark the run as one that did not come to its end, if MLflow can still be reached."""
-        with suppress(TrackingError), reaching_mlflow("the run could not be marked", HASTY):
-            note = {} if self.run.joined else {NOTE: f"This evaluation came to nothing: {message_of(error)}"}
-            log_in_batches(self.client, self.run.run_id, tags={"adk_eval.status": "failed", **note})
-            if not self.run.joined:
-                self.client.set_terminated(self.run.run_id, status)
+        run_id, note = self.run.run_id, {} if self.run.joined else {NOTE: f"This evaluation came to nothing: {message_of(error)}"}
+        try:
+            with reaching_mlflow(f"run {run_id} could not be marked as {status}, and may say RUNNING for good", HASTY):
+                when_there_is_room(lambda: log_in_batches(self.client, run_id, tags={"adk_eval.status": "failed", **note}))
+                if not self.run.joined:
+                    when_there_is_room(lambda: self.client.set_terminated(run_id, status))
+        except TrackingError as unmarked:
+            _logger.warning("%s", unmarked)
 
     def finish(self, report: Report, parts: InParts | None = None) -> tuple[Report, Bundle]:
         """Log a report and return it with the id of the run, and what was logged.
@@ -507,17 +513,18 @@ def upload(folder: str | Path, *, tracking_uri: str | None = None) -> str:
 
     Args:
         folder: what an evaluation left in ``adk_eval_pending`` when it could not reach MLflow. It is not deleted.
-        tracking_uri: where the run is, if that has changed since.
+        tracking_uri: where the run is, if that has changed since; ``None``: as ``MLFLOW_TRACKING_URI`` says, or else where it was begun.
 
     Raises:
         UsageError: if the folder is no such thing, or its run does not exist.
         TrackingError: if MLflow can still not be reached, or loses something; everything stays in the folder.
     """
     bundle = load(Path(folder))
-    client = connect(tracking_uri or bundle.run.tracking_uri)
-    run_id = bundle.run.run_id
+    client = connect(tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or bundle.run.tracking_uri)
+    run_id, begun = bundle.run.run_id, bundle.run.tracking_uri
+    elsewhere = f" (begun at {begun}, which --tracking-uri can name)" if begun not in (None, client.tracking_uri) else ""
     with reaching_mlflow(f"run {run_id} could not be finished, and {folder} still holds it"):
-        with existing(f"run {run_id}"):
+        with existing(f"run {run_id}{elsewhere}"):
             client.get_run(run_id)
         when_there_is_room(lambda: finish_run(client, bundle))
     return run_id

@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from mlflow_adk_eval.agents import Recording
+from mlflow_adk_eval.config.endpoints import endpoints_in
+from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
+from mlflow_adk_eval.config.inputs import ConfigSource, EvalSetSource, load_inputs
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.evalset import EvalCase
+from mlflow_adk_eval.evalset import EvalCase, EvalSet, eval_set_digest
 from mlflow_adk_eval.evalset.digest import canonical
 from mlflow_adk_eval.gating.baseline.comparable import Reevaluate, ReevaluationRequest
 from mlflow_adk_eval.gating.evidence.documents import Documents
@@ -35,24 +38,41 @@ class ReevaluationArgs(JudgeArgs, AgentArgs, total=False):
 
 
 @keywords(ReevaluationArgs, JudgeArgs, AgentArgs, ConversationArgs, defaults=(Options, judge_setup))
-def reevaluation(agent: Any = None, **options: Unpack[ReevaluationArgs]) -> Reevaluate:
+def reevaluation(
+    agent: Any = None,
+    *,
+    eval_set: EvalSetSource | None = None,
+    config: ConfigSource = None,
+    **options: Unpack[ReevaluationArgs],
+) -> Reevaluate:
     """Return what `gate` and `promote` take as `reevaluate`: it evaluates the champion on the candidate's cases, by the candidate's config.
 
-    The new run is about the champion's LoggedModel and lies beside the candidate's run, so that it is found the next time, and not made again.
+    The new run is about the champion's LoggedModel and lies beside the candidate's run. Eval set and config come from you, or from the
+    candidate's run where the policy pins their digests: who wrote that run must not say by what it is judged.
 
     Args:
         agent: the champion as it can be run, like the agent of `evaluate`; ``None``: what it did in its earlier run is judged again,
             which is possible where it was asked the same in every case.
+        eval_set: what the candidate was evaluated on, like the eval set of `evaluate`; ``None``: what the policy pins.
+        config: by what; ``None``: with `eval_set`, the ``test_config.json`` beside it, else ADK's defaults; without, what the policy pins.
+
+    Raises:
+        InputError: with every problem of a file.
     """
+    given_set: EvalSet | None = None
+    given_config = None if config is None else load_config(config)
+    if eval_set is not None:
+        given_set, given_config = load_inputs(eval_set, config)
 
     def reevaluate(request: ReevaluationRequest) -> str:
         """Evaluate anew and return the id of the run."""
+        _check_inputs(request, given_set, given_config)
         uri = options.get("tracking_uri")
         source, num_runs = (agent, request.num_runs) if agent is not None else _recorded(request, uri)
         report = evaluate(
-            request.eval_set,
+            given_set or request.eval_set,
             agent=source,
-            config=request.config,
+            config=given_config or request.config,
             agent_version=request.model_id,
             num_runs=num_runs,
             experiment=_experiment_of(request.candidate_run_id or request.run_id, uri),
@@ -62,6 +82,35 @@ def reevaluation(agent: Any = None, **options: Unpack[ReevaluationArgs]) -> Reev
         return report.run_id or ""
 
     return reevaluate
+
+
+def _check_inputs(request: ReevaluationRequest, eval_set: EvalSet | None, config: EvalConfig | None) -> None:
+    """Refuse an eval set or a config on the word of the candidate's run alone.
+
+    Raises:
+        UsageError: if one is neither given nor pinned, is given and another than the run's, or says where requests go and is not given.
+    """
+    for what, option, given, pinned, run in (
+        ("eval set", "--eval-set FILE", eval_set and eval_set_digest(eval_set), request.eval_set_pinned, eval_set_digest(request.eval_set)),
+        ("config", "--config_file_path FILE", config and config.digest(), request.config_pinned, request.config.digest()),
+    ):
+        if given is None and not pinned:
+            name = what.replace(" ", "_")
+            raise UsageError(
+                f"the {what} is only known from the candidate's run; give it with {option} or reevaluation({name}=...),"
+                f" or pin it in the policy: {name}: {{digest: {run}}}"
+            )
+        if given not in (None, run):
+            raise UsageError(
+                f"the digest of the {what} that you gave is {given}, that of the candidate's run {run}; give the {what} by which the"
+                " candidate was evaluated, or evaluate the candidate again"
+            )
+    if config is None and (endpoints := endpoints_in(request.config)):
+        path, host = endpoints[0]
+        raise UsageError(
+            f"the config of the candidate's run says at {path}{f' ({host})' if host else ''} where or how requests are sent, which is only"
+            " taken from you; give the config with --config_file_path FILE or reevaluation(config=...)"
+        )
 
 
 def _experiment_of(run_id: str, tracking_uri: str | None) -> str | None:

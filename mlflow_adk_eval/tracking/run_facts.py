@@ -22,6 +22,7 @@ from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
 from mlflow_adk_eval.gating.attestation.evaluation import SOURCE_PARAM
 from mlflow_adk_eval.gating.evidence.integrity import key_of_criterion
+from mlflow_adk_eval.judge.hosts import THIS_PROCESS
 from mlflow_adk_eval.results.parts import SCHEMA
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.usage import JudgeUsage
@@ -151,11 +152,12 @@ def outage_tag(report: Report, secrets: Secrets) -> dict[str, str]:
 
 
 def _models(report: Report) -> Mapping[str, set[str]]:
-    """Return which versions answered for each criterion."""
+    """Return which versions answered for each criterion, and at which hosts; of what is the caller's own in Python, only what it is called."""
     found: dict[str, set[str]] = {}
     for case in report.cases:
         for result in case.results:
-            answered = {vote.model for vote in result.votes if vote.verdict is not None}
+            sources = {(vote.model, vote.host) for vote in result.votes if vote.verdict is not None}
+            answered = {model if host == THIS_PROCESS else f"{model} at {host or 'an unknown host'}" for model, host in sources}
             if answered:
                 found.setdefault(result.criterion, set()).update(answered)
     return found

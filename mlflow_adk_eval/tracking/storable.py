@@ -53,6 +53,7 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:8]
 
 
+_WORD = re.compile(r"[A-Za-z_]+")
 Secrets = Mapping[str, str]
 """What must not be written down, each with what stands in its place."""
 
@@ -74,7 +75,9 @@ def storable(value: Any, secrets: Secrets) -> Any:
         case str():
             found = storable_text(value, secrets)
         case Mapping():
-            found = {storable_text(str(key), {}): storable(item, secrets) for key, item in value.items()}
+            # A key that is one word may be a name of the format, which nobody could read without it.
+            keys = [(storable_text(str(key), {} if _WORD.fullmatch(str(key)) else secrets), item) for key, item in value.items()]
+            found = {key: storable(item, secrets) for key, item in keys}
         case list() | tuple() | set() | frozenset():
             found = [storable(item, secrets) for item in value]
         case BaseModel():
@@ -145,9 +148,8 @@ class StoreCleaner:
 
 
 def _is_clean(text: str, secrets: Secrets) -> bool:
-    escaped = (json.dumps(value, ensure_ascii=False)[1:-1] for value in secrets)
     may_hold_no_number = "NaN" in text or "Infinity" in text  # so that the slow expression is needed for few texts
-    if any(mark in text for mark in ("\\u0000", *escaped)) or (may_hold_no_number and _NO_JSON.search(text)) or has_credentials(text):
+    if any(mark in text for mark in ("\\u0000", *secrets)) or (may_hold_no_number and _NO_JSON.search(text)) or has_credentials(text):
         return False
     try:
         text.encode()

@@ -28,6 +28,7 @@ from mlflow_adk_eval.agents.conversation import converse, described
 from mlflow_adk_eval.agents.protocol import NO_LIMITS, Conversation, Limits, Tools
 from mlflow_adk_eval.errors import AgentError, did_you_mean
 from mlflow_adk_eval.evalset import EvalCase
+from mlflow_adk_eval.foreign import foreign_code
 from mlflow_adk_eval.runtime import require_extra
 
 _CLOSING_S = 5.0
@@ -197,7 +198,8 @@ def _from_yaml(file: Path, private: frozenset[str]) -> Any:
     try:
         from google.adk.agents.config_agent_utils import from_config  # noqa: PLC0415
 
-        return from_config(str(file))
+        with foreign_code("it"):
+            return from_config(str(file))
     except Exception as error:
         raise AgentError(f"{file}: google-adk {version} cannot load this agent: {described(error, private)}") from error
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import os
 import pkgutil
+import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,10 +16,18 @@ from types import ModuleType
 
 from mlflow_adk_eval.agents.conversation import described
 from mlflow_adk_eval.errors import AgentError, did_you_mean
+from mlflow_adk_eval.foreign import foreign_code
+from mlflow_adk_eval.judge.hosts import set_by_agent
+from mlflow_adk_eval.redact import hide_env_file
 
 YAML = "root_agent.yaml"
 """The file of an agent that is written without code, in its folder."""
 
+_LOG = logging.getLogger(__name__)
+_NOT_ITS = re.compile(
+    r"(MLFLOW_)?ADK_EVAL_.*|(HTTPS?|ALL|NO)_PROXY|SSL_CERT_(FILE|DIR)|(REQUESTS|CURL)_CA_BUNDLE|NETRC|SSLKEYLOGFILE", re.IGNORECASE
+)
+"""Variables that say how an evaluation is done, and through whom the requests of its judges go."""
 _FILES = ("__init__.py", "agent.py", YAML)
 
 
@@ -98,18 +108,25 @@ def _load_env(folder: Path | None) -> frozenset[str]:
     """Set the variables of the nearest ``.env`` file, as ADK does, unless they are set; return their names."""
     if folder is None or os.environ.get("ADK_DISABLE_LOAD_DOTENV", "").lower() in {"1", "true"}:
         return frozenset()
-    file = next((parent / ".env" for parent in (folder, *folder.parents) if (parent / ".env").is_file()), None)
+    file = hide_env_file(folder)
     if file is None:
         return frozenset()
     from dotenv import dotenv_values, load_dotenv  # noqa: PLC0415 - comes with google-adk
 
+    before = set(os.environ)
     load_dotenv(file, override=False)
+    new = sorted(os.environ.keys() - before)
+    set_by_agent(new, file)
+    for name in filter(_NOT_ITS.fullmatch, new):
+        del os.environ[name]
+        _LOG.warning("%s: %s has no effect here, since an agent has no say in how it is evaluated; set it in the environment", file, name)
     return frozenset(dotenv_values(file))
 
 
 def _import(name: str, private: frozenset[str]) -> ModuleType:
     try:
-        return importlib.import_module(name)
+        with foreign_code("it"):
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and f"{name}.".startswith(f"{error.name}."):
             parent, _, last = error.name.rpartition(".")

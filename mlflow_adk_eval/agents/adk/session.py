@@ -20,6 +20,7 @@ from mlflow_adk_eval.agents.conversation import failure
 from mlflow_adk_eval.agents.protocol import Tools, Turn
 from mlflow_adk_eval.evalset import Content, Invocation, SessionInput
 from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.foreign import foreign_code
 
 _USER_ID = "test_user_id"  # what ADK calls the user of a case without a session
 _THREADS = 64
@@ -52,12 +53,8 @@ class AdkSession:
         self.turns += 1
         error = ""
         try:
-            await self._turn(user, self.events)
-        except asyncio.CancelledError as cancelled:
-            if _is_cancelled():
-                raise
-            # Nobody has cancelled us: something in the agent was, as happens to tools that lose their connection.
-            error = failure(self.turns, cancelled, self.private)
+            with foreign_code("the agent"):  # where nobody has cancelled us, tools that lose their connection may be
+                await self._turn(user, self.events)
         except Exception as raised:  # noqa: BLE001 - tools and models are the user's own code: anything can go wrong
             error = failure(self.turns, raised, self.private)
         return Turn(invocation=turn_invocation(self.events, self.user, self.record), error=error)
@@ -209,9 +206,3 @@ def _wait_for_busy_providers(config: Any) -> None:
 
     options = config.http_options = config.http_options or types.HttpOptions()
     options.retry_options = options.retry_options or types.HttpRetryOptions.model_validate(_RETRIES)
-
-
-def _is_cancelled() -> bool:
-    """Whether the work under way was asked to stop, by a time limit or by the user."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -25,6 +25,7 @@ from mlflow_adk_eval.evalset import (
     Part,
     SessionInput,
 )
+from mlflow_adk_eval.foreign import foreign_code
 from mlflow_adk_eval.redact import redacted, secrets_of, without_credentials
 
 Redact = Callable[[str], str]
@@ -111,7 +112,8 @@ class _Redactor:
         if self.redact is None:
             return clean
         try:
-            found: Any = self.redact(clean)
+            with foreign_code("it"):
+                found: Any = self.redact(clean)
         except Exception as error:  # the function is the user's own code: anything can go wrong
             raise UsageError(f"redact raised {type(error).__name__}; nothing was captured") from error
         if not isinstance(found, str):

@@ -23,6 +23,7 @@ from mlflow_adk_eval.gating.evidence.integrity import FOLDER, GATE_FOLDER, MANIF
 from mlflow_adk_eval.gating.mlflow_store import store_at
 from mlflow_adk_eval.results.files import StoredFiles, files_in
 from mlflow_adk_eval.results.outcomes import Verdict
+from mlflow_adk_eval.writing import whole_file
 
 _LARGEST = 1024 * 1024 * 1024
 _MANIFEST = f"{FOLDER}/{MANIFEST}"
@@ -81,7 +82,8 @@ def export_attestation(run_id: str, folder: str | Path, *, tracking_uri: str | N
         for name, content in chain(files.items(), ((f"{FOLDER}/{name}", content) for name, content in evidence.artifacts.items())):
             path = place / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
+            with whole_file(path) as stream:
+                stream.write(content)
             written.append(name)
     except OSError as error:
         raise UsageError(f"{error.filename} cannot be written: {error.strerror}") from None

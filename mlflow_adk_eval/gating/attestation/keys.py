@@ -240,6 +240,8 @@ def make_key(path: Path) -> Path:
             with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as opened:
                 opened.write(content)
         except OSError as error:
+            if not isinstance(error, FileExistsError):
+                file.unlink(missing_ok=True)
             raise UsageError(f"{file} cannot be written: {error.strerror}") from None
     return public
 

@@ -22,6 +22,7 @@ from mlflow_adk_eval.gating.evidence.integrity import few, key_of_criterion, pro
 from mlflow_adk_eval.gating.policy.model import Policy
 from mlflow_adk_eval.gating.rules.measures import compares_runs, criteria_behind
 from mlflow_adk_eval.gating.rules.subset import WaivedSubset
+from mlflow_adk_eval.gating.version_id import VersionId
 from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.stored import chosen
@@ -40,8 +41,8 @@ class Baseline:
     """How reasons call it, such as ``the champion, version 3 of 'home_automation'``."""
     run: ExaminedRun | None = None
     """``None``: there is no such version yet, or what there is cannot be used."""
-    version: str | None = None
-    """The number of its version; ``None`` for a run that the policy names, and where there is none."""
+    version: VersionId | None = None
+    """Its version; ``None`` for a run that the policy names, and where there is none."""
     problems: tuple[str, ...] = ()
     """Why there is no run, although there is a baseline; empty where there is none yet."""
 
@@ -63,6 +64,10 @@ class ReevaluationRequest:
     num_runs: int
     reasons: tuple[str, ...]
     """Why what is known cannot be compared with the candidate."""
+    eval_set_pinned: bool = False
+    """Whether the policy pins the digest of `eval_set`; else that is only what the candidate's run says."""
+    config_pinned: bool = False
+    """The same of `config`."""
 
 
 Reevaluate = Callable[[ReevaluationRequest], str]

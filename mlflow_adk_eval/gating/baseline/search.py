@@ -1,14 +1,15 @@
 """Finding what a run is compared with: the run by which the champion was promoted, or another one about the candidate's cases.
 
 A policy names an alias, a version or a run. `BaselineSearch` follows that name to a version and to the run of its record
-(`BaselineRef`), then takes the first run that can be compared with the candidate: that of the record, a later complete one of the same
-version on the same eval set, or one that is made now by evaluating the version again. Each run is read and examined at most once.
+(`BaselineRef`), then takes the first run that can be compared with the candidate: that of the record, one that is made now by evaluating
+the version again, or an attested one of the same version on the same eval set. Whoever can run the baseline's source can leave a poor
+run of it, so no other run counts. Each run is read and examined at most once.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mlflow_adk_eval.errors import UsageError
@@ -16,19 +17,22 @@ from mlflow_adk_eval.gating.baseline.comparable import Baseline, Reevaluate, Ree
 from mlflow_adk_eval.gating.evidence.examine import ExaminedRun, ReadableRun, examine
 from mlflow_adk_eval.gating.evidence.integrity import agent_problems, state_problems
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
-from mlflow_adk_eval.gating.policy.model import BaselineSource, Policy, Rule
+from mlflow_adk_eval.gating.policy.model import BaselineSource, Policy
 from mlflow_adk_eval.gating.promotion.claim_log import aliases_in
-from mlflow_adk_eval.gating.promotion.record import Record, Version
+from mlflow_adk_eval.gating.promotion.record import Record, RegisteredModel, Target, Version, version_problems
 from mlflow_adk_eval.gating.promotion.verify import moved_by_hand, recorded_pass
 from mlflow_adk_eval.gating.rules.decide import decide
+from mlflow_adk_eval.gating.version_id import VersionId
+from mlflow_adk_eval.redact import message_of
 
 _NAMED = re.compile(r"runs:/([^/@\s]+)|models:/([^/@]+)(?:/(\d+)|@([\w-]+))")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _MODEL_ID = re.compile(r"m-[\w-]+")
 _HOW_TO_REEVALUATE = (
-    "reevaluate=adk_eval.reevaluation() judges again what it did then, and reevaluation(AGENT) runs its conversations again"
-    " (on the command line: --reevaluate, --champion-agent AGENT)"
+    "reevaluate=adk_eval.reevaluation(eval_set=...) judges again what it did then, and reevaluation(AGENT, eval_set=...) runs its"
+    " conversations again (on the command line: --reevaluate --eval-set FILE, --champion-agent AGENT)"
 )
+_PENDING = "it was not evaluated again yet"
 
 
 def overridden(policy: Policy, named: str | None) -> Policy:
@@ -54,17 +58,6 @@ def overridden(policy: Policy, named: str | None) -> Policy:
     return policy.model_copy(update={"baseline": source})
 
 
-def absolute(policy: Policy) -> Policy:
-    """Return what a policy demands without a comparison."""
-
-    def alone(rules: dict[str, Rule]) -> dict[str, Rule]:
-        kept = {name: rule.model_copy(update={"max_drop": None}) for name, rule in rules.items()}
-        return {name: rule for name, rule in kept.items() if rule.min is not None or rule.max is not None}
-
-    slices = {name: part.model_copy(update={"rules": alone(part.rules)}) for name, part in policy.slices.items()}
-    return policy.model_copy(update={"rules": alone(policy.rules), "slices": slices, "baseline": None})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineRef:
     """What is known of a baseline before its runs are read."""
@@ -78,7 +71,7 @@ class BaselineRef:
     """The run of its record, or the one that the policy names; empty where there is no record."""
     sha256: str = ""
     """The hash of the evidence that the record is about; empty where there is no record."""
-    version: str | None = None
+    version: VersionId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,15 +82,21 @@ class BaselineSearch:
     policy: Policy
     model: str | None = None
     """The registered model that an alias or a version belongs to where the policy names none."""
-    candidate: str | None = None
-    """The number of the version that is to be promoted: one that was given its alias by hand may be promoted first."""
+    candidate: Target | None = None
+    """The version that is to be promoted: one that was given its alias by hand may be promoted first."""
     reevaluate: Reevaluate | None = None
     """Evaluates the baseline again where nothing known of it can be compared; ``None``: nobody does."""
     _examined: dict[str, ExaminedRun] = field(init=False, default_factory=dict[str, ExaminedRun])
     """What was read already, by run id."""
+    _made: dict[tuple[str, str], str] = field(init=False, default_factory=dict[tuple[str, str], str])
+    """The runs that were made here, by the LoggedModel of the baseline and the candidate's run."""
 
-    def __call__(self, candidate: ExaminedRun) -> Baseline | None:
+    def __call__(self, candidate: ExaminedRun, problems: Sequence[str] = ()) -> Baseline | None:
         """Return the baseline of a candidate; ``None`` if the policy compares nothing.
+
+        Args:
+            candidate: the run that is decided on.
+            problems: what else is known against it, in which case nothing is evaluated again.
 
         Raises:
             UsageError: if the run, the version or the registered model that the policy names does not exist.
@@ -108,7 +107,7 @@ class BaselineSearch:
         if candidate.evidence.run_id:  # a report that was not logged has none
             self._examined[candidate.evidence.run_id] = candidate
         ref = self._run(source.run) if source.run else self._version(source)
-        return ref if isinstance(ref, Baseline) else self._select(candidate, ref)
+        return ref if isinstance(ref, Baseline) else self._select(candidate, ref, problems)
 
     def _examine(self, run_id: str) -> ExaminedRun:
         if run_id not in self._examined:
@@ -126,22 +125,31 @@ class BaselineSearch:
                 "the policy compares with an alias or a version, but of which registered model? Name it as model=... or --model,"
                 " or in the policy as baseline: {model: NAME, ...}"
             )
-        number = str(source.version) if source.version else self._holder(model, source.alias or "")
+        registered = self._registered(model)
+        number = str(source.version) if source.version else registered.aliases.get(source.alias or "")
         if number is None:
             moved = moved_by_hand(self.store, model, source.alias or "", None)
             return Baseline(name=f"the {source.alias} of {model!r}", problems=(moved,) if moved else ())
-        if number == self.candidate and not self._promoted_ever(model, source.alias):
-            return Baseline(name=f"the {source.alias} of {model!r}", version=number)
-        version, agent_version = self.store.version(model, number), f"models:/{model}/{number}"
+        version, agent_version = self.store.version(model, number, registered), f"models:/{model}/{number}"
+        candidate = (self.candidate.name, self.candidate.version) if self.candidate else None  # numbers are those of their model
+        if (model, number) == candidate and not self._promoted_ever(model, source.alias):
+            return Baseline(name=f"the {source.alias} of {model!r}", version=version.id)
         name = (f"the {source.alias}, " if source.alias else "") + f"version {number} of {model!r}"
-        if version.model_id is None:
-            problem = f"it was made from {version.source!r}, not from a LoggedModel, so no run can be said to be about it"
-            return Baseline(name=name, version=number, problems=(problem,))
+        if version.id.model_id is None:
+            problem = f"it was made from {version.id.source!r}, not from a LoggedModel, so no run can be said to be about it"
+            return Baseline(name=name, version=version.id, problems=(problem,))
         recorded = self._recorded(model, number, source.alias, version)
         if isinstance(recorded, str):
-            return Baseline(name=name, version=number, problems=(recorded,))
+            return Baseline(name=name, version=version.id, problems=(recorded,))
         run_id, sha256 = (recorded.decision.run_id, recorded.decision.evidence_sha256) if recorded else ("", "")
-        return BaselineRef(name=name, model_id=version.model_id, agent_version=agent_version, run_id=run_id, sha256=sha256, version=number)
+        return BaselineRef(
+            name=name,
+            model_id=version.id.model_id,
+            agent_version=agent_version,
+            run_id=run_id,
+            sha256=sha256,
+            version=version.id,
+        )
 
     def _recorded(self, model: str, number: str, alias: str | None, version: Version) -> Record | str | None:
         """Return the record by which a version holds an alias, or held one, or why that does not stand.
@@ -149,44 +157,61 @@ class BaselineSearch:
         ``None``: no alias is named, and it never held one.
         """
         try:
-            if alias is not None:
-                if moved := moved_by_hand(self.store, model, alias, number):
-                    return f"{moved}; `mlflow-adk-eval gate audit {model}` says more"
-            else:
-                params, holders = self.store.claims(model), self.store.aliases(model)
-                logs = (self.store.claim_log(model, each, params) for each in aliases_in(params.params))
-                held = [log.alias for log in logs if any(entry.claim.version == number for entry in log.moves(holders.get(log.alias)))]
-                if not held:
-                    return None
-                alias = held[0]
-            found = recorded_pass(self.store, model, number, alias, version)
+            if alias is not None and (moved := moved_by_hand(self.store, model, alias, version.id)):
+                return f"{moved}; `mlflow-adk-eval gate audit {model}` says more"
+            held = self._held(model, version.id) if alias is None else [alias]
+            if isinstance(held, str):
+                return held
+            passes = [recorded_pass(self.store, model, number, each, version) for each in held]
         except UsageError as error:
             return str(error)
-        return found if isinstance(found, str) else found.problems[0] if found.problems else found.record
+        records = [found.record for found in passes if not isinstance(found, str) and not found.problems]
+        if passes and not records:
+            first = passes[0]
+            return first if isinstance(first, str) else first.problems[0]
+        runs = {record.target.alias: record.decision.run_id for record in records}
+        if len(set(runs.values())) > 1:  # an alias of little worth is easily had, on a run of little worth
+            named = ", ".join(f"{each} by run {run_id}" for each, run_id in runs.items())
+            return f"it was promoted on several runs, to {named}; name one: --baseline runs:/ID, or baseline: {{run: ID}} in the policy"
+        return records[0] if records else None
+
+    def _held(self, model: str, version: VersionId) -> list[str] | str:
+        """Return the aliases that a version holds or held, or that it was another one of its number that did."""
+        params = self.store.claims(model)
+        logs = (self.store.claim_log(model, each, params) for each in aliases_in(params.params))
+        moves = [(log.alias, entry.claim.version) for log in logs for entry in log.moves(self.store.holder(model, log.alias))]
+        others = [found for _, found in moves if found.number == version.number] or [found for _, found in moves[-1:]]
+        held = list(dict.fromkeys(each for each, promoted in moves if promoted == version))
+        if not held and others and _is_another(others[-1], version):
+            return others[-1].difference(version)
+        return held
 
     def _promoted_ever(self, model: str, alias: str | None) -> bool:
         return alias is None or bool(self.store.claim_log(model, alias).entries)
 
-    def _holder(self, model: str, alias: str) -> str | None:
+    def _registered(self, model: str) -> RegisteredModel:
         try:
-            return self.store.aliases(model).get(alias)
+            return self.store.model(model)
         except UsageError as error:
             hint = f"`mlflow-adk-eval run AGENT EVAL_SET --register {model}` registers its first version"
             raise UsageError(f"{error}, so there is nothing to compare with; {hint}") from None
 
-    def _select(self, candidate: ExaminedRun, ref: BaselineRef) -> Baseline:
-        """Return the first run of a baseline that can be compared: that of its record, another one, or one that is made now."""
+    def _select(self, candidate: ExaminedRun, ref: BaselineRef, against: Sequence[str]) -> Baseline:
+        """Return the first run of a baseline that can be compared: that of its record, one that is made now, or an attested one."""
         if not isinstance(candidate, ReadableRun) or state_problems(candidate.evidence):
             return _none(ref, "it was not examined, since the run itself is not valid evidence")
-        problems = self._recorded_problems(candidate, ref) if ref.run_id else ["it has no complete run on this eval set"]
+        problems = self._recorded_problems(candidate, ref) if ref.run_id else ["no promotion recorded a run of it"]
         if not problems:
             return self._found(ref, ref.run_id)
-        if ref.run_id and self._must_refuse:
+        if (ref.run_id and self._must_refuse) or not ref.model_id:
             return _none(ref, *problems)
-        if other := next(self._other_runs(candidate, ref), None):
-            how = f" (by its later run {other})" if ref.run_id else f" (by its run {other}, which no promotion recorded)"
-            return self._found(ref, other, "" if other == candidate.evidence.run_id else how)
-        return self._reevaluated(candidate, ref, problems)
+        own = candidate.evidence.run_id
+        if own and own != ref.run_id and not self._problems(candidate, ref, own):
+            return self._found(ref, own)
+        made = self._reevaluated(candidate, ref, problems, against)
+        if made.run is None and (other := next(self._attested_runs(candidate, ref), None)):
+            return self._found(ref, other, f" (by its attested run {other})")
+        return made
 
     @property
     def _must_refuse(self) -> bool:
@@ -211,46 +236,71 @@ class BaselineSearch:
         about = agent_problems(run.evidence, ref.model_id) if ref.model_id else []
         return [f"run {run_id}: {problem}" for problem in about] or incomparable(candidate, run, self.policy)
 
-    def _other_runs(self, candidate: ExaminedRun, ref: BaselineRef) -> Iterator[str]:
-        """Yield what else there is that can be compared, such as a run in which the baseline was evaluated again before."""
+    def _attested_runs(self, candidate: ExaminedRun, ref: BaselineRef) -> Iterator[str]:
+        """Yield what else can be compared where the policy demands an attestation, which those runs then have."""
         digest = candidate.evidence.params.get("adk_eval.eval_set_digest", "")
-        if not _MODEL_ID.fullmatch(ref.model_id) or not _DIGEST.fullmatch(digest):
+        if self.policy.attestation is None or not _MODEL_ID.fullmatch(ref.model_id) or not _DIGEST.fullmatch(digest):
             return  # a query is made of them
         for run_id in self.store.evaluations(ref.model_id, digest, beside=candidate.evidence.run_id):
             if run_id != ref.run_id and not self._problems(candidate, ref, run_id):
                 yield run_id
 
-    def _reevaluated(self, candidate: ReadableRun, ref: BaselineRef, reasons: list[str]) -> Baseline:
-        if not ref.model_id:
-            return _none(ref, *reasons)
+    def _reevaluated(self, candidate: ReadableRun, ref: BaselineRef, reasons: list[str], against: Sequence[str]) -> Baseline:
         if self.reevaluate is None or self._must_refuse:
             return _none(ref, *reasons, _hint(ref))
-        if decide(candidate, absolute(self.policy)).verdict == "failed":
-            return _none(ref, *reasons, "it was not evaluated again, since the run fails even without a comparison")
-        request = ReevaluationRequest(
-            model_id=ref.model_id,
-            agent_version=ref.agent_version,
-            run_id=ref.run_id,
-            candidate_run_id=candidate.evidence.run_id,
-            eval_set=candidate.documents.eval_set,
-            config=candidate.documents.config,
-            num_runs=candidate.documents.num_runs,
-            reasons=tuple(reasons),
-        )
-        try:
-            run_id = self.reevaluate(request)
-            self._examine(run_id)
-        except UsageError as error:
-            return _none(ref, *reasons, f"it could not be evaluated again: {error}")
+        # Whatever a run that must not be trusted says is worth no request and no import.
+        if obstacles := [*against, *self._obstacles(candidate, ref)]:
+            return _none(ref, *reasons, f"it was not evaluated again, since the run cannot pass in any case: {obstacles[0]}")
+        key = ref.model_id, candidate.evidence.run_id
+        if key not in self._made:
+            request = ReevaluationRequest(
+                model_id=ref.model_id,
+                agent_version=ref.agent_version,
+                run_id=ref.run_id,
+                candidate_run_id=candidate.evidence.run_id,
+                eval_set=candidate.documents.eval_set,
+                config=candidate.documents.config,
+                num_runs=candidate.documents.num_runs,
+                reasons=tuple(reasons),
+                eval_set_pinned=bool(self.policy.eval_set and self.policy.eval_set.digest),
+                config_pinned=bool(self.policy.config and self.policy.config.digest),
+            )
+            try:
+                made = self.reevaluate(request)
+                self._examine(made)
+            except UsageError as error:
+                return _none(ref, *reasons, f"it could not be evaluated again: {error}")
+            except (SystemExit, BaseExceptionGroup) as error:
+                if isinstance(error, Exception):
+                    raise
+                # Code that was imported or called must not end the gate, least of all with exit code 0.
+                return _none(ref, *reasons, f"it could not be evaluated again: {type(error).__name__}: {message_of(error)}")
+            self._made[key] = made
+        run_id = self._made[key]
         if problems := self._problems(candidate, ref, run_id):
             return _none(ref, *(f"it was evaluated again, but {problem}" for problem in problems))
         return self._found(ref, run_id, f" (evaluated again as run {run_id})")
+
+    def _obstacles(self, candidate: ReadableRun, ref: BaselineRef) -> list[str]:
+        """Return why a candidate cannot pass, whatever it is compared with."""
+        measured, now = self.store.calibration(self.policy, candidate), self.store.clock()
+        decision = decide(candidate, self.policy, baseline=_none(ref, _PENDING), now=now, measured=measured)
+        reasons = [reason for reason in decision.reasons if reason != f"not compared with {ref.name}: {_PENDING}"]
+        if (target := self.candidate) is not None:
+            reasons += version_problems(target, self.store.version(target.name, target.version), candidate.evidence)
+        return reasons
+
+
+def _is_another(promoted: VersionId, found: VersionId) -> bool:
+    """Whether a version has the number of one that was promoted, or the name of its model."""
+    return promoted.number == found.number or promoted.model_created_ms != found.model_created_ms
 
 
 def _hint(ref: BaselineRef) -> str:
     if ref.run_id:
         return f"it can be evaluated again: {_HOW_TO_REEVALUATE}"
-    return f"evaluate it: mlflow-adk-eval run AGENT EVAL_SET --agent_version {ref.agent_version}"
+    evaluate = f"mlflow-adk-eval run AGENT EVAL_SET --agent_version {ref.agent_version}"
+    return f"evaluate it ({evaluate}) and name that run: --baseline runs:/ID, or baseline: {{run: ID}} in the policy"
 
 
 def _none(ref: BaselineRef, *problems: str) -> Baseline:

@@ -63,6 +63,8 @@ class Documents:
     """The tags of the cases that have some, by id."""
     simulated: bool = False
     """Whether a model played the user in a case."""
+    vote_sources: Mapping[tuple[str, str, str], int] = field(default_factory=dict[tuple[str, str, str], int])
+    """How many votes with a verdict there are of each criterion, host and other evaluation that asked for them; empty: this one."""
 
 
 class Tags(Mapping[str, tuple[str, ...]]):
@@ -231,6 +233,7 @@ class _Contents:
             copies=self._copies.found,
             tags=self._tags,
             simulated=self._simulated,
+            vote_sources=table.vote_sources,
         )
         return RunContents(
             documents=documents, cases=results, rows=rows, mismatches=mismatches, unvoted=tuple(layout.unvoted or table.unvoted)

@@ -93,6 +93,8 @@ class TableReader:
         self._config, self._num_runs = config, num_runs
         self._kinds = {kind: Few() for kind in ("columns", "malformed", "duplicates", "foreign", "missing", "order", "faults")}
         self._unvoted = Few()
+        self.vote_sources = Counter[tuple[str, str, str]]()
+        """How many votes with a verdict there are of each criterion, host and evaluation that asked for them."""
         self._criteria: dict[str, _Criterion] = {}
         self._plans: dict[tuple[str, ...], tuple[_Criterion, ...]] = {}
 
@@ -174,6 +176,8 @@ class TableReader:
             self._kinds["faults"].add(f"{cells.place(index)}: {criterion.name} has no status" for index in gaps)
         if isinstance(settings, JudgedSettings):
             self._unvoted.add(cells.unvoted(outcomes))
+            name = criterion.name
+            self.vote_sources.update((name, vote.host, vote.asked_in) for vote in cells.votes if vote.verdict is not None)
         return CriterionResult(
             criterion=criterion.name,
             threshold=settings.threshold if settings else None,

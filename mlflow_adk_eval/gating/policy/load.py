@@ -7,18 +7,20 @@ the files of a calibration, of public keys and of Sigstore's trusted root, which
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from mlflow_adk_eval.analysis.calibration.calibration import load_calibration
-from mlflow_adk_eval.errors import PolicyError, Problem, UsageError, shown
+from mlflow_adk_eval.config.spec import range_of
+from mlflow_adk_eval.errors import PolicyError, Problem, UsageError, json_path, shown
 from mlflow_adk_eval.evalset.parse import problems_of, read_text
 from mlflow_adk_eval.evalset.schema import unknown_keys
 from mlflow_adk_eval.gating.attestation.identities import load_trust
-from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, Policy
+from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, NO_EFFECT, TAGS, Policy
 from mlflow_adk_eval.redact import message_of
 
 _MOST_VALUES = 20_000
@@ -147,10 +149,28 @@ def parse_policy(value: Any, source: str, *, beside: Path | None = None) -> Poli
         details = []
     except ValidationError as error:
         policy, details = None, error.errors(include_url=False)
+        for detail in details:
+            detail["loc"] = tuple(step for step in detail["loc"] if step not in TAGS)
     found = problems_of(Policy, value, details, unknown, at="$")
+    if policy is not None:
+        found += _without_effect(policy)
     if found or policy is None:
         raise PolicyError(source, found)
     return policy
+
+
+def _without_effect(policy: Policy) -> Iterator[Problem]:
+    """Yield the bounds that every run meets, or none can, of measures whose range is known without a run."""
+    for name, measure, rule in policy.all_rules():
+        place = ("slices", name, "rules", measure) if name else ("rules", measure)
+        for key, given, wanted in rule.without_effect(*(range_of(measure) or (-math.inf, math.inf))):
+            yield Problem(json_path("$", (*place, key)), given, wanted, NO_EFFECT)
+    for criterion, threshold in ((policy.config and policy.config.criteria) or {}).items():
+        low, high = range_of(criterion) or (-math.inf, math.inf)
+        if not low <= threshold <= high:
+            yield Problem(
+                json_path("$", ("config", "criteria", criterion)), f"{threshold:.15g}", f"a number from {low:g} to {high:g}", NO_EFFECT
+            )
 
 
 def _with_calibration(value: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -9,11 +9,21 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, StringConstraints, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    PlainSerializer,
+    StringConstraints,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from mlflow_adk_eval.config.criteria import Settings
@@ -24,6 +34,7 @@ from mlflow_adk_eval.gating.attestation.keys import public_key_problem
 CONFIDENCE = 0.95
 POWER = 0.8
 NO_WORSE_FROM = 20
+NO_EFFECT = "A bound that every run meets, or none can, decides nothing."
 COST, AGENT = "cost", "agent"
 """The measure that needs prices, and whose price it is that is not a judge's."""
 _AGE = re.compile(r"(\d+)\s*([mhdw])")
@@ -125,6 +136,13 @@ class JudgeDemand(Settings):
     min_kappa: Rate | None = Field(default=None, description="The least Cohen's kappa of judge and people.")
     min_sensitivity: Rate | None = Field(default=None, description="The least share of what people pass that it must pass, too.")
     min_specificity: Rate | None = Field(default=None, description="The least share of what people fail that it must fail, too.")
+    fresh: Annotated[bool, Field(strict=True)] | None = Field(
+        default=None,
+        description="Whether each vote must have been asked for in this evaluation: none may come from a ledger that others wrote.",
+    )
+    max_reused: Annotated[float, Field(ge=0, lt=1, strict=True)] | None = Field(
+        default=None, description="The largest share of a criterion's votes that may have been asked for in another evaluation."
+    )
     use: Literal["mean", "ci_low"] = Field(
         default="mean", description="What is held against these: the number as measured, or the lower bound of its interval."
     )
@@ -135,8 +153,15 @@ class JudgeDemand(Settings):
         least = (self.labels, self.max_age, self.min_kappa, self.min_sensitivity, self.min_specificity)
         return bool(self.calibrated) or any(bound is not None for bound in least)
 
+    @property
+    def most_reused(self) -> float | None:
+        """The largest share of votes from other evaluations; ``None``: any."""
+        return 0.0 if self.fresh else self.max_reused
+
     @model_validator(mode="after")
     def _no_contradiction(self) -> Self:
+        if self.fresh is not None and self.max_reused is not None:
+            raise _unwanted(f"fresh: {str(self.fresh).lower()} with max_reused {self.max_reused:g}", "one of them: fresh is max_reused 0")
         if self.demands and self.calibrated is False:
             raise _unwanted("calibrated: false with demands on the calibration", "calibrated: true, or none of them")
         return self
@@ -175,10 +200,6 @@ class Rule(Settings):
             raise _unwanted(f"the range {self.range[0]:g} to {self.range[1]:g}", "a range from a lower to a higher number")
         if self.range is not None and self.use == "corrected_ci_low":
             raise _unwanted("use corrected_ci_low with a range", "no range, as a corrected pass rate is a share anyway")
-        for name, bound, free in (("min", self.min, 0), ("max", self.max, 1)):
-            if self.range and bound is not None and (bound == self.range[free] or not self.range[0] <= bound <= self.range[1]):
-                found = f"{name} {bound:g} with the range {self.range[0]:g} to {self.range[1]:g}"
-                raise _unwanted(found, f"a {name} within the range, and not at the end that every case reaches")
         if self.min is None and self.max is None and self.max_drop is None:
             raise _unwanted("a rule that demands nothing", "at least one of min, max and max_drop")
         if self.min is not None and self.max is not None and self.min > self.max:
@@ -190,6 +211,23 @@ class Rule(Settings):
         if self.use == "ci_high" and (self.max is None or self.min is not None):
             raise _unwanted("use ci_high without max, or with min", "ci_low for a min, and the bounds of a range in rules of their own")
         return self
+
+    def without_effect(self, low: float, high: float) -> Iterator[tuple[str, str, str]]:
+        """Yield each bound that every value from `low` to `high` keeps to, or none can: its key, itself, and what it should be."""
+        if self.use == "corrected_ci_low":
+            low, high = 0.0, 1.0
+        if self.range is not None:
+            low, high = max(low, self.range[0]), min(high, self.range[1])
+        if not low < high:
+            yield "range", str(list(self.range or ())), "a range in which values can lie"
+            return
+        lowest, highest, span = (f"{end:.15g}" for end in (low, high, high - low))
+        if self.min is not None and not low < self.min <= high:
+            yield "min", f"{self.min:.15g}", f"a number above {lowest}, up to {highest}"
+        if self.max is not None and not low <= self.max < high:
+            yield "max", f"{self.max:.15g}", f"a number from {lowest}, below {highest}".removesuffix(", below inf")
+        if self.max_drop is not None and self.max_drop >= high - low:
+            yield "max_drop", f"{self.max_drop:.15g}", f"a number below {span}, the most that it can drop"
 
 
 class Slice(Settings):
@@ -256,17 +294,45 @@ class ConfigPin(Settings):
         return self
 
 
+class HostedModel(Settings):
+    """A model at a host that is not its provider's."""
+
+    model: Name = Field(description="As the config names it.")
+    host: Name = Field(description="The host that may have answered, with its port or for any port: gateway.example.org:8080.")
+
+    @model_validator(mode="after")
+    def _a_host(self) -> Self:
+        if "/" in self.host:
+            raise _unwanted(f"the host {self.host!r}", "a host or host:port, without http:// and without a path")
+        return self
+
+    def __str__(self) -> str:
+        """Return how parameters name it."""
+        return f"{self.model} at {self.host}"
+
+
+TAGS = ("of a name", "of an object")
+"""What pydantic puts into the paths of problems with a `JudgeModel`, though it is nothing that stands in a policy."""
+JudgeModel = Annotated[
+    Annotated[Name, Tag(TAGS[0])] | Annotated[HostedModel, Tag(TAGS[1])], Discriminator(lambda value: TAGS[not isinstance(value, str)])
+]
+"""Told by its kind, so that a mistake is one problem and not one of each kind."""
+
+
 class JudgePin(JudgeDemand):
     """Who may judge, and how well every judge that a demand rests on must be known."""
 
-    models: tuple[Name, ...] | None = Field(
-        default=None, min_length=1, description="The models that may have judged, as the config names them; without it, any."
+    models: tuple[JudgeModel, ...] | None = Field(
+        default=None,
+        min_length=1,
+        description="The models that may have judged, as the config names them, each at its provider's own host, or as {model: …, host: …} at another;"
+        " without it, any.",
     )
 
     @model_validator(mode="after")
     def _one_demand(self) -> Self:
-        if self.models is None and not self.demands:
-            raise _unwanted("a demand on judges that demands nothing", "models, or calibrated: true")
+        if self.models is None and not self.demands and self.most_reused is None:
+            raise _unwanted("a demand on judges that demands nothing", "models, fresh: true, max_reused or calibrated: true")
         return self
 
 

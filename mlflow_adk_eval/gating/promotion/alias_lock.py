@@ -4,14 +4,15 @@ MLflow has no compare-and-set for aliases. An `AliasLock` makes one of the claim
 number, check that everything is as it was decided on, write the record, check again, confirm the claim, set the alias, and end the claim.
 Of several who decided on the same claim log only one gets the number; the others get `AliasBusyError`. A claim whose owner seems to be
 dead is cancelled by whoever comes next, through the same entry by which its owner would have confirmed it, so that only one of the two
-can succeed. All times are those of MLflow's server (`MlflowStore.now`): clocks of their own would differ, and stop while a machine sleeps.
+can succeed. All times that somebody waits by are those of MLflow's server at that moment (`MlflowStore.now`): clocks of their own would
+differ, and stop while a machine sleeps.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -108,17 +109,16 @@ class AliasLock:
             self._end(claim, "refused", slow)
             raise AliasBusyError(slow)
         self.store.set_alias(target)
-        found = self.store.aliases(target.name).get(target.alias)
-        return (
-            "" if found == target.version else f"the alias {target.alias} was set on {target}, but at once moved to {format_version(found)}"
-        )
+        found = self.store.holder(target.name, target.alias)
+        moved = f"the alias {target.alias} was set on {target}, but at once moved to {format_version(found)}"
+        return "" if found == self.record.version else moved
 
     def _give_up(self, claim: Claim, error: Exception) -> None:
         """End a claim whose owner failed, so that nobody has to wait until it seems to be dead.
 
         One that was confirmed is left as it is if the alias is where it wanted it: then the request arrived, whatever became of the answer.
         """
-        if not self._cancel(claim) and self.store.aliases(self.record.target.name).get(claim.alias) == self.record.previous:
+        if not self._cancel(claim) and self.store.holder(self.record.target.name, claim.alias) == self.record.previous:
             self._end(claim, "refused", f"it was not carried out: {type(error).__name__}")
 
     def _settled(self) -> ClaimLog:
@@ -129,8 +129,8 @@ class AliasLock:
         """
         name, last = self.record.target.name, self.claims.last
         if last is not None and last.pending:
-            holder = self.store.aliases(name).get(self.claims.alias)
-            carried_out = last.carried_out(holder, self.record.target.version)
+            holder = self.store.holder(name, self.claims.alias)
+            carried_out = last.carried_out(holder, self.record.version)
             if not carried_out and (problem := self.claims.in_progress(self.store.now(name), self.timeouts.grace_s)):
                 raise AliasBusyError(problem)
             if last.state == "open":
@@ -138,6 +138,8 @@ class AliasLock:
                     raise AliasBusyError(f"{last.claim} was confirmed at this very moment")
             else:
                 self._end(last.claim, "done" if last.set_on(holder) else "lost", "its owner did not end it")
+        elif self.claims.log:  # nothing can be added to the last claim any more, and of those that follow it only one can be written
+            return self.claims
         found = self.store.claim_log(name, self.claims.alias)
         if found.next != self.claims.next:
             raise AliasBusyError(found.claimed_since(self.claims.next))
@@ -154,8 +156,7 @@ class AliasLock:
 
     def _cancel(self, claim: Claim) -> bool:
         """Keep a claim from being confirmed; return whether it will not be, now and for ever."""
-        now = self.store.now(self.record.target.name)
-        self._write(claim, "go", text_of(Confirmation(claim=claim.id, cancelled=True, at=now), self.store.signer))
+        self._write(claim, "go", text_of(Confirmation(claim=claim.id, cancelled=True, at=self.store.clock()), self.store.signer))
         entry = self._entry(claim)
         return entry is None or entry.state == "cancelled"
 
@@ -164,9 +165,10 @@ class AliasLock:
 
         What cannot be read there stands in nobody's way: the claim was confirmed and not given up, so it was carried out.
         """
-        at = self.store.now(self.record.target.name)
-        mine = text_of(End(claim=claim.id, outcome=outcome, at=at, reason=reason), self.store.signer)
-        found, entry = self._write(claim, "end", mine), self._entry(claim)
+        mine = text_of(End(claim=claim.id, outcome=outcome, at=self.store.clock(), reason=reason), self.store.signer)
+        if (found := self._write(claim, "end", mine)) == mine:  # nobody waits by the time of an end, and nothing follows it
+            return outcome, False
+        entry = self._entry(claim)
         return "lost" if entry is None else outcome if entry.state == "confirmed" else entry.state, found != mine
 
     def _entry(self, claim: Claim) -> Entry | None:
@@ -179,10 +181,12 @@ class AliasLock:
         """Put the alias where the claim log has it, if it is where this claim set it too late and nobody is at work on it."""
         target = self.record.target
         with suppress(UsageError):  # the version that had it is gone
-            claims, holder = self.store.claim_log(target.name, target.alias), self.store.aliases(target.name).get(target.alias)
+            claims, holder = self.store.claim_log(target.name, target.alias), self.store.holder(target.name, target.alias)
             rightful = claims.rightful_holder(holder)
-            if rightful and holder == target.version != rightful and not (claims.last and claims.last.pending):
-                self.store.set_alias(replace(target, version=rightful))
+            if rightful is None or not holder == self.record.version != rightful or claims.pending:
+                return
+            if self.store.version(target.name, rightful.number).id == rightful:
+                self.store.set_alias(replace(target, version=rightful.number))
 
 
 @dataclass(slots=True)
@@ -208,20 +212,14 @@ class Patience:
                 return
 
 
-def alias_moved(store: MlflowStore, record: Record) -> list[str]:
-    """Return that the alias is not where it was when the record was decided, if so."""
-    target = record.target
-    found = store.aliases(target.name).get(target.alias)
-    if found == record.previous:
-        return []
-    moved = f"moved from {format_version(record.previous)} to {format_version(found)} while the evidence was read"
-    return [f"the alias {target.alias} {moved}, so it was not set"]
-
-
-def version_changed(store: MlflowStore, record: Record) -> list[str]:
-    """Return that the version is not what it was when the record was decided, if so."""
-    target = record.target
-    found = store.version(target.name, target.version)
-    if found.status != "READY":
-        return [f"{target} became {found.status} while the evidence was read"]
-    return [] if found.source == record.source else [f"{target} is made from {found.source!r} now, not from {record.source!r}"]
+def changed_since(store: MlflowStore, record: Record) -> Iterator[str]:
+    """Yield that the version, or who holds the alias, is not what it was when the record was decided."""
+    target, model = record.target, store.model(record.target.name)
+    version, holder = store.version(target.name, target.version, model), store.holder(target.name, target.alias, model)
+    if version.status != "READY":
+        yield f"{target} became {version.status} while the evidence was read"
+    if difference := record.version.difference(version.id):
+        yield f"{target} was replaced while the evidence was read: {difference}"
+    if holder != record.previous:
+        moved = f"moved from {format_version(record.previous)} to {format_version(holder)} while the evidence was read"
+        yield f"the alias {target.alias} {moved}, so it was not set"

@@ -21,12 +21,22 @@ from mlflow_adk_eval.gating.promotion.alias_lock import (
     AliasLock,
     ClaimTimeouts,
     Patience,
-    alias_moved,
-    version_changed,
+    changed_since,
 )
 from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, ClaimLogError, ClaimParams, aliases_in
-from mlflow_adk_eval.gating.promotion.record import TAG, Record, Version, format_version, pass_tag, stamped, undecided, with_problems
-from mlflow_adk_eval.gating.promotion.verify import Verification, verify_version
+from mlflow_adk_eval.gating.promotion.record import (
+    TAG,
+    Record,
+    RegisteredModel,
+    Target,
+    format_version,
+    pass_tag,
+    stamped,
+    undecided,
+    with_problems,
+)
+from mlflow_adk_eval.gating.promotion.verify import Verification, recreated, verify_version
+from mlflow_adk_eval.gating.version_id import VersionId
 from mlflow_adk_eval.results.decision import Decision
 
 LAST_ROLLBACK = f"{TAG}.last_rollback"
@@ -84,15 +94,17 @@ class AliasRollback:
 
     def _run(self, to: str | None, *, dry_run: bool) -> RollbackResult:
         claims = self.store.claim_log(self.name, self.alias)  # first: whoever claims after this is noticed
-        holder = self.store.aliases(self.name).get(self.alias)
+        holder = self.store.holder(self.name, self.alias)
         if self.kind == "restore" and not self._proof(claims, holder):
             return self._stay(holder, [f"the alias {self.alias} is where its claim log has it by now, and nothing proves its record false"])
         problems: list[str] = []
-        former = dict.fromkeys(version for version in reversed(claims.former_holders(holder)) if version != holder)
+        held = holder.number if holder else None
+        former = dict.fromkeys(version.number for version in reversed(claims.former_holders(holder)) if version.number != held)
         for version in [to] if to else former:
-            found = self._verify(version) if version != holder else Verification(decision=undecided("it holds it already"))
+            found = self._verify(version) if version != held else Verification(decision=undecided("it holds it already"))
             if found.record is not None and found.decision.passed:
-                return self._set(claims, holder, replace(found.record, decision=stamped(found.decision)), dry_run=dry_run)
+                passed = replace(found.record, decision=stamped(found.decision, self.store.clock()))
+                return self._set(claims, holder, passed, dry_run=dry_run)
             problems += [f"version {version} cannot hold the alias {self.alias}: {reason}" for reason in found.decision.reasons]
             if self.kind == "restore" and not found.disproven:
                 break  # to go back further could be what somebody spoilt its evidence for
@@ -105,22 +117,23 @@ class AliasRollback:
         except UsageError as error:
             return Verification(decision=undecided(str(error)), disproven=True)
 
-    def _proof(self, claims: ClaimLog, holder: str | None) -> bool:
+    def _proof(self, claims: ClaimLog, holder: VersionId | None) -> bool:
         """Whether it is proven that the alias is not where it belongs: no claim set it there, or the record of that one is false.
 
         Evidence that was edited, deleted or merely tagged proves nothing: else whoever may edit it could move the alias back.
         """
         if claims.rightful_holder(holder) != holder:
             return True
-        return holder is not None and self._verify(holder).disproven
+        return holder is not None and self._verify(holder.number).disproven
 
-    def _result(self, holder: str | None, version: str | None, decision: Decision) -> RollbackResult:
-        return RollbackResult(model=self.name, alias=self.alias, kind=self.kind, previous=holder, version=version, decision=decision)
+    def _result(self, holder: VersionId | None, version: str | None, decision: Decision) -> RollbackResult:
+        previous = holder.number if holder else None
+        return RollbackResult(model=self.name, alias=self.alias, kind=self.kind, previous=previous, version=version, decision=decision)
 
-    def _stay(self, holder: str | None, problems: Sequence[str], decision: Decision | None = None) -> RollbackResult:
-        return self._result(holder, None, stamped(with_problems(decision or undecided(), problems)))
+    def _stay(self, holder: VersionId | None, problems: Sequence[str], decision: Decision | None = None) -> RollbackResult:
+        return self._result(holder, None, stamped(with_problems(decision or undecided(), problems), self.store.clock()))
 
-    def _set(self, claims: ClaimLog, holder: str | None, passed: Record, *, dry_run: bool) -> RollbackResult:
+    def _set(self, claims: ClaimLog, holder: VersionId | None, passed: Record, *, dry_run: bool) -> RollbackResult:
         """Set the alias; the record of this holds what the record of the pass comes to today."""
         record = replace(passed, kind=self.kind, previous=holder, claim=claims.next, reason=self.reason)
         done = self._result(holder, record.target.version, record.decision)
@@ -132,7 +145,7 @@ class AliasRollback:
             claims=claims,
             prechecks=lambda: (),
             prepare=lambda: None,
-            final_checks=lambda: [*version_changed(self.store, record), *alias_moved(self.store, record)],
+            final_checks=lambda: changed_since(self.store, record),
             timeouts=self.timeouts,
         )
         return lock.set_alias(lambda problem: self._finish(record, problem) or done)
@@ -144,7 +157,7 @@ class AliasRollback:
         with suppress(UsageError):  # a version that was deleted at once needs no tags
             self.store.tag(record.target, record.tags(LAST_ROLLBACK) | {f"{LAST_ROLLBACK}.reason": self.reason, LAST_ROLLBACK: self.kind})
         if self.kind == "rollback" and record.previous is not None:
-            left = replace(record.target, version=record.previous)
+            left = replace(record.target, version=record.previous.number)
             note = f"for version {record.target.version} by {record.decision.decided_by} at {record.decision.decided_at}: {self.reason}"
             with suppress(UsageError):
                 self.store.tag(left, {f"{TAG}.given_up.{self.alias}": note})
@@ -203,11 +216,12 @@ def audit_in(
     pinned = store.checkpoint.aliases(name) if store.checkpoint else set[str]()
     params = _claims(store, name)  # first: no alias is set before its claim
     try:
-        holders = store.aliases(name)
+        model = store.model(name)
     except UsageError as error:
         if required:
             raise
         return tuple(_unproven(name, each, None, str(error)) for each in sorted(pinned))
+    holders = model.aliases
     if isinstance(params, str) or (required and not params.params):
         known = set(holders)
     else:
@@ -217,7 +231,7 @@ def audit_in(
     concerned = [each for each in sorted(known) if alias in (None, each)] or ([wanted] if wanted else [])
     if isinstance(params, str):  # without a claim log nothing is proven, and there is nothing to go back by
         return tuple(_unproven(name, each, holders.get(each), params) for each in concerned)
-    found = [_audit(store, name, each, params, holders.get(each), wanted=bool(wanted)) for each in concerned]
+    found = [_audit(store, name, each, params, model, wanted=bool(wanted)) for each in concerned]
     return tuple(_restored(store, each, timeouts, dry_run=dry_run) if restore and not each.valid else each for each in found)
 
 
@@ -234,42 +248,44 @@ def _unproven(name: str, alias: str, holder: str | None, reason: str) -> AliasAu
 
 def _promoted(store: MlflowStore, name: str, holders: Mapping[str, str]) -> list[str]:
     """Return the aliases whose holder has a record for them, or was deleted."""
-    return [
-        alias for alias, version in holders.items() if (found := _version(store, name, version)) is None or pass_tag(alias) in found.tags
-    ]
+
+    def was_promoted(alias: str, version: str) -> bool:
+        try:
+            return pass_tag(alias) in store.tags(Target(name=name, version=version, alias=alias))
+        except UsageError:  # it was deleted in the moment that the alias was set, which MLflow does not prevent
+            return True
+
+    return [alias for alias, version in holders.items() if was_promoted(alias, version)]
 
 
-def _version(store: MlflowStore, name: str, version: str) -> Version | None:
-    """Return the holder of an alias; ``None`` if it was deleted in the moment that the alias was set, which MLflow does not prevent."""
-    try:
-        return store.version(name, version)
-    except UsageError:
-        return None
-
-
-def _audit(store: MlflowStore, name: str, alias: str, params: ClaimParams, holder: str | None, *, wanted: bool) -> AliasAudit:
+def _audit(store: MlflowStore, name: str, alias: str, params: ClaimParams, model: RegisteredModel, *, wanted: bool) -> AliasAudit:
+    holder = store.holder(name, alias, model)
     try:
         claims = store.claim_log(name, alias, params)
     except ClaimLogError as error:
-        return _unproven(name, alias, holder, str(error))
+        return _unproven(name, alias, holder.number if holder else None, str(error))
     moves, notes = claims.moves(holder), tuple(_notes(claims, holder))
     last = moves[-1] if moves else None
+    if last and (problem := recreated(name, alias, last.claim.version, model)):
+        return replace(_unproven(name, alias, holder.number if holder else None, problem), notes=notes)
     if holder is None:
         reason = f"no version holds it, though {last.claim} set it" if last else "no version holds it, and by its claim log none ever did"
         valid = last is None and not wanted
         return AliasAudit(model=name, alias=alias, version=None, valid=valid, reasons=(reason,), notes=notes)
+    if not holder.source:
+        reason = f"version {holder.number}, which holds it, was deleted"
+        return replace(_unproven(name, alias, holder.number, reason), notes=notes)
     if last is None or last.claim.version != holder:
-        before = f"from version {last.claim.version} (by {last.claim}) " if last else ""
-        reason = f"it was moved by hand {before}to version {holder}: its claim log has no such claim"
-        return AliasAudit(model=name, alias=alias, version=holder, valid=False, reasons=(reason,), notes=notes)
-    if _version(store, name, holder) is None:
-        reason = f"version {holder}, which holds it, was deleted"
-        return AliasAudit(model=name, alias=alias, version=holder, valid=False, reasons=(reason,), notes=notes)
-    decision, claim = verify_version(store, name, holder, alias).decision, last.claim
+        before = f"from version {last.claim.version.number} (by {last.claim}) " if last else ""
+        reason = f"it was moved by hand {before}to version {holder.number}: its claim log has no such claim"
+        if last and last.claim.version.number == holder.number:
+            reason = last.claim.version.difference(holder)
+        return replace(_unproven(name, alias, holder.number, reason), notes=notes)
+    decision, claim = verify_version(store, name, holder.number, alias).decision, last.claim
     return AliasAudit(
         model=name,
         alias=alias,
-        version=holder,
+        version=holder.number,
         valid=decision.passed,
         reasons=decision.reasons,
         set_by=claim.by,
@@ -279,12 +295,14 @@ def _audit(store: MlflowStore, name: str, alias: str, params: ClaimParams, holde
     )
 
 
-def _notes(claims: ClaimLog, holder: str | None) -> Iterator[str]:
+def _notes(claims: ClaimLog, holder: VersionId | None) -> Iterator[str]:
     """Yield what else the claim log shows: moves that it does not explain, a claim that has not ended, and what is no claim."""
     for before, after in pairwise(claims.moves(holder)):
-        if after.claim.previous != before.claim.version:
-            to = format_version(after.claim.previous)
-            yield f"before {after.claim}, it was moved by hand from version {before.claim.version} to {to}"
+        then, now = before.claim.version, after.claim.version
+        if now.model_created_ms != then.model_created_ms:
+            yield f"before {after.claim}, {then.difference(now)}"
+        elif after.claim.previous != then:
+            yield f"before {after.claim}, it was moved by hand from version {then.number} to {format_version(after.claim.previous)}"
     last = claims.last
     if last is not None and last.pending:
         yield f"{last.claim} has not ended"

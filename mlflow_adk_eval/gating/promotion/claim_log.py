@@ -26,6 +26,7 @@ from pydantic import AwareDatetime, TypeAdapter, ValidationError
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.attestation.keys import Signer, Verifier
 from mlflow_adk_eval.gating.promotion.record import Kind, Record
+from mlflow_adk_eval.gating.version_id import VersionId
 
 Outcome = Literal["done", "refused", "lost"]
 State = Literal["open", "confirmed", "cancelled", "done", "refused", "lost"]
@@ -67,8 +68,9 @@ class Claim:
     before: str
     """The hash of the entry before; empty for the first."""
     kind: Kind
-    version: str
-    previous: str | None
+    version: VersionId
+    """By what it is, not by its number alone, which the version of another registered model may get one day."""
+    previous: VersionId | None
     """The version that held the alias when it was decided."""
     record: str
     """Where the record of the decision lies, and its hash."""
@@ -89,7 +91,7 @@ class Claim:
             number=claims.next,
             before=claims.head,
             kind=record.kind,
-            version=record.target.version,
+            version=record.version,
             previous=record.previous,
             record=str(record.location),
             by=record.decision.decided_by[:_MAX_NAME],
@@ -99,7 +101,7 @@ class Claim:
 
     def __str__(self) -> str:
         """Return what it is as messages call it."""
-        return f"a {_NOUNS[self.kind]} to version {self.version}, by {self.by} at {self.at.isoformat(timespec='seconds')}"
+        return f"a {_NOUNS[self.kind]} to version {self.version.number}, by {self.by} at {self.at.isoformat(timespec='seconds')}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,11 +157,11 @@ class Entry:
         """Whether something may still come of it."""
         return self.state in ("open", "confirmed")
 
-    def carried_out(self, holder: str | None, wanted: str) -> bool:
+    def carried_out(self, holder: VersionId | None, wanted: VersionId) -> bool:
         """Whether its owner set the alias where it is `wanted`, and has only not said so: nothing of what may still come changes that."""
         return self.state == "confirmed" and self.claim.version == holder == wanted
 
-    def set_on(self, holder: str | None) -> bool:
+    def set_on(self, holder: VersionId | None) -> bool:
         """Whether the alias was set by this claim; of one that was confirmed and never ended, the `holder` of the alias tells."""
         return self.state == "done" or (self.state == "confirmed" and self.claim.version == holder)
 
@@ -196,18 +198,18 @@ class ClaimLog:
         """Return the claim of a number."""
         return next((entry for entry in self.entries if entry.number == number), None)
 
-    def moves(self, holder: str | None) -> list[Entry]:
+    def moves(self, holder: VersionId | None) -> list[Entry]:
         """Return the claims by which the alias was set."""
         return [entry for entry in self.entries if entry.set_on(holder)]
 
-    def rightful_holder(self, holder: str | None) -> str | None:
+    def rightful_holder(self, holder: VersionId | None) -> VersionId | None:
         """Return the version that the alias was set on last by a claim; ``None`` if it never was."""
         moves = self.moves(holder)
         return moves[-1].claim.version if moves else None
 
-    def former_holders(self, holder: str | None) -> list[str]:
+    def former_holders(self, holder: VersionId | None) -> list[VersionId]:
         """Return the versions that one can go back to, the last one last: those between were gone back over."""
-        versions: list[str] = []
+        versions: list[VersionId] = []
         for entry in self.moves(holder):
             version = entry.claim.version
             if entry.claim.kind != "promotion" and version in versions:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import cache
 
 from mlflow_adk_eval.errors import AliasBusyError, UsageError
@@ -23,8 +22,7 @@ from mlflow_adk_eval.gating.promotion.alias_lock import (
     AliasLock,
     ClaimTimeouts,
     Patience,
-    alias_moved,
-    version_changed,
+    changed_since,
 )
 from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, ClaimLogError
 from mlflow_adk_eval.gating.promotion.record import (
@@ -42,6 +40,7 @@ from mlflow_adk_eval.gating.promotion.record import (
     with_problems,
 )
 from mlflow_adk_eval.gating.rules.decide import decide
+from mlflow_adk_eval.gating.version_id import VersionId
 from mlflow_adk_eval.results.decision import Decision
 
 FindBaseline = Callable[[ExaminedRun], Baseline | None]
@@ -81,7 +80,7 @@ def promote_in(
         try:
             claims = store.claim_log(target.name, target.alias)  # first: whoever claims after this is noticed
         except ClaimLogError as error:
-            return stamped(undecided(str(error), run_id=run_id))
+            return stamped(undecided(str(error), run_id=run_id), store.clock())
         try:
             return _promoted(store, target, claims, examined, policy, baseline=baseline, dry_run=dry_run, timeouts=timeouts)
         except AliasBusyError as busy:
@@ -99,19 +98,20 @@ def _promoted(
     dry_run: bool,
     timeouts: ClaimTimeouts,
 ) -> Decision:
-    version, holder = store.version(target.name, target.version), store.aliases(target.name).get(target.alias)
+    model = store.model(target.name)
+    version, holder = store.version(target.name, target.version, model), store.holder(target.name, target.alias, model)
     run = examined()
     compared = baseline(run) if callable(baseline) else baseline
-    now = datetime.now(UTC)
+    now = store.clock()
     decision = decide(run, policy, baseline=compared, now=now, measured=store.calibration(policy, run))
     last = claims.last
-    pending = last is not None and last.pending and not last.carried_out(holder, target.version)
-    in_progress = claims.in_progress(store.now(target.name), timeouts.grace_s) if pending else ""
+    pending = last is not None and last.pending and not last.carried_out(holder, version.id)
+    in_progress = claims.in_progress(now, timeouts.grace_s) if pending else ""  # the lock asks for the server's time again
     moved = list(_baseline_moved(store, target, policy, compared, holder))
     problems = [*version_problems(target, version, run.evidence), *moved]
     record = Record(
         target=target,
-        source=version.source,
+        version=version.id,
         previous=holder,
         claim=claims.next,
         policy=policy,
@@ -146,8 +146,7 @@ def _set_alias(
         prepare=lambda: store.tag(target, {pass_tag(target.alias): str(record.location)}),
         # These may change with a single request each, so they come last; the evidence would take too long here.
         final_checks=lambda: [
-            *version_changed(store, record),
-            *alias_moved(store, record),
+            *changed_since(store, record),
             *_baseline_moved(store, target, record.policy, record.compared, record.previous),
         ],
         timeouts=timeouts,
@@ -168,24 +167,25 @@ def _finish(store: MlflowStore, record: Record, earlier: str | None, problem: st
             store.describe(record)
         return record.decision
     _untag(store, record, earlier)
-    return _refuse(store, record.refused(problem))
+    return _refuse(store, record.refused(problem, store.clock()))
 
 
 def _untag(store: MlflowStore, record: Record, earlier: str | None) -> None:
     """Have the tag of a version that leads to its record not lead to one that came to nothing."""
     target, key = record.target, pass_tag(record.target.alias)
     with suppress(UsageError):
-        if store.version(target.name, target.version).tags.get(key) == str(record.location):
+        if store.tags(target).get(key) == str(record.location):
             store.tag(target, {key: earlier}) if earlier else store.untag(target, key)
 
 
 def _tag(store: MlflowStore, target: Target, tags: Mapping[str, str]) -> None:
-    """Set tags, again if a refusal of the same version is being noted at the same time."""
+    """Set tags, again if a refusal of the same version is being noted at the same time. The one that leads to the record is there already."""
+    missing = {key: value for key, value in tags.items() if key != pass_tag(target.alias)}
     with suppress(UsageError):  # a version that was deleted at once needs no tags
         for _ in range(_ATTEMPTS):
-            store.tag(target, tags)
-            found = store.version(target.name, target.version).tags
-            if all(found.get(key) == value for key, value in tags.items()):
+            store.tag(target, missing)
+            found = store.tags(target)
+            if not (missing := {key: value for key, value in tags.items() if found.get(key) != value}):
                 return
 
 
@@ -198,16 +198,18 @@ def _evidence_changed(store: MlflowStore, decided_on: Sequence[Evidence]) -> Ite
 
 
 def _baseline_moved(
-    store: MlflowStore, target: Target, policy: Policy, compared: Baseline | RecordedBaseline | None, holder: str | None
+    store: MlflowStore, target: Target, policy: Policy, compared: Baseline | RecordedBaseline | None, holder: VersionId | None
 ) -> Iterator[str]:
     """Yield that the alias whose version was compared with is somewhere else."""
     source = policy.baseline
     if compared is None or source is None or source.alias is None or compared.problems:
         return
     model = source.model or target.name
-    found = holder if (model, source.alias) == (target.name, target.alias) else store.aliases(model).get(source.alias)
+    found = holder if (model, source.alias) == (target.name, target.alias) else store.holder(model, source.alias)
     if found != compared.version:
-        yield f"it was compared with {compared.name}, but the alias {source.alias} of {model!r} is at {format_version(found)} now"
+        difference = compared.version.difference(found) if found and compared.version and found.number == compared.version.number else ""
+        where = f"at {format_version(found)} now" + (f", which is another one: {difference}" if difference else "")
+        yield f"it was compared with {compared.name}, but the alias {source.alias} of {model!r} is {where}"
 
 
 def _refuse(store: MlflowStore, record: Record, *, beside: bool = False) -> Decision:
@@ -218,7 +220,7 @@ def _refuse(store: MlflowStore, record: Record, *, beside: bool = False) -> Deci
     target = record.target
     store.write(record)
     with suppress(UsageError):  # a version that was deleted needs no tags
-        tags, aliases = store.version(target.name, target.version).tags, store.aliases(target.name)
+        tags, aliases = store.tags(target), store.model(target.name).aliases
         if not beside and aliases.get(target.alias) != target.version and pass_tag(target.alias) in tags:
             store.untag(target, pass_tag(target.alias))
         prefix = REFUSAL if beside or holds_pass(tags, aliases, target.version) else TAG

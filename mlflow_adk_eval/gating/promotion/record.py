@@ -22,6 +22,7 @@ from mlflow_adk_eval.gating.attestation.statement import DECISION, Statement
 from mlflow_adk_eval.gating.baseline.comparable import Baseline
 from mlflow_adk_eval.gating.evidence.integrity import FOLDER, GATE_FOLDER, MANIFEST, Evidence, agent_problems, sha256
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, Policy
+from mlflow_adk_eval.gating.version_id import VersionId
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.results.markdown_text import for_mlflow
 from mlflow_adk_eval.runtime import user_at_host
@@ -40,7 +41,6 @@ _RESERVED = re.compile(r"latest|v\d+", re.IGNORECASE)
 _FIRST_YEAR, _LAST_YEAR = 2000, 9000
 """When a decision can have been made; other times are none that can be reckoned with."""
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
-_LOGGED_MODEL = re.compile(r"models:/(m-[^/@]+)")
 
 Kind = Literal["promotion", "rollback", "restore"]
 
@@ -91,33 +91,35 @@ class Target:
 class Version:
     """A model version as the registry has it."""
 
+    id: VersionId
     status: str
-    source: str
     tags: Mapping[str, str] = field(default_factory=dict)
-    description: str = ""
 
-    @property
-    def model_id(self) -> str | None:
-        """The LoggedModel that the version was made from; ``None`` if it was made from something else."""
-        found = _LOGGED_MODEL.fullmatch(self.source)
-        return found[1] if found else None
+
+@dataclass(frozen=True, slots=True)
+class RegisteredModel:
+    """A registered model as the registry has it."""
+
+    created_ms: int
+    aliases: Mapping[str, str]
+    """The number of the version that holds each."""
 
 
 def version_problems(target: Target, version: Version, evidence: Evidence) -> list[str]:
     """Return why a version cannot be promoted on this evidence, whatever its scores are."""
     problems = [] if version.status == "READY" else [f"{target} is {version.status}; only a READY version can be promoted"]
-    if version.model_id is None:
-        return [*problems, f"{target} was made from {version.source!r}, not from a LoggedModel, so it is unknown which agent it is"]
-    return [*problems, *agent_problems(evidence, version.model_id)]
+    if version.id.model_id is None:
+        return [*problems, f"{target} was made from {version.id.source!r}, not from a LoggedModel, so it is unknown which agent it is"]
+    return [*problems, *agent_problems(evidence, version.id.model_id)]
 
 
-def format_version(version: str | None) -> str:
+def format_version(version: VersionId | str | None) -> str:
     """Return how messages call the version that holds an alias, if any does.
 
     >>> format_version("3"), format_version(None)
     ('version 3', 'no version')
     """
-    return "no version" if version is None else f"version {version}"
+    return "no version" if version is None else f"version {version.number if isinstance(version, VersionId) else version}"
 
 
 def undecided(*reasons: str, run_id: str = "") -> Decision:
@@ -133,11 +135,11 @@ def with_problems(decision: Decision, problems: Sequence[str]) -> Decision:
     return replace(decision, verdict="undecided", reasons=(*problems, *reasons))
 
 
-def stamped(decision: Decision, at: datetime | None = None) -> Decision:
-    """Return the decision with a time, ``None``: the present one, and who asked for it."""
+def stamped(decision: Decision, at: datetime) -> Decision:
+    """Return the decision with the time, by the clock of the store that it rests on, and who asked for it."""
     return replace(
         decision,
-        decided_at=(at or datetime.now(UTC)).isoformat(timespec="microseconds"),
+        decided_at=at.isoformat(timespec="microseconds"),
         decided_by=os.environ.get("GITHUB_ACTOR") or user_at_host(),
     )
 
@@ -160,7 +162,7 @@ class RecordedBaseline:
     """What a candidate was compared with; without a run where there was nothing to compare with."""
 
     name: str
-    version: str | None
+    version: VersionId | None
     run_id: str
     sha256: str
     """The hash of the run's manifest."""
@@ -182,9 +184,9 @@ class Record:
     schema: Literal[2] = 2
     kind: Kind = "promotion"
     target: Target
-    source: str
-    """What the version was made from."""
-    previous: str | None
+    version: VersionId
+    """The version of the target, by what it is."""
+    previous: VersionId | None
     """The version that held the alias when the decision was made."""
     claim: int
     """The number that the decision was to have in the claim log of the alias."""
@@ -194,9 +196,9 @@ class Record:
     reason: str = ""
     """Why somebody went back to a former version."""
 
-    def refused(self, problem: str) -> Record:
+    def refused(self, problem: str, at: datetime) -> Record:
         """Return the record of a refusal for a reason that came up after the decision."""
-        return replace(self, decision=stamped(with_problems(self.decision, [problem])))
+        return replace(self, decision=stamped(with_problems(self.decision, [problem]), at))
 
     def text(self) -> str:
         """Return the record as JSON."""

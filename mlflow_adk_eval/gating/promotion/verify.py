@@ -25,6 +25,7 @@ from mlflow_adk_eval.gating.promotion.record import (
     Record,
     RecordedBaseline,
     RecordLocation,
+    RegisteredModel,
     Target,
     Version,
     decision_statement,
@@ -37,6 +38,7 @@ from mlflow_adk_eval.gating.promotion.record import (
     with_problems,
 )
 from mlflow_adk_eval.gating.rules.decide import decide
+from mlflow_adk_eval.gating.version_id import VersionId
 from mlflow_adk_eval.results.decision import Check, Decision
 
 _CLOSE = 1e-9
@@ -110,19 +112,19 @@ def verify_in(store: MlflowStore, name: str, version: str | None, alias: str | N
     Raises:
         UsageError: if the model, the version or the alias does not exist.
     """
-    aliases = store.aliases(name)
-    chosen = aliases.get(alias or "") if version is None else version
+    holder = None if alias is None else store.holder(name, alias)
+    chosen = version or (holder.number if holder else None)
     if chosen is None:
         raise UsageError(f"the registered model {name!r} has no alias {alias}")
-    if alias is not None and aliases.get(alias) != chosen:
-        store.version(name, chosen)
+    found = store.version(name, chosen)
+    if alias is not None and holder != found.id:
         return undecided(f"version {chosen} of {name!r} does not hold the alias {alias}")
-    if alias is not None and (moved := moved_by_hand(store, name, alias, chosen)):
+    if alias is not None and (moved := moved_by_hand(store, name, alias, holder)):
         return undecided(moved)
-    return verify_version(store, name, chosen, alias, policy).decision
+    return verify_version(store, name, chosen, alias, policy, found).decision
 
 
-def moved_by_hand(store: MlflowStore, name: str, alias: str, holder: str | None) -> str:
+def moved_by_hand(store: MlflowStore, name: str, alias: str, holder: VersionId | None) -> str:
     """Return that an alias is not where its claim log has it; empty if it is."""
     try:
         claims = store.claim_log(name, alias)
@@ -135,17 +137,40 @@ def moved_by_hand(store: MlflowStore, name: str, alias: str, holder: str | None)
     if rightful is None:
         found = f"{format_version(holder)} of {name!r} holds the alias {alias}, but its claim log has no such promotion"
         return f"{found}: it was set by hand{skipped}"
+    if problem := recreated(name, alias, rightful, store.model(name)):
+        return problem
+    if holder is not None and holder.number == rightful.number:
+        return f"the alias {alias} of {name!r} is not at what its claim log names: {rightful.difference(holder)}"
     found = f"the alias {alias} of {name!r} is at {format_version(holder)}, but at {format_version(rightful)} by its claim log"
     return f"{found}: it was moved by hand{skipped}"
 
 
-def verify_version(store: MlflowStore, name: str, version: str, alias: str | None, policy: Policy | None = None) -> Verification:
+def recreated(name: str, alias: str, promoted: VersionId, model: RegisteredModel) -> str:
+    """Return that an alias was promoted in another registered model than the one that has the name, and how to go on; empty if not."""
+    if model.created_ms == promoted.model_created_ms:
+        return ""
+    difference = promoted.difference(replace(promoted, model_created_ms=model.created_ms))
+    remedy = "if you did that, promote a version by a policy whose rules have no max_drop, which the claim log keeps"
+    return f"the alias {alias} of {name!r} was promoted in another model of that name: {difference}; {remedy}"
+
+
+def verify_version(
+    store: MlflowStore, name: str, version: str, alias: str | None, policy: Policy | None = None, found: Version | None = None
+) -> Verification:
     """Return what the promotion of a version to an alias, or else its last decision, comes to today, whether or not it holds the alias.
+
+    Args:
+        store: where everything is.
+        name: the registered model.
+        version: the number of the version.
+        alias: the alias; ``None``: the last decision on the version counts.
+        policy: what the run must fulfil besides, as of today; ``None``: nothing.
+        found: the version, where it is read already.
 
     Raises:
         UsageError: if there is no such version.
     """
-    found = store.version(name, version)
+    found = found or store.version(name, version)
     try:
         recorded = recorded_pass(store, name, version, alias, found)
         if isinstance(recorded, str):
@@ -169,32 +194,32 @@ def recorded_pass(store: MlflowStore, name: str, version: str, alias: str | None
         UsageError: if the model or the run of the record is gone, or its claim log.
     """
     what = f"version {version} of {name!r}"
-    params, holder = store.claims(name), store.aliases(name).get(alias or "")
-    location = find_record(found.tags) if alias is None else _promotion(store.claim_log(name, alias, params), version, holder)
+    params, holder = store.claims(name), None if alias is None else store.holder(name, alias)
+    location = find_record(found.tags) if alias is None else _promotion(store.claim_log(name, alias, params), found.id, holder)
     if location is None:
         return f"{what} has no record of " + (f"a passed gate for the alias {alias} in the claim log" if alias else "a gate decision")
     content = store.artifact(location.run_id, location.path)
-    record = _read(content, location, name, version, alias)
+    record = _read(content, location, name, found.id, alias)
     if isinstance(record, str):
         return f"{what}: {record}"
     claims = store.claim_log(name, record.target.alias, params)
-    entry, holder = claims.entry(record.claim), store.aliases(name).get(record.target.alias)
+    entry, holder = claims.entry(record.claim), holder if alias else store.holder(name, record.target.alias)
     problems = [
         *_signature_problems(store, location, content or b""),
         *_claim_problems(claims, record, location, holder),
         *(() if entry and entry.pending else _tag_problems(record, location, found)),  # tags that are just being written
-        *(() if holder == version else _refused_since(record, found)),
+        *(() if holder == found.id else _refused_since(record, found)),
     ]
     return RecordedPass(record=record, location=location, problems=tuple(problems))
 
 
-def _promotion(claims: ClaimLog, version: str, holder: str | None) -> RecordLocation | None:
+def _promotion(claims: ClaimLog, version: VersionId, holder: VersionId | None) -> RecordLocation | None:
     """Return where the record of the last promotion of a version is."""
     mine = [entry.claim.record for entry in claims.moves(holder) if (entry.claim.version, entry.claim.kind) == (version, "promotion")]
     return read_location(mine[-1]) if mine else None
 
 
-def _read(content: bytes | None, location: RecordLocation, name: str, version: str, alias: str | None) -> Record | str:
+def _read(content: bytes | None, location: RecordLocation, name: str, version: VersionId, alias: str | None) -> Record | str:
     """Return a record as it was written for the version, or why it is none."""
     what = f"its record {location.path}"
     if content is None:
@@ -204,8 +229,10 @@ def _read(content: bytes | None, location: RecordLocation, name: str, version: s
     record = read_record(content)
     if record is None:
         return f"{what} in run {location.run_id} cannot be read"
-    if record.target != Target(name=name, version=version, alias=alias or record.target.alias):
+    if record.target != Target(name=name, version=version.number, alias=alias or record.target.alias):
         return f"its record is about {record.target} and the alias {record.target.alias}"
+    if difference := record.version.difference(version):
+        return f"its record is about another version: {difference}"
     return record
 
 
@@ -223,7 +250,7 @@ def _signature_problems(store: MlflowStore, location: RecordLocation, content: b
         yield f"what was signed beside its record {location.path} is about something else"
 
 
-def _claim_problems(claims: ClaimLog, record: Record, location: RecordLocation, holder: str | None) -> Iterator[str]:
+def _claim_problems(claims: ClaimLog, record: Record, location: RecordLocation, holder: VersionId | None) -> Iterator[str]:
     """Yield why a record of a pass is not that of a claim that set the alias, or one from which somebody went back."""
     entry, what = claims.entry(record.claim), f"the claim {key_of(claims.alias, record.claim)} of its record"
     if not record.decision.passed:
@@ -239,7 +266,7 @@ def _claim_problems(claims: ClaimLog, record: Record, location: RecordLocation, 
         yield f"{record.target} was given up: {back.claim}" + (f": {back.claim.reason}" if back.claim.reason else "")
 
 
-def _rollback_from(claims: ClaimLog, entry: Entry, holder: str | None) -> Entry | None:
+def _rollback_from(claims: ClaimLog, entry: Entry, holder: VersionId | None) -> Entry | None:
     """Return the first rollback from the version of a claim after it."""
     later = (found for found in claims.moves(holder) if found.number > entry.number and found.claim.kind == "rollback")
     return next((found for found in later if found.claim.previous == entry.claim.version), None)
@@ -283,7 +310,7 @@ def _decide_again(store: MlflowStore, record: Record, run: ExaminedRun, problems
         return with_problems(today, problems)
     if policy is not None:
         compared = baseline if _same_baseline(policy, record) else Baseline(name="its baseline", problems=(_other_baseline(record),))
-        today = decide(run, policy, baseline=compared, measured=store.calibration(policy, run))
+        today = decide(run, policy, baseline=compared, now=store.clock(), measured=store.calibration(policy, run))
         if not today.passed:
             return replace(today, reasons=(f"{record.target} does not meet the policy {policy.name!r}", *today.reasons))
     promoted = f"{record.target} became {record.target.alias} by {then.decided_by} at {then.decided_at}"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from mlflow_adk_eval.gating.baseline.comparable import ResolvedBaseline
 from mlflow_adk_eval.gating.evidence.examine import ReadableRun
 from mlflow_adk_eval.gating.evidence.integrity import few
-from mlflow_adk_eval.gating.policy.model import Policy, Rule
+from mlflow_adk_eval.gating.policy.model import NO_EFFECT, Policy, Rule
 from mlflow_adk_eval.gating.rules.checks import PIN_THE_CONFIG, RuleTarget, different, format_cases, format_exact, unmissable
 from mlflow_adk_eval.gating.rules.judges import JudgeTrust, rule_problems
 from mlflow_adk_eval.gating.rules.max_drop import Drop, check_drops, drop_of
@@ -112,7 +112,14 @@ class _RuleRun:
     def _obstacle(self, target: RuleTarget, found: Measured, report: Report) -> str:
         """Return why a rule decides nothing; empty where it does."""
         unknown = rule_problems(target.rule.judge, target.measure, self.trust)
-        return _obstacle(found) or self._shortfall(target, found) or self._empty_demand(target, report) or "; ".join(unknown)
+        bounds = [f"{key} {given}: wanted {wanted}. {NO_EFFECT}" for key, given, wanted in target.rule.without_effect(*found.bounds)]
+        return (
+            _obstacle(found)
+            or "; ".join(bounds)
+            or self._shortfall(target, found)
+            or self._empty_demand(target, report)
+            or "; ".join(unknown)
+        )
 
     def _measured(self, target: RuleTarget, report: Report) -> Measured | str:
         """Return a measure over the cases of a report: copies of a case as one, and no value beyond the rule's range."""

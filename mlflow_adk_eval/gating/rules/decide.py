@@ -34,12 +34,11 @@ from mlflow_adk_eval.gating.rules.checks import (
     unmissable,
     without_demand,
 )
-from mlflow_adk_eval.gating.rules.judges import SKEW, JudgeTrust, judge_notes, judge_problems
+from mlflow_adk_eval.gating.rules.judges import SKEW, JudgeTrust, judge_notes, judge_problems, model_problems
 from mlflow_adk_eval.gating.rules.subset import waived_subset
 from mlflow_adk_eval.results.decision import Check, Decision
 from mlflow_adk_eval.results.outcomes import Verdict
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.results.votes import judged_criteria
 
 
 def decide(
@@ -157,7 +156,7 @@ def _pin_problems(policy: Policy, run: ReadableRun, now: datetime) -> Iterator[s
     if policy.config:
         yield from few(_config_problems(policy.config, run))
     if policy.judge and policy.judge.models:
-        yield from _judge_problems(policy.judge.models, run)
+        yield from model_problems(policy.judge.models, run)
     if policy.max_age:
         yield from _age_problems(policy.max_age, run.evidence.end_time, attested_end(policy.attestation, run.evidence), now)
 
@@ -195,6 +194,8 @@ def _doubts(policy: Policy, run: ReadableRun, report: Report) -> Iterator[str]:
     if (pin := policy.eval_set) and pin.digest is None:
         digest = run.evidence.params.get("adk_eval.eval_set_digest", "")
         yield f"the eval set is not pinned: any cases under the id {pin.id!r} would do, since the policy has no digest; this run's is {digest}"
+    if kept := run.evidence.params.get("adk_eval.from_ledger"):
+        yield f"{kept} of the run's conversations were had before the evaluation was resumed: the ledger held them"
     if run.documents.copies:
         copies = ", ".join(few((f"{copy} = {first}" for copy, first in run.documents.copies.items()), limit=4))
         yield f"{len(run.documents.copies)} cases have the content of another one and count as one with it: {copies}"
@@ -203,16 +204,6 @@ def _doubts(policy: Policy, run: ReadableRun, report: Report) -> Iterator[str]:
     yield from unmissable(report)
     if own := [eval_id for eval_id in run.documents.eval_set.eval_ids if eval_id in run.documents.config.case_criteria]:
         yield f"the run's config decides {format_cases(len(own))} by criteria of its own: {', '.join(few(own, limit=4))}"
-
-
-def _judge_problems(models: Sequence[str], run: ReadableRun) -> Iterator[str]:
-    judged, named = judged_criteria(run.documents.config), run.evidence.params.get("adk_eval.judge_model")
-    if not judged:
-        return
-    if named is None:
-        yield f"the run has no parameter adk_eval.judge_model, so it is unknown who judged {', '.join(judged)}"
-    elif foreign := [model for model in named.split(" | ") if model not in models]:
-        yield f"{', '.join(foreign)} judged, but the policy allows only {', '.join(models)}"
 
 
 def _age_problems(max_age: timedelta, end_time: int | None, attested: datetime | None, now: datetime) -> Iterator[str]:
@@ -244,7 +235,8 @@ def _pins_met(policy: Policy) -> list[str]:
         *([f"the digest of the eval set is {pin.digest[:19]}…, as pinned"] if pin and pin.digest else []),
         *([f"the digest of the config is {config.digest[:19]}…, as pinned"] if config and config.digest else []),
         *([f"each case is decided by {demanded}, as pinned"] if demanded else []),
-        *([f"only {', '.join(policy.judge.models)} judged"] if policy.judge and policy.judge.models else []),
+        *([f"only {', '.join(map(str, policy.judge.models))} judged"] if policy.judge and policy.judge.models else []),
+        *(["each vote was asked for in this evaluation"] if policy.judge and policy.judge.most_reused == 0 else []),
         *(["people's labels say of the judges what the policy demands"] if policy.judge and policy.judge.demands else []),
         *([f"the run's attestation is signed with {policy.attestation.signers} of the policy"] if policy.attestation else []),
         *([f"the run ended within the last {format_age(policy.max_age)}"] if policy.max_age else []),

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,10 +14,11 @@ from datetime import datetime, timedelta
 from mlflow_adk_eval.analysis.calibration.calibration import Labelled, calibration_problems
 from mlflow_adk_eval.gating.evidence.calibrated import CheckedCalibration, judge_keys
 from mlflow_adk_eval.gating.evidence.examine import ReadableRun
-from mlflow_adk_eval.gating.evidence.integrity import key_of_criterion
-from mlflow_adk_eval.gating.policy.model import JudgeDemand, Policy, format_age
+from mlflow_adk_eval.gating.evidence.integrity import few, key_of_criterion
+from mlflow_adk_eval.gating.policy.model import HostedModel, JudgeDemand, Policy, format_age
 from mlflow_adk_eval.gating.rules.checks import format_exact, format_percent
 from mlflow_adk_eval.gating.rules.measures import criteria_behind
+from mlflow_adk_eval.judge.hosts import is_among, is_own_host
 from mlflow_adk_eval.results.votes import judged_criteria
 
 SKEW = timedelta(minutes=5)
@@ -41,6 +43,16 @@ class JudgeTrust:
         """Return how sentences call the judge of a criterion."""
         named = self.run.evidence.params.get(f"adk_eval.judge.{key_of_criterion(criterion)}", "")
         return f"{criterion}: the judge {named}" if named else f"{criterion}: its judge"
+
+    def reused(self, criterion: str) -> tuple[int, int, str]:
+        """Return how many votes a criterion has, how many of them another evaluation asked for, and a sentence on these."""
+        found = Counter[str]()
+        for (name, _, asked_in), count in self.run.documents.vote_sources.items():
+            if name == criterion:
+                found[asked_in] += count
+        votes, reused = found.total(), found.total() - found[""]
+        others = ", ".join(few(filter(None, found), limit=3))
+        return votes, reused, f"{reused:,} of {votes:,} votes of {criterion} were reused, from evaluation {others}"
 
     def obstacle(self, criterion: str) -> str:
         """Return why nothing is known of the judge of a criterion; empty where something is."""
@@ -83,8 +95,14 @@ class JudgeTrust:
             yield f"{_WORDS.get(name, name)} {'unknown' if value is None else f'{value:.2f}{bounds}'}"
 
     def problems(self, demand: JudgeDemand | None, criterion: str) -> Iterator[str]:
-        """Yield what is not met of what is demanded of the judge of a criterion."""
-        if demand is None or not demand.demands:
+        """Yield what is not met of what is demanded of the judge of a criterion, and of where its votes are from."""
+        if demand is None:
+            return
+        votes, reused, told = self.reused(criterion)
+        if demand.most_reused is not None and reused > demand.most_reused * votes:
+            allowed = f"{format_percent(demand.most_reused)} of them" if demand.most_reused else "none"
+            yield f"{told}, but the policy allows {allowed}: evaluate again with --ledger off, so that each vote is asked for"
+        if not demand.demands:
             return
         if obstacle := self.obstacle(criterion):
             yield f"{self.judge_of(criterion)} {_NEVER}: {obstacle}"
@@ -120,8 +138,38 @@ class JudgeTrust:
 
 
 def judge_notes(trust: JudgeTrust) -> list[str]:
-    """Return in a line for each judged criterion how far its judge is known."""
-    return [trust.line(name) for name in judged_criteria(trust.run.documents.config)]
+    """Return in a line for each judged criterion how far its judge is known, and how many of its votes are from other evaluations."""
+    judged = judged_criteria(trust.run.documents.config)
+    found = [trust.reused(name) for name in judged]
+    return [*map(trust.line, judged), *(told for _, reused, told in found if reused)]
+
+
+def model_problems(models: Sequence[str | HostedModel], run: ReadableRun) -> Iterator[str]:
+    """Yield who judged, or at which host, although a policy does not allow it."""
+    judged, named = judged_criteria(run.documents.config), run.evidence.params.get("adk_eval.judge_model")
+    if not judged:
+        return
+    wanted = f"the policy allows only {', '.join(map(str, models))}"
+    if named is None:
+        yield f"the run has no parameter adk_eval.judge_model, so it is unknown who judged {', '.join(judged)}"
+        return
+
+    def names(one: str | HostedModel, name: str) -> bool:
+        model, at, host = name.rpartition(" at ")
+        if isinstance(one, str) or not at:  # a model without a host was reached at its provider's own; at which one, the votes say
+            return name == one if isinstance(one, str) else name == one.model and is_own_host(name, one.host)
+        return one.model == model and is_among(host, [one.host])
+
+    def allows(one: str | HostedModel, host: str) -> bool:
+        return is_own_host(one, host) if isinstance(one, str) else is_among(host, [one.host])
+
+    for name in named.split(" | "):
+        if not any(names(one, name) for one in models):
+            yield f"{name} judged, but {wanted}"
+    for host in dict.fromkeys(host for _, host, _ in run.documents.vote_sources):
+        if not any(allows(one, host) for one in models):
+            criteria = dict.fromkeys(name for name, found, _ in run.documents.vote_sources if found == host)
+            yield f"votes of {', '.join(criteria)} came from {host or 'an unknown host'}, but {wanted}, each without a host at its provider's own"
 
 
 def judge_problems(policy: Policy, trust: JudgeTrust) -> list[str]:
@@ -131,7 +179,7 @@ def judge_problems(policy: Policy, trust: JudgeTrust) -> list[str]:
 
 def rule_problems(demand: JudgeDemand | None, measure: str, trust: JudgeTrust) -> Sequence[str]:
     """Return what is not met of what a rule demands of the judges behind its measure."""
-    if demand is None or not demand.demands:
+    if demand is None or not (demand.demands or demand.most_reused is not None):
         return ()
     judged = judged_criteria(trust.run.documents.config)
     behind = [name for name in criteria_behind(measure, trust.run.report) if name in judged]

@@ -24,6 +24,7 @@ from mlflow_adk_eval.config.inputs import ConfigSource, EvalSetSource, load_inpu
 from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError, did_you_mean, shown
 from mlflow_adk_eval.evalset import EvalCase, EvalSet, dump
 from mlflow_adk_eval.evalset.digest import canonical
+from mlflow_adk_eval.foreign import foreign_code
 from mlflow_adk_eval.integrations.evaluator.dataset import EvalSetDataset, EvalSetTable
 from mlflow_adk_eval.integrations.scoring import needed_cells
 from mlflow_adk_eval.judge.setup import JudgeArgs
@@ -173,7 +174,8 @@ class ModelAgent:
         if case.conversation is None:
             return Conversation(actual=(), error=NO_USER)
         try:
-            output = await anyio.to_thread.run_sync(self._output, case)
+            with foreign_code("the model"):
+                output = await anyio.to_thread.run_sync(self._output, case)
             return row_of(cells_of(None, output) | {"targets": case}, f"output for case {case.eval_id!r}").conversation
         except Exception as error:  # noqa: BLE001 - a model may be anybody's code, and must not cost the other cases
             return Conversation(actual=(), error=described(error))

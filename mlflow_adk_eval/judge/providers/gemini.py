@@ -21,6 +21,7 @@ from mlflow_adk_eval.errors import ConfigError, JudgeError, Problem, shown
 from mlflow_adk_eval.evalset.digest import canonical_json
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.judge.errors import failure, one_line, retry_after_s, retry_delay_s
+from mlflow_adk_eval.judge.hosts import endpoint_named_by, host_of
 from mlflow_adk_eval.judge.protocol import (
     NO_TEXT,
     Answer,
@@ -30,7 +31,7 @@ from mlflow_adk_eval.judge.protocol import (
     Unavailable,
 )
 from mlflow_adk_eval.judge.providers.access import application_default, credentials_failure, require_settings
-from mlflow_adk_eval.judge.providers.gemini_clients import Lease, api_of, lease_client
+from mlflow_adk_eval.judge.providers.gemini_clients import Lease, api_of, base_url_of, lease_client
 from mlflow_adk_eval.redact import without_credentials
 
 if TYPE_CHECKING:
@@ -55,6 +56,11 @@ class Endpoint:
     location: str
     has_key: bool
 
+    @property
+    def variable(self) -> str:
+        """The environment variable that google-genai reads the base URL from."""
+        return "GOOGLE_VERTEX_BASE_URL" if self.vertex else "GOOGLE_GEMINI_BASE_URL"
+
     def __str__(self) -> str:
         """Name the place, without secrets."""
         place = without_credentials(self.base_url) or "Google"
@@ -69,7 +75,7 @@ class Endpoint:
         Raises:
             JudgeError: naming what is missing.
         """
-        url = base_url or self.base_url
+        url = base_url or endpoint_named_by(self.variable) or self.base_url
         if url and not _is_web(url):
             raise JudgeError(f"{shown(without_credentials(url))} is no base URL for Gemini: wanted http://... or https://...")
         if not self.vertex and not self.has_key:
@@ -228,7 +234,7 @@ class GeminiJudge:
         self._model = model
         self._endpoint = endpoint_of_environment()
         self._leases: dict[bytes, Lease] = {}
-        self._routes: dict[bytes, Send] = {}
+        self._routes: dict[bytes, tuple[Send, str]] = {}
         self._lease({})
 
     @property
@@ -240,6 +246,10 @@ class GeminiJudge:
     def address(self) -> str:
         """The model and where it is reached."""
         return f"{self._model} at {self._endpoint}"
+
+    def host(self, settings: Mapping[str, Any]) -> str:
+        """Return the host that is asked with these settings."""
+        return self._route(settings)[1]
 
     def check(self, settings: Mapping[str, Any]) -> None:
         """Refuse a ``judge_model_config`` that could not be sent. Nothing is sent.
@@ -260,11 +270,12 @@ class GeminiJudge:
         """Send one request, once."""
         started = perf_counter()
         try:
-            body = await self._route(request.settings)(request)
+            send, host = self._route(request.settings)
+            body = await send(request)
         except _failures() as error:
             # google-genai's own message may quote the whole response, and a traceback would print it.
             raise _no_answer(error) from None
-        return replace(answer_of(body), latency_s=perf_counter() - started)
+        return replace(answer_of(body), latency_s=perf_counter() - started, host=host)
 
     async def aclose(self) -> None:
         """Give back connections."""
@@ -272,13 +283,14 @@ class GeminiJudge:
         while self._leases:
             await self._leases.popitem()[1].aclose()
 
-    def _route(self, settings: Mapping[str, Any]) -> Send:
-        """Return how to send a request with these settings: as directly as this google-genai allows."""
+    def _route(self, settings: Mapping[str, Any]) -> tuple[Send, str]:
+        """Return how to send a request with these settings, as directly as this google-genai allows, and to which host."""
         key = canonical_json(dict(settings)) if settings else b""
         if key not in self._routes:
             lease, config = self._lease(settings), _config(settings)
             recorded = _recorded(lease.client, self._model, config)
-            self._routes[key] = _direct(lease, recorded) if recorded else _public(lease, self._model, config)
+            send = _direct(lease, recorded) if recorded else _public(lease, self._model, config)
+            self._routes[key] = send, host_of(base_url_of(lease.client))
         return self._routes[key]
 
     def _lease(self, settings: Mapping[str, Any]) -> Lease:

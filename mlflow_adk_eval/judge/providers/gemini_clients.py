@@ -117,6 +117,11 @@ def api_of(client: Client) -> Any:
     return getattr(client, "_api_client", None)
 
 
+def base_url_of(client: Client) -> str:
+    """Return where a client sends requests; empty in a google-genai that does not say."""
+    return str(getattr(getattr(api_of(client), "_http_options", None), "base_url", None) or "")
+
+
 def _key(access: Json) -> str:
     """Return what tells clients apart: a hash, since the environment holds the API key."""
     defaults = vars(sys.modules.get("google.genai._base_url", object)).get("_default_base_gemini_url")
@@ -128,10 +133,13 @@ def _client(access: Json, options: HttpOptions) -> Client:
     from google.genai import Client  # noqa: PLC0415
     from google.genai.types import HttpRetryOptions  # noqa: PLC0415
 
-    ours: Json = {"retry_options": HttpRetryOptions(attempts=1)}
-    if not (options.client_args or options.async_client_args or _has_certificate()):
-        context = _certificates()
-        ours |= {"client_args": {"verify": context}, "async_client_args": {"verify": context, "ssl": context}}
+    own = not (options.client_args or options.async_client_args or _has_certificate())
+    context = {"verify": (certificates := _certificates()), "ssl": certificates} if own else {}
+    ours: Json = {
+        "retry_options": HttpRetryOptions(attempts=1),
+        # Neither httpx nor aiohttp: a redirect would take the API key to another host, which then judges.
+        "async_client_args": {**(options.async_client_args or {}), **context, "follow_redirects": False, "allow_redirects": False},
+    } | ({"client_args": {"verify": context["verify"]}} if own else {})
     try:
         client = Client(http_options=options.model_copy(update=ours), **access)
     except (ValueError, OSError) as error:

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from time import perf_counter
 from types import ModuleType
 from typing import Any
@@ -22,6 +23,7 @@ from mlflow_adk_eval.errors import JudgeError, did_you_mean
 from mlflow_adk_eval.evalset.digest import canonical_json
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.judge.errors import failure, one_line, retry_after_s
+from mlflow_adk_eval.judge.hosts import LOCAL, endpoint_named_by, host_of
 from mlflow_adk_eval.judge.protocol import NO_TEXT, Answer, NoAnswer, Refused, Request, Unavailable
 from mlflow_adk_eval.judge.providers.access import require_settings
 from mlflow_adk_eval.runtime import defaults, require_extra
@@ -36,14 +38,6 @@ and one answer for all of them would be one vote."""
 _THOUGHTS, _OWN_THOUGHTS = 16_384, 2_048
 """How many tokens of thoughts an answer may have besides, on hosted models and on servers of one's own."""
 _BOOK_KEEPING_S = 5.0
-_LOCAL = {
-    "hosted_vllm": "http://localhost:8000/v1",
-    "lm_studio": "http://localhost:1234/v1",
-    "llamafile": "http://127.0.0.1:8080/v1",
-    "ollama": "http://localhost:11434",
-    "ollama_chat": "http://localhost:11434",
-}
-"""Programs that serve models on one's own machine, and where each listens unless told otherwise, as its documentation says."""
 _OPEN = ("openai", "custom_openai", "text-completion-openai")
 _HOSTED = (".openai.com", ".azure.com", ".googleapis.com", ".amazonaws.com")
 """Hosts behind OpenAI's language that take as much as any provider."""
@@ -122,6 +116,10 @@ class LiteLlmJudge:
         """The model and where it is reached."""
         return f"{self._model} at {self._base}" if self._base else self._model
 
+    def host(self, settings: Mapping[str, Any]) -> str:  # noqa: ARG002 - no setting moves it
+        """Return the host that is asked; where only LiteLLM knows it, the name of the provider."""
+        return host_of(self._base) if self._base else self._provider
+
     @property
     def own_server(self) -> bool:
         """Whether it is reached at a server of the user's own, of which nobody knows how much it takes."""
@@ -165,7 +163,7 @@ class LiteLlmJudge:
             )
         except (OpenAIError, OSError) as error:
             raise _no_answer(error) from None
-        return _answer(reply, perf_counter() - started)
+        return replace(_answer(reply, perf_counter() - started), host=self.host({}))
 
     @property
     def notes(self) -> Iterator[str]:
@@ -272,7 +270,7 @@ def _provider(litellm: Any, model: str) -> str:
 def _base(provider: str) -> str:
     """Return where a provider is reached, if the environment or the default of a local server says so; else empty."""
     name = provider.upper().removesuffix("_CHAT")
-    return os.environ.get(f"{name}_API_BASE") or os.environ.get(f"{name}_BASE_URL") or _LOCAL.get(provider, "")
+    return endpoint_named_by(f"{name}_API_BASE", f"{name}_BASE_URL") or LOCAL.get(provider, "")
 
 
 def _is_own(provider: str, base: str) -> bool:
@@ -282,7 +280,7 @@ def _is_own(provider: str, base: str) -> bool:
     (True, False, False)
     """
     host = urlsplit(base).hostname or ""
-    return provider in _LOCAL or (provider in _OPEN and bool(host) and not f".{host}".endswith(_HOSTED))
+    return provider in LOCAL or (provider in _OPEN and bool(host) and not f".{host}".endswith(_HOSTED))
 
 
 def _refuse_without_key(litellm: Any, model: str, provider: str) -> None:

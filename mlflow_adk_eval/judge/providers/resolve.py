@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -19,17 +18,18 @@ import anyio
 import anyio.to_thread
 
 from mlflow_adk_eval.errors import JudgeError, did_you_mean, shown
+from mlflow_adk_eval.foreign import foreign_code
+from mlflow_adk_eval.judge.hosts import GOOGLE_MODEL, PROVIDER_MODEL, THIS_PROCESS
 from mlflow_adk_eval.judge.protocol import Answer, Judge, NoAnswer, Refused, Request
 from mlflow_adk_eval.judge.setup import JudgeOptions
 from mlflow_adk_eval.redact import message_of
 
-_GOOGLE = re.compile(r"(models/)?(gemini|gemma)-\S+|(projects|publishers|tunedModels)/\S+")
-_PROVIDER = re.compile(r"[\w.-]+/\S+")
 _FAMILIAR = ("gemini-2.5-flash", "gemini-2.5-pro", "gemini-2.5-flash-lite", "gemini-2.0-flash", "gemini-flash-latest", "gemini-pro-latest")
 _MEMBERS = ("model", "address", "ask", "aclose")
 _UNDERSTOOD = "gemini-... (google-genai), provider/model such as openai/gpt-4o (LiteLLM), a judge object or a callable"
 
 
+@foreign_code("the judge")
 def resolve_judge(judge: str | Judge | Callable[..., Any], options: JudgeOptions | None = None) -> Judge:
     """Return the judge to ask. Nothing is sent.
 
@@ -67,12 +67,18 @@ def is_own_server(judge: Judge) -> bool:
     return bool(getattr(judge, "own_server", False))
 
 
+def host_of_judge(judge: Judge, settings: Mapping[str, Any]) -> str:
+    """Return the host that `judge` asks with these settings; of what is the caller's own, that it is in this process."""
+    host = getattr(judge, "host", None)
+    return str(host(settings)) if callable(host) else THIS_PROCESS
+
+
 def _named(name: str) -> Judge:
-    if _GOOGLE.fullmatch(name):
+    if GOOGLE_MODEL.fullmatch(name):
         from mlflow_adk_eval.judge.providers.gemini import GeminiJudge  # noqa: PLC0415 - loads google-genai
 
         return GeminiJudge(name)
-    if _PROVIDER.fullmatch(name):
+    if PROVIDER_MODEL.fullmatch(name):
         from mlflow_adk_eval.judge.providers.litellm import LiteLlmJudge  # noqa: PLC0415 - loads LiteLLM, an extra
 
         return LiteLlmJudge(name)
@@ -109,7 +115,8 @@ class CallableJudge:
         """Call the function, once."""
         started = perf_counter()
         try:
-            answer = _answer(await self._called(request))
+            with foreign_code("it"):
+                answer = _answer(await self._called(request))
         except NoAnswer:
             raise
         except Exception as error:  # the user's own code: whatever it raises is no verdict

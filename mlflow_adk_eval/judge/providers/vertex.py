@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -28,6 +28,7 @@ from mlflow_adk_eval.evalset.digest import canonical_json
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.judge.client import CallResult, JudgeClient
 from mlflow_adk_eval.judge.errors import one_line
+from mlflow_adk_eval.judge.hosts import endpoint_named_by, host_of
 from mlflow_adk_eval.judge.protocol import Answer, Refused
 from mlflow_adk_eval.judge.providers.access import application_default
 from mlflow_adk_eval.judge.providers.vertex_reply import (
@@ -73,6 +74,11 @@ class VertexClient:
     """Clients of the package that no request uses. Each has a connection of its own, since they are not made for threads."""
     _refreshing: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
+    @property
+    def host(self) -> str:
+        """The host that is asked."""
+        return host_of(self.endpoint)
+
     def address(self, metric: str, instance: Material, attempt: int = 0, spec: Json | None = None) -> str:
         """Return what tells an answer from all others.
 
@@ -112,7 +118,7 @@ class VertexClient:
         with translated_errors(), self._client() as client:
             self._refresh()
             response = client.evaluate_instances(request, retry=None, timeout=self.timeout_s)
-        return answer_of(type(response).pb(response), metric)
+        return replace(answer_of(type(response).pb(response), metric), host=self.host)
 
     def _request(self, asked: Json) -> Any:
         from google.protobuf import json_format  # noqa: PLC0415
@@ -133,6 +139,7 @@ class VertexClient:
         except IndexError:
             make = importlib.import_module(_API).EvaluationServiceClient
             client = make(credentials=self.credentials, transport="rest", client_options={"api_endpoint": self.endpoint})
+            client.transport._session.max_redirects = 0  # noqa: SLF001 - another host must neither get the token nor judge
         try:
             yield client
         finally:
@@ -169,7 +176,7 @@ def vertex_client(
     """
     project = project or os.environ.get("GOOGLE_CLOUD_PROJECT", "")
     location = location or os.environ.get("GOOGLE_CLOUD_LOCATION", "")
-    endpoint = _endpoint(base_url or os.environ.get("GOOGLE_VERTEX_BASE_URL", ""), location)
+    endpoint = _endpoint(base_url or endpoint_named_by("GOOGLE_VERTEX_BASE_URL"), location)
     missing = [*_missing_package(), *(wanted for wanted, there in ((_PROJECT, project), (_LOCATION, location)) if not there)]
     try:
         found = credentials or _credentials(endpoint)

@@ -58,6 +58,10 @@ class Result:
     """How long the answer took, in seconds."""
     reused: bool = False
     """Whether the ledger held the answer."""
+    host: str = ""
+    asked_in: str = ""
+    asked_at: str = ""
+    """Where the answer is from, as the `Vote` says it."""
     raw: str = ""
     """What the service answered, where that is no result."""
 
@@ -95,6 +99,9 @@ def read_result(made: CallResult, bounds: tuple[float, float], metric: str = "",
         answered=True,
         latency_s=answer.latency_s,
         reused=made.reused,
+        host=answer.host,
+        asked_in=answer.asked_in,
+        asked_at=answer.asked_at,
         raw=answer.text if error else "",
     )
 
