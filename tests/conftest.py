@@ -12,14 +12,18 @@ import pytest
 from packaging.version import Version
 
 import tests.profiles  # noqa: F401 - before a test module says how many examples it wants
+from mlflow_adk_eval import redact
+from tests.attackers_host import attackers_host
 from tests.mlflow_kit import forget_statements, new_server, server, store, template
 
-__all__ = ["new_server", "server", "store", "template"]
+__all__ = ["attackers_host", "new_server", "server", "store", "template"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
     # The agents of the tests are in no repository: this one changes while they run. Git looks below a ceiling only.
     os.environ["GIT_CEILING_DIRECTORIES"] = str(Path(__file__).parents[1])
+    # In CI a ledger in the working directory counts only as far as the same job wrote it: the tests that are about that say so.
+    os.environ.pop("CI", None)
     # In a worker of xdist, pyspark, which MLflow imports where it finds it, takes a main module without file for its doctests and ends the process.
     main = sys.modules["__main__"]
     main.__file__ = getattr(main, "__file__", None)
@@ -70,3 +74,4 @@ def _no_store_but_the_modules_own() -> Iterator[None]:
         if module in sys.modules:
             setattr(sys.modules[module], name, remembered[module])
     forget_statements()
+    redact._FILES.clear()  # pyright: ignore[reportPrivateUsage] - the .env files of their agents

@@ -243,7 +243,7 @@ def judged_facts(run_id: str, uri: str) -> dict[str, Any]:
     from mlflow import artifacts
 
     folder = Path(artifacts.download_artifacts(run_id=run_id, artifact_path="adk_eval/votes", tracking_uri=uri))
-    votes = {name: values for name, values in columns(folder).items() if name not in {"latency_s", "reused"}}
+    votes = {name: values for name, values in columns(folder).items() if name not in {"latency_s", "reused", "asked_in", "asked_at"}}
     found = facts(run_id, uri)
     kept = {name: value for name, value in found["metrics"].items() if not name.startswith("judge/") or name == "judge/votes"}
     return {**found, "metrics": kept, "votes": votes}

@@ -242,7 +242,7 @@ def test_a_tool_that_is_cancelled_from_within_is_an_error_and_no_end_of_the_run(
 
     agent = llm(answers, tools=[lose_connection])
     found = judged(agent, said("lost", "quick", "slow", "never"), said("other", "quick"), said("last", "quick"), concurrency=2)
-    assert found["lost"].error == "turn 2: CancelledError: connection lost"
+    assert found["lost"].error == "turn 2: ExitError: the agent raised CancelledError: connection lost"
     assert [turn.user_text for turn in found["lost"].actual] == ["quick", "slow"]
     assert calls(found["lost"].actual[1]) == [("lose_connection", {})]
     assert {eval_id: result.verdict for eval_id, result in found.items()} == {"lost": "undecided", "other": "passed", "last": "passed"}

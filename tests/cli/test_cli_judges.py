@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from click.testing import CliRunner, Result
@@ -45,7 +46,10 @@ def invoke(*arguments: object) -> Result:
 
 def test_the_accounts_are_printed_and_are_part_of_the_json(server: Server, recorded: Path) -> None:
     text = invoke("score", recorded, "--actual", recorded)
-    assert "Judged by gemini-2.5-flash: 6 calls, 108 tokens, 3 votes saved by stopping early" in " ".join(text.output.split())
+    assert (
+        f"Judged by gemini-2.5-flash at 127.0.0.1:{urlsplit(server.url).port}: 6 calls, 108 tokens, 3 votes saved by stopping early"
+        in " ".join(text.output.split())
+    )
     assert text.exit_code == 0
     found = json.loads(invoke("score", recorded, "--actual", recorded, "--json").output)["judging"]
     assert (found["calls"], found["input_tokens"], found["output_tokens"], found["calls_saved"], found["flip_rate"]) == (6, 66, 42, 3, 0.0)

@@ -12,6 +12,7 @@ import pytest
 from click.testing import Result
 
 import mlflow_adk_eval as adk_eval
+from mlflow_adk_eval.evalset import dumps
 from mlflow_adk_eval.tracking import register
 from tests.cli.test_cli import invoke, written
 from tests.gating.baseline.test_champion import ALL_BUT_ONE, NINE, POLICY, Scene
@@ -159,21 +160,23 @@ def test_a_champion_is_judged_again_or_run_anew_if_asked(template: Path, tmp_pat
     rules = {"rules": {TRAJECTORY: {"max_drop": 0.1}}, "baseline": {"alias": "champion", "model": "helper"}, "no_worse_from": 5}
     options = ("--policy", written(tmp_path / "gate.json", rules), "--tracking_uri", store)
     assert invoke("gate", candidate.run_id, *options).exit_code == 2
+    given = (
+        "--eval-set",
+        written(tmp_path / "many.evalset.json", json.loads(dumps(cases))),
+        "--config",
+        written(tmp_path / "c.json", config),
+    )
     recorded = tmp_path / "champion.json"
     adk_eval.save_recording(candidate, recorded)
-    swapped = invoke("gate", candidate.run_id, *options, "--champion-agent", recorded, "--json")
+    swapped = invoke("gate", candidate.run_id, *options, *given, "--champion-agent", recorded, "--json")
     assert "the recording is of another version" in swapped.stdout
     adk_eval.save_recording(champion, recorded)
-    anew = invoke("gate", candidate.run_id, *options, "--champion-agent", recorded, "--json")
+    anew = invoke("gate", candidate.run_id, *options, *given, "--champion-agent", recorded, "--json")
     assert anew.exit_code == 0, anew.stderr + anew.stdout
-    more = adk_eval.evaluate(
-        cases,
-        answering(cases),
-        config | {"criteria": {TRAJECTORY: {"threshold": 1.0, "match_type": "ANY_ORDER"}}},
-        tracking_uri=store,
-        traces=False,
-    )
-    again = invoke("gate", more.run_id, *options, "--reevaluate", "--ledger", "off", "--json")
+    other = {"criteria": {TRAJECTORY: {"threshold": 1.0, "match_type": "ANY_ORDER"}}}
+    more = adk_eval.evaluate(cases, answering(cases), other, tracking_uri=store, traces=False)
+    written(tmp_path / "test_config.json", other)
+    again = invoke("gate", more.run_id, *options, *given[:2], "--reevaluate", "--ledger", "off", "--json")
     assert again.exit_code == 0, again.stderr
     assert len({json.loads(found.stdout)["baseline_run_id"] for found in (anew, again)}) == 2
 
@@ -181,5 +184,16 @@ def test_a_champion_is_judged_again_or_run_anew_if_asked(template: Path, tmp_pat
 @pytest.mark.parametrize("command", ["gate", "promote"])
 def test_the_help_tells_every_option_and_exit_code(command: str) -> None:
     told = " ".join(invoke(command, "--help").stdout.split())
-    for option in ("--policy", "--reevaluate", "--champion-agent", "--judge", "--summary", "--junit", "--json", "too few cases"):
+    for option in (
+        "--policy",
+        "--reevaluate",
+        "--champion-agent",
+        "--eval-set",
+        "--config_file_path",
+        "--judge",
+        "--summary",
+        "--junit",
+        "--json",
+        "too few cases",
+    ):
         assert option in told

@@ -216,7 +216,7 @@ def test_ctrl_c_keeps_what_was_recorded(talker: str, tmp_path: Path) -> None:
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=120)
-    assert (process.returncode, told.strip().splitlines()[-1]) == (3, "aborted")
+    assert (process.returncode, told.strip().splitlines()[-1]) == (3, "error: interrupted")
     found = load_recording(tmp_path / "talks.json").runs
     assert [turn.final_text for turn in found["fine"][0].actual] == ["you said hello"]
     assert found["waits"][0].error == "the recording was broken off before this conversation ended"

@@ -93,7 +93,8 @@ class Team:
         done = subprocess.CompletedProcess[str]([], 1)
         for script in (step["run"] for step in job["steps"] if "run" in step and step["name"] != "Install"):
             words = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
-            done = subprocess.run(words, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False)
+            ours = {"POLICY": job["steps"][1]["env"]["POLICY"], "GITHUB_OUTPUT": os.devnull}
+            done = subprocess.run(words, cwd=self.folder, env={**self.environment, **ours}, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout + done.stderr
 
     @contextmanager

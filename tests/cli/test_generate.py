@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,8 @@ def test_cases_for_an_agent_of_adk_are_valid_distinct_and_marked(project: Path, 
         )
     assert made.exit_code == 0, made.stderr
     then = "next: read them, and then mlflow-adk-eval generate --accept new.evalset.json\n"
-    assert made.stdout.startswith("new.evalset.json: 2 generated cases\nWritten by gemini-2.5-flash: 3 calls (1 failed), ")
+    written = r"new\.evalset\.json: 2 generated cases\nWritten by gemini-2\.5-flash at 127\.0\.0\.1:\d+: 3 calls \(1 failed\), "
+    assert re.match(written, made.stdout)
     assert made.stdout.endswith(then)
     found = load_eval_set("new.evalset.json")
     assert found.eval_ids == ("when_are_you_open", "can_i_pay")

@@ -180,7 +180,7 @@ def test_below_the_root_of_a_repository_the_workflow_works_in_the_projects_folde
     assert "wrote ../.github/workflows/answer-eval.yml\n" in made.stdout, made.stderr
     job = YAML(typ="safe").load((project / ".github/workflows/answer-eval.yml").read_text())["jobs"]["evaluate"]
     assert job["defaults"] == {"run": {"working-directory": "inner"}}
-    assert job["steps"][2]["run"] == "pip install 'mlflow-adk-eval[adk]' -r requirements.txt"
+    assert job["steps"][3]["run"] == "pip install 'mlflow-adk-eval[adk]' -r requirements.txt"
 
 
 @pytest.mark.parametrize(

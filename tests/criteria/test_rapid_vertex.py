@@ -16,6 +16,7 @@ from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import ConfigError, JudgeError
 from mlflow_adk_eval.evalset import AgentDetails, AppDetails, Invocation
 from mlflow_adk_eval.judge import JudgeOptions
+from mlflow_adk_eval.judge.hosts import host_of
 from mlflow_adk_eval.results.outcomes import Errored, Scored
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import score
@@ -78,7 +79,7 @@ def test_the_service_rates_each_turn(metric: RapidMetric, at: At) -> None:
     assert (vote.criterion, vote.verdict, vote.explanation) == (metric.criterion, f"{grade:g}", f"because of {metric.name}")
     assert (vote.model, vote.error, vote.invocation_index) == (f"vertex:{metric.name}", "", 0)
     assert report.judging is not None
-    assert (report.judging.calls, report.judging.models) == (1, ("vertex",))
+    assert (report.judging.calls, report.judging.models) == (1, (f"vertex at {host_of(server.url)}",))
 
 
 @pytest.mark.parametrize("metric", JUDGED, ids=lambda metric: metric.name)

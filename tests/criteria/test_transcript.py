@@ -161,6 +161,14 @@ def test_tools_of_the_provider_are_calls_too() -> None:
     ]
 
 
+def test_what_tools_of_the_provider_answer_stands_beside_the_call_of_its_id() -> None:
+    """Several searches go on at the same time, and a judge must not take the hits of one for those of another."""
+    parts = [Part.model_validate({"tool_call": {"id": name, "toolType": "GOOGLE_SEARCH", "args": {"q": name}}}) for name in "ab"]
+    parts += [Part.model_validate({"tool_response": {"id": name, "toolType": "GOOGLE_SEARCH", "response": {"of": name}}}) for name in "ba"]
+    found = steps(recorded("1", InvocationEvent(author="agent", content=Content(parts=tuple(parts)))))
+    assert pairs(found) == [("call", {"q": "a"}, 1), ("call", {"q": "b"}, 2), ("response", {"of": "b"}, 2), ("response", {"of": "a"}, 1)]
+
+
 def test_media_are_named_and_not_shown() -> None:
     parts = (
         {"text": "here"},

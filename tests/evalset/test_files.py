@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mlflow_adk_eval.agents.turn_log import invocation_of
 from mlflow_adk_eval.errors import EvalSetError, UsageError
 from mlflow_adk_eval.evalset import (
     EvalSet,
@@ -23,7 +24,7 @@ from mlflow_adk_eval.evalset import (
     write_eval_set,
 )
 from mlflow_adk_eval.evalset import test_files as files_of
-from mlflow_adk_eval.evalset.parse import no_collection
+from mlflow_adk_eval.evalset.parse import no_collection, no_rescanning
 
 TURN = {"user_content": {"parts": [{"text": "hi"}]}}
 LEGACY_TURNS = [
@@ -140,6 +141,27 @@ def test_loading_leaves_the_garbage_collector_as_it_was(set_file: Path) -> None:
         load_eval_set(set_file)
         assert not gc.isenabled()
     assert gc.isenabled()
+
+
+def test_much_that_was_read_is_not_scanned_afterwards() -> None:
+    scans: list[str] = []
+    with no_collection():
+        gc.callbacks.append(lambda phase, _: scans.append(phase))
+        much = [[number] for number in range(5000)]
+    some = [[number] for number in range(50)]
+    gc.callbacks.pop()
+    assert (scans, len(much), len(some)) == ([], 5000, 50)
+
+
+def test_the_answer_of_each_turn_does_not_have_the_whole_heap_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is frozen while a run goes on is all that was imported, and counting it took longer than the turn."""
+    counted: list[int] = []
+    count = gc.get_freeze_count
+    with no_rescanning():
+        monkeypatch.setattr(gc, "get_freeze_count", lambda: counted.append(count()) or counted[-1])
+        turns = [invocation_of({"final_response": str(number)}, "answer") for number in range(1000)]
+    assert len(turns) == 1000
+    assert counted == []
 
 
 def test_a_path_that_no_system_can_hold_is_one_error() -> None:

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.errors import EvalSetError
-from mlflow_adk_eval.evalset import EvalSet, dumps
+from mlflow_adk_eval.evalset import EvalSet, dumps, row_files
 from mlflow_adk_eval.evalset.conversation import RecordedRun
 from mlflow_adk_eval.evalset.rows import CasesInMemory, CaseSource, open_cases
 from tests.profiles import examples
@@ -405,3 +405,23 @@ def test_memory_is_bounded_by_a_batch_and_a_line(tmp_path: Path) -> None:
         assert tracemalloc.get_traced_memory()[1] < 160 * 2**20
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+def test_no_line_of_gigabytes_is_unpacked(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = b'{"eval_id": "a"' + b" " * 4_000 + b"}\n"
+    file = tmp_path / f"s.jsonl{ending}"
+    file.write_bytes(gzip.compress(line) if ending == ".gz" else pa.compress(line, "zstd", asbytes=True))
+    monkeypatch.setattr(row_files, "MOST_LINE", len(line))
+    with pytest.raises(EvalSetError, match="line 1"):
+        open_cases(file).eval_set()
+    monkeypatch.setattr(row_files, "MOST_LINE", 2**10)
+    with pytest.raises(EvalSetError, match="found a line that unpacks to more than 0 MiB; wanted a file that can be read"):
+        open_cases(file).eval_set()
+
+
+def test_a_file_with_millions_of_rows_without_a_value_is_not_read_to_its_end(tmp_path: Path) -> None:
+    file = tmp_path / "s.parquet"
+    pq.write_table(pa.table({"eval_id": pa.nulls(2_000_000, pa.string()), "case": pa.nulls(2_000_000, pa.string())}), file)
+    with pytest.raises(EvalSetError, match=r"^.*: 20000 problems in this eval set"):
+        open_cases(file).eval_set()

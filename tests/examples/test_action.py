@@ -40,6 +40,8 @@ class Runner:
     said: str = ""
     known: dict[str, str] = field(default_factory=dict[str, str])
     """What expressions stand for."""
+    base: str = ""
+    """The branch that a pull request is to be merged into."""
 
     @property
     def uri(self) -> str:
@@ -50,9 +52,10 @@ class Runner:
         given = GIVEN | {name.replace("_", "-"): value for name, value in given.items()}
         self.known = {f"inputs.{name}": given.get(name, one.get("default", "")) for name, one in INPUTS.items()}
         self.codes, self.said = {}, ""
-        for name in ("Evaluate", "Decide"):
+        for name in ("Policy", "Evaluate", "Decide"):
             if not any(self.codes.values()):
                 self.codes[name] = self._step(STEPS[name])
+        self.codes = {name: code for name, code in self.codes.items() if name != "Policy" or code}
         return {name: self._told(output["value"]) for name, output in ACTION["outputs"].items()}
 
     def _told(self, text: str) -> str:
@@ -64,7 +67,7 @@ class Runner:
         summary.write_text("")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "GITHUB_", "GOOGLE_", "GEMINI_"))}
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        github = {"GITHUB_ACTIONS": "true", "GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(summary)}
+        github = {"GITHUB_ACTIONS": "true", "GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(summary), "GITHUB_BASE_REF": self.base}
         ours = {"MLFLOW_TRACKING_URI": self.uri, "PYTHONWARNINGS": "ignore", "RUNNER_TEMP": str(self.folder.parent), "PATH": path}
         inputs = {name: self._told(value) for name, value in step["env"].items()}
         done = subprocess.run(
@@ -121,18 +124,35 @@ def test_promoting_needs_a_model(runner: Runner) -> None:
     assert "the input promote needs the input model" in runner.said
 
 
+def test_a_pull_request_promotes_nothing(runner: Runner) -> None:
+    runner.base = "main"
+    runner.use(promote="true")
+    assert runner.codes == {"Policy": 64}
+    assert "A pull request cannot promote" in runner.said
+
+
 def test_no_input_becomes_part_of_a_script() -> None:
     assert [name for name, step in STEPS.items() if "${{" in step.get("run", "")] == []
     assert all(step["shell"] == "bash" for step in STEPS.values() if "run" in step)
+
+
+def test_the_ledger_lies_outside_the_checkout_where_the_cache_finds_it(tmp_path: Path) -> None:
+    step, environ = STEPS["Keep the ledger outside the checkout"], {"RUNNER_TEMP": "/tmp/r", "GITHUB_ENV": str(tmp_path / "env")}  # noqa: S108
+    for named in ({}, {"ADK_EVAL_LEDGER": "postgresql://db/x"}):
+        subprocess.run(["bash", "-e", "-c", step["run"]], check=True, env=environ | named)
+    assert (tmp_path / "env").read_text() == "ADK_EVAL_LEDGER=/tmp/r/adk_eval/ledger.sqlite\nADK_EVAL_LEDGER=postgresql://db/x\n"
+    assert STEPS["Answers that were paid for"]["with"]["path"] == "${{ runner.temp }}/adk_eval"
 
 
 def test_each_input_is_used_and_each_expression_is_known() -> None:
     text = (PROJECT / "action.yml").read_text("utf-8")
     used = set(EXPRESSION.findall(text))
     outputs = {
-        f"steps.{step['id']}.outputs.{name}" for step in STEPS.values() for name in re.findall(r"echo \"([\w-]+)=", step.get("run", ""))
+        f"steps.{step['id']}.outputs.{name}"
+        for step in STEPS.values()
+        for name in re.findall(r"echo \"([\w-]+)=.*GITHUB_OUTPUT", step.get("run", ""))
     }
-    github = {"github.run_id", "github.run_attempt", "github.job"}
+    github = {"runner.temp", "github.run_id", "github.run_attempt", "github.job"}
     assert used == {f"inputs.{name}" for name in INPUTS} | outputs | github
 
 
@@ -144,6 +164,8 @@ def test_the_page_names_each_input_and_output() -> None:
 def test_the_workflow_that_can_be_called_is_the_action_with_a_job_around_it() -> None:
     called, (job,) = REUSABLE["on"]["workflow_call"], REUSABLE["jobs"].values()
     plain = {name: {key: value for key, value in one.items() if key != "type"} for name, one in called["inputs"].items()}
+    assert plain.pop("environment")["default"] == ""
+    assert job["environment"] == "${{ inputs.environment }}"
     assert plain | {"promote": plain["promote"] | {"default": "false"}} == INPUTS
     assert called["inputs"]["promote"]["default"] is False
     (ours, uses) = (next(step for step in job["steps"] if step.get(key) == value) for key, value in AT_ITS_COMMIT)
@@ -205,13 +227,18 @@ def test_what_init_writes_runs_the_commands_of_the_action(tmp_path: Path, monkey
         "experiment": "answer",
         "gate-arguments": "--junit gate.xml",
     }
-    known = {f"inputs.{name}": value for name, value in inputs.items()} | {"steps.evaluate.outputs.run-id": "r1"}
+    known = {f"inputs.{name}": value for name, value in inputs.items()} | {
+        "steps.evaluate.outputs.run-id": "r1",
+        "steps.policy.outputs.path": "evals/gate.yaml",
+    }
     told = {
-        name: {key: EXPRESSION.sub(lambda found: known.get(found[1], ""), text) for key, text in step["env"].items()}
+        name: {key: EXPRESSION.sub(lambda found: known.get(found[1], ""), text) for key, text in step.get("env", {}).items()}
         for name, step in STEPS.items()
         if "run" in step
     }
     action = commands("action", [(STEPS[name]["run"], told[name]) for name in ("Evaluate", "Decide")])
-    init = commands("init", [(step["run"], {}) for step in written["steps"] if step.get("name") in ("Evaluate", "Gate")])
+    init = commands(
+        "init", [(step["run"], {"POLICY": "evals/gate.yaml"}) for step in written["steps"] if step.get("name") in ("Evaluate", "Gate")]
+    )
     assert init == action
     assert len(init) == 2

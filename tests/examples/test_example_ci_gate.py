@@ -38,6 +38,8 @@ class Actions:
     summary: str = ""
     said: dict[str, str] = field(default_factory=dict[str, str])
     """What each step printed, by its name."""
+    policy: str = ""
+    """What the step that looks for the policy came to."""
 
     def git(self, *arguments: str) -> None:
         identity = ("-c", "user.name=dev", "-c", "user.email=dev@example.org")
@@ -53,22 +55,28 @@ class Actions:
         self.said, self.summary = {}, ""
         for step, command in commands(name).items():
             if step != "Install" and not any(codes.values()):
-                codes[step] = self._step(step, command)
-        return codes
+                codes[step] = self._step(step, command, base="main" if name == "pull-request" else "")
+        return {step: code for step, code in codes.items() if step != "Policy" or code}
 
-    def _step(self, name: str, command: str) -> int:
-        page = self.folder.parent / "summary.md"
+    def _step(self, name: str, command: str, base: str) -> int:
+        page, output = self.folder.parent / "summary.md", self.folder.parent / "output"
         page.unlink(missing_ok=True)
+        output.write_text("")
+        if name == "Policy":
+            self.policy = "gate.yaml"
+            subprocess.run(["git", "worktree", "remove", "--force", str(self.folder.parent / "base")], cwd=self.folder, check=False)
         done = subprocess.run(
             ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", command],
             cwd=self.folder,
-            env=self._environment(page),
+            env={**self._environment(page), "GITHUB_BASE_REF": base, "GITHUB_OUTPUT": str(output), "POLICY": self.policy},
             capture_output=True,
             text=True,
             check=False,
         )
         self.said[name] = done.stdout + done.stderr
         self.summary += page.read_text() if page.exists() else ""
+        if name == "Policy":
+            self.policy = output.read_text().strip().removeprefix("path=")
         return done.returncode
 
     def _environment(self, page: Path) -> dict[str, str]:
@@ -76,6 +84,7 @@ class Actions:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         github = {"CI": "true", "GITHUB_ACTIONS": "true", "GITHUB_ACTOR": "octocat", "GITHUB_STEP_SUMMARY": str(page)}
         secret = {"MLFLOW_TRACKING_URI": self.uri, "MODEL": WORKFLOW["env"]["MODEL"], "PYTHONWARNINGS": "ignore"}
+        secret["RUNNER_TEMP"] = str(self.folder.parent)
         return kept | github | secret | {"PATH": path}
 
     @property
@@ -99,6 +108,7 @@ def actions(template: Path, tmp_path: Path) -> Actions:
     copied(template, tmp_path)
     found = Actions(folder)
     found.git("init", "--initial-branch", "main")
+    found.git("remote", "add", "origin", str(folder))
     found.commit("The agent")
     return found
 
@@ -132,6 +142,25 @@ def test_a_worse_pull_request_is_refused_and_a_good_one_becomes_the_champion(act
 
 
 @pytest.mark.slow
+def test_a_pull_request_is_held_to_the_policy_of_the_branch_that_it_is_to_be_merged_into(actions: Actions) -> None:
+    agent = actions.folder / "home_automation_agent" / "agent.py"
+    assert actions.job("promote") == {"Evaluate": 0, "Promote": 0}, actions.said
+    actions.git("switch", "--create", "careless")
+    agent.write_text(agent.read_text().replace("root_agent = build_agent(ScriptedModel())\n", CARELESS))
+    (actions.folder / "gate.yaml").write_text("rules: {response_match_score: {min: 0.01}}\n")
+    actions.commit("Act at once, and demand nothing")
+    assert actions.job("pull-request") == {"Evaluate": 0, "Gate": 1}, actions.said
+    assert actions.policy == str(actions.folder.parent / "base" / "gate.yaml")
+
+    actions.git("switch", "main")
+    actions.git("rm", "gate.yaml")
+    actions.commit("No policy yet")
+    actions.git("switch", "careless")
+    assert actions.job("pull-request") == {"Evaluate": 0, "Gate": 0}, actions.said
+    assert actions.said["Policy"] == "::warning::main has no gate.yaml yet, so the policy of this pull request decides\n"
+
+
+@pytest.mark.slow
 def test_a_job_without_a_tracking_server_fails_in_its_first_step(actions: Actions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Actions, "uri", "http://127.0.0.1:9")
     assert actions.job("pull-request") == {"Evaluate": 1}
@@ -140,7 +169,7 @@ def test_a_job_without_a_tracking_server_fails_in_its_first_step(actions: Action
 
 def test_the_page_shows_the_commands_of_the_workflow() -> None:
     page = (PROJECT / "docs" / "ci.md").read_text()
-    shown = {command for job in WORKFLOW["jobs"] for name, command in commands(job).items() if name != "Install"}
+    shown = {command for job in WORKFLOW["jobs"] for name, command in commands(job).items() if name not in ("Install", "Policy")}
     assert shown == set(re.findall(r"  run: \|\n    (mlflow-adk-eval .*\n)", page))
 
 

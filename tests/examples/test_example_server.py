@@ -31,6 +31,7 @@ def services() -> dict[str, Any]:
 def test_every_variable_is_in_the_example_and_the_options_are_mlflows() -> None:
     import mlflow as mlflow_package
     from mlflow import cli
+    from mlflow.environment_variables import MLFLOW_SERVER_ENABLE_JOB_EXECUTION
 
     text = (PROJECT / "compose.yaml").read_text()
     wanted = {line.partition("=")[0] for line in (PROJECT / "env.example").read_text().split()}
@@ -40,6 +41,9 @@ def test_every_variable_is_in_the_example_and_the_options_are_mlflows() -> None:
     assert (program, name) == ("mlflow", "server")
     given = cli.server.make_context("server", options, resilient_parsing=True).params
     assert given["app_name"] == "basic-auth"
+    assert "PASSWORD" not in str(mlflow["command"]), "everybody on the machine can read a command line"
+    assert MLFLOW_SERVER_ENABLE_JOB_EXECUTION.name in mlflow["environment"]
+    assert "MLFLOW_BACKEND_STORE_URI" in {option.envvar for option in cli.server.params}
     assert (given["port"], given["workers"], given["artifacts_destination"]) == (5000, "4", "s3://mlflow")
     assert set(mlflow["depends_on"]) <= set(services()["services"])
     auth = ConfigParser()
@@ -59,15 +63,15 @@ def test_the_command_serves_evaluations_on_postgresql(postgres: Postgres, tmp_pa
         "--host": "127.0.0.1",
         "--port": str(port),
         "--workers": "1",
-        "--backend-store-uri": database,
         "--artifacts-destination": str(tmp_path / "objects"),
         "--allowed-hosts": f"127.0.0.1:{port}",
     }
     names = [option.partition("=")[0] for option in command[2:]]
     assert names == list(changed)
     started = [sys.executable, "-m", *command[:2], *(f"{name}={changed[name]}" for name in names)]
+    environment = {**os.environ, "MLFLOW_BACKEND_STORE_URI": database, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(started, stdout=log, stderr=log, start_new_session=True, cwd=tmp_path)
+        process = subprocess.Popen(started, stdout=log, stderr=log, start_new_session=True, cwd=tmp_path, env=environment)
     uri = f"http://127.0.0.1:{port}"
     try:
         end = time.monotonic() + 300

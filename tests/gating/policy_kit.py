@@ -18,6 +18,7 @@ from mlflow_adk_eval.results.decision import Check
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Outcome, Scored, Vote, case_outcome
 from mlflow_adk_eval.results.report import Report
 from tests.gating.gate_kit import RESPONSE, decide_on, evidence_of, turn
+from tests.gating.promotion.claim_kit import version_id
 
 Scores = Mapping[str, Sequence[float | None]]
 """By case, one per run; ``None``: the criterion has failed there."""
@@ -91,7 +92,7 @@ def policy(**demands: Any) -> Policy:
 
 
 def champion(evidence: Evidence) -> Baseline:
-    return Baseline(name=CHAMPION, version="3", run=examine(evidence))
+    return Baseline(name=CHAMPION, version=version_id("3"), run=examine(evidence))
 
 
 def only_check(evidence: Evidence, demanded: Policy, **more: Any) -> Check:

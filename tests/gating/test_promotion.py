@@ -31,7 +31,7 @@ from mlflow_adk_eval.gating.promotion.promote import promote_in
 from mlflow_adk_eval.gating.promotion.record import Record, Target
 from mlflow_adk_eval.results.decision import Decision, GateFailed
 from tests.gating.gate_kit import TRAJECTORY, Lab, evidence_of, report_of
-from tests.gating.promotion.claim_kit import claim_log_of, forge_claim
+from tests.gating.promotion.claim_kit import claim_log_of, forge_claim, previous_in
 
 GOOD, BAD = report_of(), report_of(wrong=["heating"])
 
@@ -93,7 +93,7 @@ def test_a_good_version_gets_the_alias_and_a_record_of_why(lab: Lab, good: Entra
     record = record_of(lab, tags)
     assert record["target"] == {"name": good.name, "version": "1", "alias": "champion"}
     assert record["previous"] is None
-    assert record["source"] == f"models:/{good.model_id}"
+    assert record["version"]["source"] == f"models:/{good.model_id}"
     found = {name: record["decision"][name] for name in ("policy_sha256", "evidence_sha256", "decided_at")}
     assert found == {
         "policy_sha256": DEFAULT_POLICY.digest(),
@@ -153,7 +153,7 @@ def test_promoting_twice_is_fine(lab: Lab, good: Entrant) -> None:
     assert second.passed
     assert second.decided_at > first.decided_at
     assert lab.alias(good.name) == good.version
-    assert record_of(lab, good.tags)["previous"] == good.version
+    assert record_of(lab, good.tags)["previous"]["number"] == good.version
     assert good.verify().passed
 
 
@@ -162,7 +162,7 @@ def test_the_next_version_takes_the_alias_over(lab: Lab, good: Entrant) -> None:
     second = Entrant(lab, good.name)
     assert second.promote().passed
     assert lab.alias(good.name) == second.version == "2"
-    assert record_of(lab, second.tags)["previous"] == "1"
+    assert record_of(lab, second.tags)["previous"]["number"] == "1"
     assert good.verify().passed
     assert good.verify(version=1, alias="champion").reasons == (f"version 1 of {good.name!r} does not hold the alias champion",)
 
@@ -431,7 +431,7 @@ def test_two_decisions_against_one_champion_are_not_both_carried_out(lab: Lab, m
     assert first.verify(version=1).passed
     assert second.verify().passed
     assert third.promote().passed
-    assert [entry.claim.previous for entry in claim_log_of(store, model).entries] == [None, "1", "2"]
+    assert previous_in(claim_log_of(store, model)) == [None, "1", "2"]
 
 
 class Before(MlflowStore):
@@ -470,7 +470,7 @@ def test_who_waits_is_decided_on_anew_once_the_others_are_done(lab: Lab, model: 
     first, second = (Entrant(lab, model) for _ in range(2))
     store = Before(lab, "evidence", first.promote)
     assert promote_in(store, Target(name=model, version="2", alias="champion"), second.run_id, DEFAULT_POLICY, wait_s=30).passed
-    assert [entry.claim.previous for entry in claim_log_of(MlflowStore(lab.uri), model).entries] == [None, "1"]
+    assert previous_in(claim_log_of(MlflowStore(lab.uri), model)) == [None, "1"]
     assert lab.alias(model) == "2"
 
 
@@ -610,7 +610,7 @@ def test_what_does_not_exist_is_a_usage_error(lab: Lab, good: Entrant) -> None:
         gate("nowhere", tracking_uri=lab.uri)
     with pytest.raises(UsageError, match="run 'nowhere' does not exist"):
         good.promote(run_id="nowhere")
-    with pytest.raises(UsageError, match="version 7 of the registered model 'nothing' does not exist"):
+    with pytest.raises(UsageError, match="the registered model 'nothing' does not exist"):
         promote("nothing", 7, run_id=good.run_id, tracking_uri=lab.uri)
     with pytest.raises(UsageError, match="version 7 of the registered model"):
         verify(good.name, 7, tracking_uri=lab.uri)

@@ -22,7 +22,7 @@ from mlflow_adk_eval.judge.setup import JudgeArgs
 from mlflow_adk_eval.testing import ScriptedJudge
 
 NAMES = list(CRITERIA)
-JUDGE_KEYWORDS = ["judge", "judge_options", "budget", "ledger", "rejudge_failed"]
+JUDGE_KEYWORDS = ["judge", "judge_hosts", "judge_options", "budget", "ledger", "rejudge_failed"]
 
 
 def function(name: str) -> Any:

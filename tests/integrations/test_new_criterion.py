@@ -120,7 +120,7 @@ def test_a_run_is_logged_and_the_gate_holds_it_to_the_threshold(store: str) -> N
 def test_the_gate_refuses_a_score_outside_its_range(store: str) -> None:
     tall = {**DID, "long": [turn("heating on", "on " * 20)]}
     report = evaluate(CASES, tall, CONFIG, tracking_uri=store)
-    decision = gate(report, {"rules": {NAME: {"max": 100}}}, tracking_uri=store, raise_on_failure=False)
+    decision = gate(report, {"rules": {NAME: {"max": 4}}}, tracking_uri=store, raise_on_failure=False)
     assert not decision.passed
     assert any(f"the score of {NAME} is 17.0, outside its range from 0 to 5" in reason for reason in decision.reasons), decision.reasons
 

@@ -79,14 +79,14 @@ def test_a_config_demands_that_every_case_reaches_each_threshold(good: Any, bad:
 
 
 def test_a_policy_demands_what_its_rules_say(good: Any, bad: Any, tmp_path: Path) -> None:
-    text = f"min_cases: 3\nrules:\n  {TRAJECTORY}: {{min: 0.6}}\n  {RESPONSE}/pass_rate: {{min: 0.9}}\n  case_pass_rate: {{max: 1}}\n"
+    text = f"min_cases: 3\nrules:\n  {TRAJECTORY}: {{min: 0.6}}\n  {RESPONSE}/pass_rate: {{min: 0.9}}\n  tool_call_count_v1: {{max: 99}}\n"
     (tmp_path / "gate.yaml").write_text(text)
     thresholds = adk_eval.metrics.thresholds(tmp_path / "gate.yaml")
     assert shown(thresholds) == {
         "cases": "Threshold: 3. Greater value is better.",
         f"{TRAJECTORY}/mean": "Threshold: 0.6. Greater value is better.",
         f"{RESPONSE}/pass_rate": "Threshold: 0.9. Greater value is better.",
-        "case_pass_rate": "Threshold: 1.0. Lower value is better.",
+        "tool_call_count_v1/mean": "Threshold: 99.0. Lower value is better.",
     }
     assert not fails(thresholds, good)
     told = fails(thresholds, bad)

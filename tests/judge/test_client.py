@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import anyio
 import pytest
@@ -62,7 +63,7 @@ class Case:
     @property
     def usage(self) -> Counter[str]:
         usage = self.accounts.usage((), {})
-        return Counter(calls=usage.calls, failed=usage.failed_calls, reused=usage.reused, tokens=usage.tokens)
+        return Counter(calls=usage.calls, failed=usage.failed_calls, reused=usage.reused, shared=usage.shared, tokens=usage.tokens)
 
 
 def answered(made: list[CallResult]) -> int:
@@ -77,7 +78,8 @@ def failing(*errors: NoAnswer) -> Callable[[int, float], NoAnswer | None]:
 def test_an_answer_says_how_long_it_took_without_waiting_for_leave_to_ask() -> None:
     case = Case(Provider(latency_s=2), JudgeOptions(max_concurrency=1))
     first, second = case.make(2)
-    assert first.answer == second.answer == Answer(text="{}", input_tokens=9, output_tokens=1, latency_s=2)
+    wanted = Answer(text="{}", input_tokens=9, output_tokens=1, latency_s=2, host="this process")
+    assert [one.answer and replace(one.answer, asked_at="") for one in (first, second)] == [wanted, wanted]
     assert (case.took, case.usage) == (4, Counter(calls=2, tokens=20))
     assert case.accounts.usage((), {}).latency_s == 4
 
@@ -86,7 +88,7 @@ def test_what_the_ledger_holds_is_not_asked() -> None:
     kept = Answer(text="kept")
     case = Case(Provider(), book=Book({"0": kept}))
     known, new = case.make(2)
-    assert known == CallResult(answer=kept, reused=True)
+    assert known == CallResult(answer=replace(kept, asked_in="unknown"), reused=True)
     assert not new.reused
     assert case.usage == Counter(calls=1, reused=1, tokens=10)
 
@@ -142,7 +144,8 @@ def test_asked_anew_an_answer_takes_the_place_of_the_kept_one() -> None:
 
     new, again = simulated(work)
     assert (new.reused, again.reused) == (False, True)
-    assert new.answer == again.answer == book["a"] != Answer(text="old")
+    assert new.answer == book["a"] != Answer(text="old")
+    assert again.answer == replace(book["a"], asked_in="unknown"), "a client without an evaluation cannot know its own"
 
 
 @pytest.mark.parametrize("book", [None, Book()], ids=["no ledger", "ledger"])
@@ -150,7 +153,9 @@ def test_the_same_request_under_way_twice_is_paid_once(book: Book | None) -> Non
     case = Case(Provider(), book=book)
     made = case.make(60, lambda number: str(number % 3))
     assert len(case.provider.sent) == 3
-    assert sum(one.reused for one in made) == case.usage["reused"] == 57
+    assert sum(one.reused for one in made) == case.usage["shared"] == 57
+    assert case.usage["reused"] == 0, "nothing is from the ledger"
+    assert {one.answer.asked_in for one in made if one.answer} == {""}
     assert answered(made) == 60
 
 

@@ -64,7 +64,7 @@ def said(work: str, path: Path) -> str:
 
 
 def started(run_id: str, **changes: object) -> StartedRun:
-    values = {"eval_set_digest": "sha256:1", "config_digest": "sha256:2", "agent_name": "home", "agent_version": "m-1"}
+    values = {"lineage": run_id, "eval_set_digest": "sha256:1", "config_digest": "sha256:2", "agent_name": "home", "agent_version": "m-1"}
     return StartedRun(run_id=run_id, **{"started_at": datetime(2026, 3, 1, 12, tzinfo=UTC), **values, **changes})
 
 
@@ -191,7 +191,7 @@ def _newer(path: Path) -> None:
     with CallCache(path) as ledger:
         ledger.put("a", ANSWER)
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 4")
+        connection.execute("PRAGMA user_version = 5")
 
 
 def _damaged(path: Path) -> None:
@@ -211,7 +211,7 @@ def _folder(path: Path) -> None:
     [
         (_text, "this is no ledger, or a damaged one (file is not a database)"),
         (_foreign, "this SQLite database is no ledger"),
-        (_newer, "this ledger has schema 4, and this version of mlflow-adk-eval reads 3"),
+        (_newer, "this ledger has schema 5, and this version of mlflow-adk-eval reads 4"),
         (_damaged, "this is no ledger, or a damaged one (database disk image is malformed)"),
         (_folder, "the ledger cannot be used (unable to open database file)"),
     ],
@@ -448,34 +448,23 @@ def test_a_conversation_belongs_to_its_run(ledger: CallCache) -> None:
 
 
 def test_what_one_run_paid_for_counts_for_all_that_go_on_with_it(ledger: CallCache) -> None:
-    for run_id in ("a", "b", "c", "alone"):
-        ledger.begin(started(run_id))
+    ledger.begin(started("a", lineage="first"))
+    ledger.keep_conversation("a", "of a", b"[]")
+    for run_id, lineage in (("b", ledger.scope("a")), ("c", "first"), ("alone", "")):
+        ledger.begin(started(run_id, lineage=lineage))
         ledger.keep_conversation(run_id, f"of {run_id}", b"[]")
-    ledger.adopt("a", "b")
-    ledger.adopt("b", "c")
-    ledger.keep_conversation("c", "later", b"[1]")
     for run_id in ("a", "b", "c"):
-        assert ledger.scope(run_id) == "a"
+        assert ledger.scope(run_id) == "first"
         assert [ledger.conversation(run_id, f"of {name}") for name in ("a", "b", "c", "alone")] == [b"[]", b"[]", b"[]", None]
-        assert ledger.conversation(run_id, "later") == b"[1]"
     assert (ledger.scope("alone"), ledger.scope("unknown")) == ("alone", "unknown")
 
 
-def test_going_on_with_a_run_keeps_what_it_adopted(ledger: CallCache) -> None:
-    ledger.begin(started("a"))
-    ledger.keep_conversation("a", "case", b"[]")
-    ledger.begin(started("b"))
-    ledger.adopt("a", "b")
-    ledger.begin(started("b"))
-    assert ledger.conversation("b", "case") == b"[]"
-
-
-def test_the_earlier_runs_conversation_counts_where_both_have_one(ledger: CallCache) -> None:
-    for run_id in ("a", "b"):
-        ledger.begin(started(run_id))
-        ledger.keep_conversation(run_id, "case", f'"{run_id}"'.encode())
-    ledger.adopt("a", "b")
-    assert ledger.conversation("b", "case") == b'"a"'
+def test_going_on_with_a_run_keeps_its_lineage(path: Path) -> None:
+    with CallCache(path) as ledger:
+        ledger.begin(started("b", lineage="first"))
+    with CallCache(path) as ledger:
+        ledger.begin(started("b", lineage=""))
+        assert [run.lineage for run in ledger.runs()] == ["first"]
 
 
 # What must not be kept

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.errors import RunError, UsageError
 from mlflow_adk_eval.judge import Answer
 from mlflow_adk_eval.judge.setup import judge_setup
 from mlflow_adk_eval.ledger import CallCache, StartedRun, is_shared, ledger_source
@@ -24,7 +24,7 @@ def test_a_password_is_in_no_name_message_or_repr(scheme: str) -> None:
     with CallCache(url) as ledger:
         assert ledger.shared
         assert ledger.name == "postgresql://127.0.0.1:1/there"
-        with pytest.raises(UsageError, match=r"postgresql://127.0.0.1:1/there: the ledger cannot be used \(") as caught:
+        with pytest.raises(RunError, match=r"postgresql://127.0.0.1:1/there: the ledger cannot be used \(") as caught:
             ledger.check()
         ledger.put("a", Answer(text="paid"))
         assert ledger.get("a") == Answer(text="paid")
@@ -48,7 +48,7 @@ def test_a_url_of_sqlite_is_its_file(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_runs_and_their_conversations_are_those_of_every_host(anywhere: str) -> None:
     def started(run_id: str) -> StartedRun:
-        texts = {"eval_set_digest": "1", "config_digest": "2", "agent_name": "home", "agent_version": "m"}
+        texts = {"lineage": "a", "eval_set_digest": "1", "config_digest": "2", "agent_name": "home", "agent_version": "m"}
         return StartedRun(run_id=run_id, started_at=datetime(2026, 3, 1, 12, tzinfo=UTC), **texts)
 
     with CallCache(anywhere) as one:
@@ -57,8 +57,7 @@ def test_runs_and_their_conversations_are_those_of_every_host(anywhere: str) -> 
     with CallCache(anywhere) as other:
         assert other.runs() == (started("a"),)
         other.begin(started("b"))
-        other.keep_conversation("b", "case", b'["later"]')
-        other.adopt("a", "b")
+        other.keep_conversation("b", "other case", b'["later"]')
         assert other.scope("b") == "a"
         assert other.conversation("b", "case") == b'["said"]'
         other.finish("b")

@@ -261,7 +261,8 @@ def test_a_frame_of_votes_has_a_row_per_vote() -> None:
     frame = report_of(case_result(votes)).to_frame("votes")
     assert list(frame.columns) == [
         "eval_id", "run_index", "invocation_index", "criterion", "rubric_id", "vote_index", "verdict", "explanation", "model", "latency_s",
-        "input_tokens", "output_tokens", "error", "raw", "reused",
+        "input_tokens", "output_tokens", "error", "raw", "reused", "host", "asked_in",
+        "asked_at",
     ]  # fmt: skip
     assert frame.iloc[0].to_dict() == {name: getattr(VOTE, name) for name in frame.columns}
 

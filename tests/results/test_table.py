@@ -14,6 +14,7 @@ from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errore
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.table import (
     CONTENT,
+    KEY,
     LEAD,
     TAIL,
     case_column,
@@ -207,6 +208,9 @@ def _scores(found: CaseResult, result: CriterionResult) -> list[float | None]:
         (b'{"columns": ["key"], "data": [["a", "b"]]}', "row 0 of another length"),
         (b'{"columns": ["key"], "data": [3]}', "row 0 of another length"),
         (b'{"columns": ["key"], "data": [["a"]]}', "found no column verdict"),
+        (json.dumps({"columns": KEY, "data": [["a"] * len(KEY), ["b"]]}).encode(), "found row 1 of another length"),
+        (json.dumps({"columns": KEY, "data": [["a"] * (len(KEY) + 1)]}).encode(), "found row 0 of another length"),
+        (json.dumps({"columns": KEY, "data": [dict.fromkeys(KEY)]}).encode(), "found row 0 of another length"),
     ],
 )
 def test_a_text_that_is_no_table_is_an_error(text: bytes, problem: str) -> None:

@@ -51,6 +51,9 @@ VOTES = st.builds(
     error=TEXTS,
     raw=TEXTS,
     reused=st.booleans(),
+    host=TEXTS,
+    asked_in=TEXTS,
+    asked_at=TEXTS,
 )
 
 

@@ -246,9 +246,17 @@ def children():
 def workers():
     return [pid for pid in children() if b"forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes()][1:]
 
+def at_work(pid):
+    # multiprocessing itself waits for ever for one that dies while it is being started
+    try:
+        user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    except OSError:
+        return False
+    return int(user) + int(system) >= 5
+
 def kill():
     for _ in range(int(sys.argv[2])):
-        while not (found := workers()):
+        while not (found := [pid for pid in workers() if at_work(pid)]):
             time.sleep(0.01)
         os.kill(found[0], signal.SIGKILL)
         while found[0] in workers():

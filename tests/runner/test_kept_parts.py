@@ -218,7 +218,7 @@ def evidence(report: Report, uri: str) -> Any:
     folder = Path(client.download_artifacts(report.run_id, "adk_eval"))
     parts = {path.relative_to(folder): path.read_bytes() for kind in ("cases", "actual", "cells") for path in (folder / kind).iterdir()}
     assert len(parts) == 9
-    params = {name: value for name, value in run.data.params.items() if name != "adk_eval.manifest_sha256"}
+    params = {name: value for name, value in run.data.params.items() if name not in {"adk_eval.manifest_sha256", "adk_eval.evaluation"}}
     metrics = {name: value for name, value in run.data.metrics.items() if not name.startswith("system/")}
     return parts, params, metrics, json.loads((folder / "manifest.json").read_bytes())["parts"]
 

@@ -9,6 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
+from email.utils import format_datetime, parsedate_to_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
 from urllib.parse import urlsplit
@@ -25,6 +27,7 @@ Fault = Literal["lost", "cut", "429", "503", "html", "truncated", "broken"]
 """
 FAULTS: tuple[Fault, ...] = ("lost", "cut", "429", "503", "html", "truncated", "broken")
 _LOGIN = b"<!doctype html><html><body><form action='/login'>Sign in to continue</form></body></html>"
+_FULL = b'{"error_code": "BAD_REQUEST", "message": "(sqlalchemy.exc.TimeoutError) QueuePool limit of size 5 overflow 10 reached"}'
 _OF_THE_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "content-length"}
 
 
@@ -60,6 +63,8 @@ class Proxy:
     target: str
     """The address of the server."""
     plan: Plan = lambda _: None
+    ahead: timedelta = timedelta()
+    """By how much the clock of the server seems to be ahead: what is added to the time of its answers."""
     seen: list[Request] = field(default_factory=list[Request])
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _server: ThreadingHTTPServer | None = None
@@ -124,6 +129,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._hang_up()
             case "429" | "503":
                 self._answer(int(fault), [("Retry-After", "0")], b"busy")
+            case "full":
+                self._answer(400, [("Content-Type", "application/json")], _FULL)
             case "html":
                 self._answer(200, [("Content-Type", "text/html")], _LOGIN)
             case _:
@@ -148,7 +155,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         finally:
             upstream.close()
-        kept = [(name, value) for name, value in reply.getheaders() if name.lower() not in _OF_THE_CONNECTION]
+        kept = [(name, value) for name, value in reply.getheaders() if name.lower() not in {*_OF_THE_CONNECTION, "date"}]
+        at = parsedate_to_datetime(reply.headers["Date"]) + self.owner.ahead
+        kept.append(("Date", format_datetime(at, usegmt=True)))
         match fault:
             case "lost":
                 self._hang_up()

@@ -23,6 +23,7 @@ COMMANDS = {
     "run": "{recording} {cases} --experiment {model}",
     "score": "{cases} --actual runs:/{run}",
     "upload": "{pending}",
+    "register": "{run} {model}",
     "report": "{run} -o {out}.html",
     "export": "{run} eval-set -o {out}.json",
     "compare": "{run} {other} --log",

@@ -73,6 +73,7 @@ def vote(
         output_tokens=None,
         error="" if verdict else DOWN,
         raw="" if verdict else "{half an ans",
+        host="this process",
     )
     return replace(made, **more)
 

@@ -58,7 +58,7 @@ def test_the_message_has_the_verdict_the_rules_and_the_worst_cases() -> None:
 
 def test_what_was_not_evaluated_is_not_enough() -> None:
     with pytest.raises(AssertionError, match="UNDECIDED"):
-        assert_gate(scored({"case_0000": ["answer 0"]}), {"rules": {TRAJECTORY: {"min": 0.0}}})
+        assert_gate(scored({"case_0000": ["answer 0"]}), {"rules": {TRAJECTORY: {"min": 0.1}}})
 
 
 def test_a_wrong_policy_is_no_failed_assertion() -> None:

@@ -108,6 +108,8 @@ def test_what_judging_took_is_in_the_metrics() -> None:
         "judge/tokens": 1234,
         "judge/calls_saved": 4,
         "judge/reused": 3,
+        "judge/asked_elsewhere": 0,
+        "judge/shared": 0,
         "judge/flip_rate": 0.25,
     }
 

@@ -11,9 +11,9 @@ import pytest
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.errors import AgentError, UsageError
-from mlflow_adk_eval.evalset import EvalSet
+from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
 from mlflow_adk_eval.gating.api import gate
-from mlflow_adk_eval.gating.baseline.comparable import ReevaluationRequest
+from mlflow_adk_eval.gating.baseline.comparable import Reevaluate, ReevaluationRequest
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.testing import ScriptedJudge
 from mlflow_adk_eval.tracking import register
@@ -54,6 +54,9 @@ class Bench:
         assert adk_eval.promote("helper", version, run_id=report, tracking_uri=self.uri).passed
         return str(report.run_id)
 
+    def again(self, agent: Any = None, cases: EvalSet = EIGHT, config: Any = STRICT, **options: Any) -> Reevaluate:
+        return reevaluation(agent, eval_set=cases, config=config, tracking_uri=self.uri, **options)
+
     def gate(self, candidate: adk_eval.Report, again: Any, policy: Any = POLICY) -> Decision:
         return gate(candidate, policy, reevaluate=again, tracking_uri=self.uri, raise_on_failure=False)
 
@@ -76,7 +79,7 @@ def test_what_the_champion_did_is_judged_again_by_the_candidates_config(bench: B
     champion = bench.crown()
     candidate = bench.evaluate("candidate", config=LENIENT)
     assert "has different settings of tool_trajectory_avg_score" in told(bench.gate(candidate, None))
-    decision = bench.gate(candidate, reevaluation(tracking_uri=bench.uri))
+    decision = bench.gate(candidate, bench.again(config=LENIENT))
     assert decision.passed
     new, old, ours = (bench.run(run_id) for run_id in (decision.baseline_run_id, champion, candidate.run_id or ""))
     assert new.data.params["adk_eval.model_id"] == old.data.params["adk_eval.model_id"] != ours.data.params["adk_eval.model_id"]
@@ -89,7 +92,7 @@ def test_a_case_that_the_champion_never_had_needs_the_champion(bench: Bench) -> 
     bench.crown()
     more = many(9)
     candidate = bench.evaluate("candidate", more)
-    refused = bench.gate(candidate, reevaluation(tracking_uri=bench.uri))
+    refused = bench.gate(candidate, bench.again(cases=more))
     assert refused.verdict == "undecided"
     assert "it never had case 'case_0008'; name the agent, to be run anew" in told(refused)
     calls: list[str] = []
@@ -98,21 +101,21 @@ def test_a_case_that_the_champion_never_had_needs_the_champion(bench: Bench) -> 
         calls.append(session.eval_id)
         return answering(more)(text, session)
 
-    impostor = bench.gate(candidate, reevaluation(counted, tracking_uri=bench.uri))
+    impostor = bench.gate(candidate, bench.again(counted, more))
     assert impostor.verdict == "undecided"
     assert "is made of another source than this agent" in told(impostor)
     champion = answering(more, **dict.fromkeys(more.eval_ids, counted))
-    decision = bench.gate(candidate, reevaluation(champion, tracking_uri=bench.uri))
+    decision = bench.gate(candidate, bench.again(champion, more))
     assert decision.passed
     assert sorted(calls) == sorted(more.eval_ids)
-    assert bench.gate(candidate, None).baseline_run_id == decision.baseline_run_id  # and is found the next time
+    assert bench.gate(candidate, None).verdict == "undecided"  # a run that no promotion recorded could be anybody's
 
 
 def test_a_champion_that_is_no_good_on_the_new_case_does_not_stand_in_the_way(bench: Bench) -> None:
     bench.crown()
     more = many(14)
     agent = answering(more, **{f"case_{number:04}": "I do not know" for number in range(8, 14)})
-    again = reevaluation(agent, tracking_uri=bench.uri)
+    again = bench.again(agent, more)
     assert bench.gate(bench.evaluate("candidate", more), again).passed
 
 
@@ -126,14 +129,14 @@ def test_a_champion_that_is_no_good_on_the_new_case_does_not_stand_in_the_way(be
 def test_another_expectation_is_judged_again_and_another_question_asked_again(bench: Bench, changed: Any, expected: str) -> None:
     bench.crown()
     cases = EIGHT.model_copy(update={"eval_cases": (eval_set({"case_0000": [changed]}).eval_cases[0], *EIGHT.eval_cases[1:])})
-    decision = bench.gate(bench.evaluate("candidate", cases), reevaluation(tracking_uri=bench.uri))
+    decision = bench.gate(bench.evaluate("candidate", cases), bench.again(cases=cases))
     assert (decision.verdict, expected in told(decision)) == ("undecided" if expected else "passed", True)
 
 
 def test_what_tools_answered_is_a_part_of_what_it_was_asked(bench: Bench) -> None:
     bench.crown()
     config = STRICT | {"environment_simulation_config": {"tool_simulation_configs": [BROKEN]}}
-    decision = bench.gate(bench.evaluate("candidate", config=config), reevaluation(tracking_uri=bench.uri))
+    decision = bench.gate(bench.evaluate("candidate", config=config), bench.again(config=config))
     assert "case 'case_0000' has another tool environment now" in told(decision)
     assert "and 5 more of this kind" in told(decision)
 
@@ -149,14 +152,14 @@ def test_another_judge_judges_both(bench: Bench) -> None:
     bench.crown(config=JUDGED, judge=first, ledger=False)
     candidate = bench.evaluate("candidate", config=JUDGED, judge=second, ledger=False)
     assert "has a different judge of final_response_match_v2" in told(bench.gate(candidate, None, policy))
-    wrong = bench.gate(candidate, reevaluation(judge=first, ledger=False, tracking_uri=bench.uri), policy)
+    wrong = bench.gate(candidate, bench.again(config=JUDGED, judge=first, ledger=False), policy)
     assert "it was evaluated again, but run" in told(wrong)
-    assert bench.gate(candidate, reevaluation(judge=second, ledger=False, tracking_uri=bench.uri), policy).passed
+    assert bench.gate(candidate, bench.again(config=JUDGED, judge=second, ledger=False), policy).passed
 
 
 def test_as_many_runs_as_there_were_are_judged_again(bench: Bench) -> None:
     bench.crown(num_runs=2)
-    decision = bench.gate(bench.evaluate("candidate", config=LENIENT, num_runs=3), reevaluation(tracking_uri=bench.uri))
+    decision = bench.gate(bench.evaluate("candidate", config=LENIENT, num_runs=3), bench.again(config=LENIENT))
     assert decision.passed
     assert bench.run(decision.baseline_run_id).data.params["adk_eval.num_runs"] == "2"
 
@@ -165,7 +168,7 @@ def test_what_was_edited_since_is_not_judged_again(bench: Bench) -> None:
     from mlflow import MlflowClient
 
     MlflowClient(bench.uri).log_text(bench.crown(), "{}", "adk_eval/result.evalset_result.json")
-    decision = bench.gate(bench.evaluate("candidate", config=LENIENT), reevaluation(tracking_uri=bench.uri))
+    decision = bench.gate(bench.evaluate("candidate", config=LENIENT), bench.again(config=LENIENT))
     assert "cannot be judged again, since the artifact adk_eval/result.evalset_result.json was changed after the run" in told(decision)
 
 
@@ -181,22 +184,36 @@ def test_without_a_run_there_is_nothing_to_judge_again() -> None:
         reasons=(),
     )
     with pytest.raises(UsageError, match="there is no run of models:/helper/1 to judge again"):
-        reevaluation()(rematch)
+        reevaluation(eval_set=EIGHT, config=STRICT)(rematch)
 
 
 def test_a_champion_that_cannot_be_loaded_is_no_decision(bench: Bench) -> None:
     pytest.importorskip("google.adk")
     bench.crown()
     with pytest.raises(AgentError, match="no_such_module"):
-        bench.gate(bench.evaluate("candidate", many(9)), reevaluation("no_such_module", tracking_uri=bench.uri))
+        bench.gate(bench.evaluate("candidate", many(9)), bench.again("no_such_module", many(9)))
 
 
 def test_progress_and_judges_are_passed_on(bench: Bench) -> None:
     judge, steps = ScriptedJudge({MATCH: "valid"}), list[tuple[int, int]]()
     bench.crown()
-    again = reevaluation(judge=judge, ledger=False, tracking_uri=bench.uri, progress=lambda done, total: steps.append((done, total)))
-    candidate = bench.evaluate(
-        "candidate", config={"criteria": {TRAJECTORY: {"threshold": 1.0, "match_type": "ANY_ORDER"}, MATCH: 0.5}}, judge=judge, ledger=False
-    )
+    config = {"criteria": {TRAJECTORY: {"threshold": 1.0, "match_type": "ANY_ORDER"}, MATCH: 0.5}}
+    again = bench.again(config=config, judge=judge, ledger=False, progress=lambda done, total: steps.append((done, total)))
+    candidate = bench.evaluate("candidate", config=config, judge=judge, ledger=False)
     assert bench.gate(candidate, again).passed
     assert steps[-1] == (8, 8)
+
+
+def test_eval_set_and_config_come_from_the_caller_or_are_pinned(bench: Bench) -> None:
+    bench.crown()
+    candidate = bench.evaluate("candidate", config=LENIENT)
+    digests = {"eval_set": {"digest": eval_set_digest(EIGHT)}, "config": {"digest": parse_config(LENIENT, "config").digest()}}
+    nothing, only_set, only_config = (
+        reevaluation(tracking_uri=bench.uri, **given) for given in ({}, {"eval_set": EIGHT}, {"config": LENIENT})
+    )
+    assert "the eval set is only known from the candidate's run" in told(bench.gate(candidate, nothing))
+    assert "the digest of the config that you gave" in told(bench.gate(candidate, only_set))  # ADK's defaults, as for `evaluate`
+    assert "the eval set is only known from the candidate's run" in told(bench.gate(candidate, only_config))
+    assert bench.gate(candidate, only_config, POLICY | {"eval_set": digests["eval_set"]}).passed
+    assert "the config is only known" in told(bench.gate(candidate, nothing, POLICY | {"eval_set": digests["eval_set"]}))
+    assert bench.gate(candidate, nothing, POLICY | digests).passed

@@ -200,15 +200,17 @@ class Evaluation:
         run_id = self.last_run()
         run = self.client.get_run(run_id)
         folder = Path(self.client.download_artifacts(run_id, "adk_eval", str(self.folder)))
-        votes = pd.read_parquet(folder / "votes").drop(columns=["latency_s", "reused"])
+        votes = pd.read_parquet(folder / "votes").drop(columns=["latency_s", "reused", "asked_at"])
         traces = self.client.search_traces(locations=[run.info.experiment_id], run_id=run_id, max_results=500)
         table = json.loads((folder / "invocations.json").read_text())
         return {
             "status": (run.info.status, *(run.data.tags[f"adk_eval.{name}"] for name in ("status", "verdict", "trace_count"))),
             "metrics": {name: value for name, value in run.data.metrics.items() if not name.startswith("judge/")},
-            "answers": run.data.metrics["judge/calls"] + run.data.metrics["judge/reused"],
+            "answers": sum(run.data.metrics[f"judge/{name}"] for name in ("calls", "reused", "shared")),
             "params": {
-                name: value for name, value in run.data.params.items() if name not in {"adk_eval.manifest_sha256", "adk_eval.model_id"}
+                name: value
+                for name, value in run.data.params.items()
+                if name not in {"adk_eval.manifest_sha256", "adk_eval.model_id", "adk_eval.evaluation", "adk_eval.from_ledger"}
             },
             "table": [dict(zip(table["columns"], row, strict=True)) for row in table["data"]],
             "votes": votes.to_dict("records"),

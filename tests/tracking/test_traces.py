@@ -397,6 +397,18 @@ def test_a_tools_answer_stands_beside_its_call(store: str) -> None:
     ]
 
 
+def test_the_span_of_a_turn_takes_as_long_as_its_trace(store: str) -> None:
+    from mlflow_adk_eval import evaluate
+
+    answer = {"final_response": "done", "duration": 1.5, "intermediate_data": {"tool_uses": [{"name": "put", "args": {}}]}}
+    cases = eval_set({"slow": [turn("go", "done")]})
+    report = evaluate(cases, lambda text, session: answer, CONFIG, experiment="times", tracking_uri=store)
+    (trace,) = traces_of(store, report)
+    root, tool = trace.data.spans
+    assert root.end_time_ns - root.start_time_ns == trace.info.execution_duration * 1_000_000 == 1_500_000_000
+    assert root.start_time_ns < tool.start_time_ns == tool.end_time_ns < root.end_time_ns
+
+
 def test_above_the_limit_only_what_did_not_pass_has_a_trace_and_the_run_says_so(store: str) -> None:
     from mlflow import MlflowClient
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 from asyncio.selector_events import _SelectorTransport
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 from google.adk.models.google_llm import Gemini
@@ -63,16 +63,19 @@ def reply_of(parts: Any) -> Reply:
 @contextmanager
 def gemini_scripts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripts]:
     """Serve scripts while the block runs, where ADK's Gemini models find them by the environment."""
-    scripts = Scripts()
+    scripts, opened = Scripts(), WeakSet[_SelectorTransport]()
+    open_transport = _SelectorTransport.__init__
+
+    def noted(transport: _SelectorTransport, *given: Any) -> None:
+        opened.add(transport)
+        open_transport(transport, *given)
+
+    monkeypatch.setattr(_SelectorTransport, "__init__", noted)
     with serving(scripts.reply) as scripts.server:
         with_key(monkeypatch, scripts.server.url)
         yield scripts
-    _hang_up()
-
-
-def _hang_up() -> None:
-    """Close the connections of ADK's clients, which nobody else does: their loops are gone, and ADK keeps them."""
-    for transport in gc.get_objects():
-        if issubclass(type(transport), _SelectorTransport) and transport._sock is not None and transport._loop.is_closed():
+    # Nobody else closes the connections of ADK's clients: their loops are gone, and ADK keeps them.
+    for transport in opened:
+        if transport._sock is not None and transport._loop.is_closed():
             transport._sock.close()
             transport._sock = None  # what it warns by when it is collected

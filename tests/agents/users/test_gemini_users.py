@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.judge import JudgeOptions
+from mlflow_adk_eval.judge.hosts import host_of
 from mlflow_adk_eval.judge.setup import JudgeSetup
 from mlflow_adk_eval.judge.user_model import SCHEMA
 from mlflow_adk_eval.results.report import Report
@@ -49,7 +50,11 @@ def test_the_model_of_the_config_plays_the_user(monkeypatch: pytest.MonkeyPatch)
     assert "Ask for rain, then stop." in first.text
     assert "Ask for rain, then stop." not in first.instructions
     assert report.simulating is not None
-    assert (report.simulating.models, report.simulating.input_tokens, report.simulating.output_tokens) == (("gemini-2.5-pro",), 22, 14)
+    assert (report.simulating.models, report.simulating.input_tokens, report.simulating.output_tokens) == (
+        (f"gemini-2.5-pro at {host_of(server.url)}",),
+        22,
+        14,
+    )
 
 
 def test_a_model_by_name_takes_the_place_of_the_configs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +66,7 @@ def test_without_settings_it_is_adks_default_model(monkeypatch: pytest.MonkeyPat
     report, server = played_with(monkeypatch, replies(OVER))
     assert [call.model for call in server.calls] == [MODEL]
     assert report.simulating is not None
-    assert report.simulating.models == (MODEL,)
+    assert report.simulating.models == (f"{MODEL} at {host_of(server.url)}",)
 
 
 def test_thoughts_are_neither_said_nor_do_they_end_anything(monkeypatch: pytest.MonkeyPatch) -> None:

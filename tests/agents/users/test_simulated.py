@@ -231,7 +231,7 @@ def test_an_object_that_is_no_judge_is_refused() -> None:
 def test_settings_that_the_model_does_not_take_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     empty_environment(monkeypatch)
     monkeypatch.setenv("GEMINI_API_KEY", "x")
-    with pytest.raises(ConfigError, match=r"user_simulator_config.model_configuration: 1 problem") as refused:
+    with pytest.raises(ConfigError, match=r"\$.user_simulator_config.model_configuration.temprature: found a setting that") as refused:
         evaluated(None, agent=never, model_configuration={"temprature": 1})
     assert "Did you mean 'temperature'?" in str(refused.value)
 

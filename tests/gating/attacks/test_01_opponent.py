@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.gating.entrant import Entrant
-from tests.gating.gate_kit import TRAJECTORY, Lab, evidence_of, report_of
+from tests.gating.gate_kit import RESPONSE, TRAJECTORY, Lab, evidence_of, report_of
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +26,7 @@ def poor_record(lab: Lab, model: str) -> tuple[Entrant, str]:
     champion.promote()
     good_run = champion.run_id
     champion.run_id = lab.log(evidence_of(report_of(wrong=CASES), model_id=champion.model_id))
-    assert champion.promote("staging", policy={"rules": {TRAJECTORY: {"min": 0.0}}}).passed
+    assert champion.promote("staging", policy={"rules": {RESPONSE: {"min": 0.01}}}).passed
     place = champion.tags["adk_eval.gate.passed.staging"]
     champion.run_id = good_run
     return champion, place
@@ -65,3 +65,19 @@ def test_a_record_of_the_champion_that_was_rewritten_is_not_compared_with(lab: L
     decision = regressed.promote(policy=POLICY, raise_on_failure=False)
     assert decision.verdict == "undecided"
     assert f"its record {path} in run {champion.run_id} was changed after the decision" in "\n".join(decision.reasons)
+
+
+def test_a_version_that_was_promoted_to_a_lesser_alias_on_a_poor_run_is_not_known_by_that(lab: Lab, model: str) -> None:
+    champion = Entrant(lab, model)
+    champion.promote()
+    good_run = champion.run_id
+    champion.run_id = lab.log(evidence_of(report_of(wrong=CASES), model_id=champion.model_id))
+    assert champion.promote("a_first_alias", policy={"rules": {TRAJECTORY: {"max": 0.9}}}).passed
+    policy = POLICY | {"baseline": {"version": int(champion.version)}}
+    regressed = entrant(lab, model, wrong=["heating"])
+    decision = regressed.promote(policy=policy, raise_on_failure=False)
+    assert decision.verdict == "undecided"
+    expected = f"it was promoted on several runs, to a_first_alias by run {champion.run_id}, champion by run {good_run}; name one"
+    assert expected in "\n".join(decision.reasons)
+    named = regressed.promote(policy=POLICY | {"baseline": {"run": good_run}}, raise_on_failure=False)
+    assert (named.verdict, named.baseline_run_id) == ("failed", good_run)

@@ -199,4 +199,11 @@ def made_up(lab: Lab, model: str, run_id: str) -> None:
     store, old = MlflowStore(lab.uri), lab.client.get_run(run_id).data.params
     for number in (1, 2):
         claim = json.loads(old[f"champion.{number:04d}"])
-        forge_claim(store, model, version=claim["version"], previous=claim["previous"], record=claim["record"], by=claim["by"])
+        forge_claim(
+            store,
+            model,
+            version=claim["version"]["number"],
+            previous=claim["previous"] and claim["previous"]["number"],
+            record=claim["record"],
+            by=claim["by"],
+        )

@@ -316,9 +316,9 @@ def test_criteria_of_single_cases_are_told_where_a_case_must_pass(lab: Lab) -> N
 @pytest.mark.parametrize(
     ("rule", "found"),
     [
-        ({"min": 10, "range": [0, 5]}, "min 10 with the range 0 to 5"),
-        ({"min": 5, "range": [5, 10]}, "min 5 with the range 5 to 10"),
-        ({"max": 5, "range": [0, 5]}, "max 5 with the range 0 to 5"),
+        ({"min": 10, "range": [0, 5]}, "found 10; wanted a number above 0, up to 5"),
+        ({"min": 5, "range": [5, 10]}, "found 5; wanted a number above 5, up to 10"),
+        ({"max": 5, "range": [0, 5]}, "found 5; wanted a number from 0, below 5"),
         ({"min": 1, "range": [5, 0]}, "the range 5 to 0"),
         ({"min": 0.5, "use": "corrected_ci_low", "range": [0, 1]}, "use corrected_ci_low with a range"),
     ],

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.errors import AliasBusyError
+from mlflow_adk_eval.gating import mlflow_client
 from mlflow_adk_eval.gating.api import audit
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY
-from mlflow_adk_eval.gating.promotion import promote as promotion
 from mlflow_adk_eval.gating.promotion.alias_lock import ClaimTimeouts
 from mlflow_adk_eval.gating.promotion.promote import promote_in
 from mlflow_adk_eval.gating.promotion.record import Target
@@ -52,7 +52,7 @@ def test_a_clock_that_is_ahead_does_not_make_the_owner_dead(lab: Lab, model: str
 
     def overtake() -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(promotion, "datetime", Ahead)
+            patch.setattr(mlflow_client, "datetime", Ahead)
             with pytest.raises(AliasBusyError, match="the alias champion is being set: a promotion to version 1, by "):
                 fast.promote(wait_s=0)
 

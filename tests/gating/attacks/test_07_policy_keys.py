@@ -15,14 +15,14 @@ pytestmark = pytest.mark.slow
 
 RULE = {"min": 0.9}
 POLICIES: dict[str, tuple[dict[str, Any], str, str]] = {
-    "rule": ({"rules": {RESPONSE: RULE, f" {RESPONSE}": {"min": 0.0}}}, f"$.rules[' {RESPONSE}']", "without spaces"),
+    "rule": ({"rules": {RESPONSE: RULE, f" {RESPONSE}": {"min": 0.1}}}, f"$.rules[' {RESPONSE}']", "without spaces"),
     "slice": (
         {"slices": {"money": {"ids": ["*"], "rules": {RESPONSE: RULE}}, "money\t": {"ids": ["film"], "rules": {RESPONSE: RULE}}}},
         "$.slices['money\\t']",
         "without spaces",
     ),
     "rule of a slice": (
-        {"slices": {"s": {"ids": ["*"], "rules": {RESPONSE: RULE, f"{RESPONSE}\n": {"min": 0.0}}}}},
+        {"slices": {"s": {"ids": ["*"], "rules": {RESPONSE: RULE, f"{RESPONSE}\n": {"min": 0.1}}}}},
         f"$.slices.s.rules['{RESPONSE}\\n']",
         "without spaces",
     ),
@@ -58,7 +58,7 @@ def test_it_is_refused_and_named(lab: Lab, run_id: str, name: str) -> None:
 
 def test_so_it_is_in_files(lab: Lab, run_id: str, tmp_path: Path) -> None:
     file = tmp_path / "gate.yaml"
-    file.write_text(f"rules:\n  {RESPONSE}: {{min: 0.9}}\n  ' {RESPONSE}': {{min: 0.0}}\nconfidence: '0.95'\n")
+    file.write_text(f"rules:\n  {RESPONSE}: {{min: 0.9}}\n  ' {RESPONSE}': {{min: 0.1}}\nconfidence: '0.95'\n")
     with pytest.raises(PolicyError) as caught:
         adk_eval.gate(run_id, file, tracking_uri=lab.uri)
     assert [problem.path for problem in caught.value.problems] == ["$.confidence", f"$.rules[' {RESPONSE}']"]

@@ -34,6 +34,7 @@ def test_who_promotes_does_not_choose_what_the_policy_of_who_deploys_compares_wi
     champion, regressed, poor = entrant(lab, model), entrant(lab, model, wrong=12), entrant(lab, model, wrong=12)
     assert champion.promote(policy=OURS).passed
     assert regressed.promote(policy=OURS, dry_run=True, raise_on_failure=False).verdict == "failed"
+    assert poor.promote("lesser", policy={"rules": {TRAJECTORY: {"max": 0.9}}}).passed
     theirs = {"alias": {"alias": "nobody"}, "version": {"version": int(poor.version)}, "run": {"run": poor.run_id}}[kind]
     assert regressed.promote(policy={"name": "theirs", **RULES, "baseline": theirs}).passed
     assert regressed.verify().passed

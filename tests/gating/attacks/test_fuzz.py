@@ -124,7 +124,30 @@ class Scene:
             ("model tag set", lambda: client.set_registered_model_tag(name, "adk_eval.gate.claim_log", self.value())),
             ("model tag deleted", lambda: client.delete_registered_model_tag(name, "adk_eval.gate.claim_log")),
             ("agent tag set", lambda: client.set_logged_model_tags(version.model_id, {"adk_eval.fingerprint": self.value()})),
+            ("model created again", lambda: self.recreate(rename=False)),
+            ("model renamed and created again", lambda: self.recreate(rename=True)),
+            ("version deleted", lambda: client.delete_model_version(name, version.version)),
+            ("version copied", lambda: client.copy_model_version(f"models:/{name}/{version.version}", name)),
         ])  # fmt: skip
+
+    def tags_of(self, entrant: Entrant) -> dict[str, str]:
+        try:
+            return entrant.tags
+        except MlflowException:  # it was deleted
+            return {}
+
+    def recreate(self, *, rename: bool) -> None:
+        """Give the name to a new model with versions of the same agents in another order, some with the tags of their namesakes, and the alias."""
+        client, name, luck = self.lab.client, self.name, self.luck
+        tags = {entrant.version: self.tags_of(entrant) for entrant in self.entrants.values()}
+        client.rename_registered_model(name, f"{name} {luck.random()}") if rename else client.delete_registered_model(name)
+        self.rightful = set()  # whoever had the alias is no more
+        for entrant in luck.sample(list(self.entrants.values()), len(self.entrants)):
+            entrant.version = self.lab.register(name, f"models:/{entrant.model_id}")
+            for key, value in tags.get(entrant.version, {}).items() if luck.random() < 0.7 else ():
+                client.set_model_version_tag(name, entrant.version, key, value)
+        if luck.random() < 0.7:
+            client.set_registered_model_alias(name, "champion", luck.choice(list(self.entrants.values())).version)
 
     def log_edit(self) -> Edit:
         client, luck, experiment = self.lab.client, self.luck, self.lab.client.get_experiment_by_name(claims_experiment(self.name))
@@ -166,7 +189,7 @@ class Scene:
         claim_log = client.get_experiment_by_name(name)
         tagged = client.search_experiments(filter_string=f"tags.`adk_eval.gate.model` = '{digest(self.name)}'", view_type=ViewType.ALL)
         known = claim_log is None and not tagged and "adk_eval.gate.claim_log" not in client.get_registered_model(self.name).tags
-        passed = any(key.startswith("adk_eval.gate.passed.") for entrant in self.entrants.values() for key in entrant.tags)
+        passed = any(key.startswith("adk_eval.gate.passed.") for entrant in self.entrants.values() for key in self.tags_of(entrant))
         return known and not passed and self.lab.alias(self.name) is None
 
     def check(self, outcomes: Counter[str]) -> bool:

@@ -38,8 +38,6 @@ from tests.gating.attestation.test_keys import ec_key
 from tests.mlflow_kit import copied
 from tests.tracking.small import CONFIG, answering, expected_of, rooms
 
-pytestmark = pytest.mark.slow
-
 EVALUATION_PATH = "adk_eval_gate/evaluation.dsse.json"
 MANIFEST = "adk_eval/manifest.json"
 
@@ -80,7 +78,7 @@ class Attested:
         return AttestationPin(keys=(self.public.read_text().strip(),))
 
 
-@pytest.fixture(scope="module", params=["ed25519", "ecdsa"])
+@pytest.fixture(scope="module", params=["ed25519", pytest.param("ecdsa", marks=pytest.mark.slow)])
 def attested(request: pytest.FixtureRequest, template: Path, tmp_path_factory: pytest.TempPathFactory) -> Attested:
     folder = tmp_path_factory.mktemp("attested")
     key = folder / "key.pem"
@@ -196,7 +194,8 @@ def test_an_altered_byte_in_any_file_is_refused(attested: Attested, tmp_path: Pa
     assert verify_attestation(tmp_path / "files", attested.public).valid, "each edit was taken back"
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@pytest.mark.slow
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 @given(data=st.data())
 def test_any_altered_byte_is_refused(attested: Attested, tmp_path: Path, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(attested.names))
@@ -220,6 +219,19 @@ def test_every_byte_of_the_envelope_counts(attested: Attested, tmp_path: Path) -
         edited = bytearray(content)
         edited[position] ^= 1
         assert not altered(attested, tmp_path / "files", EVALUATION_PATH, bytes(edited)), position
+
+
+@pytest.mark.parametrize("text", ["sig", "payload"])
+def test_the_same_bytes_in_another_spelling_are_refused(attested: Attested, tmp_path: Path, text: str) -> None:
+    """The last letter of Base64 has bits that mean nothing, in which anybody could leave a mark."""
+    envelope = attested.envelope
+    home = envelope["signatures"][0] if text == "sig" else envelope
+    letters, padding = home[text].rstrip("="), "=" * home[text].count("=")
+    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    spelt = letters[:-1] + alphabet[alphabet.index(letters[-1]) + 1] + padding if padding else f"{letters}\n"
+    assert base64.b64decode(spelt) == base64.b64decode(home[text])
+    home[text] = spelt
+    assert not altered(attested, tmp_path / "files", EVALUATION_PATH, json.dumps(envelope).encode())
 
 
 def test_another_key_or_an_unsigned_envelope_is_refused(attested: Attested, tmp_path: Path) -> None:
@@ -253,6 +265,7 @@ def pae(payload_type: str, payload: bytes) -> bytes:
     return b"DSSEv1 %d %s %d %s" % (len(payload_type), payload_type.encode(), len(payload), payload)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl")
 def test_openssl_verifies_the_envelopes(attested: Attested, tmp_path: Path) -> None:
     for name in [name for name in attested.names if name.endswith(".dsse.json")]:
@@ -281,6 +294,7 @@ def test_openssl_verifies_the_envelopes(attested: Attested, tmp_path: Path) -> N
         assert subprocess.run(command, capture_output=True, text=True, check=False).returncode != 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("openssl") is None or shutil.which("jq") is None, reason="there is no openssl or no jq")
 def test_the_commands_of_the_documentation_verify(attested: Attested, tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs/attestation.md").read_text()
@@ -390,6 +404,7 @@ def test_what_cannot_be_exported_or_verified_is_one_sentence(attested: Attested,
         verify_attestation(attested.folder)
 
 
+@pytest.mark.slow
 def test_an_attestation_is_kept_while_mlflow_cannot_take_the_run(store: str, tmp_path: Path) -> None:
     public, place = make_key(tmp_path / "key.pem"), tmp_path / "artifacts"
     MlflowClient(store).create_experiment("away", artifact_location=place.as_uri())
@@ -416,6 +431,7 @@ def _model(store: str) -> str:
     return str(client.create_logged_model(client.create_experiment("models"), name="agent").model_id)
 
 
+@pytest.mark.slow
 def test_the_environment_can_name_the_key_and_an_empty_one_stops_before_the_agent(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import stat
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -137,8 +138,8 @@ def forge(lab: Lab, champion: Entrant, target: Entrant) -> None:
     store = MlflowStore(lab.uri)
     tags = champion.tags
     record: dict[str, Any] = json.loads(store.artifact(champion.run_id, tags["adk_eval.gate.record"]) or b"")
-    record["target"]["version"], record["source"] = target.version, f"models:/{target.model_id}"
-    record["claim"], record["previous"] = 2, champion.version
+    record["target"]["version"], record["version"] = target.version, asdict(store.version(target.name, target.version).id)
+    record["claim"], record["previous"] = 2, asdict(store.version(champion.name, champion.version).id)
     evidence = store.evidence(target.run_id)
     record["decision"] |= {"run_id": target.run_id, "evidence_sha256": evidence.sha256, "decided_by": "the boss"}
     content, path = json.dumps(record), "adk_eval_gate/forged.json"

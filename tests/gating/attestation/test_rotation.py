@@ -17,6 +17,7 @@ from mlflow_adk_eval.gating.policy.load import load_policy
 from mlflow_adk_eval.gating.promotion.claim_log import Claim, Confirmation, End, key_of, text_of
 from tests.gating.entrant import Entrant
 from tests.gating.gate_kit import Lab
+from tests.gating.promotion.claim_kit import version_of
 
 
 @pytest.fixture
@@ -73,7 +74,8 @@ def test_who_has_a_former_key_dates_no_claim_back(lab: Lab, model: str, old: tup
     second.promote(signing_key=new[0], verify_key=keys)
     store, signer, at = MlflowStore(lab.uri, verifier=load_verifier(keys)), load_signer(old[0]), replaced_at - timedelta(minutes=1)
     log = store.claim_log(model, "champion")
-    values = {"kind": "promotion", "version": first.version, "previous": second.version, "record": "r p 0", "by": "me", "at": at}
+    versions = {"version": version_of(store, model, first.version), "previous": version_of(store, model, second.version)}
+    values = {"kind": "promotion", **versions, "record": "r p 0", "by": "me", "at": at}
     claim = Claim(id="f" * 32, log=log.log, model=model, alias="champion", number=log.next, before=log.head, **values)
     store.claim(model, key_of("champion", log.next), text_of(claim, signer))
     for suffix, value in {"go": Confirmation(claim=claim.id, at=at), "end": End(claim=claim.id, outcome="done", at=at)}.items():

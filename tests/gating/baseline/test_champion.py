@@ -13,13 +13,13 @@ from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
 from mlflow_adk_eval.gating.api import gate, promote
 from mlflow_adk_eval.gating.baseline.comparable import ReevaluationRequest
-from mlflow_adk_eval.gating.baseline.search import overridden
+from mlflow_adk_eval.gating.baseline.search import BaselineSearch, overridden
+from mlflow_adk_eval.gating.evidence.examine import examine
 from mlflow_adk_eval.gating.evidence.integrity import Evidence
+from mlflow_adk_eval.gating.mlflow_store import store_at
 from mlflow_adk_eval.gating.policy.load import load_policy
 from mlflow_adk_eval.results.decision import Decision
 from tests.gating.gate_kit import TRAJECTORY, Lab, changed, eval_set_of, evidence_of, report_of, with_artifact
-
-pytestmark = pytest.mark.slow
 
 
 def cases(count: int) -> EvalSet:
@@ -86,6 +86,7 @@ def about(decision: Decision) -> str:
     return next(reason for reason in decision.reasons if reason.startswith("not compared with"))
 
 
+@pytest.mark.slow
 def test_a_run_is_compared_with_the_run_of_the_champions_record(scene: Scene) -> None:
     champion = scene.champion()
     decision = scene.gate(scene.candidate())
@@ -101,6 +102,7 @@ def test_a_worse_run_is_refused_and_told_against_whom(scene: Scene) -> None:
     assert f"against 1 for the champion, version 1 of {scene.name!r}" in decision.reasons[0]
 
 
+@pytest.mark.slow
 def test_a_promotion_is_compared_with_the_champion_of_its_own_model(scene: Scene) -> None:
     champion = scene.champion()
     version, model_id = scene.register()
@@ -117,6 +119,7 @@ def test_a_worse_version_does_not_become_champion(scene: Scene) -> None:
     assert scene.lab.alias(scene.name) == "1"
 
 
+@pytest.mark.slow
 def test_the_champion_may_be_promoted_again(scene: Scene) -> None:
     champion = scene.champion()
     decision = scene.promote("1", champion)
@@ -142,6 +145,7 @@ def test_a_model_that_does_not_exist_is_no_missing_champion(scene: Scene) -> Non
         scene.gate(run_id, model=None)
 
 
+@pytest.mark.slow
 def test_the_policy_may_name_the_model_a_version_or_a_run(scene: Scene) -> None:
     champion = scene.champion()
     candidate = scene.candidate()
@@ -153,6 +157,7 @@ def test_the_policy_may_name_the_model_a_version_or_a_run(scene: Scene) -> None:
         scene.gate(candidate, demanding(version=7))
 
 
+@pytest.mark.slow
 def test_the_caller_may_name_another_baseline(scene: Scene) -> None:
     champion, candidate = scene.champion(), scene.candidate()
     other = scene.candidate(wrong=ALL_BUT_ONE)
@@ -190,6 +195,7 @@ def test_a_policy_that_compares_nothing_asks_for_no_champion(scene: Scene) -> No
     assert scene.gate(scene.candidate(), policy, model=None).passed
 
 
+@pytest.mark.slow
 def test_a_champion_that_was_set_by_hand_is_not_compared_with_until_it_is_promoted_itself(scene: Scene) -> None:
     version, model_id = scene.register()
     scene.lab.client.set_registered_model_alias(scene.name, "champion", version)
@@ -200,20 +206,29 @@ def test_a_champion_that_was_set_by_hand_is_not_compared_with_until_it_is_promot
     assert scene.gate(candidate).baseline_run_id == champion
 
 
-def test_a_version_that_was_never_promoted_is_known_by_its_newest_complete_run(scene: Scene) -> None:
+def test_a_version_that_was_never_promoted_is_known_by_a_run_that_is_named_or_made(scene: Scene) -> None:
     version, model_id = scene.register()
     policy = POLICY | {"baseline": {"version": int(version)}}
     candidate = scene.candidate()
+    run_id = scene.run(model_id)
     missing = scene.gate(candidate, policy)
-    assert about(missing) == f"not compared with version 1 of {scene.name!r}: it has no complete run on this eval set"
-    assert f"evaluate it: mlflow-adk-eval run AGENT EVAL_SET --agent_version models:/{scene.name}/1" in "\n".join(missing.reasons)
-    scene.run(model_id)
-    newest = scene.run(model_id)
-    scene.lab.log(changed(made_of(model_id), "tags", {"adk_eval.status": "partial"}))
-    scene.run(model_id, eval_set=NINE)
-    compared = scene.gate(candidate, policy)
-    assert compared.baseline_run_id == newest
-    assert f"version 1 of {scene.name!r} (by its run {newest}, which no promotion recorded)" in "\n".join(compared.reasons)
+    assert about(missing) == f"not compared with version 1 of {scene.name!r}: no promotion recorded a run of it"
+    evaluate = f"mlflow-adk-eval run AGENT EVAL_SET --agent_version models:/{scene.name}/1"
+    remedy = f"evaluate it ({evaluate}) and name that run: --baseline runs:/ID, or baseline: {{run: ID}} in the policy"
+    assert remedy in "\n".join(missing.reasons)
+    assert scene.gate(candidate, policy, baseline=f"runs:/{run_id}").baseline_run_id == run_id
+    rematches = Rematches(scene)
+    assert scene.gate(candidate, policy, reevaluate=rematches).passed
+    assert [request.run_id for request in rematches.asked] == [""]
+
+
+def test_the_champions_own_run_on_other_cases_is_compared_with_nothing(scene: Scene, lab: Lab) -> None:
+    model_id = lab.client.get_run(scene.champion()).data.params["adk_eval.model_id"]
+    scene.run(model_id, eval_set=NINE, wrong=ALL_BUT_ONE)
+    own, rematches = scene.run(model_id, eval_set=NINE), Rematches(scene)
+    decision = scene.gate(own, reevaluate=rematches)
+    assert (decision.verdict, decision.baseline_run_id, rematches.asked) == ("passed", own, [])
+    assert f"the run belongs to the champion, version 1 of {scene.name!r}, itself" in decision.notes[0]
 
 
 def test_a_champion_that_is_no_logged_model_cannot_be_compared_with(scene: Scene, lab: Lab) -> None:
@@ -255,7 +270,8 @@ class Rematches:
         return self.scene.run(self.model_id or rematch.model_id, eval_set=rematch.eval_set, config=rematch.config, **self.how)
 
 
-def test_a_champion_on_other_cases_is_evaluated_anew_once(scene: Scene, lab: Lab) -> None:
+@pytest.mark.slow
+def test_a_champion_on_other_cases_is_evaluated_anew(scene: Scene, lab: Lab) -> None:
     champion, candidate = scene.champion(), scene.candidate(eval_set=NINE)
     rematches = Rematches(scene)
     decision = scene.gate(candidate, reevaluate=rematches)
@@ -267,9 +283,21 @@ def test_a_champion_on_other_cases_is_evaluated_anew_once(scene: Scene, lab: Lab
     assert eval_set_digest(rematch.eval_set) == params["adk_eval.eval_set_digest"]
     assert rematch.config.digest() == params["adk_eval.config_digest"]
     assert "used a different eval set" in rematch.reasons[0]
+    assert (rematch.eval_set_pinned, rematch.config_pinned) == (False, False)
     assert decision.baseline_run_id not in (champion, candidate)
-    assert scene.gate(candidate, reevaluate=rematches).baseline_run_id == decision.baseline_run_id
-    assert scene.gate(scene.candidate(eval_set=NINE)).baseline_run_id == decision.baseline_run_id
+    assert scene.gate(candidate).verdict == "undecided"  # whoever can run the champion can leave such a run
+
+
+def test_a_run_that_was_made_for_a_decision_serves_when_it_is_decided_anew(scene: Scene, lab: Lab) -> None:
+    scene.champion()
+    rematches = Rematches(scene)
+    with store_at(lab.uri) as store:
+        search = BaselineSearch(store=store, policy=load_policy(POLICY), model=scene.name, reevaluate=rematches)
+        candidate = examine(store.evidence(scene.candidate(eval_set=NINE)))
+        first, second = search(candidate), search(candidate)
+    assert first is not None
+    assert first.run is not None
+    assert first == second
     assert len(rematches.asked) == 1
 
 
@@ -278,10 +306,11 @@ def test_the_new_run_is_what_decides_and_it_is_named(scene: Scene) -> None:
     rematches = Rematches(scene, wrong=ALL_BUT_ONE)
     decision = scene.gate(scene.candidate(eval_set=NINE, wrong=ALL_BUT_ONE), reevaluate=rematches)
     assert decision.passed  # the champion is no better on these cases
-    worse = scene.gate(scene.candidate(eval_set=NINE, wrong=[*ALL_BUT_ONE, "case_0", "case_8"]))
-    assert f"(by its later run {decision.baseline_run_id})" in "\n".join(worse.reasons)
+    worse = scene.gate(scene.candidate(eval_set=NINE, wrong=[*ALL_BUT_ONE, "case_0", "case_8"]), reevaluate=rematches)
+    assert f"(evaluated again as run {worse.baseline_run_id})" in "\n".join(worse.reasons)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["nobody", "refused"])
 def test_without_anybody_to_do_it_or_the_policys_leave_nothing_is_evaluated_anew(scene: Scene, how: str) -> None:
     scene.champion()
@@ -294,14 +323,7 @@ def test_without_anybody_to_do_it_or_the_policys_leave_nothing_is_evaluated_anew
     assert not rematches.asked
 
 
-def test_a_policy_that_refuses_does_not_look_for_other_runs(scene: Scene, lab: Lab) -> None:
-    champion = scene.champion()
-    scene.run(lab.client.get_run(champion).data.params["adk_eval.model_id"], eval_set=NINE)
-    candidate = scene.candidate(eval_set=NINE)
-    assert scene.gate(candidate).passed
-    assert scene.gate(candidate, demanding(alias="champion", if_incomparable="refuse")).verdict == "undecided"
-
-
+@pytest.mark.slow
 def test_a_new_run_must_be_evidence_about_the_champion(scene: Scene) -> None:
     scene.champion()
     decision = scene.gate(scene.candidate(eval_set=NINE), reevaluate=Rematches(scene, model_id=scene.lab.agent()))
@@ -310,6 +332,7 @@ def test_a_new_run_must_be_evidence_about_the_champion(scene: Scene) -> None:
     assert "the run evaluated another agent version" in about(decision)
 
 
+@pytest.mark.slow
 def test_why_it_cannot_be_evaluated_anew_is_a_reason(scene: Scene) -> None:
     def refuse(rematch: ReevaluationRequest) -> str:
         raise UsageError("it never had case 'case_8'")
@@ -319,18 +342,20 @@ def test_why_it_cannot_be_evaluated_anew_is_a_reason(scene: Scene) -> None:
     assert "it could not be evaluated again: it never had case 'case_8'" in "\n".join(decision.reasons)
 
 
+@pytest.mark.slow
 def test_nothing_is_paid_for_a_run_that_fails_by_itself_or_is_no_evidence(scene: Scene, lab: Lab) -> None:
     scene.champion()
     rematches = Rematches(scene)
     policy = {"rules": {TRAJECTORY: {"min": 0.9, "max_drop": 0.1}}, "baseline": {"alias": "champion"}, "no_worse_from": 5}
     bad = scene.gate(scene.candidate(eval_set=NINE, wrong=ALL_BUT_ONE), policy, reevaluate=rematches)
     assert bad.verdict == "failed"
-    assert "it was not evaluated again, since the run fails even without a comparison" in "\n".join(bad.reasons)
+    assert "it was not evaluated again, since the run cannot pass in any case: " in "\n".join(bad.reasons)
     edited = lab.log(replace(with_artifact(made_of(lab.agent(), eval_set=NINE), "config.json", b"{}"), manifest=b"{}"))
     assert scene.gate(edited, reevaluate=rematches).verdict == "undecided"
     assert not rematches.asked
 
 
+@pytest.mark.slow
 def test_a_dry_run_evaluates_anew_only_if_asked_and_leaves_the_registry_alone(scene: Scene, lab: Lab) -> None:
     scene.champion()
     version, model_id = scene.register()
@@ -342,6 +367,7 @@ def test_a_dry_run_evaluates_anew_only_if_asked_and_leaves_the_registry_alone(sc
     assert (lab.alias(scene.name), lab.tags(scene.name, version)) == ("1", {})
 
 
+@pytest.mark.slow
 def test_the_module_takes_what_the_function_takes(scene: Scene) -> None:
     champion, candidate = scene.champion(), scene.candidate()
     decision = adk_eval.gate(candidate, POLICY, model=scene.name, tracking_uri=scene.lab.uri, registry_uri=scene.lab.uri)

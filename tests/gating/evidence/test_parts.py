@@ -87,8 +87,8 @@ def with_votes_of(eval_id: str) -> Evidence:
 
 def bomb() -> bytes:
     """Return a small file that unpacks to much more."""
-    text = "x" * (1 << 20)
-    table = pa.table({"eval_id": ["lights"], "run_index": [0], "recorded": [text]})
+    text = "x" * (3 << 20)
+    table = pa.table({"eval_id": [text], "run_index": [0], "recorded": ["{}"]})
     content = pa.BufferOutputStream()
     writer = pq.ParquetWriter(content, table.schema, compression="zstd", use_dictionary=False)
     for _ in range(3):
@@ -250,7 +250,7 @@ ATTACKS: dict[str, tuple[Callable[[], Evidence], str]] = {
     ),
     "gigabytes in a small file": (
         lambda: with_artifact(counted(0, case_runs=3), file_of(ACTUAL, 0), bomb()),
-        "adk_eval/actual/part-00000.parquet cannot be read: $: found a file that unpacks to 3 MiB; wanted at most 1 MiB",
+        "adk_eval/actual/part-00000.parquet cannot be read: $: found a file that unpacks to 9 MiB; wanted at most 1 MiB",
     ),
     "many rows in a small file": (
         lambda: with_artifact(GOOD, file_of(ACTUAL, 0), many_rows()),

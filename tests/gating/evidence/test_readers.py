@@ -51,6 +51,8 @@ def test_conversations_that_were_changed_or_are_none_are_not_judged_again(lab: L
         recording_of_run(lab.log(spoilt), lab.uri).runs["lights"]
 
 
+# Sockets that other tests left open are collected here, too.
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_the_files_of_a_run_stay_as_long_as_somebody_uses_them(lab: Lab) -> None:
     run_id = lab.log(evidence_of(REPORT, model_id=lab.agent()))
     artifacts = MlflowStore(lab.uri).evidence(run_id).artifacts

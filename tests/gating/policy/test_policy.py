@@ -24,6 +24,8 @@ from tests.gating.policy_kit import calibration_of
 
 DOCS = Path(__file__).parents[3] / "docs"
 RULES = {"rules": {"response_match_score": {"min": 0.8}}}
+PUBLIC = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAAAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n-----END PUBLIC KEY-----"
+WHO = {"identity": "me", "issuer": "https://ci"}
 FULL: dict[str, Any] = {
     "name": "release",
     "eval_set": {"id": "home", "digest": "sha256:" + "a" * 64},
@@ -171,11 +173,19 @@ def test_two_policies_have_one_digest_only_if_they_demand_the_same(one: dict[str
             {**RULES, "prices": {"agent": {"input": 1, "output": 2}}},
             "$: found a price of the agent by input and output; wanted prices.agent.tokens, as only the sum of the agent's tokens is known",
         ),
+        ({**RULES, "attestation": {"keys": [PUBLIC, PUBLIC]}}, f"$.attestation: found {PUBLIC!r} twice; wanted each key once"),
+        ({**RULES, "attestation": {"keys": [PUBLIC, 3]}}, "$.attestation.keys[1]: found 3; wanted a string"),
+        ({**RULES, "attestation": {"keys": "key.pem"}}, "$.attestation.keys: found 'key.pem'; wanted a list"),
+        ({**RULES, "prices": {"m": {"output": 1}}}, "$.prices.m: found output; wanted either input and output, or tokens"),
+        ({**RULES, "prices": {"m": {"input": 1, "output": 1, "tokens": 1}}}, "$.prices.m: found input and output and tokens; wanted either input and output, or tokens"),
+        ({**RULES, "prices": {"m": {}}}, "$.prices.m: found no price; wanted either input and output, or tokens"),
+        ({**RULES, "attestation": {"identities": [WHO, WHO]}}, "$.attestation: found 'me of https://ci' twice; wanted each identity once"),
+        ({"slices": {"s": {"tags": ["a", "a"], **RULES}}}, "$.slices.s: found 'a' twice; wanted each tag once"),
         ({}, "$: found a policy that demands nothing; wanted rules, slices, must_pass or thresholds: true"),
         ([RULES], "$: found a list of 1; wanted an object with rules"),
         ({"rules": {1: {"min": 1}}}, "$.rules[1]: found 1; wanted a string"),
-        ({**RULES, "judge": {}}, "$.judge: found a demand on judges that demands nothing; wanted models, or calibrated: true"),
-        ({**RULES, "judge": {"min_kapa": 0.6}}, "$.judge.min_kapa: found an unknown key; wanted one of calibrated, labels, max_age, min_kappa, min_sensitivity, min_specificity, use, models. Did you mean 'min_kappa'?"),
+        ({**RULES, "judge": {}}, "$.judge: found a demand on judges that demands nothing; wanted models, fresh: true, max_reused or calibrated: true"),
+        ({**RULES, "judge": {"min_kapa": 0.6}}, "$.judge.min_kapa: found an unknown key; wanted a key of this object. Did you mean 'min_kappa'?"),
         ({**RULES, "judge": {"calibrated": False, "labels": 5}}, "$.judge: found calibrated: false with demands on the calibration; wanted calibrated: true, or none of them"),
     ],
 )  # fmt: skip

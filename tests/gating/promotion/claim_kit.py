@@ -9,10 +9,12 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.evidence.integrity import Evidence
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.gating.promotion.claim_log import Claim, ClaimLog, ClaimParams, Confirmation, End, Outcome, key_of, text_of
-from mlflow_adk_eval.gating.promotion.record import Record, Target, Version
+from mlflow_adk_eval.gating.promotion.record import Record, RegisteredModel, Target, Version
+from mlflow_adk_eval.gating.version_id import VersionId
 
 
 class Watched(MlflowStore):
@@ -31,11 +33,11 @@ class Watched(MlflowStore):
     def claims(self, name: str) -> ClaimParams:
         return self._watched("claims", lambda: super(Watched, self).claims(name))
 
-    def version(self, name: str, version: str) -> Version:
-        return self._watched("version", lambda: super(Watched, self).version(name, version))
+    def version(self, name: str, version: str, model: RegisteredModel | None = None) -> Version:
+        return self._watched("version", lambda: super(Watched, self).version(name, version, model))
 
-    def aliases(self, name: str) -> dict[str, str]:
-        return self._watched("aliases", lambda: super(Watched, self).aliases(name))
+    def model(self, name: str) -> RegisteredModel:
+        return self._watched("model", lambda: super(Watched, self).model(name))
 
     def evidence(self, run_id: str) -> Evidence:
         return self._watched("evidence", lambda: super(Watched, self).evidence(run_id))
@@ -93,6 +95,19 @@ def claim_log_of(store: MlflowStore, name: str, alias: str = "champion") -> Clai
     return store.claim_log(name, alias)
 
 
+def version_id(number: str, model_created_ms: int = 1) -> VersionId:
+    """Return a version that no store has."""
+    return VersionId(number=number, source="models:/m-1", created_ms=2, model_created_ms=model_created_ms)
+
+
+def version_of(store: MlflowStore, name: str, number: str | None) -> VersionId | None:
+    """Return a version as the registry has it, or one that it does not have."""
+    try:
+        return None if number is None else store.version(name, number).id
+    except UsageError:
+        return version_id(number or "")
+
+
 def forge_claim(store: MlflowStore, name: str, outcome: Outcome | None = "done", *, alias: str = "champion", **values: Any) -> Claim:
     """Write the next claim, confirmed and ended, as anybody can who may write to MLflow and has no key.
 
@@ -101,11 +116,12 @@ def forge_claim(store: MlflowStore, name: str, outcome: Outcome | None = "done",
         name: the registered model.
         outcome: what came of it; ``None``: it is in progress.
         alias: the alias.
-        values: what the claim says.
+        values: what the claim says, its versions by their numbers.
     """
     store.open_claim_log(name)
     log = store.claim_log(name, alias)
     given = {"id": uuid.uuid4().hex, "kind": "promotion", "previous": None, "record": "r p 0", "by": "me", "at": store.now(name)}
+    values |= {key: version_of(store, name, values[key]) for key in ("version", "previous") if key in values}
     claim = Claim(**{**given, "log": log.log, "model": name, "alias": alias, "number": log.next, "before": log.head, **values})
     store.claim(name, key_of(alias, claim.number), text_of(claim))
     if outcome is not None:
@@ -114,7 +130,12 @@ def forge_claim(store: MlflowStore, name: str, outcome: Outcome | None = "done",
     return claim
 
 
-def two_against_one(claims: ClaimLog, holder: str | None, first: str | None) -> list[str]:
+def previous_in(claims: ClaimLog) -> list[str | None]:
+    """Return the number of the version that each claim found to hold the alias."""
+    return [entry.claim.previous and entry.claim.previous.number for entry in claims.entries]
+
+
+def two_against_one(claims: ClaimLog, holder: VersionId | None, first: VersionId | None) -> list[str]:
     """Return where the alias was set twice against one champion, or against one that it never had by the claims."""
     found: list[str] = []
     before = first

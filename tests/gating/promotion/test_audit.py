@@ -6,6 +6,7 @@ import hashlib
 import json
 import sqlite3
 from contextlib import closing
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -16,19 +17,18 @@ from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.api import audit
 from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.gating.promotion.aliases import AliasAudit, audit_in
+from mlflow_adk_eval.gating.promotion.record import RegisteredModel
 from tests.gating.entrant import Entrant, promoted
 from tests.gating.gate_kit import Lab
 from tests.gating.promotion.claim_kit import claim_log_of, forge_claim
-
-pytestmark = pytest.mark.slow
 
 
 def forge_promotion(lab: Lab, champion: Entrant, target: Entrant) -> None:
     """Write a record and a claim as if `target` had been promoted: all that can be done without a key."""
     store = MlflowStore(lab.uri)
     record = json.loads(store.artifact(champion.run_id, champion.tags["adk_eval.gate.record"]) or b"")
-    record["target"]["version"], record["source"] = target.version, f"models:/{target.model_id}"
-    record["claim"], record["previous"] = 2, champion.version
+    record["target"]["version"], record["version"] = target.version, asdict(store.version(target.name, target.version).id)
+    record["claim"], record["previous"] = 2, asdict(store.version(champion.name, champion.version).id)
     record["decision"] |= {"run_id": target.run_id, "evidence_sha256": store.evidence(target.run_id).sha256}
     content, path = json.dumps(record), "adk_eval_gate/forged.json"
     lab.client.log_text(target.run_id, content, path)
@@ -41,6 +41,7 @@ def audited(lab: Lab, model: str, alias: str | None = "champion", **options: Any
     return found
 
 
+@pytest.mark.slow
 def test_an_alias_that_the_gate_set_is_valid_and_the_claim_log_says_by_whom(lab: Lab, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_ACTOR", "octocat")
     promoted(lab, model, 2)
@@ -56,6 +57,7 @@ def test_an_alias_that_the_gate_set_is_valid_and_the_claim_log_says_by_whom(lab:
     assert found.reasons[0].startswith(f"version 2 of {model!r} became champion by octocat at 20")
 
 
+@pytest.mark.slow
 def test_an_alias_that_was_moved_by_hand_is_not_valid_and_is_restored(lab: Lab, model: str) -> None:
     promoted(lab, model, 2)
     Entrant(lab, model, good=False).set_by_hand()
@@ -82,7 +84,7 @@ def test_an_alias_that_was_moved_by_hand_is_not_valid_and_is_restored(lab: Lab, 
     record = json.loads(
         MlflowStore(lab.uri).artifact(tags["adk_eval.gate.last_rollback.run_id"], tags["adk_eval.gate.last_rollback.record"]) or b""
     )
-    assert (record["kind"], record["previous"], record["claim"], record["decision"]["verdict"]) == ("restore", "3", 3, "passed")
+    assert (record["kind"], record["previous"]["number"], record["claim"], record["decision"]["verdict"]) == ("restore", "3", 3, "passed")
 
 
 def test_what_has_no_version_to_go_back_to_stays_where_it_is(lab: Lab, model: str) -> None:
@@ -141,9 +143,9 @@ def test_what_was_promoted_while_it_was_audited_is_not_restored(lab: Lab, model:
     Entrant(lab, model, good=False).set_by_hand()
 
     class Slow(MlflowStore):
-        def aliases(self, name: str) -> dict[str, str]:
-            found = super().aliases(name)
-            if found["champion"] == "3":
+        def model(self, name: str) -> RegisteredModel:
+            found = super().model(name)
+            if found.aliases["champion"] == "3":
                 second.promote()
             return found
 
@@ -169,6 +171,7 @@ def test_a_deleted_champion_is_replaced_by_the_one_before(lab: Lab, model: str) 
     assert audited(lab, model, restore=True, dry_run=False).restored == "1"
 
 
+@pytest.mark.slow
 def test_an_alias_at_a_version_that_is_gone_is_told_and_restored(lab: Lab, model: str) -> None:
     *_, last = promoted(lab, model, 3)
     lab.client.delete_model_version(model, last.version)
@@ -218,6 +221,7 @@ def test_all_models_are_audited_at_once(lab: Lab, model: str) -> None:
     assert found == {(f"{model}_b", "staging")}
 
 
+@pytest.mark.slow
 def test_what_does_not_exist_is_a_usage_error(lab: Lab) -> None:
     with pytest.raises(UsageError, match="the registered model 'nothing' does not exist"):
         audit("nothing", tracking_uri=lab.uri)
@@ -230,6 +234,7 @@ def command(lab: Lab, *args: str) -> tuple[int, str]:
     return result.exit_code, result.stdout
 
 
+@pytest.mark.slow
 def test_the_command_tells_and_exits_by_what_it_found(lab: Lab, model: str) -> None:
     promoted(lab, model, 1)
     code, text = command(lab, "audit", model)
@@ -252,6 +257,7 @@ def test_the_command_tells_and_exits_by_what_it_found(lab: Lab, model: str) -> N
     assert isinstance(CliRunner().invoke(gate_group, ["audit"]).exception, UsageError)
 
 
+@pytest.mark.slow
 def test_the_group_takes_the_id_of_a_run_in_place_of_a_command(lab: Lab, model: str) -> None:
     entrant = Entrant(lab, model)
     for args in ([entrant.run_id], ["run", entrant.run_id]):
@@ -264,6 +270,7 @@ def test_the_group_takes_the_id_of_a_run_in_place_of_a_command(lab: Lab, model: 
     assert {"run", "verify", "audit", "keygen"} <= set(shown.split())
 
 
+@pytest.mark.slow
 def test_both_commands_verify(lab: Lab, model: str) -> None:
     promoted(lab, model, 1)
     assert command(lab, "verify", model)[0] == 0

@@ -16,14 +16,13 @@ from tests.gating.entrant import Entrant, promoted
 from tests.gating.gate_kit import Lab
 from tests.gating.promotion.claim_kit import claim_log_of, forge_claim
 
-pytestmark = pytest.mark.slow
-
 
 def pinned(checkpoint: Path, model: str) -> int:
     number: int = json.loads(checkpoint.read_text())[model]["champion"]["number"]
     return number
 
 
+@pytest.mark.slow
 def test_each_promotion_and_rollback_is_pinned(lab: Lab, model: str, tmp_path: Path) -> None:
     checkpoint = tmp_path / "claims.json"
     for number, _ in enumerate(promoted(lab, model, 2, checkpoint=checkpoint), start=1):
@@ -33,6 +32,7 @@ def test_each_promotion_and_rollback_is_pinned(lab: Lab, model: str, tmp_path: P
     assert json.loads(checkpoint.read_text()) == {model: {"champion": {"log": log.log, "number": 3, "sha256": log.head}}}
 
 
+@pytest.mark.slow
 def test_an_audit_takes_up_what_was_set_meanwhile(lab: Lab, model: str, tmp_path: Path) -> None:
     checkpoint = tmp_path / "claims.json"
     promoted(lab, model, 1, checkpoint=checkpoint)
@@ -85,6 +85,7 @@ def test_a_model_whose_claim_log_is_gone_is_audited_by_what_is_pinned(lab: Lab, 
 @pytest.mark.parametrize(
     "text", ["", "[]", "{", '{"m": {"champion": {}}}', '{"m": {"champion": {"log": "r", "number": "x", "sha256": ""}}}']
 )
+@pytest.mark.slow
 def test_a_file_that_is_no_checkpoint_is_an_error_before_mlflow_is_asked(text: str, tmp_path: Path) -> None:
     checkpoint = tmp_path / "claims.json"
     checkpoint.write_text(text)
@@ -98,6 +99,7 @@ def test_a_folder_that_cannot_be_written_is_told(lab: Lab, model: str, tmp_path:
         audit(model, checkpoint=tmp_path / "nowhere" / "claims.json", tracking_uri=lab.uri)
 
 
+@pytest.mark.slow
 def test_the_commands_take_it(lab: Lab, model: str, tmp_path: Path) -> None:
     promoted(lab, model, 1)
     checkpoint = tmp_path / "claims.json"

@@ -30,13 +30,15 @@ from mlflow_adk_eval.gating.promotion.claim_log import (
 from mlflow_adk_eval.gating.promotion.record import Kind
 from tests.gating.attestation.test_keys import signer_of_a_new_key
 from tests.gating.gate_kit import Lab
+from tests.gating.promotion.claim_kit import version_id
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 def claim(version: str, previous: str | None = None, kind: Kind = "promotion", *, number: int = 1, **values: Any) -> Claim:
     found = {"id": f"id-{number}-{version}", "log": "run", "alias": "champion", "before": "", "record": "r p 0", "by": "me", "at": NOW}
-    return Claim(**{**found, "number": number, "kind": kind, "version": version, "previous": previous, **values})
+    versions = {"version": version_id(version), "previous": previous and version_id(previous)}
+    return Claim(**{**found, "number": number, "kind": kind, **versions, **values})
 
 
 def entry(number: int, version: str, state: State = "done", **values: Any) -> Entry:
@@ -65,8 +67,12 @@ def test_an_entry_knows_how_far_it_got(state: str) -> None:
     found = entry(1, "4", state)
     assert found.state == state
     assert found.pending == (state in ("open", "confirmed"))
-    assert found.set_on("4") == (state in ("done", "confirmed"))
-    assert found.set_on("5") == (state == "done")
+    assert found.set_on(version_id("4")) == (state in ("done", "confirmed"))
+    for another in (version_id("5"), version_id("4", model_created_ms=9), None):
+        assert found.set_on(another) == (state == "done")
+    assert found.carried_out(version_id("4"), version_id("4")) == (state == "confirmed")
+    assert not found.carried_out(version_id("4"), version_id("4", model_created_ms=9))
+    assert not found.carried_out(version_id("4", model_created_ms=9), version_id("4", model_created_ms=9))
 
 
 def read(params: dict[str, str], *, log: str = "run", verifier: Verifier | None = None) -> ClaimLog:
@@ -77,7 +83,7 @@ def test_what_a_parameter_holds_is_read_again() -> None:
     entries = [entry(1, "1"), entry(2, "2", previous="1"), entry(3, "3", "open", previous="2")]
     params = written(entries)
     found = read(params)
-    assert [(each.number, each.claim.version, each.state) for each in found.entries] == [
+    assert [(each.number, each.claim.version.number, each.state) for each in found.entries] == [
         (1, "1", "done"),
         (2, "2", "done"),
         (3, "3", "open"),
@@ -86,7 +92,7 @@ def test_what_a_parameter_holds_is_read_again() -> None:
     assert found.skipped == ()
     assert found.last == found.entry(3)
     assert found.entry(4) is None
-    assert found.rightful_holder("9") == "2"
+    assert found.rightful_holder(version_id("9")) == version_id("2")
     assert aliases_in({**params, "staging.0001": "", "canary.0002": "", "x": ""}) == ["champion", "staging"]
     assert read({}, log="") == ClaimLog(alias="champion")
     long = text_of(End(claim="i", outcome="done", at=NOW, reason="x" * 50_000), SIGNER)
@@ -180,6 +186,17 @@ def test_with_a_key_only_what_is_signed_counts() -> None:
     assert [each.state for each in lost.entries] == ["done", "confirmed"]
 
 
+@pytest.mark.parametrize(("minutes", "dated_back"), [(-10, False), (0, False), (4, False), (5, False), (6, True)])
+def test_where_keys_have_a_time_no_claim_is_dated_before_the_one_it_follows(minutes: int, dated_back: bool) -> None:
+    signed = written([entry(1, "1"), entry(2, "2", previous="1", at=NOW - timedelta(minutes=minutes))], signer=SIGNER)
+    limited = replace(SIGNER.verifier, until={SIGNER.verifier.key_ids[0]: datetime(2999, 1, 1, tzinfo=UTC)})
+    found = read(signed, verifier=limited)
+    assert [each.number for each in found.entries] == ([1] if dated_back else [1, 2])
+    assert ("champion.0002 in the claim log is dated before the claim before it" in found.skipped) == dated_back
+    assert len(read(signed, verifier=SIGNER.verifier).entries) == 2, "a key without a time signs whenever it likes"
+    assert len(read(signed).entries) == 2
+
+
 @given(st.text(alphabet="abc-_Ä", min_size=1, max_size=255), st.integers(1, 10**6))
 def test_every_alias_has_keys_that_mlflow_takes(alias: str, number: int) -> None:
     assert len(key_of(alias, number, "end", "0d1f9a2be27c4c5b")) <= 250
@@ -221,7 +238,7 @@ def test_a_claim_is_waited_for_a_while(seconds: float, waits: bool) -> None:
 def test_a_rollback_takes_off_what_it_goes_back_over(moves: str, held: str) -> None:
     kinds = {"<": "rollback", "+": "restore"}
     entries = [entry(number, move.lstrip("<+"), kind=kinds.get(move[0], "promotion")) for number, move in enumerate(moves.split(), start=1)]
-    assert ClaimLog(alias="champion", entries=tuple(entries), next=9).former_holders(None) == held.split()
+    assert ClaimLog(alias="champion", entries=tuple(entries), next=9).former_holders(None) == [version_id(each) for each in held.split()]
 
 
 def test_only_what_was_carried_out_counts() -> None:
@@ -229,8 +246,9 @@ def test_only_what_was_carried_out_counts() -> None:
         entry(number, str(number), state) for number, state in enumerate(("done", "refused", "lost", "cancelled", "confirmed", "open"), 1)
     ]
     log = ClaimLog(alias="champion", entries=tuple(entries), next=7)
-    assert log.former_holders(None) == ["1"]
-    assert log.former_holders("5") == ["1", "5"]
+    assert log.former_holders(None) == [version_id("1")]
+    assert log.former_holders(version_id("5")) == [version_id("1"), version_id("5")]
+    assert log.former_holders(version_id("5", model_created_ms=9)) == [version_id("1")]
 
 
 def test_a_claim_can_be_made_once(lab: Lab, model: str) -> None:

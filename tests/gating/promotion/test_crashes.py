@@ -18,7 +18,7 @@ from mlflow_adk_eval.gating.promotion.aliases import audit_in
 from mlflow_adk_eval.gating.promotion.promote import promote_in
 from mlflow_adk_eval.gating.promotion.record import Target
 from tests.gating.gate_kit import Lab, evidence_of, report_of
-from tests.gating.promotion.claim_kit import claim_log_of, two_against_one
+from tests.gating.promotion.claim_kit import claim_log_of, two_against_one, version_of
 
 pytestmark = pytest.mark.slow
 WORKER = Path(__file__).parent / "crash_worker.py"
@@ -83,5 +83,5 @@ def _after_death(store: MlflowStore, lab: Lab, name: str, next_run: str) -> str:
     assert decision.passed, decision.reasons
     assert lab.alias(name) == "3"
     assert verify(name, alias="champion", tracking_uri=lab.uri).passed
-    assert not two_against_one(claim_log_of(store, name), "3", None)
+    assert not two_against_one(claim_log_of(store, name), version_of(store, name, "3"), None)
     return state

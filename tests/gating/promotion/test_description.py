@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from mlflow_adk_eval.gating.promotion.record import Record, Target, description,
 from mlflow_adk_eval.results.decision import Decision
 from tests.gating.entrant import BAD, Entrant
 from tests.gating.gate_kit import Lab, evidence_of
+from tests.gating.promotion.claim_kit import version_id
 
 
 @pytest.fixture
@@ -65,11 +67,13 @@ def test_what_people_wrote_stays(lab: Lab, bad: Entrant) -> None:
 
 RECORD = Record(
     target=Target(name="home", version="1", alias="champion"),
-    source="models:/m-1",
+    version=version_id("1"),
     previous=None,
     claim=1,
     policy=DEFAULT_POLICY,
-    decision=stamped(Decision(verdict="failed", reasons=(), run_id="0a", evidence_sha256="", policy_sha256="")),
+    decision=stamped(
+        Decision(verdict="failed", reasons=(), run_id="0a", evidence_sha256="", policy_sha256=""), datetime(2026, 11, 21, tzinfo=UTC)
+    ),
 )
 
 

@@ -192,9 +192,9 @@ def check(race: Race, results: Sequence[Result], store: MlflowStore) -> None:
 def previous(store: MlflowStore, name: str, version: str) -> str | None:
     """Return the champion against which a version was promoted last."""
     return next(
-        entry.claim.previous
+        entry.claim.previous and entry.claim.previous.number
         for entry in reversed(claim_log_of(store, name).entries)
-        if entry.claim.version == version and entry.state == "done"
+        if entry.claim.version.number == version and entry.state == "done"
     )
 
 
@@ -207,7 +207,7 @@ def check_edit_was_late(result: Result, edited: Result, edit: tuple[str, str], v
     if kind == "version deleted" and edited_version == version:
         assert edited["ended"] > moment(result, "before set_alias")
     if (kind == "alias moved" and edited_version != champion) or (kind == "alias deleted" and champion is not None):
-        read, looked = moment(result, "after aliases"), moment(result, "before aliases", last_before=confirmed)
+        read, looked = moment(result, "after model"), moment(result, "before model", last_before=confirmed)
         assert not read < edited["began"] < edited["ended"] < looked, f"passed, though {kind} meanwhile"
 
 
@@ -221,7 +221,7 @@ def check_claim_log(race: Race, promoters: Sequence[Result], store: MlflowStore,
     moves = [entry.claim for entry in claims.entries if entry.state == "done"]
     new = moves[course.done :]
     passed = [version for version, result in zip(race.promoted, promoters, strict=True) if result["verdict"] == "passed"]
-    assert sorted(claim.version for claim in new) == sorted(passed), "a pass without a claim, or a claim without a pass"
+    assert sorted(claim.version.number for claim in new) == sorted(passed), "a pass without a claim, or a claim without a pass"
     if not by_hand:
         champions = [claim.previous for claim in new]
         assert champions[1:] == [claim.version for claim in new[:-1]], "two passes against one champion"
@@ -243,7 +243,7 @@ def check_holder(race: Race, store: MlflowStore, edited: bool) -> None:
         assert holder not in course.bad
         return
     assert found.reasons
-    moves = [entry.claim.version for entry in claim_log_of(store, course.name).entries if entry.state == "done"]
+    moves = [entry.claim.version.number for entry in claim_log_of(store, course.name).entries if entry.state == "done"]
     if holder is None:
         assert "no version holds it" in found.reasons[0]
     elif moves[-1] != holder:

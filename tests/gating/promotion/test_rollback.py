@@ -17,13 +17,12 @@ from tests.gating.entrant import Entrant, promoted
 from tests.gating.gate_kit import Lab
 from tests.gating.promotion.claim_kit import claim_log_of
 
-pytestmark = pytest.mark.slow
-
 
 def rolled_back(lab: Lab, model: str, **options: object) -> RollbackResult:
     return rollback(model, **{"reason": "it answers in Latin", "tracking_uri": lab.uri, **options})  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_the_alias_goes_back_to_the_version_before_with_a_record(lab: Lab, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     promoted(lab, model, 3)
     monkeypatch.setenv("GITHUB_ACTOR", "octocat")
@@ -32,7 +31,8 @@ def test_the_alias_goes_back_to_the_version_before_with_a_record(lab: Lab, model
     assert str(move) == f"champion of {model!r} goes back from version 3 to version 2"
     assert lab.alias(model) == "2"
     claim = claim_log_of(MlflowStore(lab.uri), model).entries[-1].claim
-    assert (claim.kind, claim.previous, claim.version, claim.reason, claim.by) == ("rollback", "3", "2", "it answers in Latin", "octocat")
+    assert (claim.kind, claim.reason, claim.by) == ("rollback", "it answers in Latin", "octocat")
+    assert (claim.previous and claim.previous.number, claim.version.number) == ("3", "2")
     tags = lab.tags(model, "2")
     assert tags["adk_eval.gate"] == "passed"
     assert tags["adk_eval.gate.last_rollback.reason"] == "it answers in Latin"
@@ -85,6 +85,7 @@ def test_a_former_champion_that_does_not_verify_is_gone_back_over(lab: Lab, mode
     assert rolled_back(lab, model).version == "1"
 
 
+@pytest.mark.slow
 def test_a_version_can_be_named_if_it_was_promoted(lab: Lab, model: str) -> None:
     promoted(lab, model, 3)
     Entrant(lab, model)
@@ -145,6 +146,7 @@ def test_a_rollback_needs_a_reason_and_a_model(lab: Lab, model: str) -> None:
     assert lab.alias(model) == "2"
 
 
+@pytest.mark.slow
 def test_the_command_tells_what_it_did(lab: Lab, model: str) -> None:
     promoted(lab, model, 2)
     args = [model, "--reason", "it answers in Latin", "--tracking-uri", lab.uri]

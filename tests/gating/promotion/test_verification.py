@@ -43,11 +43,17 @@ def test_a_record_holds_all_that_it_takes_to_decide_again(lab: Lab, model: str) 
     first, second = promoted(lab, model, 2, policy=POLICY)
     record = record_of(second)
     assert record["schema"] == 2
-    assert (record["kind"], record["claim"], record["previous"], record["source"]) == ("promotion", 2, "1", f"models:/{second.model_id}")
+    assert (record["kind"], record["claim"], record["previous"]["number"]) == ("promotion", 2, "1")
+    assert (record["version"]["number"], record["version"]["source"]) == ("2", f"models:/{second.model_id}")
     assert Policy.model_validate(record["policy"]) == load_policy(POLICY)
     manifest = lab.client.get_run(first.run_id).data.params["adk_eval.manifest_sha256"]
     compared = record["compared"]
-    assert (compared["run_id"], compared["version"], compared["sha256"], compared["problems"]) == (first.run_id, "1", manifest, [])
+    assert (compared["run_id"], compared["version"]["number"], compared["sha256"], compared["problems"]) == (
+        first.run_id,
+        "1",
+        manifest,
+        [],
+    )
     assert [check["verdict"] for check in record["decision"]["checks"]] == ["passed"] * len(record["decision"]["checks"])
     assert record["decision"]["decided_at"]
     assert record["decision"]["decided_by"]

@@ -420,7 +420,9 @@ def test_a_pin_comes_before_what_failed() -> None:
     ],
 )
 def test_only_the_pinned_judges_may_have_judged(params: dict[str, str], said: str | None) -> None:
-    report = report_with({JUDGED: {"a": [1]}}, thresholds={JUDGED: 0.5}, votes=[vote("a", 0, "valid")])
+    report = report_with(
+        {JUDGED: {"a": [1]}}, thresholds={JUDGED: 0.5}, votes=[vote("a", 0, "valid", host="generativelanguage.googleapis.com")]
+    )
     decision = pinned(changed(evidence_of(report), "params", params), judge={"models": ["gemini-2.5-flash"]})
     assert decision.passed == (said is None)
     assert said is None or decision.reasons == (said,)
@@ -447,3 +449,15 @@ def test_the_checks_of_the_default_policy_are_its_thresholds() -> None:
         (TRAJECTORY, "threshold 1.0", "failed", pytest.approx(2 / 3)),
         (RESPONSE, "threshold 0.5", "passed", 1),
     ]
+
+
+@pytest.mark.parametrize(
+    ("pin", "refused"),
+    [({}, True), ({"eval_set": {"id": "home"}}, True), ({"eval_set": {"digest": GOOD.params["adk_eval.eval_set_digest"]}}, False)],
+)
+def test_a_run_of_the_cases_that_failed_counts_only_for_a_policy_that_pins_these_cases(pin: Any, refused: bool) -> None:
+    part = changed(GOOD, "params", {"adk_eval.failed_of": "r-0"})
+    decision = decide_on(part, parse_policy({"rules": {RESPONSE: {"min": 0.5}}, **pin}, "policy"))
+    reason = "the run has only the cases that did not pass in run r-0, so it is no evidence for the whole eval set"
+    assert (reason in decision.reasons) is refused
+    assert decision.verdict == ("undecided" if refused else "passed")

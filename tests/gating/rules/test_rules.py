@@ -32,6 +32,7 @@ from tests.gating.policy_kit import (
     run_with,
     vote,
 )
+from tests.gating.promotion.claim_kit import version_id
 
 TODAY = datetime(2027, 1, 31, 12, tzinfo=UTC)
 TOKENS = "token_usage_v1"
@@ -144,7 +145,7 @@ def test_a_measure_with_missing_values_decides_nothing() -> None:
 def test_the_confidence_of_a_rule_comes_before_that_of_the_policy() -> None:
     checks = [
         only_check(run_with(FORTY), policy(rules={RESPONSE: demands}, confidence=0.8))
-        for demands in ({"min": 0}, {"min": 0, "confidence": 0.99})
+        for demands in ({"min": 0.1}, {"min": 0.1, "confidence": 0.99})
     ]
     assert (checks[1].high or 0) > (checks[0].high or 0)
 
@@ -354,6 +355,26 @@ def test_p_values_are_adjusted_for_all_comparisons_of_the_policy() -> None:
     assert [check.verdict for check in decision.checks] == ["failed", "failed", "passed"]
 
 
+@pytest.mark.parametrize(
+    ("count", "max_drop", "better", "needed"),
+    [
+        (5, 0, 3, 7),  # fewer than the default no_worse_from exclude a drop by what is seen
+        (8, 0, 3, 14),
+        (12, 0, 3, 20),  # more than that would be needed, so that no_worse_from decides first
+        (12, 0, 0, 20),  # no number of cases excludes a drop where nothing differs
+        (5, 0.05, 0, 6),
+    ],
+)
+def test_what_is_undecided_says_with_how_many_cases_of_the_kind_it_passes(count: int, max_drop: float, better: int, needed: int) -> None:
+    def check(cases: int) -> Any:
+        before = {f"c{index}": [0.5] for index in range(cases)}
+        gains = better * cases / count
+        return beside(before, {case: [0.7 if index < gains else 0.5] for index, case in enumerate(before)}, max_drop=max_drop)
+
+    assert (check(count).verdict, check(count).needed) == ("undecided", needed)
+    assert check(max(needed, 20)).verdict == "passed"
+
+
 pairs = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=12)
 
 
@@ -417,7 +438,9 @@ def test_a_policy_that_only_compares_passes_nobody_while_there_is_nothing_to_com
 
 
 def test_a_baseline_that_has_problems_or_was_not_looked_for_decides_nothing() -> None:
-    spoilt = decide_on(GOOD, COMPARED, baseline=Baseline(name=CHAMPION, version="3", problems=("its run is gone", "and so is it")))
+    spoilt = decide_on(
+        GOOD, COMPARED, baseline=Baseline(name=CHAMPION, version=version_id("3"), problems=("its run is gone", "and so is it"))
+    )
     assert spoilt.verdict == "undecided"
     assert spoilt.reasons == (f"not compared with {CHAMPION}: its run is gone", f"not compared with {CHAMPION}: and so is it")
     assert [check.verdict for check in spoilt.checks] == ["passed", "undecided"]
@@ -562,7 +585,7 @@ def test_both_sides_of_a_comparison_lack_what_is_waived() -> None:
         ({"rules": {}, "must_pass": ["a"]}, "no demand of the policy applies to any case"),
         ({"rules": {}, "thresholds": True}, "every case is waived"),
         (
-            {"rules": {}, "slices": {"s": {"ids": ["a"], "rules": {RESPONSE: {"min": 0}}}}},
+            {"rules": {}, "slices": {"s": {"ids": ["a"], "rules": {RESPONSE: {"min": 0.1}}}}},
             "response_match_score (slice s): all of its cases are waived",
         ),
     ],
@@ -635,7 +658,7 @@ def test_what_failed_comes_before_what_is_undecided_and_a_pass_tells_all_it_rest
     )
 
 
-bounds = st.floats(0, 1)
+bounds = st.floats(0.01, 1)
 rule_sets = st.dictionaries(
     st.sampled_from([RESPONSE, "case_pass_rate", "pass^1", f"{RESPONSE}/pass_rate"]),
     st.builds(lambda bound, use: {"min": bound, "use": use}, bounds, st.sampled_from(["mean", "ci_low"])),

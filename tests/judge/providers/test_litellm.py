@@ -50,6 +50,14 @@ def answered(one: Request | None = None, model: str = MODEL) -> Answer:
     return asyncio.run(ask())
 
 
+def test_an_answer_says_which_host_gave_it(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = serve(judging(lambda call: "valid"))
+    assert f"http://{answered().host}" == server.url
+    monkeypatch.delenv("OPENAI_API_BASE")
+    assert LiteLlmJudge(MODEL).host({}) == "openai"
+    assert LiteLlmJudge("ollama/qwen3").host({}) == "localhost:11434"
+
+
 class TestWhatIsSent:
     def test_model_instructions_text_and_schema(self, serve: Serve) -> None:
         server = serve(judging(lambda call: "valid"))

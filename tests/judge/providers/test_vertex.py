@@ -14,12 +14,13 @@ import pytest
 from google.auth.credentials import Credentials
 from google.auth.exceptions import RefreshError, TransportError
 
-from mlflow_adk_eval.judge import Answer, JudgeOptions, Refused, Unavailable
+from mlflow_adk_eval.judge import Answer, JudgeOptions, NoAnswer, Refused, Unavailable
 from mlflow_adk_eval.judge.client import CallResult, JudgeClient
 from mlflow_adk_eval.judge.providers.vertex import COHERENCE, VertexClient, VertexService, vertex_client
 from mlflow_adk_eval.judge.providers.vertex_reply import Result, RubricVerdict, read_result
 from mlflow_adk_eval.judge.usage import UsageTracker
 from mlflow_adk_eval.runtime import gathered
+from tests.attackers_host import AttackersHost
 from tests.judge.providers.vertex_server import LOCATION, PROJECT, client_of, error, evaluating, row, said_in, verdict
 from tests.judge.servers import CUT, HANG, RESET, Reply, replies, serving, together
 
@@ -239,6 +240,19 @@ def test_no_one_listening_is_an_outage() -> None:
         answer(client)
 
 
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed(status: int, attackers_host: AttackersHost) -> None:
+    elsewhere = Reply(status=status, headers={"Location": f"{attackers_host.url}/v1beta1/projects/p/locations/l:evaluateInstances"})
+    with serving(replies(elsewhere)) as server, pytest.raises(NoAnswer):
+        answer(client_of(server, credentials=Token()))
+    assert len(server.calls) == 1
+
+
+def test_an_answer_says_which_host_gave_it() -> None:
+    with serving(evaluating(lambda *_: row(1))) as server:
+        assert f"http://{answer(client_of(server)).host}" == server.url
+
+
 @pytest.mark.parametrize(
     ("failure", "kind"),
     [(RefreshError("invalid_grant: token expired"), Refused), (TransportError("no route", retryable=True), Unavailable)],
@@ -368,7 +382,7 @@ def test_what_is_paid_for_is_not_paid_for_again() -> None:
         client = client_of(server)
         first, second = (result(service(client, shelf)) for _ in range(2))
         assert (first.reused, second.reused, len(server.calls)) == (False, True, 1)
-        assert replace(second, reused=False) == first
+        assert replace(second, reused=False, asked_in="") == first, "a client without an evaluation cannot know its own answers"
         other = result(service(replace(client, project="other"), shelf))
     assert (other.score, len(server.calls)) == (None, 2)
 

@@ -1,0 +1,76 @@
+"""By which eval set and config a champion is evaluated again: those that the caller gives or the policy pins, and none that says where requests go."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlflow_adk_eval.config.eval_config import parse_config
+from mlflow_adk_eval.errors import InputError, UsageError
+from mlflow_adk_eval.evalset import eval_set_digest
+from mlflow_adk_eval.gating.baseline.comparable import ReevaluationRequest
+from mlflow_adk_eval.tracking.reevaluate import reevaluation
+from tests.tracking.small import many
+
+CONFIG = {"criteria": {"tool_trajectory_avg_score": 1.0}}
+HOSTILE = {"criteria": {"safety_v1": {"threshold": 0.5, "judge_model_options": {"judge_model": "huggingface/https://evil.example"}}}}
+EIGHT = many(8)
+REQUEST = ReevaluationRequest(
+    model_id="m-1",
+    agent_version="models:/helper/1",
+    run_id="",
+    candidate_run_id="",
+    eval_set=EIGHT,
+    config=parse_config(CONFIG, "config"),
+    num_runs=1,
+    reasons=(),
+)
+NOTHING_TO_JUDGE = "there is no run of models:/helper/1 to judge again"
+"""What is said next, once the inputs are in order: nothing was sent or looked up until then."""
+
+
+@pytest.mark.parametrize(
+    ("given", "pinned", "expected"),
+    [
+        ({}, (), "the eval set is only known from the candidate's run; give it with --eval-set FILE"),
+        ({}, ("eval_set",), "the config is only known from the candidate's run; give it with --config_file_path FILE"),
+        ({}, ("config",), "the eval set is only known"),
+        ({"config": CONFIG}, (), "the eval set is only known"),
+        ({"config": CONFIG}, ("config",), "the eval set is only known"),
+        ({"eval_set": EIGHT}, ("eval_set", "config"), "the digest of the config that you gave"),  # ADK's defaults, as for `evaluate`
+        ({"eval_set": many(7), "config": CONFIG}, ("eval_set", "config"), "the digest of the eval set that you gave"),
+        ({"eval_set": EIGHT, "config": HOSTILE}, (), "the digest of the config that you gave"),
+        ({"eval_set": EIGHT, "config": CONFIG}, (), NOTHING_TO_JUDGE),
+        ({"config": CONFIG}, ("eval_set",), NOTHING_TO_JUDGE),
+        ({}, ("eval_set", "config"), NOTHING_TO_JUDGE),
+    ],
+)
+def test_both_are_given_or_pinned_and_the_same(given: dict[str, Any], pinned: tuple[str, ...], expected: str) -> None:
+    request = replace(REQUEST, eval_set_pinned="eval_set" in pinned, config_pinned="config" in pinned)
+    with pytest.raises(UsageError) as refused:
+        reevaluation(**given)(request)
+    assert str(refused.value).startswith(expected)
+
+
+def test_the_remedy_has_the_digest_to_pin() -> None:
+    with pytest.raises(UsageError) as refused:
+        reevaluation()(REQUEST)
+    assert f"or pin it in the policy: eval_set: {{digest: {eval_set_digest(EIGHT)}}}" in str(refused.value)
+
+
+def test_a_host_is_taken_from_the_caller_alone() -> None:
+    request = replace(REQUEST, config=parse_config(HOSTILE, "config"), eval_set_pinned=True, config_pinned=True)
+    with pytest.raises(UsageError, match=r"judge_model \(evil\.example\) where or how requests are sent"):
+        reevaluation()(request)
+    with pytest.raises(UsageError, match=NOTHING_TO_JUDGE):
+        reevaluation(config=HOSTILE)(request)
+
+
+def test_a_mistake_in_a_file_is_told_before_anything_is_decided(tmp_path: Path) -> None:
+    with pytest.raises(InputError):
+        reevaluation(eval_set=tmp_path / "misspelt.evalset.json")
+    with pytest.raises(InputError):
+        reevaluation(config=tmp_path / "misspelt.json")
