@@ -14,7 +14,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := true
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all coverage test-model fuzz check fmt lint types imports docs site cost bench house matrix frameworks spark wheel screenshots clean
+.PHONY: help demo test test-all coverage mutants test-model fuzz check fmt lint types imports docs site cost bench house matrix frameworks spark wheel screenshots clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -36,6 +36,9 @@ test-all: $(VENV)/.dev ## Run all tests
 
 coverage: $(VENV)/.dev ## Run the quick tests and say which lines they leave out
 	@$(PYTEST) -q -m "not slow and not browser" --randomly-seed=1 --cov --cov-report=term:skip-covered
+
+mutants: $(VENV)/.dev ## Put small mistakes into the gate, one at a time, and see whether the quick tests find them; SEED=, NUMBER= and SECONDS= choose
+	@$(BIN)/python benchmarks/mutants.py $(if $(SEED),--seed $(SEED)) $(if $(NUMBER),--number $(NUMBER)) $(if $(SECONDS),--seconds $(SECONDS))
 
 fuzz: export HYPOTHESIS_PROFILE := fuzz
 fuzz: $(VENV)/.dev ## Run all tests in an order and with examples that are new each time
