@@ -35,7 +35,8 @@ BACKGROUND = (
     "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
 )
 """What a shell does to commands that a script runs in the background."""
-FOREGROUND = BACKGROUND.replace("SIG_IGN", "default_int_handler")
+FOREGROUND = BACKGROUND.replace("signal.SIG_IGN)", "signal.default_int_handler); signal.signal(signal.SIGHUP, signal.SIG_DFL)")
+"""Neither is ignored, whatever started the tests: `nohup` ignores SIGHUP, and so do its children."""
 
 
 def state_of(here: Path) -> Path:
@@ -73,7 +74,11 @@ def stopped(process: subprocess.Popen[str], here: Path, last: str, number: int) 
     while process.poll() is None and not (calls.exists() and last in calls.read_text().splitlines()):
         time.sleep(0.02)
     process.send_signal(number)
-    _, said = process.communicate(timeout=60)
+    with process:
+        try:
+            _, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 3, said
     assert "Traceback" not in said
     assert "error: interrupted" in said
@@ -100,7 +105,11 @@ def test_a_run_that_is_told_to_stop_says_how_to_go_on(number: int, before: str, 
     assert f"the same command with --resume {run_id}" in said
     (state_of(here) / "go").touch()
     process = started(here, store, "slow_agent:agent", "lights.evalset.json", "--resume", run_id)
-    _, said = process.communicate(timeout=60)
+    with process:
+        try:
+            _, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 0, said
     assert [state for _, *state in runs(store)] == [["FINISHED", "complete"]]
 
