@@ -68,17 +68,22 @@ def started(here: Path, store: str, *arguments: str, before: str = FOREGROUND) -
     )
 
 
+def words_of(process: subprocess.Popen[str]) -> str:
+    """Wait for a process and return what it said; one that does not end in a minute is killed."""
+    with process:
+        try:
+            return process.communicate(timeout=60)[1]
+        finally:
+            process.kill()
+
+
 def stopped(process: subprocess.Popen[str], here: Path, last: str, number: int) -> str:
     """Stop a process once its last call is under way, and return what it said."""
     calls = state_of(here) / "calls.txt"
     while process.poll() is None and not (calls.exists() and last in calls.read_text().splitlines()):
         time.sleep(0.02)
     process.send_signal(number)
-    with process:
-        try:
-            _, said = process.communicate(timeout=60)
-        finally:
-            process.kill()
+    said = words_of(process)
     assert process.returncode == 3, said
     assert "Traceback" not in said
     assert "error: interrupted" in said
@@ -105,11 +110,7 @@ def test_a_run_that_is_told_to_stop_says_how_to_go_on(number: int, before: str, 
     assert f"the same command with --resume {run_id}" in said
     (state_of(here) / "go").touch()
     process = started(here, store, "slow_agent:agent", "lights.evalset.json", "--resume", run_id)
-    with process:
-        try:
-            _, said = process.communicate(timeout=60)
-        finally:
-            process.kill()
+    said = words_of(process)
     assert process.returncode == 0, said
     assert [state for _, *state in runs(store)] == [["FINISHED", "complete"]]
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.evalset import EvalSet, Invocation
 from mlflow_adk_eval.evalset.models import AgentDetails, AppDetails
+from mlflow_adk_eval.gating.baseline.comparable import ReevaluationRequest
 
 CONFIG = {"criteria": {"tool_trajectory_avg_score": 1.0, "response_match_score": 0.5}}
 
@@ -60,3 +62,17 @@ def answering(cases: EvalSet, **answers: Any) -> Any:
         return answer(text, session) if callable(answer) else answer
 
     return agent
+
+
+def reevaluation_request(cases: EvalSet, config: dict[str, Any]) -> ReevaluationRequest:
+    """What a gate asks for where a champion has no run that could be judged again."""
+    return ReevaluationRequest(
+        model_id="m-1",
+        agent_version="models:/helper/1",
+        run_id="",
+        candidate_run_id="",
+        eval_set=cases,
+        config=parse_config(config, "config"),
+        num_runs=1,
+        reasons=(),
+    )

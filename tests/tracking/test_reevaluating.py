@@ -13,12 +13,12 @@ from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.errors import AgentError, UsageError
 from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
 from mlflow_adk_eval.gating.api import gate
-from mlflow_adk_eval.gating.baseline.comparable import Reevaluate, ReevaluationRequest
+from mlflow_adk_eval.gating.baseline.comparable import Reevaluate
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.testing import ScriptedJudge
 from mlflow_adk_eval.tracking import register
 from mlflow_adk_eval.tracking.reevaluate import reevaluation
-from tests.tracking.small import answering, eval_set, many, turn
+from tests.tracking.small import answering, eval_set, many, reevaluation_request, turn
 
 pytestmark = pytest.mark.slow
 
@@ -173,18 +173,8 @@ def test_what_was_edited_since_is_not_judged_again(bench: Bench) -> None:
 
 
 def test_without_a_run_there_is_nothing_to_judge_again() -> None:
-    rematch = ReevaluationRequest(
-        model_id="m-1",
-        agent_version="models:/helper/1",
-        run_id="",
-        candidate_run_id="",
-        eval_set=EIGHT,
-        config=parse_config(STRICT, "config"),
-        num_runs=1,
-        reasons=(),
-    )
     with pytest.raises(UsageError, match="there is no run of models:/helper/1 to judge again"):
-        reevaluation(eval_set=EIGHT, config=STRICT)(rematch)
+        reevaluation(eval_set=EIGHT, config=STRICT)(reevaluation_request(EIGHT, STRICT))
 
 
 def test_a_champion_that_cannot_be_loaded_is_no_decision(bench: Bench) -> None:

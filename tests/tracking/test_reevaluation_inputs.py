@@ -11,23 +11,13 @@ import pytest
 from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.errors import InputError, UsageError
 from mlflow_adk_eval.evalset import eval_set_digest
-from mlflow_adk_eval.gating.baseline.comparable import ReevaluationRequest
 from mlflow_adk_eval.tracking.reevaluate import reevaluation
-from tests.tracking.small import many
+from tests.tracking.small import many, reevaluation_request
 
 CONFIG = {"criteria": {"tool_trajectory_avg_score": 1.0}}
 HOSTILE = {"criteria": {"safety_v1": {"threshold": 0.5, "judge_model_options": {"judge_model": "huggingface/https://evil.example"}}}}
 EIGHT = many(8)
-REQUEST = ReevaluationRequest(
-    model_id="m-1",
-    agent_version="models:/helper/1",
-    run_id="",
-    candidate_run_id="",
-    eval_set=EIGHT,
-    config=parse_config(CONFIG, "config"),
-    num_runs=1,
-    reasons=(),
-)
+REQUEST = reevaluation_request(EIGHT, CONFIG)
 NOTHING_TO_JUDGE = "there is no run of models:/helper/1 to judge again"
 """What is said next, once the inputs are in order: nothing was sent or looked up until then."""
 
