@@ -9,7 +9,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sybil import Sybil
+from sybil.integration.pytest import SybilItem
 from sybil.parsers.doctest import DocTestParser
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
@@ -60,3 +62,12 @@ _documents = Sybil(parsers=[PythonCodeBlockParser(), SkipParser()], patterns=["*
 _docstrings = Sybil(parsers=[DocTestParser()], path="mlflow_adk_eval", patterns=["*.py"])
 
 pytest_collect_file = (_documents + _docstrings).pytest()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the examples of a document in their order, whatever pytest-randomly does with tests: each builds on those before it."""
+    places = [number for number, item in enumerate(items) if isinstance(item, SybilItem)]
+    examples = sorted((items[number] for number in places), key=lambda item: (item.path, item.example.line))
+    for number, example in zip(places, examples, strict=True):
+        items[number] = example

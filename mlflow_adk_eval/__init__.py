@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     )
     from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation, load_eval_set, migrate
     from mlflow_adk_eval.evalset.conversation import Ending
-    from mlflow_adk_eval.gating.api import audit, gate, promote, rollback, verify
-    from mlflow_adk_eval.gating.attestation.files import export_attestation, verify_attestation
-    from mlflow_adk_eval.gating.champion import Champion, load_champion
+    from mlflow_adk_eval.gating.api import Champion, audit, gate, load_champion, promote, rollback, verify
+    from mlflow_adk_eval.gating.attested_files import export_attestation, verify_attestation
     from mlflow_adk_eval.gating.policy.load import load_policy
     from mlflow_adk_eval.gating.policy.model import Policy
     from mlflow_adk_eval.integrations.agent_functions import model_fn, predict_fn, records
@@ -40,17 +39,15 @@ if TYPE_CHECKING:
     from mlflow_adk_eval.tracking import aevaluate, evaluate, register, upload
     from mlflow_adk_eval.tracking.calibrate import calibrate, label_sheet
     from mlflow_adk_eval.tracking.capture import capture
-    from mlflow_adk_eval.tracking.compare import compare
+    from mlflow_adk_eval.tracking.compare import compare, plan
     from mlflow_adk_eval.tracking.eval_set_datasets import pull_eval_set, push_eval_set
+    from mlflow_adk_eval.tracking.evaluate import reevaluation
     from mlflow_adk_eval.tracking.judge_bench import judge_bench
-    from mlflow_adk_eval.tracking.plan import plan
-    from mlflow_adk_eval.tracking.reevaluate import reevaluation
 
 _HOMES = {
     "agents": ("A2AAgent", "OpenAIChatAgent", "Recording", "Session", "load_recording"),
     "agents.recordings": ("recording_of_report", "save_recording"),
     "analysis.calibration.calibration": ("Calibration", "load_calibration"),
-    "tracking.compare": ("compare",),
     "config.eval_config": ("EvalConfig", "load_config"),
     "evalset.conversation": ("Ending",),
     "errors": (
@@ -68,15 +65,14 @@ _HOMES = {
     ),
     "judge": ("Budget", "JudgeOptions"),
     "evalset": ("EvalCase", "EvalSet", "Invocation", "load_eval_set", "migrate"),
-    "gating.api": ("audit", "gate", "promote", "rollback", "verify"),
-    "gating.champion": ("Champion", "load_champion"),
-    "gating.attestation.files": ("export_attestation", "verify_attestation"),
+    "gating.api": ("Champion", "audit", "gate", "load_champion", "promote", "rollback", "verify"),
+    "gating.attested_files": ("export_attestation", "verify_attestation"),
     "gating.policy.load": ("load_policy",),
     "gating.policy.model": ("Policy",),
     "results.decision": ("Check", "Decision", "GateFailed"),
     "results.outcomes": ("CaseResult", "CriterionResult", "Errored", "Scored", "Skipped", "Vote"),
     "results.report": ("Report",),
-    "tracking.plan": ("plan",),
+    "tracking.compare": ("compare", "plan"),
     "runner": ("record", "score"),
     "tracking": ("aevaluate", "evaluate", "register", "upload"),
     "tracking.calibrate": ("calibrate", "label_sheet"),
@@ -84,7 +80,7 @@ _HOMES = {
     "tracking.capture": ("capture",),
     "tracking.eval_set_datasets": ("pull_eval_set", "push_eval_set"),
     "integrations.agent_functions": ("model_fn", "predict_fn", "records"),
-    "tracking.reevaluate": ("reevaluation",),
+    "tracking.evaluate": ("reevaluation",),
 }
 _MODULES = ("metrics", "rapid_eval", "scorers", "testing")
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}

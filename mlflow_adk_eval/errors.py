@@ -17,6 +17,8 @@
     │   └── AliasBusyError    others are setting the alias
     ├── OutputError           all was done, but its result cannot be written    exit 4
     └── GateFailed            the evidence does not allow a promotion         exit 1 or 2 (in results.decision)
+
+`foreign_code` is the one way into code of others, which may fail but not end the process.
 """
 
 from __future__ import annotations
@@ -25,12 +27,15 @@ import difflib
 import errno
 import json
 import re
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from mlflow_adk_eval.redact import cut
+from mlflow_adk_eval.text import counted
 
 _MAX_LISTED = 50
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO)
@@ -80,11 +85,10 @@ class InputError(UsageError):
         self.problems = tuple(problems)
         self._more = more
         total = len(self.problems) + more
-        count = "1 problem" if total == 1 else f"{total} problems"
         lines = [f"  {problem}" for problem in self.problems[:_MAX_LISTED]]
         if total > len(lines):
-            lines.append(f"  … and {total - len(lines)} more")
-        super().__init__("\n".join([f"{source}: {count} in this {self.noun}", *lines]))
+            lines.append(f"  … and {total - len(lines):,} more")
+        super().__init__("\n".join([f"{source}: {counted(total, 'problem')} in this {self.noun}", *lines]))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what makes it again in another process."""
@@ -199,3 +203,54 @@ def shown(value: Any, *, limit: int = 80) -> str:
             return f"a list of {len(value)}"
         case _:
             return cut(repr(value), limit)
+
+
+_ENDS = (("click.exceptions", "Exit"), ("_pytest.outcomes", "Exit"), ("unittest.case", "SkipTest"))
+"""The exceptions by which click ends a command, and a test runner a session or a test, as if all were well."""
+
+
+@contextmanager
+def foreign_code(who: str) -> Generator[None]:
+    """Enter code of others: an agent, a metric, a judge. It may fail; it may not end the process, a test or a task in our place.
+
+    Args:
+        who: whose code it is, as the subject of a sentence.
+
+    Raises:
+        ExitError: for what it raises that is no `Exception`, or that ends a command or a test, except Ctrl-C and the cancellation of the present task.
+
+    >>> with foreign_code("the agent"):
+    ...     sys.exit(0)
+    Traceback (most recent call last):
+    mlflow_adk_eval.errors.ExitError: the agent called sys.exit(0)
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except Exception as error:
+        if isinstance(error, tuple(getattr(sys.modules.get(module), name, ()) for module, name in _ENDS)):
+            raise refused(who, error) from error
+        raise
+    except BaseException as error:
+        import asyncio  # noqa: PLC0415 - who only validates a file has no tasks
+
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:  # a thread without a loop
+            task = None
+        interrupted = isinstance(error, BaseExceptionGroup) and error.subgroup(KeyboardInterrupt)
+        # By a time limit or by the user: then the work under way was asked to stop.
+        cancelled = isinstance(error, asyncio.CancelledError | BaseExceptionGroup) and task is not None and task.cancelling() > 0
+        if interrupted or cancelled:
+            raise
+        raise refused(who, error) from error
+
+
+def refused(who: str, error: BaseException) -> ExitError:
+    """Return the error that stands for one by which code tried to end more than itself."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, SystemExit):
+        return ExitError(f"{who} called sys.exit({error.code!r})")
+    return ExitError(f"{who} raised {type(error).__name__}" + (f": {error}" if str(error) else ""))

@@ -19,8 +19,7 @@ from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
 from mlflow_adk_eval.config.inputs import ConfigSource
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.evalset.parse import decode, read_text
-from mlflow_adk_eval.integrations.functions import CriterionFunctions
-from mlflow_adk_eval.integrations.scoring import scoring
+from mlflow_adk_eval.integrations.scoring import CriterionFunctions, scoring
 from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup
 from mlflow_adk_eval.runner.keywords import keywords
 
@@ -28,20 +27,31 @@ if TYPE_CHECKING:
     from mlflow.models import EvaluationMetric, EvaluationResult, MetricThreshold
 
 
-@keywords(JudgeArgs, defaults=(judge_setup,))
+@keywords(JudgeArgs, judge_setup)
 def from_config(config: ConfigSource = None, **judging: Unpack[JudgeArgs]) -> list[EvaluationMetric]:
     """Return the criteria of a config as metrics, in the config's order. They share their judges, limits and budget.
 
     Args:
         config: the path of a config, a dict or an `EvalConfig`; ``None``: ADK's defaults.
+        judge: who judges, instead of the models that the config names: a model's name, a judge or a callable; a list of them is a
+            panel that votes together.
+        judge_hosts: the hosts, with or without a port, that the config may name as the endpoint of a judge or a simulated user,
+            besides those of ``ADK_EVAL_JUDGE_HOSTS``.
+        judge_options: how judges are asked: how many requests at a time, how long one may take and how often it is repeated.
+        budget: how much may be spent on judges and simulated users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and
+            ``name``.
+        ledger: what keeps judges' answers, a file or a ``postgresql://`` URL; ``None``: as ``ADK_EVAL_LEDGER`` says, else
+            ``.adk_eval/ledger.sqlite``; ``False``: none.
+        rejudge_failed: whether to ask again where a judge's kept answer cannot be read.
 
     Raises:
         ConfigError: with every problem of the config.
         JudgeError: if a judge cannot be had.
     """
-    from mlflow_adk_eval.integrations.classic_metrics import metrics_of  # noqa: PLC0415 - mlflow takes seconds
+    from mlflow_adk_eval.integrations.classic_metrics import metric_of  # noqa: PLC0415 - mlflow takes seconds
 
-    return metrics_of(scoring(config, **judging), own_judge=judging.get("judge") is not None)
+    criteria = scoring(config, **judging)
+    return [metric_of(criteria, name) for name in criteria.criteria]
 
 
 def thresholds(
@@ -60,27 +70,21 @@ def thresholds(
         PolicyError: with everything that MLflow cannot express.
         InputError: with every problem of a config or a policy.
     """
-    from mlflow_adk_eval.gating.policy.load import load_policy  # noqa: PLC0415
-    from mlflow_adk_eval.gating.policy.model import Policy  # noqa: PLC0415 - seldom needed
-    from mlflow_adk_eval.integrations.thresholds import thresholds_of_config, thresholds_of_policy  # noqa: PLC0415 - mlflow takes seconds
+    from mlflow_adk_eval.gating.policy.load import load_policy  # noqa: PLC0415 - seldom needed
+    from mlflow_adk_eval.integrations.classic_metrics import thresholds_of_config, thresholds_of_policy  # noqa: PLC0415 - mlflow takes seconds
 
-    demanded = load_config(source) if _is_config(source) else load_policy(source)
-    if not isinstance(demanded, Policy):
-        return thresholds_of_config(demanded)
-    return thresholds_of_policy(demanded, None if config is None else load_config(config), baseline, lossy=lossy)
-
-
-def _is_config(source: Any) -> bool:
-    """Whether it has criteria, as configs have and policies have not."""
-    if isinstance(source, str | Path) and Path(source).suffix == ".json":
-        source = decode(read_text(Path(source)), str(source))
-    return source is None or isinstance(source, EvalConfig) or (isinstance(source, Mapping) and "criteria" in source)
+    is_json = isinstance(source, str | Path) and Path(source).suffix == ".json"
+    content = decode(read_text(Path(source)), str(source)) if is_json else source
+    # Configs have criteria, and policies have not.
+    if content is None or isinstance(content, EvalConfig) or (isinstance(content, Mapping) and "criteria" in content):
+        return thresholds_of_config(load_config(source))
+    return thresholds_of_policy(load_policy(source), None if config is None else load_config(config), baseline, lossy=lossy)
 
 
 def _metric(config: EvalConfig, name: str, judging: JudgeArgs) -> EvaluationMetric:
     from mlflow_adk_eval.integrations.classic_metrics import metric_of  # noqa: PLC0415 - mlflow takes seconds
 
-    return metric_of(scoring(config, **judging), name, own_judge=judging.get("judge") is not None)
+    return metric_of(scoring(config, **judging), name)
 
 
 _functions = CriterionFunctions(_metric, __name__)

@@ -23,7 +23,7 @@ _PLAIN_NAME = re.compile(
 """What variables of a ``.env`` file are called that say where and how a program runs."""
 _PLAIN_VALUE = re.compile(r"[+-]?[\d.,]{1,11}|true|false|[a-z][a-z\d+.-]*://[\w.:-]*(/[\w.-]{0,15})*", re.IGNORECASE | re.ASCII)
 """Numbers, words of logic, and URLs without credentials, query and long parts, which may be those of a webhook."""
-_SHORTEST = 8
+SHORTEST = 8
 """A shorter value, such as ``1`` or ``true``, would be found in every other word."""
 _SHORTEST_LINE = 16
 _USERINFO = re.compile(r"://[^/?#@\s\"'\\]+@")
@@ -57,30 +57,25 @@ def secret_values(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     >>> secret_values({"GEMINI_API_KEY": "AIza-0123456789", "HOME": "/home/me", "USE_TOKENS": "true"})
     {'AIza-0123456789': 'GEMINI_API_KEY'}
     """
-    found = os.environ if environ is None else environ
-    secret = {found[name]: name for name in found if _is_secret(name)}  # decodes no other value
+    environment = os.environ if environ is None else environ
+    secret = {environment[name]: name for name in environment if _is_secret(name)}  # decodes no other value
     if environ is None:
         with suppress(OSError):  # the working directory was deleted
             hide_env_file(Path.cwd())
-        plain = {name.strip() for name in found.get(NOT_SECRET, "").split(",")}
+        plain = {name.strip() for name in environment.get(NOT_SECRET, "").split(",")}
         for path, variables in list(_FILES.items()):
             for name, written in variables.items():
-                for value, label in ((found.get(name, ""), name), (written, f"{name} in {path}")):
-                    if name not in plain and value not in secret and not _is_plain(name, value):
+                for value, label in ((environment.get(name, ""), name), (written, f"{name} in {path}")):
+                    says_so = (_PLAIN_NAME.search(name) and not _is_secret(name)) or _PLAIN_VALUE.fullmatch(value)
+                    if name not in plain and value not in secret and (has_credentials(value) or not says_so):
                         secret[value] = label
     secret |= {part: f"{name}, part {number}" for value, name in secret.items() for number, part in _parts(value) if part not in secret}
-    return {value: name for value, name in secret.items() if len(value) >= _SHORTEST}
+    return {value: name for value, name in secret.items() if len(value) >= SHORTEST}
 
 
 @lru_cache(maxsize=1024)
 def _is_secret(name: str) -> bool:
     return _SECRET_NAME.search(name) is not None
-
-
-def _is_plain(name: str, value: str) -> bool:
-    if has_credentials(value):
-        return False
-    return bool(_PLAIN_NAME.search(name) and not _is_secret(name)) or bool(_PLAIN_VALUE.fullmatch(value))
 
 
 def _parts(value: str) -> Iterator[tuple[int, str]]:
@@ -124,7 +119,7 @@ def spellings(value: str) -> tuple[str, ...]:
         text = base64.b64encode(bytes(before) + content).decode()
         core = text[unsure : len(text) - (0, 3, 2)[(before + len(content)) % 3]]
         forms += [core, core.replace("/", "\\/"), core.replace("+", "-").replace("/", "_"), quote(core, safe="")]
-    return tuple(dict.fromkeys(form for form in forms if len(form) >= _SHORTEST))
+    return tuple(dict.fromkeys(form for form in forms if len(form) >= SHORTEST))
 
 
 def cut(text: str, limit: int) -> str:

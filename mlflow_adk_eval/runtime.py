@@ -17,7 +17,7 @@ import socket
 import sys
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from mlflow_adk_eval.errors import AdkEvalError, ExitError, UsageError
-from mlflow_adk_eval.foreign import foreign_code, refused
+from mlflow_adk_eval.errors import AdkEvalError, ExitError, UsageError, foreign_code, refused
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Histogram
@@ -63,20 +62,6 @@ def user_at_host() -> str:
     return f"{user_name()}@{socket.gethostname()}"
 
 
-def tracer() -> Tracer:
-    """Return OpenTelemetry's tracer of this package. What it is given goes nowhere unless the process has configured an exporter.
-
-    MLflow's own is none: each request to a judge would be a trace among those of the agents.
-    """
-    from opentelemetry import trace  # noqa: PLC0415 - who only validates a file has no spans
-
-    provider = trace.get_tracer_provider()
-    collectors = getattr(getattr(provider, "_active_span_processor", None), "_span_processors", ())
-    if collectors and all(type(one).__module__.startswith("mlflow.") for one in collectors):
-        return trace.NoOpTracer()
-    return _tracer_of(provider)
-
-
 @cache
 def _tracer_of(provider: TracerProvider) -> Tracer:
     return provider.get_tracer(_TELEMETRY)
@@ -104,18 +89,23 @@ _UNDER_WAY: ContextVar[Span | None] = ContextVar("span", default=None)
 
 @contextmanager
 def span(name: str, attributes: Mapping[str, str | int] | None = None) -> Generator[None]:
-    """Report what happens within as a span, and an exception as its error.
+    """Report what happens within as a span, and an exception as its error. It goes nowhere unless the process has configured an exporter.
 
     Args:
         name: what is done.
         attributes: the facts that are known before.
     """
-    from opentelemetry.trace import set_span_in_context  # noqa: PLC0415
+    from opentelemetry import trace  # noqa: PLC0415 - who only validates a file has no spans
 
+    provider = trace.get_tracer_provider()
+    collectors = getattr(getattr(provider, "_active_span_processor", None), "_span_processors", ())
+    # MLflow's own tracer is none of ours: each request to a judge would be a trace among those of the agents.
+    only_mlflow = collectors and all(type(one).__module__.startswith("mlflow.") for one in collectors)
+    tracer = trace.NoOpTracer() if only_mlflow else _tracer_of(provider)
     outer = _UNDER_WAY.get()
     facts = {OPERATION: name.partition(" ")[0], **(attributes or {})}
-    with tracer().start_span(name, set_span_in_context(outer) if outer else None, attributes=facts) as found:
-        token = _UNDER_WAY.set(found)
+    with tracer.start_span(name, trace.set_span_in_context(outer) if outer else None, attributes=facts) as started:
+        token = _UNDER_WAY.set(started)
         try:
             yield
         finally:
@@ -124,29 +114,27 @@ def span(name: str, attributes: Mapping[str, str | int] | None = None) -> Genera
 
 def note(attributes: Mapping[str, str | int]) -> None:
     """Add what has come out to the span that is under way."""
-    if (found := _UNDER_WAY.get()) is not None:
-        found.set_attributes(attributes)
+    under_way = _UNDER_WAY.get()
+    if under_way is not None:
+        under_way.set_attributes(attributes)
 
 
 def guarded_loop() -> asyncio.AbstractEventLoop:
     """Return an event loop that goes on where a task raises `SystemExit`: frameworks run tools in tasks, and asyncio would end with them."""
-
-    def task(loop: asyncio.AbstractEventLoop, work: Any, **how: Any) -> asyncio.Task[Any]:
-        return asyncio.Task(_kept_in(work), loop=loop, **how)
-
     loop = asyncio.new_event_loop()
-    loop.set_task_factory(task)
+    loop.set_task_factory(lambda loop, work, **how: asyncio.Task(_kept_in(work), loop=loop, **how))
     return loop
 
 
-async def _kept_in(work: Coroutine[Any, Any, T]) -> T:
+async def _kept_in(work: Any) -> Any:
     try:
         return await work
     except SystemExit as stop:
         raise refused("a task", stop) from stop
 
 
-_OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+"""How an object of a module is named: ``module:name``."""
 
 
 def model_or_object(named: str | None, option: str, *, error: type[AdkEvalError] = UsageError) -> Any:
@@ -160,7 +148,7 @@ def model_or_object(named: str | None, option: str, *, error: type[AdkEvalError]
     Raises:
         AdkEvalError: of the given kind, if there is no such object.
     """
-    if named is None or not _OBJECT.fullmatch(named):
+    if named is None or not OBJECT.fullmatch(named):
         return named
     module, _, name = named.partition(":")
     if (here := str(Path.cwd())) not in sys.path:
@@ -204,8 +192,7 @@ async def each(work: Callable[[T], Awaitable[None]], items: Iterable[T], *, limi
             try:
                 await work(item)
             except asyncio.CancelledError:
-                called_off = anyio.current_effective_deadline() == -math.inf or (host is not None and host.cancelling())
-                if called_off:
+                if anyio.current_effective_deadline() == -math.inf or (host is not None and host.cancelling()):  # it was called off
                     raise
                 raise ExitError("the task of a case was cancelled by the code that it runs") from None  # the case must not be lost
 
@@ -251,20 +238,18 @@ class Background:
 
     def call(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do `work` in the loop and return its result. What several threads call is done at the same time."""
-        return self._open().call(work)
-
-    def closes(self, owner: object, close: Callable[[], Awaitable[None]]) -> None:
-        """Have `close` done in the loop once nobody holds `owner` any longer, at the latest when the process ends."""
-        self._closing[id(owner)] = close
-        weakref.finalize(owner, self._close, id(owner)).atexit = False
-
-    def _open(self) -> BlockingPortal:
         with self._lock:
             if self._portal is None:
                 opened = start_blocking_portal(backend_options={"loop_factory": guarded_loop})
                 self._portal = opened.__enter__()
                 atexit.register(self._end, opened)
-            return self._portal
+            portal = self._portal
+        return portal.call(work)
+
+    def closes(self, owner: object, close: Callable[[], Awaitable[None]]) -> None:
+        """Have `close` done in the loop once nobody holds `owner` any longer, at the latest when the process ends."""
+        self._closing[id(owner)] = close
+        weakref.finalize(owner, self._close, id(owner)).atexit = False
 
     def _close(self, owner: int) -> None:
         close = self._closing.pop(owner, None)

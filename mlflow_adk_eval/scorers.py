@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Unpack
 from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.config.inputs import ConfigSource
 from mlflow_adk_eval.config.spec import CRITERIA
-from mlflow_adk_eval.integrations.functions import CriterionFunctions
-from mlflow_adk_eval.integrations.genai_scorers import expectation_scorers, scorers_of, stored
+from mlflow_adk_eval.integrations.genai_scorers import ExpectationScorer, scorers_of, stored
+from mlflow_adk_eval.integrations.scoring import CriterionFunctions
 from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup
 from mlflow_adk_eval.runner.keywords import keywords
+from mlflow_adk_eval.shapes.records import EXPECTATIONS
 
 if TYPE_CHECKING:
     from mlflow.genai.scorers import Scorer
@@ -19,13 +20,23 @@ if TYPE_CHECKING:
 __all__ = ["expectations", "from_config", "stored"]
 
 
-@keywords(JudgeArgs, defaults=(judge_setup,))
+@keywords(JudgeArgs, judge_setup)
 def from_config(config: ConfigSource, *, session_level: bool = False, **judging: Unpack[JudgeArgs]) -> list[Scorer]:
     """Return a scorer for each criterion of a config, in its order. They share judges, limits and budget.
 
     Args:
         config: the path of a config, a dict or an `EvalConfig`; ``None``: ADK's defaults.
         session_level: whether each session of traces is scored as one conversation, instead of each row by itself.
+        judge: who judges, instead of the models that the config names: a model's name, a judge or a callable; a list of them is a
+            panel that votes together.
+        judge_hosts: the hosts, with or without a port, that the config may name as the endpoint of a judge or a simulated user,
+            besides those of ``ADK_EVAL_JUDGE_HOSTS``.
+        judge_options: how judges are asked: how many requests at a time, how long one may take and how often it is repeated.
+        budget: how much may be spent on judges and simulated users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and
+            ``name``.
+        ledger: what keeps judges' answers, a file or a ``postgresql://`` URL; ``None``: as ``ADK_EVAL_LEDGER`` says, else
+            ``.adk_eval/ledger.sqlite``; ``False``: none.
+        rejudge_failed: whether to ask again where a judge's kept answer cannot be read.
 
     Raises:
         InputError: with every problem of the config.
@@ -42,7 +53,7 @@ def expectations(*names: str) -> list[Scorer]:
     Args:
         names: the expectations of the rows; none: those that criteria read, such as ``expected_response``.
     """
-    return expectation_scorers(*names)
+    return [ExpectationScorer(name=name) for name in names or EXPECTATIONS]
 
 
 _functions = CriterionFunctions(lambda config, _, judging: scorers_of(config, judging)[0], __name__)

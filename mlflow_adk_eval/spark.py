@@ -6,7 +6,8 @@ parts in order and logs them as `mlflow_adk_eval.evaluate` logs a run: the gate 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,37 +15,29 @@ from typing import TYPE_CHECKING, Any, Unpack
 from uuid import uuid4
 
 from mlflow_adk_eval.agents import Recording
-from mlflow_adk_eval.agents.traces import TracedCases
-from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
+from mlflow_adk_eval.agents.traces.conversations import TracedCases
+from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.config.inputs import ConfigSource, EvalSetSource, load_inputs
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import RunError, UsageError
 from mlflow_adk_eval.evalset import EvalSet, dumps
 from mlflow_adk_eval.evalset.row_cases import CaseRow
 from mlflow_adk_eval.evalset.row_files import BATCH_CASES, ENDINGS, PARQUET
+from mlflow_adk_eval.evalset.rows import streamed
 from mlflow_adk_eval.judge.setup import JudgeArgs, JudgeSetup, judge_setup
 from mlflow_adk_eval.ledger import ledger_source, opened
-from mlflow_adk_eval.results.collect import InParts
-from mlflow_adk_eval.results.parts import ACTUAL, CASES, CELLS, VOTES, StoredPart
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import Evaluation, Options
-from mlflow_adk_eval.runner.arrow import (
-    BATCH_ROWS,
-    KEYED,
-    RUNS,
-    SCHEMA,
-    Folder,
-    keyed_traces,
-    read_part,
-    traced_runs,
-    write_parts,
-)
+from mlflow_adk_eval.runner.arrow import BATCH_ROWS, KEYED, RUNS, SCHEMA, Folder, keyed_traces, read_part, traced_runs, write_parts
 from mlflow_adk_eval.runner.batches import Scoring, check_ledger, taken
 from mlflow_adk_eval.runner.evaluation import Engine
-from mlflow_adk_eval.runner.keywords import LogArgs, SparkArgs, keywords, selected
-from mlflow_adk_eval.runner.stream import streamed
+from mlflow_adk_eval.runner.keywords import SparkArgs, keywords, selected
+from mlflow_adk_eval.runs.collect import InParts
+from mlflow_adk_eval.runs.parts import ACTUAL, CASES, CELLS, VOTES
+from mlflow_adk_eval.runs.stored_run import StoredPart
 from mlflow_adk_eval.runtime import require_extra
-from mlflow_adk_eval.tracking.client import HASTY, connect, experiment_of, reaching_mlflow
+from mlflow_adk_eval.store.reaching import HASTY, reaching_mlflow
+from mlflow_adk_eval.tracking.client import connect, experiment_of
 from mlflow_adk_eval.tracking.evaluate import LoggedEvaluation
 from mlflow_adk_eval.tracking.logged_run import RunTarget, users_run
 
@@ -56,7 +49,7 @@ _COLUMNS = ("eval_id", "case", "recorded")
 _KINDS = (CASES, ACTUAL, CELLS)
 
 
-@keywords(SparkArgs, JudgeArgs, LogArgs, defaults=(RunTarget, judge_setup))
+@keywords(SparkArgs, RunTarget, judge_setup)
 def score(
     df: DataFrame,
     config: ConfigSource,
@@ -82,6 +75,26 @@ def score(
         eval_set: the cases, where `df` holds traces; ``None``: they are in `df`.
         eval_set_id: what the eval set is called; an `eval_set` has an id of its own.
         agent_version: as of `evaluate`: the version of the agent that is recorded.
+        judge: who judges, instead of the models that the config names: a model's name, a judge or a callable; a list of them is a
+            panel that votes together.
+        judge_hosts: the hosts, with or without a port, that the config may name as the endpoint of a judge or a simulated user,
+            besides those of ``ADK_EVAL_JUDGE_HOSTS``.
+        judge_options: how judges are asked: how many requests at a time, how long one may take and how often it is repeated.
+        budget: how much may be spent on judges and simulated users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and
+            ``name``.
+        ledger: what keeps judges' answers, a file or a ``postgresql://`` URL; ``None``: as ``ADK_EVAL_LEDGER`` says, else
+            ``.adk_eval/ledger.sqlite``; ``False``: none.
+        rejudge_failed: whether to ask again where a judge's kept answer cannot be read.
+        experiment: the MLflow experiment, by name or id; ``None``: the current one.
+        run_name: the name of the MLflow run; ``None``: the eval set and the agent version.
+        traces: how many traces at most: of all turns, or if there are more, of those that did not pass; ``failed``: of the latter
+            anyway, at most 2,000; ``True``: of all turns; ``False``: none.
+        tracking_uri: the MLflow server or store; ``None``: as MLflow is configured.
+        pending_folder: where the evaluation is kept if MLflow cannot take it; ``None``: ``adk_eval_pending``.
+        register_prompts: whether to keep the judges' prompts in MLflow's prompt registry; the run then names their versions.
+        signing_key: signs what was evaluated when the evaluation ends: a PEM file with an ed25519 or ECDSA P-256 key, or its
+            content; ``sigstore`` for the OIDC identity of this CI job, ``sigstore:FILE`` for the same with the services of a
+            Sigstore ClientTrustConfig (extra `sigstore`); ``None``: what ``MLFLOW_ADK_EVAL_SIGNING_KEY`` says, or no signature.
 
     Returns:
         The report, with the id of its run.
@@ -113,7 +126,9 @@ def score(
             runs, eval_set_id = _runs_in_traces(df, loaded, remarks), loaded.eval_set_id
             with_runs.append(runs)
             df = _rows_of(runs, loaded)
-        num_runs, rows = _scored(df, Scoring(chosen, _criteria(chosen), source=eval_set_id, judges=judges if judged else None), place)
+        # All criteria that some case may have, in the order of their columns.
+        names = tuple(dict.fromkeys((*chosen.by_criterion, *CRITERIA.informative)))
+        num_runs, rows = _scored(df, Scoring(chosen, names, source=eval_set_id, judges=judges if judged else None), place)
         source = _Parts(folder, tuple(rows), eval_set_id, tuple(remarks))
         how = Options(num_runs=num_runs, judges=judges if judged else JudgeSetup())
         with opened(judges.ledger if judged else False) as ledger:
@@ -132,24 +147,19 @@ def frame_of(path: str) -> DataFrame:
         UsageError: if these are other files.
         RunError: if Spark cannot read them.
     """
-    with require_extra("spark", "scoring on Spark"):
-        from pyspark.errors import PySparkException  # noqa: PLC0415 - an extra  # pyright: ignore[reportMissingImports]
-        from pyspark.sql import SparkSession  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
-    if path.endswith(tuple(ending for ending in ENDINGS if ending != PARQUET)):
-        raise UsageError(f"{path}: Spark reads Parquet; `mlflow-adk-eval migrate` makes it of JSON Lines")
-    try:
+    with _on_spark():
+        from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra  # pyright: ignore[reportMissingImports]
+
+        if path.endswith(tuple(ending for ending in ENDINGS if ending != PARQUET)):
+            raise UsageError(f"{path}: Spark reads Parquet; `mlflow-adk-eval migrate` makes it of JSON Lines")
         return SparkSession.builder.appName("mlflow-adk-eval").getOrCreate().read.parquet(path)
-    except PySparkException as error:
-        raise _of_spark(error) from error
 
 
 def _scored(df: DataFrame, scoring: Scoring, out: str) -> tuple[int, list[dict[str, Any]]]:
     """Score everything and return the number of runs, and a row for each part, in order."""
-    with require_extra("spark", "scoring on Spark"):
-        from pyspark.errors import PySparkException  # noqa: PLC0415 - an extra  # pyright: ignore[reportMissingImports]
-        from pyspark.sql import functions as F  # noqa: N812, PLC0415  # pyright: ignore[reportMissingImports]
+    with _on_spark():
+        from pyspark.sql import functions as F  # noqa: N812, PLC0415 - an extra  # pyright: ignore[reportMissingImports]
 
-    try:
         cases = _columns(df)
         order = "case_no" if "case_no" in cases.columns else "eval_id"
         counted = cases.groupBy("eval_id").agg(
@@ -167,23 +177,19 @@ def _scored(df: DataFrame, scoring: Scoring, out: str) -> tuple[int, list[dict[s
         keys = list(dict.fromkeys((order, "eval_id")))
         parts = cases.repartitionByRange(num_rows // BATCH_ROWS + 1, *keys).sortWithinPartitions(*keys, "run_index")
         rows = parts.mapInArrow(partial(write_parts, scoring=scoring, out=out), SCHEMA).collect()
-    except PySparkException as error:
-        raise _of_spark(error) from error
     return num_runs, sorted((row.asDict() for row in rows), key=lambda row: (row["first_no"] or 0, row["first_id"]))
 
 
 def _runs_in_traces(df: DataFrame, eval_set: EvalSet, remarks: list[str]) -> DataFrame:
     """Return the conversations in a frame of traces, and remark which are of no case. They are kept until they are given back."""
-    with require_extra("spark", "scoring on Spark"):
-        from pyspark.errors import PySparkException  # noqa: PLC0415 - an extra  # pyright: ignore[reportMissingImports]
-        from pyspark.sql import functions as F  # noqa: N812, PLC0415  # pyright: ignore[reportMissingImports]
+    with _on_spark():
+        from pyspark.sql import functions as F  # noqa: N812, PLC0415 - an extra  # pyright: ignore[reportMissingImports]
 
-    if "trace" not in df.columns:
-        raise UsageError("the DataFrame has no column trace, in which the traces of MLflow are as JSON text or structs")
-    keyed = df.select(_json_text(df, "trace")).mapInArrow(keyed_traces, KEYED).repartition("key").sortWithinPartitions("key")
-    found = keyed.mapInArrow(partial(traced_runs, cases=TracedCases(eval_set.eval_cases)), RUNS).persist()
-    try:
-        strangers = found.where(F.col("eval_id").isNull())
+        if "trace" not in df.columns:
+            raise UsageError("the DataFrame has no column trace, in which the traces of MLflow are as JSON text or structs")
+        keyed = df.select(_json_text(df, "trace")).mapInArrow(keyed_traces, KEYED).repartition("key").sortWithinPartitions("key")
+        runs = keyed.mapInArrow(partial(traced_runs, cases=TracedCases(eval_set.eval_cases)), RUNS).persist()
+        strangers = runs.where(F.col("eval_id").isNull())
         if problems := strangers.where(F.col("problem").isNotNull()).orderBy("label").limit(_MAX_NAMED).collect():
             raise UsageError("\n".join(row["problem"] for row in problems))
         if others := strangers.count():
@@ -192,20 +198,20 @@ def _runs_in_traces(df: DataFrame, eval_set: EvalSet, remarks: list[str]) -> Dat
                 f"{others} recorded {'conversation is' if others == 1 else 'conversations are'} of no case: {named}"
                 + ", …" * (others > _MAX_NAMED)
             )
-    except PySparkException as error:
-        raise _of_spark(error) from error
-    return found
+    return runs
 
 
-def _rows_of(found: DataFrame, eval_set: EvalSet) -> DataFrame:
+def _rows_of(conversations: DataFrame, eval_set: EvalSet) -> DataFrame:
     """Return a row for each run of a case, and one for each case without."""
     from pyspark.sql import Window  # noqa: PLC0415 - an extra  # pyright: ignore[reportMissingImports]
     from pyspark.sql import functions as F  # noqa: N812, PLC0415  # pyright: ignore[reportMissingImports]
 
     listed = [(number, case.eval_id, dumps(case, indent=None)) for number, case in enumerate(eval_set.eval_cases)]
-    cases = found.sparkSession.createDataFrame(listed, "case_no long, eval_id string, case string")
+    cases = conversations.sparkSession.createDataFrame(listed, "case_no long, eval_id string, case string")
     order = Window.partitionBy("eval_id").orderBy("began", "first_trace")
-    runs = found.where(F.col("eval_id").isNotNull()).select("eval_id", "recorded", (F.row_number().over(order) - 1).alias("run_index"))
+    runs = conversations.where(F.col("eval_id").isNotNull()).select(
+        "eval_id", "recorded", (F.row_number().over(order) - 1).alias("run_index")
+    )
     return cases.join(runs, "eval_id", "left")
 
 
@@ -224,29 +230,28 @@ def _columns(df: DataFrame) -> DataFrame:
         raise UsageError(
             f"the DataFrame has no column {missing[0]}; wanted {', '.join(_COLUMNS)}, and run_index and case_no if there are any"
         )
-    found = [_json_text(df, name) for name in _COLUMNS]
+    texts = [_json_text(df, name) for name in _COLUMNS]
     run_index = F.coalesce(F.col("run_index").cast("long"), F.lit(0)) if "run_index" in df.columns else F.lit(0).cast("long")
     number = [F.col("case_no").cast("long").alias("case_no")] if "case_no" in df.columns else []
-    return df.select(*found, run_index.alias("run_index"), *number)
+    return df.select(*texts, run_index.alias("run_index"), *number)
 
 
-def _criteria(config: EvalConfig) -> tuple[str, ...]:
-    """Return the names of all criteria that some case may have, in the order of their columns."""
-    configured = dict.fromkeys(name for criteria in (config.criteria, *config.case_criteria.values()) for name in criteria)
-    return (*configured, *(name for name in CRITERIA.informative if name not in configured))
-
-
-def _of_spark(error: Exception) -> Exception:
-    """Return what a task raised, if that was an error of ours, as one; else that Spark failed."""
-    lines = str(error).splitlines()
-    said = next((line for line in reversed(lines) if line.startswith("mlflow_adk_eval.errors.")), "")
-    if not said:
-        return RunError(
-            f"Spark could not score the cases: {next((line for line in reversed(lines) if line.strip()), type(error).__name__)}"
-        )
-    start = max(place for place, line in enumerate(lines) if line == said)
-    rest = [line for line in lines[start + 1 :] if line.startswith("  ") and not line.lstrip().startswith("at ")]
-    return UsageError("\n".join([said.partition(": ")[2], *rest]))
+@contextmanager
+def _on_spark() -> Generator[None]:
+    """Raise what a task raised within, if that was an error of ours, as one; else that Spark failed, or that there is none."""
+    with require_extra("spark", "scoring on Spark"):
+        from pyspark.errors import PySparkException  # noqa: PLC0415 - an extra  # pyright: ignore[reportMissingImports]
+    try:
+        yield
+    except PySparkException as error:
+        lines = str(error).splitlines()
+        ours = next((line for line in reversed(lines) if line.startswith("mlflow_adk_eval.errors.")), "")
+        if not ours:
+            reason = next((line for line in reversed(lines) if line.strip()), type(error).__name__)
+            raise RunError(f"Spark could not score the cases: {reason}") from error
+        start = max(place for place, line in enumerate(lines) if line == ours)
+        rest = [line for line in lines[start + 1 :] if line.startswith("  ") and not line.lstrip().startswith("at ")]
+        raise UsageError("\n".join([ours.partition(": ")[2], *rest])) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,31 +264,22 @@ class _Parts:
     remarks: tuple[str, ...]
 
     @property
-    def source(self) -> str:
-        return self.eval_set_id
-
-    @property
     def head(self) -> EvalSet:
         return EvalSet(eval_set_id=self.eval_set_id, eval_cases=())
-
-    @property
-    def num_cases(self) -> int:
-        return sum(row["cases"] for row in self.rows)
 
     def batches(self, size: int = BATCH_CASES) -> Iterator[Sequence[CaseRow]]:
         for row in self.rows:
             written = read_part(self.folder, row, (CASES,))
             files = {written.part.name(kind): content for kind, content in written.files.items()}
-            found = [CaseRow(case) for case in StoredPart(written.part, files, self.eval_set_id).cases()]
-            for start in range(0, len(found), size):
-                yield found[start : start + size]
+            cases = [CaseRow(case) for case in StoredPart(written.part, files, self.eval_set_id).cases()]
+            for start in range(0, len(cases), size):
+                yield cases[start : start + size]
 
 
-def _take(source: _Parts, evaluation: Evaluation, parts: InParts | None) -> Engine:
-    async def collect(_: Evaluation, __: int) -> None:
+def _take(source: _Parts, evaluation: Evaluation, parts: InParts) -> Engine:
+    async def collect() -> None:
         evaluation.remarks.update(source.remarks)
         for row in source.rows:
-            assert parts is not None  # noqa: S101 - what is logged is in parts
             taken(evaluation, parts, read_part(source.folder, row, (*_KINDS, VOTES) if evaluation.plan.judged else _KINDS))
 
     return collect

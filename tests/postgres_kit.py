@@ -67,10 +67,11 @@ class Postgres:
     def new_database(self) -> str:
         """Return the URL of an empty database."""
         import psycopg
+        from psycopg.sql import SQL, Identifier
 
         name = f"db_{uuid4().hex}"
         with psycopg.connect(self.url(), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}")
+            connection.execute(SQL("CREATE DATABASE {}").format(Identifier(name)))
         return self.url(name)
 
 

@@ -17,7 +17,7 @@ from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation
 from mlflow_adk_eval.results.outcomes import CaseResult, Errored, Scored, Skipped
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import Options, arun, run, score, wait
-from tests.criteria.builders import RESPONSE, TRAJECTORY, call, case, cases, config, scenario, turn
+from tests.kit import RESPONSE, TRAJECTORY, call, case, cases, config, scenario, turn
 
 MATCH = config(RESPONSE)
 

@@ -16,6 +16,7 @@ import pytest
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.tracking.earlier_runs import recording_of_run
 from tests.judge.servers import Server, judging, serving
+from tests.kit import turn_json
 from tests.mlflow_kit import copied
 from tests.postgres_kit import Postgres, postgres
 
@@ -58,12 +59,8 @@ if __name__ == "__main__":
 
 
 def turn(number: int) -> dict[str, Any]:
-    return {
-        "invocation_id": "",
-        "user_content": {"role": "user", "parts": [{"text": f"What is {number}?"}]},
-        "final_response": {"role": "model", "parts": [{"text": f"It is {number % 7} or 東京"}]},
-        "intermediate_data": {"tool_uses": [{"name": "find", "args": {"n": number % 3, "none": None}}]},
-    }
+    call = ("find", {"n": number % 3, "none": None})
+    return turn_json(f"What is {number}?", f"It is {number % 7} or 東京", call, invocation_id="")
 
 
 def rows(cases: int, runs: int = 2) -> list[dict[str, Any]]:

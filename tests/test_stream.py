@@ -13,18 +13,20 @@ import anyio.lowlevel
 import pytest
 
 import mlflow_adk_eval as adk_eval
-from mlflow_adk_eval.agents.recordings import load_recording
+from mlflow_adk_eval.agents.recordings import load_recording, recording_beside
 from mlflow_adk_eval.errors import EvalSetError, UsageError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet, eval_set_digest
 from mlflow_adk_eval.evalset.conversation import RecordedRun
 from mlflow_adk_eval.evalset.conversion import write_cases
-from mlflow_adk_eval.evalset.rows import CaseRow, CasesInMemory, open_cases
+from mlflow_adk_eval.evalset.files import open_inputs
+from mlflow_adk_eval.evalset.row_cases import CaseRow
+from mlflow_adk_eval.evalset.rows import CasesInMemory, StreamedCases, open_cases, streamed
 from mlflow_adk_eval.results.outcomes import CaseResult
-from mlflow_adk_eval.results.parts import PartReader
 from mlflow_adk_eval.runner import evaluation as evaluation_module
-from mlflow_adk_eval.runner.evaluation import CaseExecutor, Evaluation, Options, _InOrder, wait
-from mlflow_adk_eval.runner.stream import StreamedCases, recorded_beside, streamed
+from mlflow_adk_eval.runner.evaluation import CaseExecutor, Evaluation, InOrder, Options, wait
+from mlflow_adk_eval.runs.stored_run import StoredRun
 from mlflow_adk_eval.tracking.storable import StoreCleaner
+from tests.kit import case_result
 from tests.tracking.small import rooms, turn
 
 CONFIG = {"criteria": {"tool_trajectory_avg_score": 1.0, "response_match_score": 0.6}}
@@ -75,13 +77,13 @@ def test_cases_are_stored_as_they_were_read(tmp_path: Path, monkeypatch: pytest.
     runs = {"invocations": [said], "sessionState": {"x": None}} if recorded == "object" else [said]
     file.write_text("\n".join(json.dumps({"eval_id": name, "case": one, "recorded": runs}) for name, one in (("a", case), ("b", short))))
     eval_set = streamed(open_cases(file))
-    recording = recorded_beside(eval_set, None)
+    recording = recording_beside(eval_set, open_inputs(eval_set))
     assert recording
     evaluation = Evaluation(eval_set, adk_eval.load_config(CONFIG), CaseExecutor(recording, Options()))
     parts = evaluation.collector(StoreCleaner({"s3cret-42": "[KEY]"}))
     assert parts
     report = wait(lambda: evaluation.execute(collector=parts))
-    (part,) = PartReader(parts.files, parts.parts, "run")
+    (part,) = StoredRun(parts.files, parts.parts, "run")
     assert [json.loads(text) for text in part.documents] == [case, short]
     kept = {"invocations": [{**said, "finalResponse": {"parts": [{"text": "my key is [KEY]"}]}}]}
     kept |= {"sessionState": {"x": None}} if recorded == "object" else {}
@@ -99,8 +101,6 @@ class Counted:
 
     def __init__(self, inner: CasesInMemory) -> None:
         self.inner, self.passes, self.read = inner, 0, 0
-        self.source = self.eval_set_id = "many"
-        self.num_cases = None
         self.head = inner.eval_set.model_copy(update={"eval_cases": ()})
 
     def batches(self, size: int = 1) -> Iterator[Sequence[CaseRow]]:
@@ -117,7 +117,7 @@ async def collected(evaluation: Evaluation) -> Any:
 def test_the_source_is_gone_through_twice_and_nothing_stays() -> None:
     source: Any = Counted(many(30))
     eval_set = streamed(source)
-    recording = recorded_beside(eval_set, None)
+    recording = recording_beside(eval_set, open_inputs(eval_set))
     assert recording
     before = source.passes
     assert before == 1  # a look at the first rows
@@ -198,10 +198,10 @@ class Line:
 def test_results_are_handed_on_in_order_and_a_slow_case_holds_back_those_far_ahead() -> None:
     cases = many(6).eval_set.eval_cases
     line = Line()
-    order = _InOrder(line, 2, ahead=3)
+    order = InOrder(line, 2, ahead=3)
 
     def ended(number: int, run: int) -> None:
-        result = CaseResult(eval_id=cases[number].eval_id, run_index=run, actual=(), expected=None, results=())
+        result = case_result(eval_id=cases[number].eval_id, run_index=run, actual=(), expected=None, results=())
         order.ended(number, cases[number], result)
 
     async def main() -> None:

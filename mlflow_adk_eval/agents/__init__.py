@@ -2,14 +2,16 @@
 
     source ── resolve ──> Agent ── open ──> AgentSession ── turn, turn, … ──> Conversation
 
-`protocol` says what an agent is, `resolve` finds it, `setup` decides who talks to it, `conversation` has the conversation. The kinds of
-agents are in `adk`, `functions`, `http`, `recordings` and `traces`; `users` writes the user's messages, `tool_environment` answers tool
-calls in place of tools, and `turn_log` makes an `Invocation` of whatever an agent gives for a turn.
+`protocol` says what an agent is, `resolve` finds it, `conversation` decides who talks to it and has the conversation. The kinds of agents
+are in `adk`, `functions`, `http`, `recordings` and `traces`; `users` writes the messages of simulated users, `tool_environment` answers tool
+calls in place of tools, and `turns` makes an `Invocation` of whatever an agent gives for a turn.
 """
 
 from mlflow_adk_eval.agents.functions import Session
-from mlflow_adk_eval.agents.http import A2AAgent, OpenAIChatAgent
-from mlflow_adk_eval.agents.protocol import Agent, Conversation, Limits, LiveAgent
+from mlflow_adk_eval.agents.http.a2a import A2AAgent
+from mlflow_adk_eval.agents.http.chat import OpenAIChatAgent
+from mlflow_adk_eval.agents.protocol import Agent, Limits, LiveAgent
 from mlflow_adk_eval.agents.recordings import Recording, load_recording
+from mlflow_adk_eval.evalset.conversation import Conversation
 
 __all__ = ["A2AAgent", "Agent", "Conversation", "Limits", "LiveAgent", "OpenAIChatAgent", "Recording", "Session", "load_recording"]

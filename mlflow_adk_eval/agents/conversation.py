@@ -1,4 +1,8 @@
-"""Having a conversation with an agent, turn by turn: no finished turn is lost, whatever ends the conversation.
+"""Having conversations with an agent, turn by turn: no finished turn is lost, whatever ends a conversation.
+
+`conversation_setups` is called once per evaluation, after the agent is resolved (`agents.resolve`), and refuses what cannot work before
+the first conversation begins. The runner then asks for a `ConversationSetup` per case and run, which user talks to the agent and what answers
+tool calls in place of the tools, and hands it to `converse`.
 
 `converse` opens a session of the agent, asks the user for a message, gives it to the session, keeps the turn, and goes on until the user
 has nothing left to say, a turn fails, or a time limit is up. All of that comes back as a `Conversation`; nothing is raised, since an
@@ -9,30 +13,28 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import anyio
 
-from mlflow_adk_eval.agents.protocol import (
-    AgentSession,
-    Conversation,
-    ConversationSetup,
-    LiveAgent,
-    Turn,
-    User,
-)
-from mlflow_adk_eval.agents.recordings import plain_state
-from mlflow_adk_eval.agents.users import StaticUser
-from mlflow_adk_eval.evalset import Content, EvalCase, Invocation
-from mlflow_adk_eval.evalset.conversation import Ending
+from mlflow_adk_eval.agents.protocol import Agent, AgentSession, ConversationSetup, LiveAgent, Turn, User
+from mlflow_adk_eval.agents.recordings import Recording, plain_state
+from mlflow_adk_eval.agents.tool_environment import tool_environment
+from mlflow_adk_eval.agents.users import FunctionUser, SimulatedUser, check_scenarios, scenario_of
+from mlflow_adk_eval.config.eval_config import EvalConfig
+from mlflow_adk_eval.config.surroundings import UserSimulatorConfig
+from mlflow_adk_eval.errors import ConfigError, Problem, UsageError, foreign_code, shown
+from mlflow_adk_eval.evalset import Content, EvalCase, EvalSet, Invocation
+from mlflow_adk_eval.evalset.conversation import Conversation, Ending
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.foreign import foreign_code
-from mlflow_adk_eval.redact import redacted, secrets_of
+from mlflow_adk_eval.judge import Judge
+from mlflow_adk_eval.judge.session import JudgeSession
+from mlflow_adk_eval.redact import SHORTEST, redacted, secrets_of
 from mlflow_adk_eval.runtime import note, span
 
-_SHORTEST_VALUE = 8
-"""A shorter one, such as ``1`` or ``true``, would be found in every other word."""
+_LOG = logging.getLogger(__name__)
 
 
 def failure(turn: int, error: BaseException, private: Collection[str] = ()) -> str:
@@ -55,11 +57,8 @@ def described(error: BaseException, private: Collection[str] = ()) -> str:
         error = error.exceptions[0]
     message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     values = {name: os.environ.get(name, "") for name in private}
-    hidden = {value: f"[{name}]" for name, value in values.items() if len(value) >= _SHORTEST_VALUE}
+    hidden = {value: f"[{name}]" for name, value in values.items() if len(value) >= SHORTEST}
     return redacted(message, hidden | secrets_of())
-
-
-_LOG = logging.getLogger(__name__)
 
 
 NO_USER = "this case has a conversation_scenario, and nothing simulates its user here; evaluate it with mlflow_adk_eval.evaluate, or give it a conversation"
@@ -80,6 +79,65 @@ def chat_messages(history: Sequence[Invocation], user: Content) -> list[dict[str
     return [{"role": role, "content": text} for role, text in (*texts, ("user", user.text))]
 
 
+@dataclass(frozen=True, slots=True)
+class StaticUser:
+    """Sends the messages of a case in order, whatever the agent answers."""
+
+    turns: tuple[Invocation, ...]
+
+    async def say(self, turns: Sequence[Invocation], /) -> Content | None:
+        """Return the next message of the case."""
+        return self.turns[len(turns)].user_content if len(turns) < len(self.turns) else None
+
+
+UserSource = str | Judge | Callable[..., Any] | None
+"""What simulates the user of scenarios: a model's name, a judge object, or a function of scenario and turns; ``None``: the config's model."""
+
+
+ConversationSetups = Callable[[EvalCase, int], ConversationSetup]
+"""From a case and the run, counted from 0, to what one conversation needs."""
+
+
+def conversation_setups(
+    config: EvalConfig, eval_set: EvalSet, agent: Agent, judging: JudgeSession, user_simulator: UserSource = None
+) -> ConversationSetups | None:
+    """Return the set-ups of the conversations with `agent`; ``None`` for one that is no `LiveAgent`, such as a recording.
+
+    Raises:
+        UsageError: if `user_simulator` cannot simulate a user, or if the config's tool environment cannot reach the agent's tools.
+        ConfigError: if the config asks for a live connection, has a tool environment for a case that is not in the eval set, or settings by
+            which no model could simulate a user.
+        JudgeError: if the model that is to simulate the user cannot be had.
+    """
+    environment = tool_environment(config, eval_set)
+    if not isinstance(agent, LiveAgent):
+        if environment and not isinstance(agent, Recording):
+            raise UsageError(f"agent {agent.name!r} cannot be given the config's tool environment: it does not take one message at a time")
+        return None
+    if config.live_model_config is not None:
+        live = "settings of conversations over a live connection, in both directions at once"
+        raise ConfigError("config", [Problem("$.live_model_config", live, "none: an agent gets one message at a time")])
+    scenarios = [case for case in eval_set.eval_cases if case.conversation is None]
+    settings, function, model = config.user_simulator_config or UserSimulatorConfig(), cast("Any", user_simulator), None
+    if scenarios and (user_simulator is None or isinstance(user_simulator, str) or hasattr(user_simulator, "ask")):
+        check_scenarios(settings, scenarios)
+        model = judging.user_model(settings, user_simulator)  # type: ignore[arg-type] # a function has no `ask`
+    elif scenarios and (not callable(user_simulator) or isinstance(user_simulator, type)):
+        raise UsageError(f"user_simulator={shown(user_simulator)}: wanted a model's name, a judge or a function of scenario and turns")
+
+    def setup(case: EvalCase, run_index: int) -> ConversationSetup:
+        user: User
+        if case.conversation is not None:
+            user = StaticUser(case.conversation)
+        elif model is not None:
+            user = SimulatedUser(settings, model, scenario_of(case), case.eval_id, run_index)
+        else:
+            user = FunctionUser(function, scenario_of(case), settings.max_allowed_invocations)
+        return ConversationSetup(user=user, tools=environment(case.eval_id, run_index) if environment else None)
+
+    return setup
+
+
 async def converse(agent: LiveAgent, case: EvalCase, run_index: int, setup: ConversationSetup | None = None) -> Conversation:
     """Have one conversation with `agent`. Whatever goes wrong ends it and is returned with all turns so far.
 
@@ -97,11 +155,19 @@ async def converse(agent: LiveAgent, case: EvalCase, run_index: int, setup: Conv
     limit = agent.limits.case_s
     with span("conversation", {"adk_eval.agent": agent.name, "adk_eval.eval_id": case.eval_id, "adk_eval.run_index": run_index}):
         with anyio.move_on_after(limit) as scope:
-            await _open_and_talk(agent, case, run_index, setup, progress)
+            await _talk(agent, case, run_index, setup, progress)
         if scope.cancelled_caught:
             progress.break_off(f"the case took longer than its limit of {limit:g} s")
         note({"adk_eval.turns": len(progress.turns), **({"error.type": "_OTHER"} if progress.error else {})})
-    return progress.conversation(setup, simulated=case.conversation is None)
+    ending = Ending(reason="error", detail=progress.error) if progress.error else progress.ending
+    return Conversation(
+        actual=tuple(progress.turns),
+        session_state=progress.state,
+        error=progress.error,
+        unfinished=progress.unfinished,
+        ending=ending if case.conversation is None else None,
+        injections=setup.tools.injections if setup.tools else (),
+    )
 
 
 @dataclass(slots=True)
@@ -133,26 +199,19 @@ class _Progress:
         interrupted = self.session.interrupted() if self.session is not None and self.pending else None
         self.add(Turn(invocation=interrupted, error=error))
 
-    def conversation(self, setup: ConversationSetup, *, simulated: bool) -> Conversation:
-        """Return the conversation as it is now."""
-        ending = Ending(reason="error", detail=self.error) if self.error else self.ending
-        return Conversation(
-            actual=tuple(self.turns),
-            session_state=self.state,
-            error=self.error,
-            unfinished=self.unfinished,
-            ending=ending if simulated else None,
-            injections=setup.tools.injections if setup.tools else (),
-        )
 
-
-async def _open_and_talk(agent: LiveAgent, case: EvalCase, run_index: int, setup: ConversationSetup, progress: _Progress) -> None:
-    """Open a session and have the conversation in it."""
+async def _talk(agent: LiveAgent, case: EvalCase, run_index: int, setup: ConversationSetup, progress: _Progress) -> None:
+    """Open a session and have one turn after the other in it, until the user has nothing to say or something fails."""
     try:
         with foreign_code("the agent"):
             async with agent.open(case, run_index, setup.tools) as session:
                 progress.session = session
-                await _talk(session, setup, progress, agent)
+                goes_on = True
+                while goes_on:
+                    goes_on = await _exchange(agent, session, setup, progress)
+                if not progress.error:
+                    state = await session.state()
+                    progress.state = None if state is None else plain_state(state)
     except Exception as error:  # noqa: BLE001 - the agent is the user's own code: anything can go wrong
         if progress.session is None:
             progress.error = f"the agent could not be started: {described(error, agent.private)}"
@@ -160,33 +219,20 @@ async def _open_and_talk(agent: LiveAgent, case: EvalCase, run_index: int, setup
             _LOG.warning("the session of agent %s could not be closed: %s", agent.name, described(error, agent.private))
 
 
-async def _talk(session: AgentSession, setup: ConversationSetup, progress: _Progress, agent: LiveAgent) -> None:
-    """Have one turn after the other, until the user has nothing to say or something fails."""
-    while not progress.error:
-        message = await _next_message(setup.user, progress.turns)
-        if not isinstance(message, Content):
-            progress.ending = message
-            if message is not None and message.reason == "error":
-                progress.error = message.detail
-            break
-        if setup.tools:
-            setup.tools.next_turn()
-        await _take_turn(session, message, progress, agent)
-    if not progress.error:
-        state = await session.state()
-        progress.state = None if state is None else plain_state(state)
-
-
-async def _next_message(user: User, turns: Sequence[Invocation]) -> Content | Ending | None:
+async def _exchange(agent: LiveAgent, session: AgentSession, setup: ConversationSetup, progress: _Progress) -> bool:
+    """Ask the user for a message and have the agent answer it, for as long as that may take. Whether the conversation goes on."""
+    message: Content | Ending | None
     try:
         with foreign_code("it"):
-            return await user.say(turns)
+            message = await setup.user.say(progress.turns)
     except Exception as error:  # noqa: BLE001 - a user may be anybody's code: the conversation so far must not be lost
-        return Ending(reason="error", detail=f"the simulated user failed: {described(error)}")
-
-
-async def _take_turn(session: AgentSession, message: Content, progress: _Progress, agent: LiveAgent) -> None:
-    """Send a message to the agent and keep what it does, for as long as it may take."""
+        message = Ending(reason="error", detail=f"the simulated user failed: {described(error)}")
+    if not isinstance(message, Content):
+        progress.ending = message
+        progress.error = message.detail if message is not None and message.reason == "error" else ""
+        return False
+    if setup.tools:
+        setup.tools.next_turn()
     progress.pending = True
     number, turn_s = len(progress.turns) + 1, agent.limits.turn_s
     with anyio.move_on_after(turn_s) as scope:
@@ -197,3 +243,4 @@ async def _take_turn(session: AgentSession, message: Content, progress: _Progres
             progress.break_off(failure(number, error, agent.private))
     if scope.cancelled_caught:
         progress.break_off(f"turn {number} took longer than its limit of {turn_s:g} s")
+    return not progress.error

@@ -3,30 +3,164 @@
 `CallableAgent.open` makes a `Session` per conversation: the state, the turns so far, and `Session.tool`, which records tool calls. What
 the function returns or yields goes into a `TurnLog`, and so becomes an `Invocation`: a text, an invocation or a dict of one, ``None`` for
 silence, or a generator of texts and events. Sync functions run in worker threads.
+
+`Session.tool` returns a wrapper around the caller's function, which a `ToolRecorder` makes. The wrapper asks `Tools` (the tool environment) for an
+answer, calls the function if there is none, and adds the call and its answer to the `TurnLog` of the turn that is under way. Functions may be
+sync or async and may be called from other threads than the one in which the conversation runs, which is where `Tools` has to be asked.
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterator
-from contextlib import aclosing, asynccontextmanager, nullcontext
+import time
+from asyncio import AbstractEventLoop
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, TypeVar
 
+import anyio
 import anyio.to_thread
 
-from mlflow_adk_eval.agents.conversation import chat_messages, converse, failure
-from mlflow_adk_eval.agents.function_tools import ToolRecorder, is_async, name_of
-from mlflow_adk_eval.agents.protocol import NO_LIMITS, Conversation, Limits, Tools, Turn
-from mlflow_adk_eval.agents.turn_log import TurnLog
-from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.evalset import Content, EvalCase, Invocation
+from mlflow_adk_eval.agents.conversation import chat_messages, converse, described, failure
+from mlflow_adk_eval.agents.protocol import NO_LIMITS, Limits, Tools, Turn
+from mlflow_adk_eval.agents.turns import TurnEvent, TurnLog, object_of, plain
+from mlflow_adk_eval.errors import AgentError, UsageError, foreign_code
+from mlflow_adk_eval.evalset import Content, EvalCase, FunctionCall, FunctionResponse, Invocation, Part
+from mlflow_adk_eval.evalset.conversation import Conversation
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.foreign import foreign_code
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_ORIGINAL = "adk_eval_original"
+"""The attribute that leads from a recorded tool to the function itself."""
+_TWO = 2
+_WANTED = "wanted a function of the user's text and the session, or of the text alone"
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call of a tool that is being made."""
+
+    args: Json
+    answer: Any = None
+
+
+@dataclass(slots=True)
+class ToolRecorder:
+    """Records the tool calls of one conversation. Its tools may be called from several threads and tasks at a time."""
+
+    tools: Tools | None = None
+    """What answers in the place of some tools; ``None``: all calls are real."""
+    loop: AbstractEventLoop | None = None
+    """Where the conversation runs, and so where `tools` is asked."""
+    log: TurnLog = field(default_factory=lambda: TurnLog(author="agent", user=Content()))
+    """The turn that is under way."""
+    homes: dict[str, str] = field(default_factory=dict[str, str])
+    """Where the function of each tool's name is defined."""
+    numbers: count[int] = field(default_factory=lambda: count(1))
+
+    def recorded(self, function: F, name: str | None) -> F:
+        """Return `function` so that its calls are recorded under `name`, after asking `tools` for an answer.
+
+        Raises:
+            UsageError: if it has no name, or its name belongs to another function.
+        """
+        original = getattr(function, _ORIGINAL, function)
+        known = name or name_of(original)
+        if known == "<lambda>":
+            raise UsageError("a tool that is a lambda has no name: give it one, as in session.tool(function, name=…)")
+        whole = original
+        while isinstance(whole, functools.partial):
+            whole = whole.func
+        home = f"{whole.__module__}.{getattr(whole, '__qualname__', type(whole).__qualname__)}"
+        if self.homes.setdefault(known, home) != home:
+            raise UsageError(
+                f"two tools are called {known!r}, {self.homes[known]} and {home}: give one of them another name, as in session.tool({known}, name=…)"
+            )
+        wrapper = functools.wraps(original)(self._async(original, known) if is_async(original) else self._sync(original, known))
+        wrapper.__name__ = known
+        setattr(wrapper, _ORIGINAL, original)
+        return wrapper  # type: ignore[return-value] # it takes and returns what the function does
+
+    def _async(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
+        signature = _signature(function)
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            with self._call(name, named(signature, args, kwargs)) as record:
+                if self.tools is not None:
+                    answer = self.tools.answer(name, record.args)
+                    if self.loop is None or self.loop is asyncio.get_running_loop():
+                        record.answer = await answer
+                    else:
+                        record.answer = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(answer, self.loop))
+                if record.answer is None:
+                    record.answer = await function(*args, **kwargs)
+            return record.answer
+
+        return call
+
+    def _sync(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
+        signature = _signature(function)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self._call(name, named(signature, args, kwargs)) as record:
+                if self.tools is not None:
+                    if self.loop is None or self.loop is _running_loop():
+                        # The loop waits for this very call, so the answer has to come from elsewhere.
+                        with ThreadPoolExecutor(1) as thread:
+                            record.answer = thread.submit(anyio.run, self.tools.answer, name, record.args).result()
+                    else:
+                        record.answer = asyncio.run_coroutine_threadsafe(self.tools.answer(name, record.args), self.loop).result()
+                if record.answer is None:
+                    answer = function(*args, **kwargs)
+                    if inspect.isawaitable(answer):  # which would not be recorded
+                        if inspect.iscoroutine(answer):
+                            answer.close()
+                        raise UsageError(f"tool {name} answers with something to await, and is no async function: make it one")
+                    record.answer = answer
+            return record.answer
+
+        return call
+
+    @contextmanager
+    def _call(self, name: str, args: Json) -> Generator[_Call]:
+        """Record a call: that it was made, how long it took, and what it answered or failed with."""
+        log, call_id = self.log, f"call_{next(self.numbers)}"
+        if log.closed:
+            raise AgentError(f"the turn in which {name} was to be called is over")
+
+        def add(role: str, part: Part) -> None:
+            log.add(TurnEvent(author=log.author, kind="call", content=Content(role=role, parts=(part,))))
+
+        def answered(response: Json) -> None:
+            add("user", Part(function_response=FunctionResponse(id=call_id, name=name, response=response)))
+
+        record = _Call(args)
+        add("model", Part(function_call=FunctionCall(id=call_id, name=name, args=args)))
+        began = time.perf_counter()
+        try:
+            with foreign_code(f"the tool {name}"):
+                yield record
+        except Exception as error:
+            answered({"error": described(error)})
+            raise
+        else:
+            answered(object_of(_json(record.answer)))
+        finally:
+            log.record.tool.append((began, time.perf_counter()))
+
+
+def _running_loop() -> AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,10 +196,6 @@ class Session:
         return self.recorder.recorded(function, name)
 
 
-_TWO = 2
-_WANTED = "wanted a function of the user's text and the session, or of the text alone"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallableAgent:
     """A function that is called once per turn with the user's text and the session, or with the text alone."""
@@ -78,6 +208,8 @@ class CallableAgent:
     name: str
     limits: Limits = NO_LIMITS
     private: frozenset[str] = frozenset()
+    with_session: bool = field(init=False, repr=False, compare=False)
+    """Whether it takes the session."""
 
     def __post_init__(self) -> None:
         """Refuse a function that cannot be called like that.
@@ -85,7 +217,7 @@ class CallableAgent:
         Raises:
             UsageError: saying what it takes, and what is wanted.
         """
-        takes_session(self.function)
+        object.__setattr__(self, "with_session", takes_session(self.function))
 
     async def converse(self, case: EvalCase, run_index: int) -> Conversation:
         """Have the conversation of `case`. Whatever the function raises ends it and is returned."""
@@ -116,7 +248,13 @@ class CallableSession:
         log = self.session.recorder.log = TurnLog(author=self.agent.name, user=user)
         try:
             with foreign_code("the agent"):
-                await self._call(user.text, log)
+                function, args = self.agent.function, (user.text, self.session) if self.agent.with_session else (user.text,)
+                if is_async(function):
+                    await _settle(await function(*args), log)
+                else:
+                    # Without abandoning the thread a function that hangs would hold up the case beyond its time limit.
+                    call = functools.partial(_drained, log, function, *args)
+                    await _settle(await anyio.to_thread.run_sync(call, abandon_on_cancel=True), log)
         except Exception as error:  # noqa: BLE001 - the function is the user's own code: anything can go wrong
             return Turn(invocation=self.interrupted(), error=failure(len(self.session.history) + 1, error))
         invocation = log.finished()
@@ -131,19 +269,6 @@ class CallableSession:
         """Return what the function left in the session's state."""
         return self.session.state
 
-    async def _call(self, text: str, log: TurnLog) -> None:
-        function = self.agent.function
-        args = (text, self.session) if takes_session(function) else (text,)
-        if is_async(function):
-            await _settle(await function(*args), log)
-            return
-
-        def work() -> Any:
-            return _drained(function(*args), log)
-
-        # Without abandoning the thread a function that hangs would hold up the case beyond its time limit.
-        await _settle(await anyio.to_thread.run_sync(work, abandon_on_cancel=True), log)
-
 
 async def _settle(answer: Any, log: TurnLog) -> None:
     """Keep all that an answer is or will be."""
@@ -154,16 +279,14 @@ async def _settle(answer: Any, log: TurnLog) -> None:
             async for item in items:
                 log.add(item)
     elif isinstance(answer, Iterator):
-        log.add(await anyio.to_thread.run_sync(_drained, answer, log, abandon_on_cancel=True))
+        log.add(await anyio.to_thread.run_sync(_drained, log, lambda: answer, abandon_on_cancel=True))
     else:
         log.add(answer)
 
 
-def _drained(answer: Any, log: TurnLog) -> Any:
-    """Keep what a generator yields, all in one thread, as it may hold on to what belongs to a thread; return what it returns.
-
-    Anything else is returned as it is.
-    """
+def _drained(log: TurnLog, function: Callable[..., Any], *args: Any) -> Any:
+    """Return what a function does. Keep what a generator yields, all in one thread, as it may hold on to what belongs to one; then return what it returns."""
+    answer = function(*args)
     if not isinstance(answer, Iterator):
         return answer
     while not log.closed:
@@ -188,9 +311,8 @@ def takes_session(function: Callable[..., Any]) -> bool:
     """
     if isinstance(function, type):
         raise UsageError(f"agent {function.__name__} is a class: pass an object of it; {_WANTED}")
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some functions written in C have none
+    signature = _signature(function)
+    if signature is None:
         return True
     parameters = list(signature.parameters.values())
     positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
@@ -202,3 +324,49 @@ def takes_session(function: Callable[..., Any]) -> bool:
     except TypeError:
         raise UsageError(f"agent {name_of(function)} takes {signature}; {_WANTED}") from None
     return with_session
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling `function` gives something to await; an object may have an async ``__call__``."""
+    if isinstance(function, functools.partial):
+        return is_async(function.func)
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - that is what is asked
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return what a function is called: a partial one as what it completes, an object as its class."""
+    if isinstance(function, functools.partial):
+        return name_of(function.func)
+    return getattr(function, "__name__", None) or type(function).__name__
+
+
+def named(signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Json:
+    """Return what a function is called with, by the names of its parameters, as JSON. Defaults are left out.
+
+    A call that does not fit the function is recorded as it is, with the unnamed arguments under ``args``.
+
+    >>> named(inspect.signature(lambda city, *, days=3, **more: None), ("Basel",), {"lang": "de"})
+    {'city': 'Basel', 'lang': 'de'}
+    """
+    given: Json = {"args": list(args), **kwargs} if args else dict(kwargs)
+    if signature is not None:
+        with suppress(TypeError):
+            arguments = signature.bind(*args, **kwargs).arguments
+            given = {}
+            for name, value in arguments.items():
+                given |= value if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD else {name: value}
+    return {key: _json(value) for key, value in given.items()}
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):  # some functions written in C have none
+        return None
+
+
+def _json(value: Any) -> Any:
+    try:
+        return plain(value)
+    except ValueError:  # a cycle, or bytes that are no text
+        return repr(value)

@@ -15,28 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from mlflow_adk_eval.evalset import Content, EvalCase, Invocation
-from mlflow_adk_eval.evalset.conversation import Ending, Injection
+from mlflow_adk_eval.evalset.conversation import Conversation, Ending, Injection
 from mlflow_adk_eval.evalset.models import Json
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conversation:
-    """One conversation with an agent: what it did, turn by turn, and how it ended."""
-
-    actual: tuple[Invocation, ...]
-    """One per turn that the agent finished, silent ones included; then perhaps the one in which it failed."""
-    session_state: Mapping[str, Any] | None = None
-    """The state after the last turn; ``None`` where it is not known."""
-    error: str = ""
-    """Why the conversation broke off; empty where it did not."""
-    unfinished: bool = False
-    """Whether the last turn is the one in which the agent failed, kept for what happened in it."""
-    ending: Ending | None = None
-    """Why a conversation with a simulated user ended; ``None`` where the case has the user's messages."""
-    injections: tuple[Injection, ...] = ()
-    """The tool calls that the tool environment answered or delayed, in order."""
-    from_ledger: bool = False
-    """Whether it was had before the evaluation was resumed, and the ledger held it."""
 
 
 class Agent(Protocol):

@@ -9,6 +9,7 @@ is under way in the ledger, so that a resumed run does not have them again.
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -18,30 +19,31 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json, to_jsonable_python
 
-from mlflow_adk_eval.agents.protocol import Conversation
-from mlflow_adk_eval.agents.turn_log import invocation_of
+from mlflow_adk_eval.agents.turns import invocation_of
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError, shown
-from mlflow_adk_eval.evalset import EvalCase, EvalSet, EvalSetResult, Invocation, eval_set_digest, parse_eval_set, split_selection, stem_of
+from mlflow_adk_eval.evalset import EvalCase, EvalSet, EvalSetResult, Invocation, eval_set_digest, parse_eval_set, stem_of
 from mlflow_adk_eval.evalset.conversation import (
     SCHEMA,
+    Conversation,
     Origin,
     RecordedCase,
     RecordedRun,
     RecordedSet,
+    conversation_of,
     dumps_recorded,
     is_recording,
+    is_result,
     outcome_of,
     parse_recorded,
+    parse_result,
 )
-from mlflow_adk_eval.evalset.digest import canonical, canonical_json
-from mlflow_adk_eval.evalset.models import Json, Model
-from mlflow_adk_eval.evalset.parse import parse, read_text
-from mlflow_adk_eval.evalset.result import EvalCaseResult, parse_result
-from mlflow_adk_eval.evalset.rows import CaseFiles, is_rows, is_uri, open_cases, read_remote
+from mlflow_adk_eval.evalset.files import Inputs, RowFiles, file_at
+from mlflow_adk_eval.evalset.models import Json, Model, canonical, canonical_json
+from mlflow_adk_eval.evalset.parse import parse
+from mlflow_adk_eval.evalset.rows import CaseFiles, StreamedCases
 from mlflow_adk_eval.ledger import CallCache
 from mlflow_adk_eval.redact import redacted, secrets_of
-from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.writing import whole_file
@@ -55,13 +57,16 @@ class _ListedCase(Model):
 
 
 _LISTED_CASES = TypeAdapter(tuple[_ListedCase, ...])
-_EVAL_SET_KEYS = (b'"eval_cases"', b'"evalCases"')
-_RESULT_KEYS = (b'"eval_case_results"', b'"evalCaseResults"')
-_BEGINNING = 10_000
-_NO_INFERENCE = "ADK recorded no invocation of this case, so its inference failed; ADK does not keep why"
 UNNAMED = "recording"
 """What an agent is called whose recording does not name it."""
-NOT_HAD = "the recording was broken off before this conversation ended"
+
+
+class CountedRuns(ABC):
+    """Conversations by eval id that are read when they are needed, while it is known how many there are."""
+
+    @abstractmethod
+    def count(self, eval_id: str) -> int:
+        """Return how many there are of a case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +88,18 @@ class Recording:
     @property
     def sha256(self) -> str:
         """The hash, in hex, of what was said in all runs: the same for whoever reads the same recording."""
-        said = hashlib.sha256()
+        digest = hashlib.sha256()
         for eval_id in sorted(self.runs):
             for conversation in self.runs[eval_id]:
                 turns = [(turn.user_text, turn.final_text, [call.name for call in turn.tool_calls]) for turn in conversation.actual]
-                said.update(to_json((eval_id, turns, conversation.error)))
-        return said.hexdigest()
+                digest.update(to_json((eval_id, turns, conversation.error)))
+        return digest.hexdigest()
 
     def num_runs(self, eval_ids: Iterable[str]) -> int:
         """Return how many runs of the named cases there are, or were to be; at least one."""
-        count = getattr(self.runs, "count", lambda eval_id: len(self.runs.get(eval_id, ())))  # of conversations that are on disk
-        recorded = max(map(count, eval_ids), default=1) or 1
+        runs = self.runs
+        counts = (runs.count(eval_id) if isinstance(runs, CountedRuns) else len(runs.get(eval_id, ())) for eval_id in eval_ids)
+        recorded = max(counts, default=1) or 1
         return max(recorded, self.origin.num_runs) if self.origin else recorded
 
     async def converse(self, case: EvalCase, run_index: int) -> Conversation:
@@ -108,6 +114,24 @@ def not_held(eval_id: str, run_index: int) -> Conversation:
     """Return what comes of a conversation that a recording does not hold."""
     wanted = f"run {run_index + 1} of case" if run_index else "case"
     return Conversation(actual=(), error=f"the recording does not hold {wanted} {eval_id!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedRecording(Recording):
+    """The conversations that are recorded beside the cases of a source."""
+
+    cases: StreamedCases | None = None
+
+    def num_runs(self, eval_ids: Any) -> int:  # noqa: ARG002 - it is the recording of all of them
+        """Return how many runs of the cases there are; at least one."""
+        return max(self.cases.num_runs if self.cases else 1, 1)
+
+    async def converse(self, case: EvalCase, run_index: int) -> Conversation:
+        """Return the recorded conversation, or the error that there is none."""
+        run = self.cases.taken(case.eval_id, run_index) if self.cases else None
+        if run is None:
+            return not_held(case.eval_id, run_index)
+        return conversation_of(run)
 
 
 _Turns = Sequence[Invocation | Json | str]
@@ -127,51 +151,42 @@ def load_recording(recorded: Recorded) -> Recording:
         UsageError: if it is nothing of the kind.
     """
     given: Any = recorded
-    if isinstance(given, Recording):
-        return given
-    if isinstance(given, str | Path):
-        return _from_file(given)
-    if isinstance(given, EvalSet):
-        return _from_eval_set(given)
-    if isinstance(given, EvalSetResult):
-        return _from_result(given)
-    if isinstance(given, Mapping):
-        return Recording({eval_id: tuple(_runs(eval_id, turns)) for eval_id, turns in given.items()})
-    if isinstance(given, list | tuple) and given:
-        each = [load_recording(one) for one in given]
-        return _by_id(
-            ((eval_id, run) for one in each for eval_id, runs in one.runs.items() for run in runs), _only(one.name for one in each)
-        )
-    kinds = "an eval set, a result of ADK, a Recording, a path of any of these, a dict of invocations by eval id, or a list of such"
-    raise UsageError(f"a recording is {kinds}, not {shown(given)}")
+    match given:
+        case Recording():
+            return given
+        case str() | Path():
+            file = file_at(given)
+            return _of_rows(file.cases()) if isinstance(file, RowFiles) else _of_text(file.read(), str(given), stem_of(Path(given)))
+        case EvalSet():
+            return _of_eval_set(given)
+        case EvalSetResult():
+            return _of_result(given)
+        case Mapping():
+            return Recording({eval_id: tuple(_runs(eval_id, turns)) for eval_id, turns in given.items()})
+        case [*several] if several:
+            recordings = [load_recording(one) for one in several]
+            pairs = ((eval_id, run) for one in recordings for eval_id, runs in one.runs.items() for run in runs)
+            return _by_id(pairs, _only(one.name for one in recordings))
+        case _:
+            kinds = "an eval set, a result of ADK, a Recording, a path of any of these, a dict of invocations by eval id, or a list of such"
+            raise UsageError(f"a recording is {kinds}, not {shown(given)}")
 
 
-def _from_file(path: str | Path) -> Recording:
-    if is_rows(path):
-        return _from_rows(open_cases(path))
-    text = read_remote(str(path)) if is_uri(path) else read_text(Path(path))
-    return _from_text(text, str(path), stem_of(Path(path)))
-
-
-def _from_text(text: bytes, source: str, stem: str) -> Recording:
+def _of_text(text: bytes, source: str, stem: str) -> Recording:
     if is_recording(text):
-        return _from_recorded(parse_recorded(text, source))
-    start = text.lstrip()[:1]
-    if start == b'"' or (start == b"{" and any(key in text for key in _RESULT_KEYS) and not any(key in text for key in _EVAL_SET_KEYS)):
-        return _from_result(parse_result(text, source))
-    if start == b"[" and b'"invocations"' in text[:_BEGINNING]:
+        recorded = parse_recorded(text, source)
+        names = ("agent", "agent_version", "recorded_at", "eval_set_id", "eval_set_digest", "num_runs")
+        digests = {case.eval_id: case.digest for case in recorded.cases if case.digest}
+        origin = Origin(**{name: getattr(recorded, name) for name in names}, case_digests=digests)
+        return Recording({case.eval_id: tuple(map(conversation_of, case.runs)) for case in recorded.cases}, origin=origin)
+    if is_result(text):
+        return _of_result(parse_result(text, source))
+    if text.lstrip()[:1] == b"[" and b'"invocations"' in text[:10_000]:
         return _by_id((case.eval_id, Conversation(actual=case.invocations)) for case in parse(_LISTED_CASES, text, source))
-    return _from_eval_set(parse_eval_set(text, source, stem=stem))
+    return _of_eval_set(parse_eval_set(text, source, stem=stem))
 
 
-def _from_recorded(recorded: RecordedSet) -> Recording:
-    names = ("agent", "agent_version", "recorded_at", "eval_set_id", "eval_set_digest", "num_runs")
-    digests = {case.eval_id: case.digest for case in recorded.cases if case.digest}
-    origin = Origin(**{name: getattr(recorded, name) for name in names}, case_digests=digests)
-    return Recording({case.eval_id: tuple(map(conversation_of, case.runs)) for case in recorded.cases}, origin=origin)
-
-
-def _from_rows(cases: CaseFiles) -> Recording:
+def _of_rows(cases: CaseFiles) -> Recording:
     runs: dict[str, tuple[Conversation, ...]] = {}
     plain: list[EvalCase] = []
     for row in chain.from_iterable(cases.batches()):
@@ -179,51 +194,59 @@ def _from_rows(cases: CaseFiles) -> Recording:
             plain.append(row.case)
         else:
             runs[row.case.eval_id] = tuple(map(conversation_of, row.runs))
-    return Recording(runs) if runs else _from_eval_set(cases.head.model_copy(update={"eval_cases": tuple(plain)}))
+    return Recording(runs) if runs else _of_eval_set(cases.head.model_copy(update={"eval_cases": tuple(plain)}))
 
 
-def recording_beside(eval_set: Any) -> Recording | None:
-    """Return what is recorded beside the cases of an eval set that is named by path; ``None`` where nothing is.
+def recording_beside(eval_set: EvalSet, inputs: Inputs) -> Recording | None:
+    """Return what is recorded beside the cases of an eval set; ``None`` where nothing is.
+
+    Args:
+        eval_set: the eval set.
+        inputs: what it was read from.
 
     Raises:
-        EvalSetError: with every problem of the file.
+        EvalSetError: with every problem of its source.
     """
-    if not isinstance(eval_set, str | Path):
-        return None
-    file, selected = split_selection(eval_set)
-    found = open_cases(file).recorded() if is_rows(file) else None
-    kept = {eval_id: tuple(map(conversation_of, runs)) for eval_id, runs in (found or {}).items() if not selected or eval_id in selected}
-    return Recording(kept) if kept else None
+    cases: Any = eval_set.eval_cases
+    if isinstance(cases, StreamedCases):
+        return StreamedRecording(runs={}, cases=cases) if cases.recorded else None
+    recorded = inputs.cases().recorded() if isinstance(inputs, RowFiles) else None
+    named = set(eval_set.eval_ids)
+    runs = {eval_id: tuple(map(conversation_of, runs)) for eval_id, runs in (recorded or {}).items() if eval_id in named}
+    return Recording(runs) if runs else None
 
 
-def _from_eval_set(eval_set: EvalSet) -> Recording:
-    found = (
+def _of_eval_set(eval_set: EvalSet) -> Recording:
+    conversations = (
         (case.eval_id, Conversation(actual=case.conversation or (), session_state=case.final_session_state or None))
         for case in eval_set.eval_cases
     )
-    return _by_id(found, _only(case.session_input.app_name for case in eval_set.eval_cases if case.session_input))
+    return _by_id(conversations, _only(case.session_input.app_name for case in eval_set.eval_cases if case.session_input))
 
 
-def _from_result(result: EvalSetResult) -> Recording:
-    details = [case.session_details or {} for case in result.eval_case_results]
-    apps = (app for one in details if isinstance(app := one.get("app_name") or one.get("appName"), str))
-    return _by_id(((case.eval_id, _of_result(case)) for case in result.eval_case_results), _only(apps))
+def _of_result(result: EvalSetResult) -> Recording:
+    """Return the conversations of a result; their states without what is ADK's own or lives only through a turn."""
+    apps: list[str] = []
+    conversations: list[tuple[str, Conversation]] = []
+    for case in result.eval_case_results:
+        details = case.session_details or {}
+        app, state = details.get("app_name") or details.get("appName"), details.get("state")
+        apps += [app] if isinstance(app, str) else []
+        if case.adk_eval is not None:  # this package wrote it
+            conversation = Conversation(actual=case.actual, session_state=state, **outcome_of(case.adk_eval))
+        else:
+            if isinstance(state, dict):
+                state = {key: value for key, value in state.items() if not key.startswith(("__", "temp:"))}
+            error = "" if case.actual else "ADK recorded no invocation of this case, so its inference failed; ADK does not keep why"
+            conversation = Conversation(actual=case.actual, session_state=state, error=error)
+        conversations.append((case.eval_id, conversation))
+    return _by_id(conversations, _only(apps))
 
 
 def _only(names: Iterable[str]) -> str:
     """Return the name that all have; empty if they differ."""
-    found = set(names)
-    return found.pop() if len(found) == 1 else ""
-
-
-def _of_result(case: EvalCaseResult) -> Conversation:
-    """Return the conversation of a case of a result; its state without what is ADK's own or lives only through a turn."""
-    state = (case.session_details or {}).get("state")
-    if case.adk_eval is not None:  # this package wrote it
-        return Conversation(actual=case.actual, session_state=state, **outcome_of(case.adk_eval))
-    if isinstance(state, dict):
-        state = {key: value for key, value in state.items() if not key.startswith(("__", "temp:"))}
-    return Conversation(actual=case.actual, session_state=state, error="" if case.actual else _NO_INFERENCE)
+    different = set(names)
+    return different.pop() if len(different) == 1 else ""
 
 
 def _by_id(conversations: Iterable[tuple[str, Conversation]], name: str = "") -> Recording:
@@ -235,26 +258,21 @@ def _by_id(conversations: Iterable[tuple[str, Conversation]], name: str = "") ->
 
 def _runs(eval_id: str, turns: Any) -> Iterator[Conversation]:
     """Yield the runs of a case: as many as there are lists of turns, or the one whose turns these are."""
-    several = isinstance(turns, list | tuple) and turns and all(isinstance(run, list | tuple) for run in turns)
-    yield from (Conversation(actual=_invocations(eval_id, run)) for run in (turns if several else [turns]))
-
-
-def _invocations(eval_id: str, turns: Any) -> tuple[Invocation, ...]:
     source = f"recording of case {eval_id!r}"
-    if isinstance(turns, str | Mapping) or not isinstance(turns, Sequence):
-        raise EvalSetError(source, [Problem("$", shown(turns), "a list of invocations")])
-    return tuple(invocation_of(turn, f"{source}, turn {number}") for number, turn in enumerate(turns, start=1))
+    several = isinstance(turns, list | tuple) and turns and all(isinstance(run, list | tuple) for run in turns)
+    for run in turns if several else [turns]:
+        if isinstance(run, str | Mapping) or not isinstance(run, Sequence):
+            raise EvalSetError(source, [Problem("$", shown(run), "a list of invocations")])
+        yield Conversation(actual=tuple(invocation_of(turn, f"{source}, turn {number}") for number, turn in enumerate(run, start=1)))
 
 
 def recording_of_report(report: Report) -> Recording:
     """Return what the agent did in an evaluation."""
     origin = report.origin or Origin()
     origin = replace(origin if origin.eval_set_digest else on(report.eval_set, origin), num_runs=report.num_runs)
-    return replace(_by_id((case.eval_id, _of_case(case)) for case in report.cases), name="", origin=origin)
-
-
-def _of_case(case: CaseResult) -> Conversation:
-    return Conversation(actual=tuple(case.actual), session_state=case.session_state, **outcome_of(case))
+    return replace(
+        _by_id((case.eval_id, report.cases.loaded(place).conversation) for place, case in enumerate(report.cases)), name="", origin=origin
+    )
 
 
 def on(eval_set: EvalSet, origin: Origin) -> Origin:
@@ -307,18 +325,16 @@ def dumps_recording(recording: Recording) -> str:
         cases.append(RecordedCase(eval_id=eval_id, **digest, runs=tuple(map(recorded_run, runs))))
     num_runs = max([origin.num_runs, *map(len, recording.runs.values())])
     text = dumps_recorded(RecordedSet(adk_eval_recording=SCHEMA, **head, num_runs=num_runs, cases=tuple(cases)))
-    return f"{_without_secrets(text, secrets_of())}\n"
+    secrets = secrets_of()
+    if any(secret in text for secret in secrets):  # one that is all digits may also be found in a number, which stays
+        text = to_json(_clean(from_json(text), secrets), indent=2, inf_nan_mode="constants").decode()
+    return f"{text}\n"
 
 
 def recorded_run(conversation: Conversation) -> RecordedRun:
     """Return a conversation as files and the ledger keep it."""
     state = {} if conversation.session_state is None else {"session_state": plain_state(conversation.session_state)}
-    return RecordedRun(invocations=conversation.actual, **state, **outcome_of(conversation))
-
-
-def conversation_of(run: RecordedRun) -> Conversation:
-    """Return the conversation that was kept."""
-    return Conversation(actual=run.invocations, session_state=run.session_state, **outcome_of(run))
+    return RecordedRun(invocations=tuple(conversation.actual), **state, **outcome_of(conversation))
 
 
 def plain_state(state: Mapping[str, Any]) -> Json:
@@ -327,21 +343,14 @@ def plain_state(state: Mapping[str, Any]) -> Json:
     >>> plain_state({"pair": (2, None), "rooms": {"hall"}, "raw": b"\xff"})
     {'pair': [2, None], 'rooms': ['hall'], 'raw': "b'\\xff'"}
     """
-    return {str(key).encode("utf-8", "replace").decode(): _plain(value) for key, value in state.items()}
-
-
-def _plain(value: Any) -> Any:
-    try:
-        return to_jsonable_python(value, serialize_unknown=True)
-    except ValueError:  # of bytes that are no text, of half a surrogate pair, or of something that holds itself
-        return repr(value)
-
-
-def _without_secrets(text: str, secrets: Mapping[str, str]) -> str:
-    """Return a JSON text whose strings hold no secret; one that is all digits may also be found in a number, which stays."""
-    if not any(secret in text for secret in secrets):
-        return text
-    return to_json(_clean(from_json(text), secrets), indent=2, inf_nan_mode="constants").decode()
+    plain: Json = {}
+    for key, value in state.items():
+        try:
+            known = to_jsonable_python(value, serialize_unknown=True)
+        except ValueError:  # of bytes that are no text, of half a surrogate pair, or of something that holds itself
+            known = repr(value)
+        plain[str(key).encode("utf-8", "replace").decode()] = known
+    return plain
 
 
 def _clean(value: Any, secrets: Mapping[str, str]) -> Any:
@@ -369,17 +378,16 @@ class ConversationCache:
 
     def get(self, case: EvalCase, run_index: int, /) -> Conversation | None:
         """Return what came of a conversation, if it is known. What another version of this package kept may have to be had again."""
-        kept = self.ledger.conversation(self.run_id, self._key(case, run_index))
+        stored = self.ledger.conversation(self.run_id, self._key(case, run_index))
         try:
-            return None if kept is None else conversation_of(RecordedRun.model_validate_json(kept))
+            return None if stored is None else conversation_of(RecordedRun.model_validate_json(stored))
         except ValidationError:
             return None
 
     def keep(self, case: EvalCase, run_index: int, conversation: Conversation, /) -> None:
         """Keep a conversation."""
-        self.ledger.keep_conversation(
-            self.run_id, self._key(case, run_index), dumps_recorded(recorded_run(conversation), indent=None).encode()
-        )
+        text = dumps_recorded(recorded_run(conversation), indent=None)
+        self.ledger.keep_conversation(self.run_id, self._key(case, run_index), text.encode())
 
     def _key(self, case: EvalCase, run_index: int) -> str:
         """Return the hash, in hex, of all that a conversation depends on but the agent's version and chance."""

@@ -9,29 +9,26 @@ them before. The environment variables below are for addresses only, since those
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
 from mlflow_adk_eval.agents.adk.modules import import_agent
-from mlflow_adk_eval.agents.function_tools import name_of
-from mlflow_adk_eval.agents.functions import CallableAgent
+from mlflow_adk_eval.agents.functions import CallableAgent, name_of
 from mlflow_adk_eval.agents.http.a2a import A2AAgent
 from mlflow_adk_eval.agents.http.chat import PATH, OpenAIChatAgent
-from mlflow_adk_eval.agents.http.session import HttpAgent
+from mlflow_adk_eval.agents.http.http_agent import HttpAgent
 from mlflow_adk_eval.agents.protocol import NO_LIMITS, Agent, Limits
 from mlflow_adk_eval.agents.recordings import load_recording
-from mlflow_adk_eval.agents.traces import is_traces, recording_of_traces
-from mlflow_adk_eval.errors import AgentError, UsageError, did_you_mean, shown
+from mlflow_adk_eval.agents.traces.conversations import recording_of_traces
+from mlflow_adk_eval.agents.traces.spans import is_traces
+from mlflow_adk_eval.errors import AgentError, UsageError, did_you_mean, foreign_code, shown
 from mlflow_adk_eval.evalset import EvalSet, EvalSetResult
-from mlflow_adk_eval.evalset.rows import is_rows
-from mlflow_adk_eval.foreign import foreign_code
+from mlflow_adk_eval.evalset.files import RowFiles, file_at
+from mlflow_adk_eval.runtime import OBJECT
 
-_ATTRIBUTE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-_HTTP = ("http://", "https://")
 TOKEN = "ADK_EVAL_AGENT_TOKEN"  # noqa: S105 - the name of a variable
 """Sent as ``Authorization: Bearer …``."""
 HEADERS = "ADK_EVAL_AGENT_HEADERS"
@@ -57,24 +54,29 @@ def resolve_agent(source: Any, *, agent_name: str | None = None, limits: Limits 
         AgentError: if the agent cannot be loaded.
         InputError: if the recording or the traces cannot be read.
     """
-    if isinstance(source, str) and source.strip().lower().startswith(_HTTP):
-        return _at(source, agent_name, limits)
-    source = _attribute(source) if isinstance(source, str) and _ATTRIBUTE.fullmatch(source) and not Path(source).exists() else source
+    if isinstance(source, str) and source.strip().lower().startswith(("http://", "https://")):
+        agent = agent_at(source, limits)
+        if agent_name is not None:
+            raise _no_sub_agents(agent_name, agent.name)
+        return agent
+    if isinstance(source, str) and OBJECT.fullmatch(source) and not Path(source).exists():
+        source = _attribute(source)
     recorded = isinstance(source, str | Path) and _is_recorded(source)
-    if not recorded and (isinstance(source, str | Path) or _is_adk(source)):
+    of_adk = any(cls.__module__.partition(".")[0] == "google" for cls in type(source).__mro__)
+    if of_adk or (isinstance(source, str | Path) and not recorded):
         from mlflow_adk_eval.agents.adk.agent import load_adk_agent  # noqa: PLC0415 - google-adk is an extra
 
         return load_adk_agent(source, agent_name=agent_name, limits=limits)
     if agent_name is not None:
         raise _no_sub_agents(agent_name, shown(source))
-    if is_traces(source):
-        return recording_of_traces(source, eval_set)
-    if recorded or isinstance(source, EvalSet | EvalSetResult | Mapping):
-        return load_recording(source)
     if hasattr(source, "converse"):
         return _limited(cast("Agent", source), limits)
     if callable(source):
         return CallableAgent(function=source, name=name_of(source), limits=limits or NO_LIMITS)
+    if is_traces(source):
+        return recording_of_traces(source, eval_set)
+    if recorded or isinstance(source, EvalSet | EvalSetResult | Mapping):
+        return load_recording(source)
     raise UsageError(
         f"an agent is a module name, an ADK agent, a callable, an address, a recording or traces of MLflow, not {shown(source)}"
     )
@@ -88,26 +90,19 @@ def _attribute(named: str) -> Any:
     """
     module, _, name = named.partition(":")
     holders = import_agent(module).holders
-    found = next((getattr(holder, name) for holder in holders if hasattr(holder, name)), None)
-    if found is None or isinstance(found, str):
+    agent = next((getattr(holder, name) for holder in holders if hasattr(holder, name)), None)
+    if agent is None or isinstance(agent, str):
         near = did_you_mean(name, [known for holder in holders for known in vars(holder)])
         raise AgentError(f"{named}: module {module!r} has no agent {name!r}. {near}".strip())
-    return found
+    return agent
 
 
 def _is_recorded(source: str | Path) -> bool:
     """Whether a path or URI names a recording. A folder with code in it is an agent, whatever else lies there."""
     path = Path(source)
-    return (path.suffix == ".json" and path.is_file()) or (
-        is_rows(source) and not (path.is_dir() and (any(path.glob("*.py")) or (path / "root_agent.yaml").is_file()))
-    )
-
-
-def _at(address: str, agent_name: str | None, limits: Limits | None) -> Agent:
-    found = agent_at(address, limits)
-    if agent_name is not None:
-        raise _no_sub_agents(agent_name, found.name)
-    return found
+    if isinstance(file_at(source), RowFiles):
+        return not (path.is_dir() and (any(path.glob("*.py")) or (path / "root_agent.yaml").is_file()))
+    return path.suffix == ".json" and path.is_file()
 
 
 def _no_sub_agents(agent_name: str, source: str) -> UsageError:
@@ -118,16 +113,8 @@ def _limited(agent: Agent, limits: Limits | None) -> Agent:
     """Return an agent of ours with the limits that are given instead of its own; anybody else's is as it is."""
     if limits is None or not isinstance(agent, CallableAgent | HttpAgent):
         return agent
-    own = agent.limits
-    both = Limits(
-        case_s=own.case_s if limits.case_s is None else limits.case_s,
-        turn_s=own.turn_s if limits.turn_s is None else limits.turn_s,
-    )
-    return cast("Agent", replace(agent, limits=both))
-
-
-def _is_adk(source: Any) -> bool:
-    return any(cls.__module__.partition(".")[0] == "google" for cls in type(source).__mro__)
+    given = {name: value for name, value in asdict(limits).items() if value is not None}
+    return cast("Agent", replace(agent, limits=replace(agent.limits, **given)))
 
 
 def agent_at(url: str, limits: Limits | None = None) -> HttpAgent:

@@ -1,7 +1,8 @@
 """What an agent is made of, as one digest: the files of its package, what they import of the same project, and its prompts.
 
 `source_of` starts at the module that the agent was imported from and follows the imports in the text of its files, so that the answer does
-not depend on what else a process has imported. An agent behind an address and a recording have no source here, and say so.
+not depend on what else a process has imported. An agent behind an address and a recording have no source here, and say so. `git_state` says in
+which state of the working tree the agent was evaluated.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ import importlib.util
 import inspect
 import os
 import re
+import shutil
+import subprocess
 import sys
 import sysconfig
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -27,11 +31,12 @@ from typing import Any, Literal
 from mlflow_adk_eval.agents.adk.agent import AdkAgent
 from mlflow_adk_eval.agents.adk.modules import YAML, yaml_of
 from mlflow_adk_eval.agents.functions import CallableAgent
-from mlflow_adk_eval.agents.http.session import HttpAgent
+from mlflow_adk_eval.agents.http.http_agent import HttpAgent
 from mlflow_adk_eval.agents.protocol import Agent
 from mlflow_adk_eval.agents.recordings import UNNAMED, Recording
-from mlflow_adk_eval.evalset.digest import canonical_json
-from mlflow_adk_eval.redact import hide_env_file
+from mlflow_adk_eval.evalset.models import canonical_json
+from mlflow_adk_eval.redact import hide_env_file, without_credentials
+from mlflow_adk_eval.text import counted
 
 SourceKind = Literal["files", "address", "recording", "unknown"]
 
@@ -45,40 +50,14 @@ _LOADERS = frozenset({"import_module", "__import__", "run_module"})
 _UNCHECKED = b"\x01\x00\x00\x00"
 """The flags of compiled code that Python runs whatever its source says by now (PEP 552)."""
 _DATA = frozenset(
-    [
-        ".cfg",
-        ".csv",
-        ".html",
-        ".ini",
-        ".j2",
-        ".jinja",
-        ".jinja2",
-        ".js",
-        ".json",
-        ".jsonl",
-        ".md",
-        ".mustache",
-        ".prompt",
-        ".proto",
-        ".rst",
-        ".sh",
-        ".sql",
-        ".tmpl",
-        ".toml",
-        ".tpl",
-        ".ts",
-        ".tsv",
-        ".txt",
-        ".xml",
-        ".yaml",
-        ".yml",
-    ]
+    {".html", ".j2", ".jinja", ".jinja2", ".md", ".mustache", ".prompt", ".rst", ".tmpl", ".tpl", ".txt"}
+    | {".cfg", ".csv", ".ini", ".json", ".jsonl", ".toml", ".tsv", ".xml", ".yaml", ".yml"}
+    | {".js", ".proto", ".sh", ".sql", ".ts"}
 )
 """What prompts and other data are kept in. Databases, logs and pictures are not among it."""
 _EVALUATION = (".evalset.json", ".evalset_result.json", ".test.json", "test_config.json")
 """What an agent is evaluated with, which is no part of it unless its code names it."""
 _SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "mlruns", "mlartifacts", "adk_eval_pending"})
-_PROJECT = (".git", "pyproject.toml", "setup.cfg", "setup.py")
 _OURS = "mlflow_adk_eval"
 _IMPORT = re.compile(rb"(?:^|[;:])[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n;]+)|import[ \t]+([^\n;]+))", re.MULTILINE)
 _COMMENT = re.compile(rb"#[^\n]*")
@@ -135,17 +114,17 @@ def source_of(agent: Agent, said_version: str = "") -> AgentSource:
             origin = agent.origin
             version = origin.agent_version if origin else ""
             name = "" if agent.name == UNNAMED else agent.name
-            said = " ".join(filter(None, (name, version)))
+            label = " ".join(filter(None, (name, version)))
             # Without a name, agents are told apart by what they said; one that is read from its rows as they are needed says it too late.
             mark = " that names no agent" + (f", sha256 {agent.sha256[:12]}…" if agent.runs else "")
-            described = f"a recording{f' of {said}' if said else mark}, whose source is not known"
+            described = f"a recording{f' of {label}' if label else mark}, whose source is not known"
             return AgentSource(kind="recording", description=described, recorded_version=version)
         case HttpAgent():
             version = f", which says that it is version {said_version}" if said_version else ""
             described = f"behind the address {agent.address}{version}, so its source is not known"
             return AgentSource(kind="address", description=described, said_version=said_version)
         case AdkAgent():
-            modules = agent.modules or _without_importers(list(_modules_with(agent.root)))
+            modules = agent.modules or _modules_with(agent.root)
             return _source(modules, whole=bool(agent.modules), models=_models(agent.root))
         case CallableAgent():
             return _source(_modules_of_function(agent.function))
@@ -161,19 +140,23 @@ def _source(modules: Iterable[ModuleType], *, whole: bool = False, models: Itera
             tree.begin(module, whole=whole)
         if tree.folder is None:
             return AgentSource(kind="unknown", description="unknown: it is defined in no file that Python imported")
-        files, env_keys = tree.hashes(), _env_keys(tree.folder, tree.project)
+        hide_env_file(tree.folder)
+        # The nearest one of the project is the one that ADK loads.
+        places = [each for each in (tree.folder, *tree.folder.parents) if each.is_relative_to(tree.project)]
+        env = next((place / ".env" for place in places if (place / ".env").is_file()), None)
+        variables = set(_VARIABLE.findall(env.read_text("utf-8", "replace"))) if env else set[str]()
     except _TooMuchError:
         limit = f"more than {MAX_FILES:,} files or {MAX_BYTES >> 20} MiB"
         return AgentSource(kind="unknown", description=f"unknown: there are {limit} in and around {tree.folder}", folder=tree.folder)
     except OSError as error:
         return AgentSource(kind="unknown", description=f"unknown: {error.filename} cannot be read: {error.strerror}", folder=tree.folder)
-    counted = "1 file" if len(files) == 1 else f"{len(files)} files"
+    files = {os.fsencode(key).decode("utf-8", "replace"): hashlib.sha256(text).hexdigest() for key, text in tree.texts.items()}
     return AgentSource(
         kind="files",
-        description=f"{counted} in and around {tree.folder.name}",
+        description=f"{counted(len(files), 'file')} in and around {tree.folder.name}",
         folder=tree.folder,
-        files=files,
-        env_keys=env_keys,
+        files=dict(sorted(files.items())),
+        env_keys=tuple(sorted(variables)),
         models=tuple(sorted(set(models))),
     )
 
@@ -182,42 +165,48 @@ class _TooMuchError(Exception):
     """There are more files than are worth a wait at each start."""
 
 
+@dataclass(slots=True)
 class _Tree:
     """The files of an agent, as they are found from import to import."""
 
-    def __init__(self) -> None:
-        self.folder: Path | None = None
-        self.project: Path = Path()
-        self._root: Path = Path()
-        self._files: dict[str, Path] = {}
-        self._texts: dict[str, bytes] = {}
-        self._roots: dict[str, Path | None] = {}
-        self._looked_up: set[tuple[str, ...]] = set()
-        self._entries = self._bytes = 0
-        self._declared = False
-        """Whether YAML files name the modules of tools and callbacks."""
-
-    @property
-    def paths(self) -> frozenset[Path]:
-        """The files, as absolute paths."""
-        return frozenset(self._files.values())
+    folder: Path | None = None
+    project: Path = Path()
+    root: Path = Path()
+    """Where Python imports the module from that was taken in last."""
+    files: dict[str, Path] = field(default_factory=dict[str, Path])
+    """By the path relative to where Python imports it from; absolute."""
+    texts: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    roots: dict[str, Path | None] = field(default_factory=dict[str, "Path | None"])
+    looked_up: set[tuple[str, ...]] = field(default_factory=set[tuple[str, ...]])
+    entries: int = 0
+    size: int = 0
+    declared: bool = False
+    """Whether YAML files name the modules of tools and callbacks."""
 
     def begin(self, module: ModuleType, *, whole: bool) -> None:
         """Take in a module with the folder of its package, and all that they import."""
-        declared = yaml_of(module)
-        self._declared |= whole and declared is not None
-        file = getattr(module, "__file__", None) or (declared and str(declared))
+        file = getattr(module, "__file__", None)
+        if whole or not file:
+            yaml = yaml_of(module)
+            self.declared |= whole and yaml is not None
+            file = file or (yaml and str(yaml))
         if not file or module.__name__.partition(".")[0] == _OURS or not Path(file).is_file():
             return
         path, spec = Path(os.path.abspath(file)), module.__spec__  # noqa: PTH100 - a link is what it is called
-        self._root = root = _import_root(spec.name if spec else module.__name__, path)
-        self._roots[path.relative_to(root).parts[0].removesuffix(".py")] = root
+        name = tuple((spec.name if spec else module.__name__).split("."))
+        inner = path.parent if path.name in {"__init__.py", YAML} else path.with_suffix("")
+        if inner.parts[-len(name) :] == name:
+            root = inner.parents[len(name) - 1]
+        else:
+            root = next(folder for folder in path.parents if not (folder / "__init__.py").is_file())
+        self.root = self.roots[path.relative_to(root).parts[0].removesuffix(".py")] = root
         if self.folder is None:
             self.folder = path.parent
-            self.project = next((each for each in (root, *root.parents) if any((each / mark).exists() for mark in _PROJECT)), root)
+            marks = (".git", "pyproject.toml", "setup.cfg", "setup.py")
+            self.project = next((each for each in (root, *root.parents) if any((each / mark).exists() for mark in marks)), root)
         if path.parent != root and (whole or (path.parent / "__init__.py").is_file()):
-            for found in self._below(path.parent):
-                self._add(found, root)
+            for below in self._below(path.parent):
+                self._add(below, root)
         self._add(path, root)
         self._follow()
 
@@ -230,9 +219,13 @@ class _Tree:
                 folders.clear()
                 continue
             seen.add(real)
-            folders[:] = sorted(name for name in folders if not _is_skipped(here / name))
-            self._entries += len(names) + len(folders)
-            if self._entries > _MAX_ENTRIES:
+            folders[:] = sorted(
+                name
+                for name in folders
+                if not (name.startswith(".") or name in _SKIPPED or name.endswith(".egg-info") or (here / name / "pyvenv.cfg").exists())
+            )
+            self.entries += len(names) + len(folders)
+            if self.entries > _MAX_ENTRIES:
                 raise _TooMuchError
             for name in names:
                 suffix = os.path.splitext(name)[1].lower()  # noqa: PTH122 - thousands of them
@@ -241,59 +234,64 @@ class _Tree:
 
     def _add(self, path: Path, root: Path) -> None:
         key = path.relative_to(root).as_posix()
-        if key in self._files:
+        if key in self.files:
             return
-        if len(self._files) >= MAX_FILES:
+        if len(self.files) >= MAX_FILES:
             raise _TooMuchError
-        self._files[key] = path
-        if path.suffix == ".py" and (compiled := _run_instead(path)) and compiled.is_relative_to(root):
-            self._add(compiled, root)
+        self.files[key] = path
+        if path.suffix == ".py":
+            instead: Path | None = None  # compiled code that Python runs even if the module was edited since
+            with suppress(OSError, NotImplementedError):
+                compiled = Path(importlib.util.cache_from_source(str(path)))
+                with compiled.open("rb") as file:
+                    instead = compiled if file.read(8)[4:] == _UNCHECKED and compiled.is_relative_to(root) else None
+            if instead:
+                self._add(instead, root)
         for parent in path.relative_to(root).parents:  # importing a module runs what its packages say
             if (root / parent / "__init__.py").is_file() and parent != Path():
                 self._add(root / parent / "__init__.py", root)
 
     def _follow(self) -> None:
         """Take in what is imported or named, until there is nothing new."""
-        while pending := [key for key in self._files if key not in self._texts]:
+        while pending := [key for key in self.files if key not in self.texts]:
             for key in pending:
-                self._texts[key] = self._read(self._files[key])
+                self.size += self.files[key].stat().st_size
+                if self.size > MAX_BYTES:
+                    raise _TooMuchError
+                text = self.texts[key] = self.files[key].read_bytes()
                 if key.endswith(".py"):
-                    self._names(key, self._texts[key])
-                elif self._declared and key.endswith((".yaml", ".yml")):
-                    for name in _DOTTED.findall(self._texts[key]):
-                        self._import(tuple(name.decode().split(".")))
+                    for name in filter(None, _imported(key, text)):
+                        self._import(name)
+                    self._add_named(key, text)
+                elif self.declared and key.endswith((".yaml", ".yml")):
+                    for dotted in _DOTTED.findall(text):
+                        self._import(tuple(dotted.decode().split(".")))
 
-    def _read(self, path: Path) -> bytes:
-        self._bytes += path.stat().st_size
-        if self._bytes > MAX_BYTES:
-            raise _TooMuchError
-        return path.read_bytes()
-
-    def _names(self, key: str, text: bytes) -> None:
-        for name in filter(None, _imported(key, text)):
-            self._import(name)
-        path, named = self._files[key], [found.decode("utf-8", "replace") for found in _TEXT.findall(text)]
+    def _add_named(self, key: str, text: bytes) -> None:
+        """Take in the data files that the text of a module names, in its folder or in one that it names as well."""
+        path, named = self.files[key], [name.decode("utf-8", "replace") for name in _TEXT.findall(text)]
         root = Path(str(path)[: -len(key)])
         data = [name for name in named if os.path.splitext(name)[1].lower() in _DATA]  # noqa: PTH122 - as above
-        folders = [path.parent, *(path.parent / name for name in named if name and data and _is_folder(path.parent / name))]
+        # Unlike those of Path, these never raise of texts that are no names of files.
+        folders = [path.parent, *(path.parent / name for name in named if name and data and os.path.isdir(path.parent / name))]  # noqa: PTH112
         for name in data:
             for folder in folders:
                 file = Path(os.path.normpath(folder / name))
-                if _is_file(file) and file.is_relative_to(root):
+                if os.path.isfile(file) and file.is_relative_to(root):  # noqa: PTH113
                     self._add(file, root)
 
     def _import(self, name: tuple[str, ...]) -> None:
         """Take in the files of a module, and of the packages that it is in, if it belongs to the project."""
-        if name[0] not in self._roots:
-            self._roots[name[0]] = self._root_of(name[0])
-        root = self._roots[name[0]]
+        if name[0] not in self.roots:
+            self.roots[name[0]] = self._root_of(name[0])
+        root = self.roots[name[0]]
         if root and root.is_file():  # an archive
             self._add(root, root.parent)
             return
         for depth in range(1, len(name) + 1) if root else ():
-            if name[:depth] in self._looked_up:
+            if name[:depth] in self.looked_up:
                 continue
-            self._looked_up.add(name[:depth])
+            self.looked_up.add(name[:depth])
             place = os.path.join(str(root), *name[:depth])  # noqa: PTH118 - there are thousands of them in a large project
             for file in (f"{inner}{suffix}" for inner in (f"{place}{os.sep}__init__", place) for suffix in _MODULES):
                 if os.path.isfile(file):  # noqa: PTH113 - as above
@@ -303,23 +301,18 @@ class _Tree:
         """Return where Python imports a name from; ``None`` if that is not of this project."""
         if top in sys.stdlib_module_names or top == _OURS:
             return None
-        roots = [self._root] if any(_is_file(self._root / file) for file in (f"{top}.py", f"{top}/__init__.py")) else _roots_by_python(top)
+        roots = [self.root]
+        if not any(os.path.isfile(self.root / file) for file in (f"{top}.py", f"{top}/__init__.py")):  # noqa: PTH113 - as above
+            try:
+                spec = importlib.util.find_spec(top)
+            except (ImportError, ValueError, AttributeError):
+                spec = None
+            if spec is None:
+                return None
+            places = list(spec.submodule_search_locations or ()) or ([spec.origin] if spec.has_location and spec.origin else [])
+            roots = [Path(os.path.abspath(place)).parent for place in places]  # noqa: PTH100 - as above
         project = self.project.resolve()
         return next((root for root in roots if root.resolve().is_relative_to(project) and not _is_installed(root)), None)
-
-    def hashes(self) -> dict[str, str]:
-        """Return the hash of each file, sorted by path."""
-        named = {os.fsencode(key).decode("utf-8", "replace"): hashlib.sha256(text).hexdigest() for key, text in self._texts.items()}
-        return dict(sorted(named.items()))
-
-
-def _import_root(name: str, path: Path) -> Path:
-    """Return the folder from which Python imports the module `name` at `path`."""
-    parts = name.split(".")
-    inner = path.parent if path.name in {"__init__.py", YAML} else path.with_suffix("")
-    if inner.parts[-len(parts) :] == tuple(parts):
-        return inner.parents[len(parts) - 1]
-    return next(folder for folder in path.parents if not (folder / "__init__.py").is_file())
 
 
 def _imported(key: str, text: bytes) -> Iterator[tuple[str, ...]]:
@@ -356,10 +349,10 @@ def _statements(tree: ast.Module) -> Iterator[ast.AST]:
     while bodies:
         node = bodies.pop()
         for name in ("body", "orelse", "handlers", "finalbody", "cases"):
-            found = getattr(node, name, None)
-            if isinstance(found, list):
-                yield from found
-                bodies += found
+            statements = getattr(node, name, None)
+            if isinstance(statements, list):
+                yield from statements
+                bodies += statements
 
 
 def _above(package: list[str], level: int) -> list[str]:
@@ -380,60 +373,11 @@ def _imported_by_text(package: list[str], text: bytes) -> Iterator[tuple[str, ..
         yield from ((*base, each[0]) for each in listed if each and _WORD.fullmatch(each[0]))
 
 
-def _roots_by_python(top: str) -> list[Path]:
-    try:
-        spec = importlib.util.find_spec(top)
-    except (ImportError, ValueError, AttributeError):
-        return []
-    if spec is None:
-        return []
-    places = [Path(place) for place in spec.submodule_search_locations or ()] or (
-        [Path(spec.origin)] if spec.has_location and spec.origin else []
-    )
-    return [Path(os.path.abspath(place)).parent for place in places]  # noqa: PTH100 - as above
-
-
 _STDLIB = Path(sysconfig.get_path("stdlib")).resolve()
 
 
 def _is_installed(path: Path) -> bool:
     return path.is_relative_to(_STDLIB) or not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
-
-
-def _is_skipped(folder: Path) -> bool:
-    return folder.name.startswith(".") or folder.name in _SKIPPED or folder.name.endswith(".egg-info") or (folder / "pyvenv.cfg").exists()
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # texts that are no names of files
-        return False
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):
-        return False
-
-
-def _env_keys(folder: Path, project: Path) -> tuple[str, ...]:
-    """Return the names in the nearest ``.env`` file of the project, which is the one that ADK loads."""
-    places = [each for each in (folder, *folder.parents) if each.is_relative_to(project)]
-    file = next((place / ".env" for place in places if (place / ".env").is_file()), None)
-    hide_env_file(folder)
-    return () if file is None else tuple(sorted(set(_VARIABLE.findall(file.read_text("utf-8", "replace")))))
-
-
-def _run_instead(path: Path) -> Path | None:
-    """Return compiled code that Python runs in the place of a module, even if that was edited since; ``None``: there is none."""
-    try:
-        compiled = Path(importlib.util.cache_from_source(str(path)))
-        with compiled.open("rb") as file:
-            return compiled if file.read(8)[4:] == _UNCHECKED else None
-    except (OSError, NotImplementedError):
-        return None
 
 
 def _modules_of_function(function: Any) -> list[ModuleType]:
@@ -447,17 +391,13 @@ def _modules_of_function(function: Any) -> list[ModuleType]:
             break
         seen.add(id(inner))
         chain.append(inner)
-    found = [_modules_of(_defined(each)) for each in reversed(chain) if not isinstance(each, functools.partial)]
-    wrappers = (module for modules in found[1:] for module in modules)
-    return [
-        *(found[0] if found else ()),
-        *(module for module in wrappers if not _is_installed(Path(getattr(module, "__file__", None) or ""))),
-    ]
-
-
-def _defined(function: Any) -> Any:
-    """Return what has the module that a callable is defined in."""
-    return function if hasattr(function, "__code__") or inspect.ismethod(function) else type(function)
+    own, *wrappers = [
+        _modules_of(each if hasattr(each, "__code__") or inspect.ismethod(each) else type(each))
+        for each in reversed(chain)
+        if not isinstance(each, functools.partial)
+    ] or [[]]
+    around = (module for modules in wrappers for module in modules)
+    return [*own, *(module for module in around if not _is_installed(Path(getattr(module, "__file__", None) or "")))]
 
 
 def _modules_of(defined: Any) -> list[ModuleType]:
@@ -466,38 +406,34 @@ def _modules_of(defined: Any) -> list[ModuleType]:
     return [module] if module else []
 
 
-def _modules_with(root: Any) -> Iterator[ModuleType]:
-    """Yield the modules of a project that hold an agent, or the app that it is in, under some name."""
-    wanted = {id(root), id(_agent_of(root))}
+def _modules_with(root: Any) -> list[ModuleType]:
+    """Return the modules of a project that hold an agent, or the app that it is in, under some name.
+
+    Those that only import others of them, such as a script or a test that evaluates an agent, are left out.
+    """
     if hasattr(root, "__code__"):  # a function that makes the agent
-        yield from _modules_of(root)
-        return
+        return _modules_of(root)
+    wanted = {id(root), id(_agent_of(root))}
+    modules: list[ModuleType] = []
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and not _is_installed(Path(file)) and any(id(value) in wanted for value in list(vars(module).values())):
-            yield module
-
-
-def _agent_of(root: Any) -> Any:
-    """Return the agent of an app; an agent as it is. Agents below others have a `root_agent`, too, which is the one at the top."""
-    return root if hasattr(root, "sub_agents") else getattr(root, "root_agent", root)
-
-
-def _without_importers(modules: list[ModuleType]) -> list[ModuleType]:
-    """Return the modules without those that only import the others, such as a script or a test that evaluates an agent."""
+            modules.append(module)
     if len(modules) == 1:
         return modules
     files: dict[str, frozenset[Path]] = {}
     for module in modules:
         tree = _Tree()
         tree.begin(module, whole=False)
-        files[str(module.__file__)] = tree.paths
+        files[str(module.__file__)] = frozenset(tree.files.values())
     known = {name: Path(name).resolve() for name in files}
+    importers = {one for one in files for other in files if known[other] in files[one] and known[one] not in files[other]}
+    return [module for module in modules if str(module.__file__) not in importers]
 
-    def imports(one: str, other: str) -> bool:
-        return known[other] in files[one] and known[one] not in files[other]
 
-    return [module for module in modules if not any(imports(str(module.__file__), other) for other in files)]
+def _agent_of(root: Any) -> Any:
+    """Return the agent of an app; an agent as it is. Agents below others have a `root_agent`, too, which is the one at the top."""
+    return root if hasattr(root, "sub_agents") else getattr(root, "root_agent", root)
 
 
 def _models(root: Any) -> Iterator[str]:
@@ -509,3 +445,58 @@ def _models(root: Any) -> Iterator[str]:
         yield name
     for below in getattr(agent, "sub_agents", None) or ():
         yield from _models(below)
+
+
+_TIMEOUT_S = 30
+_MAX_DIFF = 5_000_000
+_SOURCE = ("*.py", "*.yaml", "*.yml")
+"""What a new, uncommitted file must be called to make another agent. Logs, stores and results lie around untracked, too."""
+_NO_DOTENV = (":(exclude,glob)**/.env*", ":(exclude,glob)**/*.env")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GitState:
+    """A commit and what the working tree differs by from it."""
+
+    commit: str
+    branch: str
+    """Empty where no branch is checked out."""
+    repo_url: str
+    """Of the remote ``origin``, without credentials; empty where there is none."""
+    diff: str
+    """Empty for a clean tree. Files called ``.env`` are left out."""
+    diff_sha256: str
+    """The hash of the diff; empty for a clean tree."""
+
+
+def git_state(folder: Path) -> GitState | None:
+    """Return the state of the repository that `folder` lies in; ``None`` if there is no git, no repository or no commit."""
+    git = shutil.which("git")
+    commit = _ask(git, folder, "rev-parse", "--verify", "HEAD").strip() if git else ""
+    if not git or not commit:
+        return None
+    root = Path(_ask(git, folder, "rev-parse", "--show-toplevel").strip() or folder)
+    diff = _ask(git, root, "diff", "HEAD", "--no-ext-diff", "--no-textconv", "--no-color", "--", ".", *_NO_DOTENV)
+    untracked = _ask(git, root, "ls-files", "--others", "--exclude-standard", "-z", "--", *_SOURCE).split("\0")
+    diff += "".join(_ask(git, root, "diff", "--no-index", "--no-color", "--", "/dev/null", name) for name in untracked if name)
+    if len(diff) > _MAX_DIFF:
+        digest = hashlib.sha256(diff.encode("utf-8", "replace")).hexdigest()
+        diff = f"{diff[:_MAX_DIFF]}\n… {len(diff) - _MAX_DIFF} more characters; sha256 of all: {digest}\n"
+    return GitState(
+        commit=commit,
+        branch=_ask(git, folder, "symbolic-ref", "--short", "--quiet", "HEAD").strip(),
+        repo_url=without_credentials(_ask(git, folder, "config", "--get", "remote.origin.url").strip()),
+        diff=diff,
+        diff_sha256=hashlib.sha256(diff.encode("utf-8", "replace")).hexdigest() if diff else "",
+    )
+
+
+def _ask(git: str, folder: Path, *arguments: str) -> str:
+    """Return what git answers; empty where it refuses."""
+    try:
+        answer = subprocess.run(  # noqa: S603 - the arguments are ours, and file names go behind "--"
+            [git, "--no-optional-locks", *arguments], cwd=folder, capture_output=True, timeout=_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return answer.stdout.decode("utf-8", "replace")

@@ -1,15 +1,14 @@
-"""Who talks to an agent in a conversation: the case's own messages, the caller's function, or a model that simulates a user.
+"""Who talks to an agent in a conversation that is not written down: the caller's function, or a model that simulates a user.
 
 A `User` gives one message at a time: `say` gets the turns so far, and returns the next message, or an `Ending` once there is nothing left
-to say. A case with a ``conversation`` has a `StaticUser`. One with a ``conversation_scenario`` has a `FunctionUser` if the caller passes a
-function, and otherwise a `SimulatedUser`, for which a model reads the plan, the persona and the conversation so far (`user_prompt_of`).
+to say. A case with a ``conversation_scenario`` has a `FunctionUser` if the caller passes a function, and otherwise a `SimulatedUser`, for which a model reads the plan, the persona and the conversation so far (`user_prompt_of`).
 The model is called through the judge's client, so that its answers are paid for once and kept in the ledger as those of judges are.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -17,16 +16,16 @@ from typing import Any
 
 import anyio.to_thread
 
-from mlflow_adk_eval.config.criteria import UserSimulatorConfig
-from mlflow_adk_eval.config.template import filled, placeholders
+from mlflow_adk_eval.config.surroundings import UserSimulatorConfig, filled, placeholders
 from mlflow_adk_eval.criteria.personas import persona_of, role_text
 from mlflow_adk_eval.criteria.transcript import conversation_text, dialogue_text
 from mlflow_adk_eval.errors import ConfigError, Problem, UsageError, shown
 from mlflow_adk_eval.evalset import Content, ConversationScenario, EvalCase, Invocation, Part
 from mlflow_adk_eval.evalset.conversation import Ending
-from mlflow_adk_eval.evalset.models import UserPersona
+from mlflow_adk_eval.evalset.models import Model, UserBehavior, UserPersona
 from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
 from mlflow_adk_eval.judge.user_model import STOP_SIGNAL, UserMessage, UserModel, UserPrompt, user_message_of
+from mlflow_adk_eval.text import listed
 
 UserFunction = Callable[[ConversationScenario, Sequence[Invocation]], Any]
 """From a scenario and the turns so far to the next message; ``None`` ends the conversation. Sync or async."""
@@ -35,17 +34,6 @@ _ATTEMPTS = 3
 """How often a model is asked for one message before the conversation is given up."""
 _MAX_NAMED = 5
 _AT = "$.user_simulator_config"
-
-
-@dataclass(frozen=True, slots=True)
-class StaticUser:
-    """Sends the messages of a case in order, whatever the agent answers."""
-
-    turns: tuple[Invocation, ...]
-
-    async def say(self, turns: Sequence[Invocation], /) -> Content | None:
-        """Return the next message of the case."""
-        return self.turns[len(turns)].user_content if len(turns) < len(self.turns) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +47,24 @@ class FunctionUser:
 
     async def say(self, turns: Sequence[Invocation], /) -> Content | Ending:
         """Return the next message, or that the user is done or has sent as many as it may."""
-        return _first_or_last(self.scenario, self.max_allowed_invocations, turns) or _content(await self._call(turns))
-
-    async def _call(self, turns: Sequence[Invocation]) -> Any:
+        settled = _first_or_last(self.scenario, self.max_allowed_invocations, turns)
+        if settled:
+            return settled
         if inspect.iscoroutinefunction(self.function):
-            return await self.function(self.scenario, turns)
-        answer = await anyio.to_thread.run_sync(self.function, self.scenario, turns, abandon_on_cancel=True)
-        return await answer if inspect.isawaitable(answer) else answer
+            answer = await self.function(self.scenario, turns)
+        else:
+            answer = await anyio.to_thread.run_sync(self.function, self.scenario, turns, abandon_on_cancel=True)
+            answer = await answer if inspect.isawaitable(answer) else answer
+        match answer:
+            case None:
+                return Ending(reason="goal")
+            case str() if answer.strip():
+                return _message(answer)
+            case Content() | Ending():
+                return answer
+            case _:
+                wanted = "a text that is not empty, or None to end the conversation"
+                raise UsageError(f"the simulated user returned {shown(answer)}; wanted {wanted}")
 
 
 def _first_or_last(scenario: ConversationScenario, limit: int, turns: Sequence[Invocation]) -> Content | Ending | None:
@@ -77,20 +76,6 @@ def _first_or_last(scenario: ConversationScenario, limit: int, turns: Sequence[I
 
 def _message(text: str) -> Content:
     return Content(role="user", parts=(Part(text=text),))
-
-
-def _content(answer: Any) -> Content | Ending:
-    match answer:
-        case None:
-            return Ending(reason="goal")
-        case str() if answer.strip():
-            return _message(answer)
-        case Content() | Ending():
-            return answer
-        case _:
-            raise UsageError(
-                f"the simulated user returned {shown(answer)}; wanted a text that is not empty, or None to end the conversation"
-            )
 
 
 @dataclass(slots=True)
@@ -159,27 +144,25 @@ def check_scenarios(settings: UserSimulatorConfig, cases: Sequence[EvalCase]) ->
     Raises:
         ConfigError: with everything that is wrong.
     """
-    if problems := list(_problems(settings, cases)):
-        raise ConfigError("config", problems)
-
-
-def _problems(settings: UserSimulatorConfig, cases: Sequence[EvalCase]) -> Iterator[Problem]:
+    problems: list[Problem] = []
     if settings.type == "llm_audio":
-        yield Problem(f"{_AT}.type", "llm_audio, a user who is heard", "llm_backed, which writes what it would say; nobody speaks here")
+        heard, written = "llm_audio, a user who is heard", "llm_backed, which writes what it would say; nobody speaks here"
+        problems.append(Problem(f"{_AT}.type", heard, written))
     own = settings.custom_instructions
-    if own is None:
-        return
-    at, named = f"{_AT}.custom_instructions", "persona" in placeholders(own)
-    nameless = [] if named else [case.eval_id for case in cases if scenario_of(case).user_persona]
-    if nameless:
-        more = f" and {len(nameless) - _MAX_NAMED} more" if len(nameless) > _MAX_NAMED else ""
-        yield Problem(at, "no {{ persona }}", f"it, since these cases have a persona: {', '.join(nameless[:_MAX_NAMED])}{more}")
-    for case in cases:
-        try:
-            user_prompt_of(settings, scenario_of(case), ()).request({})
-        except ValueError as error:
-            yield Problem(at, f"a template that case {case.eval_id!r} cannot fill in: {error}", "one that every scenario can fill in")
-            return
+    if own is not None:
+        nameless = [case.eval_id for case in cases if scenario_of(case).user_persona]
+        if nameless and "persona" not in placeholders(own):
+            wanted = f"it, since these cases have a persona: {listed(nameless, _MAX_NAMED)}"
+            problems.append(Problem(f"{_AT}.custom_instructions", "no {{ persona }}", wanted))
+        for case in cases:
+            try:
+                user_prompt_of(settings, scenario_of(case), ()).request({})
+            except ValueError as error:
+                refused = f"a template that case {case.eval_id!r} cannot fill in: {error}"
+                problems.append(Problem(f"{_AT}.custom_instructions", refused, "one that every scenario can fill in"))
+                break
+    if problems:
+        raise ConfigError("config", problems)
 
 
 def scenario_of(case: EvalCase) -> ConversationScenario:
@@ -188,27 +171,8 @@ def scenario_of(case: EvalCase) -> ConversationScenario:
     return case.conversation_scenario
 
 
-def _fill_in(template: str, persona: UserPersona | str | None, blocks: Mapping[str, str]) -> str:
-    """Return the caller's instructions, with the values that ADK's placeholders stand for."""
-    return filled(
-        template,
-        {
-            "stop_signal": STOP_SIGNAL,
-            "conversation_plan": blocks.get("plan", ""),
-            "conversation_history": blocks.get("conversation", ""),
-            "persona": _Persona.of(persona) if persona else None,
-        },
-    )
-
-
-@dataclass(frozen=True)
-class _Behavior:
+class _Behavior(UserBehavior):
     """A trait as ADK's templates know it."""
-
-    name: str
-    description: str
-    behavior_instructions: tuple[str, ...]
-    violation_rubrics: tuple[str, ...]
 
     def get_behavior_instructions_str(self) -> str:
         return "\n".join(f"  * {line}" for line in self.behavior_instructions)
@@ -217,8 +181,7 @@ class _Behavior:
         return "\n".join(f"  * {line}" for line in self.violation_rubrics)
 
 
-@dataclass(frozen=True)
-class _Persona:
+class _Persona(Model):
     """A persona as ADK's templates know it; as text, all that a model needs to act as it."""
 
     id: str
@@ -226,11 +189,14 @@ class _Persona:
     behaviors: tuple[_Behavior, ...]
     text: str
 
-    @classmethod
-    def of(cls, persona: UserPersona | str) -> _Persona:
-        found = persona_of(persona, STOP_SIGNAL)
-        behaviors = (_Behavior(one.name, one.description, one.behavior_instructions, one.violation_rubrics) for one in found.behaviors)
-        return cls(found.id, found.description, tuple(behaviors), role_text(persona, STOP_SIGNAL))
-
     def __str__(self) -> str:
         return self.text
+
+
+def _fill_in(template: str, persona: UserPersona | str | None, blocks: Mapping[str, str]) -> str:
+    """Return the caller's instructions, with the values that ADK's placeholders stand for."""
+    actor: _Persona | None = None
+    if persona:
+        actor = _Persona.model_validate(persona_of(persona, STOP_SIGNAL).model_dump() | {"text": role_text(persona, STOP_SIGNAL)})
+    plan, history = blocks.get("plan", ""), blocks.get("conversation", "")
+    return filled(template, {"stop_signal": STOP_SIGNAL, "conversation_plan": plan, "conversation_history": history, "persona": actor})

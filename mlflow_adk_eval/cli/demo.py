@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from rich.rule import Rule
 from rich.text import Text
 
+import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.report.console import console, decision_view, progress_bar, report_view
 
@@ -68,12 +69,10 @@ def run_demo(folder: Path) -> None:
 
 
 def _evaluate(title: str, agent: str, project: Path, store: str) -> tuple[Report, str]:
-    from mlflow_adk_eval.tracking import evaluate, register  # noqa: PLC0415
-
     screen = console()
     screen.print(Rule(title, align="left"))
     with progress_bar("evaluating") as progress:
-        report = evaluate(
+        report = adk_eval.evaluate(
             project / "home_automation.evalset.json",
             agent=agent,
             config=project / "judged_config.json",
@@ -84,16 +83,16 @@ def _evaluate(title: str, agent: str, project: Path, store: str) -> tuple[Report
             progress=progress,
         )
     screen.print(report_view(report))
-    version = register(report, MODEL, tracking_uri=store)
+    version = adk_eval.register(report, MODEL, tracking_uri=store)
     screen.print(Text(f"MLflow run {report.run_id}, registered as version {version} of {MODEL}\n"))
     return report, version
 
 
 def _promote(evaluated: tuple[Report, str], project: Path, store: str) -> Decision:
-    from mlflow_adk_eval.gating.api import promote  # noqa: PLC0415
-
     report, version = evaluated
-    decision = promote(MODEL, version, run_id=report.run_id or "", policy=project / _POLICY, raise_on_failure=False, tracking_uri=store)
+    decision = adk_eval.promote(
+        MODEL, version, run_id=report.run_id or "", policy=project / _POLICY, raise_on_failure=False, tracking_uri=store
+    )
     screen = console()
     command = f"$ mlflow-adk-eval promote {MODEL} --version {version} --alias champion --run-id {report.run_id} --policy {_POLICY}"
     screen.print(Text(command, style="bold"), soft_wrap=True)
@@ -108,16 +107,16 @@ def _compare(good: tuple[Report, str], bad: tuple[Report, str], store: str) -> s
     from mlflow_adk_eval.redact import secrets_of  # noqa: PLC0415
     from mlflow_adk_eval.report.comparison import comparison_view  # noqa: PLC0415
     from mlflow_adk_eval.report.html.compare import compare_html  # noqa: PLC0415
-    from mlflow_adk_eval.report.html.page import words_for  # noqa: PLC0415
-    from mlflow_adk_eval.tracking.compare import compare, log_comparison  # noqa: PLC0415
+    from mlflow_adk_eval.report.html.page import Texts  # noqa: PLC0415
+    from mlflow_adk_eval.tracking.compare import log_comparison  # noqa: PLC0415
 
     before, after = good[0].run_id or "", bad[0].run_id or ""
     screen = console()
     screen.print(Text(f"$ mlflow-adk-eval compare {before} {after} --log", style="bold"), soft_wrap=True)
-    found, secrets = compare(before, after, tracking_uri=store), secrets_of()
-    screen.print(comparison_view(found, words_for(secrets)))
+    comparison, secrets = adk_eval.compare(before, after, tracking_uri=store), secrets_of()
+    screen.print(comparison_view(comparison, Texts(secrets).words))
     screen.print()
-    return log_comparison(found, compare_html(found, secrets=secrets), tracking_uri=store)
+    return log_comparison(comparison, compare_html(comparison, secrets=secrets), tracking_uri=store)
 
 
 def _next_steps(folder: Path, store: str, good: tuple[Report, str], bad: tuple[Report, str], explained: str) -> str:

@@ -6,23 +6,24 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.resources import files
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.cli.options import PATH, agent_path, store_option
 from mlflow_adk_eval.cli.output import write_file
 from mlflow_adk_eval.errors import UsageError
 
 if TYPE_CHECKING:
-    from mlflow_adk_eval.agents import Agent, Recording
-    from mlflow_adk_eval.evalset import EvalCase, EvalSet
+    from mlflow_adk_eval.agents import Agent
 
-_TEMPLATES = files("mlflow_adk_eval.cli") / "templates"
 _AGENT = "agent.py"
 _MARKS = ("root_agent", "get_agent_async", "App(")
 _REQUIREMENTS = {"requirements.txt": " -r requirements.txt", "pyproject.toml": " ."}
@@ -68,13 +69,25 @@ def init(
     }
     if len(given) > 1 or not (given or asks):
         raise UsageError("init: wanted cases, from either --example QUESTION=ANSWER, --recording FILE or --traces EXPERIMENT")
-    chosen = agent or _only_agent(asks=asks)
-    found = _loaded(chosen)
-    called = re.sub(r"\W+", "_", name or found.name, flags=re.ASCII).strip("_") or "agent"
-    project = _Project(agent=chosen, judge=_judge(judge), name=called, folder=folder, root=Path.cwd(), repository=_repository())
-    if (there := [str(path) for path in project.paths if path.exists()]) and not force:
-        raise UsageError(f"{', '.join(there)} {'exists' if len(there) == 1 else 'exist'} already; --force overwrites")
-    eval_set = _eval_set(called, found, tracking_uri, **(given or {"examples": _asked()}))
+    from mlflow_adk_eval.agents.resolve import resolve_agent  # noqa: PLC0415
+    from mlflow_adk_eval.runtime import model_or_object  # noqa: PLC0415
+
+    address = agent or _only_agent(asks=asks)
+    resolved = resolve_agent(agent_path(address))
+    if isinstance(resolved, adk_eval.Recording) and (
+        ":" not in address or "/" in address
+    ):  # module:attribute may be the traces of an agent
+        raise UsageError(f"{address} is a recording; name the agent, and give this file as --recording")
+    project = _Project(
+        agent=address,
+        judge=judge,
+        judge_is_function=judge is not None and model_or_object(judge, "--judge") is not judge,
+        name=re.sub(r"\W+", "_", name or resolved.name, flags=re.ASCII).strip("_") or "agent",
+        folder=folder,
+    )
+    if (present := [str(path) for path in project.paths if path.exists()]) and not force:
+        raise UsageError(f"{', '.join(present)} {'exists' if len(present) == 1 else 'exist'} already; --force overwrites")
+    eval_set = _eval_set(project.name, resolved, tracking_uri, **(given or {"examples": _ask_for_examples()}))
     for path, text in zip(project.paths, project.texts(eval_set), strict=True):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, text)
@@ -86,32 +99,27 @@ def init(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Judge:
-    """Who compares answers."""
-
-    name: str
-    is_function: bool
-    """Named on the command line, since a config names only models."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _Project:
     """Where what is written, and the words in it."""
 
     agent: str
-    judge: _Judge | None
-    """``None``: no model judges."""
+    judge: str | None
+    """Who compares answers; ``None``: no model judges."""
+    judge_is_function: bool
+    """Named on the command line, since a config names only models."""
     name: str
     folder: Path
-    root: Path
-    """From where the agent is imported."""
-    repository: Path
 
-    @property
+    @cached_property
+    def repository(self) -> Path:
+        """The folder that git knows; the working directory, from where the agent is imported, where there is none."""
+        return next((folder for folder in (Path.cwd(), *Path.cwd().parents) if (folder / ".git").exists()), Path.cwd())
+
+    @cached_property
     def paths(self) -> tuple[Path, ...]:
         """The eval set, the config, the policy, the test and the workflow."""
-        workflow = Path(os.path.relpath(self.repository, self.root), ".github", "workflows", f"{self.name}-eval.yml")
+        workflow = Path(os.path.relpath(self.repository, Path.cwd()), ".github", "workflows", f"{self.name}-eval.yml")
         names = (f"{self.name}.evalset.json", "test_config.json", "gate.yaml", f"test_{self.name}.py")
         return (*(self.folder / name for name in names), workflow)
 
@@ -123,7 +131,7 @@ class _Project:
     @property
     def run(self) -> str:
         """The command that evaluates."""
-        judge = f" --judge {self.judge.name}" if self.judge and self.judge.is_function else ""
+        judge = f" --judge {self.judge}" if self.judge_is_function else ""
         return f"mlflow-adk-eval run {shlex.quote(self.agent)} {shlex.quote(str(self.paths[0]))} --experiment {self.name}{judge}"
 
     @property
@@ -131,44 +139,33 @@ class _Project:
         """The command that measures the judge by people's labels, for the policy."""
         return f"mlflow-adk-eval calibrate RUN_ID -o {shlex.quote(str(self.folder / _CALIBRATION))}"
 
-    def texts(self, eval_set: EvalSet) -> tuple[str, ...]:
-        """Return what is written to `paths`."""
-        from mlflow_adk_eval.evalset import dumps  # noqa: PLC0415 - `--help` stays fast
+    def texts(self, eval_set: adk_eval.EvalSet) -> Iterator[str]:
+        """Yield what is written to `paths`."""
+        from mlflow_adk_eval.config.surroundings import filled  # noqa: PLC0415 - `--help` stays fast
+        from mlflow_adk_eval.evalset import dumps  # noqa: PLC0415
 
         turns = [case.conversation or () for case in eval_set.eval_cases]
-        said = {tuple((turn.user_text, turn.final_text) for turn in each) for each in turns}  # the gate counts equal cases once
-        return (
-            dumps(eval_set),
-            _filled("test_config.json", calls=any(turn.tool_calls for each in turns for turn in each), judge=self.judge),
-            _filled("gate.yaml", name=self.name, cases=len(said), calibration=self.judge and _CALIBRATION, calibrate=self.calibrate),
-            _filled(
-                "test_agent.py",
-                name=self.name,
-                agent=self.agent,
-                judge=self.judge,
-                root=Path(os.path.relpath(self.root, self.folder)).as_posix(),
-            ),
-            _filled(
-                "workflow.yml",
-                name=self.name,
-                folder=Path(os.path.relpath(self.root, self.repository)).as_posix(),
-                requirements=next((words for file, words in _REQUIREMENTS.items() if (self.root / file).is_file()), ""),
-                extras="adk,litellm" if self.judge and "/" in self.judge.name else "adk",
-                run=self.run,
-                policy=self.policy,
-            ),
-        )
-
-
-def _filled(template: str, **values: Any) -> str:
-    from mlflow_adk_eval.config.template import filled  # noqa: PLC0415 - as above
-
-    return filled((_TEMPLATES / f"{template}.j2").read_text(encoding="utf-8"), values) + "\n"
-
-
-def _repository() -> Path:
-    here = Path.cwd()
-    return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
+        distinct = {tuple((turn.user_text, turn.final_text) for turn in each) for each in turns}  # the gate counts equal cases once
+        values: dict[str, Any] = {
+            "name": self.name,
+            "agent": self.agent,
+            "judge": self.judge,
+            "judge_is_function": self.judge_is_function,
+            "calls": any(turn.tool_calls for each in turns for turn in each),
+            "cases": len(distinct),
+            "calibration": self.judge and _CALIBRATION,
+            "calibrate": self.calibrate,
+            "root": Path(os.path.relpath(Path.cwd(), self.folder)).as_posix(),
+            "folder": Path(os.path.relpath(Path.cwd(), self.repository)).as_posix(),
+            "requirements": next((words for file, words in _REQUIREMENTS.items() if Path(file).is_file()), ""),
+            "extras": "adk,litellm" if self.judge and "/" in self.judge else "adk",
+            "run": self.run,
+            "policy": self.policy,
+        }
+        yield dumps(eval_set)
+        for template in ("test_config.json", "gate.yaml", "test_agent.py", "workflow.yml"):
+            text = (files("mlflow_adk_eval.cli") / "templates" / f"{template}.j2").read_text(encoding="utf-8")
+            yield filled(text, values) + "\n"
 
 
 def _only_agent(*, asks: bool) -> str:
@@ -179,36 +176,20 @@ def _only_agent(*, asks: bool) -> str:
     """
     from mlflow_adk_eval.agents.adk.modules import YAML  # noqa: PLC0415 - as above
 
-    places = (path.parent for name in (_AGENT, YAML) for depth in ("*", "*/*") for path in Path().glob(f"{depth}/{name}"))
-    found = sorted({str(place) for place in places if not any(part.startswith(".") for part in place.parts) and _holds_agent(place)})
-    if len(found) == 1:
-        return found[0]
+    agents: set[str] = set()
+    for name, depth in product((_AGENT, YAML), ("*", "*/*")):
+        for folder in (path.parent for path in Path().glob(f"{depth}/{name}")):
+            code = folder / _AGENT
+            holds_agent = not code.is_file() or any(mark in code.read_text(encoding="utf-8", errors="replace") for mark in _MARKS)
+            if holds_agent and not any(part.startswith(".") for part in folder.parts):
+                agents.add(str(folder))
+    names = ", ".join(sorted(agents))
+    if len(agents) == 1:
+        return names
     if asks:
-        named = f" ({', '.join(found)})" if found else ""
-        return str(click.prompt(f"Agent{named}, or MODULE:ATTRIBUTE"))
-    there = f"found {', '.join(found)}; name one of them" if found else f"found no folder with {_AGENT} or {YAML}; name AGENT"
-    raise UsageError(f"init: {there}")
-
-
-def _holds_agent(folder: Path) -> bool:
-    code = folder / _AGENT
-    return not code.is_file() or any(mark in code.read_text(encoding="utf-8", errors="replace") for mark in _MARKS)
-
-
-def _loaded(agent: str) -> Agent:
-    from mlflow_adk_eval.agents import Recording  # noqa: PLC0415 - as above
-    from mlflow_adk_eval.agents.resolve import resolve_agent  # noqa: PLC0415
-
-    found = resolve_agent(agent_path(agent))
-    if isinstance(found, Recording) and (":" not in agent or "/" in agent):  # module:attribute may be the traces of an agent
-        raise UsageError(f"{agent} is a recording; name the agent, and give this file as --recording")
-    return found
-
-
-def _judge(named: str | None) -> _Judge | None:
-    from mlflow_adk_eval.runtime import model_or_object  # noqa: PLC0415 - as above
-
-    return None if named is None else _Judge(named, is_function=model_or_object(named, "--judge") is not named)
+        return str(click.prompt(f"Agent{f' ({names})' if names else ''}, or MODULE:ATTRIBUTE"))
+    problem = f"found {names}; name one of them" if names else f"found no folder with {_AGENT} or {YAML}; name AGENT"
+    raise UsageError(f"init: {problem}")
 
 
 def _example(text: str) -> Example:
@@ -218,7 +199,7 @@ def _example(text: str) -> Example:
     return question.strip(), answer.strip()
 
 
-def _asked() -> list[Example]:
+def _ask_for_examples() -> list[Example]:
     """Return the examples that are typed on the terminal, at least one."""
     examples: list[Example] = []
     while True:
@@ -238,40 +219,36 @@ def _eval_set(
     examples: Sequence[Example] = (),
     recording: str | None = None,
     traces: str | None = None,
-) -> EvalSet:
+) -> adk_eval.EvalSet:
     """Return the cases from wherever they come.
 
     Raises:
         UsageError: if there are none.
     """
-    from mlflow_adk_eval.agents import load_recording  # noqa: PLC0415 - as above
-    from mlflow_adk_eval.evalset import EvalSet  # noqa: PLC0415
-
     if traces:
-        from mlflow_adk_eval.tracking.capture import capture  # noqa: PLC0415
-
-        return capture(experiment=traces, sample=_SAMPLE, eval_set_id=name, tracking_uri=tracking_uri)
-    cases = _recorded(load_recording(recording)) if recording else _typed(name, agent, examples)
+        return adk_eval.capture(experiment=traces, sample=_SAMPLE, eval_set_id=name, tracking_uri=tracking_uri)
+    cases = _recorded(adk_eval.load_recording(recording)) if recording else _typed(name, agent, examples)
     if not cases:
         raise UsageError(f"{recording}: holds no conversation that came to its end")
-    return EvalSet(eval_set_id=name, name=name, eval_cases=tuple(cases))
+    return adk_eval.EvalSet(eval_set_id=name, name=name, eval_cases=tuple(cases))
 
 
-def _typed(name: str, agent: Agent, examples: Sequence[Example]) -> list[EvalCase]:
+def _typed(name: str, agent: Agent, examples: Sequence[Example]) -> list[adk_eval.EvalCase]:
     """Return a case for each example; what no answer is given for, the agent is asked."""
     from mlflow_adk_eval.agents.scenarios import case_ids  # noqa: PLC0415 - as above
-    from mlflow_adk_eval.evalset import Content, EvalCase, EvalSet, Invocation, Part  # noqa: PLC0415
-    from mlflow_adk_eval.runner.record import record  # noqa: PLC0415
+    from mlflow_adk_eval.evalset import Content, Part  # noqa: PLC0415
 
-    cases: list[EvalCase] = []
+    cases: list[adk_eval.EvalCase] = []
     for eval_id, (question, answer) in zip(case_ids(question for question, _ in examples), examples, strict=True):
         said: dict[str, Any] = {"final_response": Content(role="model", parts=(Part(text=answer),))} if answer else {}
-        turn = Invocation(invocation_id=f"{eval_id}-1", user_content=Content(role="user", parts=(Part(text=question),)), **said)
-        cases.append(EvalCase(eval_id=eval_id, conversation=(turn,)))
+        turn = adk_eval.Invocation(invocation_id=f"{eval_id}-1", user_content=Content(role="user", parts=(Part(text=question),)), **said)
+        cases.append(adk_eval.EvalCase(eval_id=eval_id, conversation=(turn,)))
     open_cases = tuple(case for case, (_, answer) in zip(cases, examples, strict=True) if not answer)
     if not open_cases:
         return cases
-    recording = record(EvalSet(eval_set_id=name, eval_cases=open_cases), agent, {"criteria": {"response_match_score": 0.8}}, ledger=False)
+    recording = adk_eval.record(
+        adk_eval.EvalSet(eval_set_id=name, eval_cases=open_cases), agent, {"criteria": {"response_match_score": 0.8}}, ledger=False
+    )
     for eval_id, (conversation,) in recording.runs.items():
         if conversation.error:
             raise UsageError(f"--example: the agent failed on case {eval_id!r}: {conversation.error}")
@@ -279,10 +256,9 @@ def _typed(name: str, agent: Agent, examples: Sequence[Example]) -> list[EvalCas
     return [answered.get(case.eval_id, case) for case in cases]
 
 
-def _recorded(recording: Recording) -> list[EvalCase]:
+def _recorded(recording: adk_eval.Recording) -> list[adk_eval.EvalCase]:
     """Return what an agent did, in the first run of each case that came to its end, as what is expected."""
-    from mlflow_adk_eval.agents.traces.cases import reference_of  # noqa: PLC0415 - as above
-    from mlflow_adk_eval.evalset import EvalCase  # noqa: PLC0415
+    from mlflow_adk_eval.agents.traces.conversations import reference_of  # noqa: PLC0415 - as above
 
     ended = {eval_id: next((run.actual for run in runs if run.actual and not run.error), ()) for eval_id, runs in recording.runs.items()}
-    return [EvalCase(eval_id=eval_id, conversation=tuple(map(reference_of, turns))) for eval_id, turns in ended.items() if turns]
+    return [adk_eval.EvalCase(eval_id=eval_id, conversation=tuple(map(reference_of, turns))) for eval_id, turns in ended.items() if turns]

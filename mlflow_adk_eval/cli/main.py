@@ -1,6 +1,6 @@
 """The command line ``mlflow-adk-eval``: its commands, and the one place where errors become messages and exit codes.
 
-Every command lives in a module of its own beside this one, its shared options in `options`, what it prints in `output`. Command
+The commands of a section of the help live in a module or two beside this one, their shared options in `options`, what they print in `output`. Command
 modules import only click and the errors; what a command needs is imported when it runs, so that ``--help`` stays fast.
 """
 
@@ -26,41 +26,21 @@ from typing import Any
 import click
 from cloup import Group, Section
 
-from mlflow_adk_eval.cli.attestation import attestation_group
-from mlflow_adk_eval.cli.calibrate import calibrate
-from mlflow_adk_eval.cli.capture import capture
-from mlflow_adk_eval.cli.compare import compare_command
-from mlflow_adk_eval.cli.eval_set import eval_set_group
-from mlflow_adk_eval.cli.export import export_command
-from mlflow_adk_eval.cli.gate import gate_group
-from mlflow_adk_eval.cli.generate import generate
+from mlflow_adk_eval.cli.decide import attestation_group, gate_group, promote_command, rollback_command
+from mlflow_adk_eval.cli.files import capture, eval_set_group, export_command, generate, migrate, validate
 from mlflow_adk_eval.cli.init import init
-from mlflow_adk_eval.cli.judge_bench import judge_bench_command
-from mlflow_adk_eval.cli.ledger import ledger_group
-from mlflow_adk_eval.cli.logs import LOGGER, ended, is_json, log_as_json
+from mlflow_adk_eval.cli.judges import calibrate, judge_bench_command, ledger_group, rapid_eval
+from mlflow_adk_eval.cli.look import compare_command, plan_command, report_command, view_command
 from mlflow_adk_eval.cli.options import EXIT_CODES, PATH
-from mlflow_adk_eval.cli.output import Ended, error_json, print_json
-from mlflow_adk_eval.cli.plan import plan_command
-from mlflow_adk_eval.cli.promote import promote_command, rollback_command
-from mlflow_adk_eval.cli.rapid_eval import rapid_eval
+from mlflow_adk_eval.cli.output import LOGGER, Ended, ended, error_json, is_json, log_as_json, print_json
 from mlflow_adk_eval.cli.record import record
-from mlflow_adk_eval.cli.report import report_command
 from mlflow_adk_eval.cli.run import register_command, run, score, upload
-from mlflow_adk_eval.cli.validate import migrate, validate
-from mlflow_adk_eval.cli.view import view_command
 from mlflow_adk_eval.errors import FULL, AdkEvalError, OutputError, RunError, UsageError
 
 _UNDECIDED = 2
 """The greatest exit code that is a verdict."""
 _HELP = {"-h", "--help", "--version"}
 """After which alone click ends a command itself."""
-_COLLECT_AFTER = 50_000, 20, 10
-"""New objects after which the collector of cycles looks at the youngest; so many such collections before it looks at older ones."""
-
-
-def _one_spelling(word: str) -> str:
-    """Return the name of an option, or a choice, in the one form in which click compares it."""
-    return word.replace("-", "_")
 
 
 class _Commands(Group):
@@ -91,7 +71,11 @@ def _writing() -> Generator[None]:
 @click.group(
     cls=_Commands,
     epilog=EXIT_CODES,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120, "token_normalize_func": _one_spelling},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 120,
+        "token_normalize_func": lambda word: word.replace("-", "_"),  # the one form in which click compares options and choices
+    },
 )
 @click.version_option(package_name="mlflow-adk-eval")
 @click.option(
@@ -140,7 +124,9 @@ def main() -> None:
     Only a command's own end is one: code that it runs may call `sys.exit`, and the exit code is still ours. With ``--json`` the message is
     a JSON object on standard output besides, so that whoever reads that always finds one.
     """
-    _spare_collections()
+    # Collect cycles less often, and not again when the process ends: a third of a short command's time, in which MLflow's modules survive.
+    gc.set_threshold(50_000, 20, 10)
+    atexit.register(gc.freeze)  # runs after what is registered later, such as MLflow's
     _open_streams()
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")  # MLflow tells on stderr about its own tables and files otherwise
     if isinstance(sys.stdout, TextIOWrapper):
@@ -151,7 +137,8 @@ def main() -> None:
         try:
             sys.stdout.flush()  # what others have printed; Python's own flush would end with 120
         except OSError as error:
-            _leave_output()
+            with suppress(OSError, ValueError):  # Python would try again when it ends, and exit with 120
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = code if code > _UNDECIDED else _ended_by(OutputError(f"standard output cannot be written: {error.strerror}"))
         LOGGER.info("the command ended", extra={"exit_code": code, "seconds": round(time.perf_counter() - started, 3)})
     if code:
@@ -165,7 +152,7 @@ def _done() -> int:
     except Ended as stop:
         return int(stop.code or 0)
     except BaseException as error:  # noqa: BLE001 - Python would exit with 1, which says that a threshold was missed
-        return _ended_by(_failure(error), told=isinstance(error, click.ClickException))
+        return _ended_by(_failure(error), shown=isinstance(error, click.ClickException))
     if returned is not None and not _HELP.intersection(sys.argv[1:]):  # click's own Exit, raised by code of others
         return _ended_by(_stopped(f"raised click's Exit({returned!r})"))
     return 0
@@ -175,50 +162,42 @@ def _failure(error: BaseException) -> AdkEvalError:
     """Return what a command ended with as an error of ours."""
     match error:
         case AdkEvalError():
-            failure = error
+            return error
         case click.ClickException():
             with suppress(OSError):
                 error.show()
-            failure = UsageError(error.format_message())
+            return UsageError(error.format_message())
         case click.exceptions.Abort() | KeyboardInterrupt():
-            failure = RunError("interrupted")
+            return RunError("interrupted")
         case SystemExit():
-            failure = _stopped(f"called sys.exit({error.code!r})")
+            return _stopped(f"called sys.exit({error.code!r})")
         case _ if not isinstance(error, Exception):
-            failure = _stopped(f"raised {type(error).__name__}")
+            return _stopped(f"raised {type(error).__name__}")
         case OSError() if error.errno in (*FULL, errno.EROFS):
-            failure = RunError(
-                f"this machine takes no more: {error}. Make room, or let TMPDIR name another folder than {tempfile.gettempdir()}"
-            )
+            room = f"Make room, or let TMPDIR name another folder than {tempfile.gettempdir()}"
+            return RunError(f"this machine takes no more: {error}. {room}")
         case _:
             with suppress(OSError):
                 traceback.print_exception(error)
                 click.echo("error: this is a mistake in mlflow-adk-eval, or in code of yours that it runs", err=True)
-            failure = RunError(f"{type(error).__name__}: {error}")
-    return failure
+            return RunError(f"{type(error).__name__}: {error}")
 
 
 def _stopped(what: str) -> RunError:
     return RunError(f"code that this command runs {what}, so the command did not come to its end")
 
 
-def _ended_by(error: AdkEvalError, *, told: bool = False) -> int:
-    """Say what went wrong, unless it was `told`, and as JSON where that was asked for; return the exit code."""
+def _ended_by(error: AdkEvalError, *, shown: bool = False) -> int:
+    """Say what went wrong, unless click has `shown` it, and as JSON where that was asked for; return the exit code."""
     with suppress(OSError):
         if is_json():
             LOGGER.error(str(error), extra=error_json(error))
-        elif not told:
+        elif not shown:
             click.echo(f"error: {error}", err=True)
     with suppress(OSError):
         if "--json" in sys.argv[1:] and not isinstance(error, OutputError):
             print_json(error_json(error))
     return error.exit_code
-
-
-def _leave_output() -> None:
-    """Let what standard output did not take go nowhere: Python would try again when it ends, and exit with 120."""
-    with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _open_streams() -> None:
@@ -251,9 +230,3 @@ def _stopped_as_by_ctrl_c() -> Generator[None]:
     finally:
         for number in numbers:
             signal.signal(number, signal.SIG_DFL)
-
-
-def _spare_collections() -> None:
-    """Collect cycles less often, and not again when the process ends: a third of a short command's time, in which MLflow's modules survive."""
-    gc.set_threshold(*_COLLECT_AFTER)
-    atexit.register(gc.freeze)  # runs after what is registered later, such as MLflow's

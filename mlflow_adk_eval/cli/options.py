@@ -16,6 +16,7 @@ from typing import Any
 import click
 from cloup import option_group
 
+import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.errors import AdkEvalError, JudgeError, UsageError
 
 Command = Callable[..., Any]
@@ -190,21 +191,20 @@ def arguments(options: dict[str, Any], *, judge_error: type[AdkEvalError] = Judg
     Raises:
         AdkEvalError: if ``module:name`` names nothing that can be imported.
     """
-    from mlflow_adk_eval.judge import Budget, JudgeOptions  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.runtime import model_or_object  # noqa: PLC0415
 
-    found = dict(options)
-    found["budget"] = Budget(**{field: found.pop(name) for name, field in _BUDGET.items()})
-    if found.keys() >= _JUDGE_LIMITS.keys():
-        limits = {field: found.pop(name) for name, field in _JUDGE_LIMITS.items()}
-        found["judge_options"] = JudgeOptions(**{field: value for field, value in limits.items() if value is not None})
-    if "judge" in found:
-        named = (found["judge"],) if isinstance(found["judge"], str) else found["judge"] or ()
-        judges = [model_or_object(name, "--judge", error=judge_error) for name in named]
-        found["judge"] = judges if len(judges) > 1 else next(iter(judges), None)
-    if "user_simulator" in found:
-        found["user_simulator"] = model_or_object(found["user_simulator"], "--user-simulator")
-    return found
+    values = dict(options)
+    values["budget"] = adk_eval.Budget(**{field: values.pop(name) for name, field in _BUDGET.items()})
+    if values.keys() >= _JUDGE_LIMITS.keys():
+        limits = {field: values.pop(name) for name, field in _JUDGE_LIMITS.items()}
+        values["judge_options"] = adk_eval.JudgeOptions(**{field: value for field, value in limits.items() if value is not None})
+    if "judge" in values:
+        names = (values["judge"],) if isinstance(values["judge"], str) else values["judge"] or ()
+        judges = [model_or_object(name, "--judge", error=judge_error) for name in names]
+        values["judge"] = judges if len(judges) > 1 else next(iter(judges), None)
+    if "user_simulator" in values:
+        values["user_simulator"] = model_or_object(values["user_simulator"], "--user-simulator")
+    return values
 
 
 def agent_path(agent: str) -> str:
@@ -218,20 +218,19 @@ def eval_set_paths(agent: str, names: tuple[str, ...], storage_uri: str | None =
 
     A single path is returned alone, since a single file or folder means something else than a list of one.
     """
-    paths = [_eval_set_path(agent, name, storage_uri) for name in names]
+    paths: list[str] = []
+    for name in names:
+        eval_set_id, colon, cases = name.partition(":")
+        stored: Any = eval_set_id
+        if "/" not in eval_set_id and not Path(eval_set_id).exists():
+            if storage_uri is not None:
+                from mlflow_adk_eval.evalset.storage import EvalStorage  # noqa: PLC0415 - `--help` stays fast
+
+                stored = EvalStorage(agent, storage_uri).file(eval_set_id)
+            elif (Path(agent) / f"{eval_set_id}.evalset.json").is_file():
+                stored = Path(agent) / f"{eval_set_id}.evalset.json"
+        paths.append(f"{stored}{colon}{cases}")
     return paths if len(paths) > 1 else paths[0]
-
-
-def _eval_set_path(agent: str, name: str, storage_uri: str | None) -> str:
-    eval_set_id, colon, cases = name.partition(":")
-    if "/" in eval_set_id or Path(eval_set_id).exists():
-        return name
-    if storage_uri is None:
-        stored = Path(agent) / f"{eval_set_id}.evalset.json"
-        return f"{stored}{colon}{cases}" if stored.is_file() else name
-    from mlflow_adk_eval.evalset.storage import EvalStorage  # noqa: PLC0415 - `--help` stays fast
-
-    return f"{EvalStorage(agent, storage_uri).file(eval_set_id)}{colon}{cases}"
 
 
 def check_output(file: Path | None, *, force: bool = False, remedy: str = "--force overwrites it") -> None:

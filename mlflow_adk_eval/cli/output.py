@@ -2,28 +2,68 @@
 
 Text goes through rich, to standard output. With ``--json`` standard output is one JSON document and nothing else; notes go to
 standard error. A decision is also handed to the CI system: as Markdown, as JUnit XML, and as annotations of GitHub Actions.
+
+With ``--log-format json`` standard error has a line of JSON for each event, for whoever collects the logs of CI. Modules say what happens by
+Python's logging, at the level INFO, with the facts as `extra`; nobody hears that otherwise.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from mlflow_adk_eval.cli.logs import LOGGER
 from mlflow_adk_eval.errors import AdkEvalError, InputError, OutputError, RunError, UsageError
 from mlflow_adk_eval.redact import redacted, secrets_of
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.results.decision import Decision
     from mlflow_adk_eval.results.report import Report
+
+LOGGER = logging.getLogger("mlflow_adk_eval")
+
+
+def log_as_json() -> None:
+    """Write what this package does, and all that others warn of, as lines of JSON from now on."""
+    from pythonjsonlogger.json import JsonFormatter  # noqa: PLC0415 - only who asks for it pays
+
+    from mlflow_adk_eval.redact import redacted, secrets_of  # noqa: PLC0415
+
+    class Formatter(JsonFormatter):
+        def format(self, record: logging.LogRecord) -> str:
+            return redacted(super().format(record), secrets_of())
+
+    os.environ.setdefault("MLFLOW_CONFIGURE_LOGGING", "false")  # MLflow would write lines of its own
+    handler = logging.StreamHandler()
+    names = {"levelname": "level", "name": "logger"}
+    handler.setFormatter(Formatter("{levelname}{name}{message}", style="{", timestamp=True, rename_fields=names))
+    logging.getLogger().addHandler(handler)
+    LOGGER.setLevel(logging.INFO)
+
+
+def is_json() -> bool:
+    """Whether JSON was asked for."""
+    return LOGGER.level == logging.INFO
+
+
+@contextmanager
+def ended() -> Generator[None]:
+    """End with the command what it asked for: tests run several in one process."""
+    before = logging.getLogger().handlers[:]
+    try:
+        yield
+    finally:
+        logging.getLogger().handlers[:] = before
+        LOGGER.setLevel(logging.NOTSET)
 
 
 def print_json(value: Any) -> None:
@@ -34,10 +74,10 @@ def print_json(value: Any) -> None:
 
 def error_json(error: AdkEvalError) -> dict[str, Any]:
     """Return an error as JSON values; what is wrong with a file, problem by problem."""
-    found: dict[str, Any] = {"error": str(error), "kind": type(error).__name__, "exit_code": error.exit_code}
+    values: dict[str, Any] = {"error": str(error), "kind": type(error).__name__, "exit_code": error.exit_code}
     if isinstance(error, InputError):
-        found |= {"source": error.source, "problems": [asdict(problem) for problem in error.problems]}
-    return found
+        values |= {"source": error.source, "problems": [asdict(problem) for problem in error.problems]}
+    return values
 
 
 def tell(text: str, *, as_json: bool, then: str = "", **facts: Any) -> None:
@@ -181,7 +221,7 @@ def show_decision(
     from mlflow_adk_eval.report import ci  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.report.console import console, decision_view  # noqa: PLC0415
     from mlflow_adk_eval.report.markdown import decision_summary  # noqa: PLC0415
-    from mlflow_adk_eval.results.markdown_text import plain  # noqa: PLC0415
+    from mlflow_adk_eval.text import plain  # noqa: PLC0415
 
     LOGGER.info("decided", extra={"about": title, "verdict": decision.verdict, "reasons": list(decision.reasons), "outcome": outcome})
 

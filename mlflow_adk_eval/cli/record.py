@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 
+import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.cli.options import (
     PATH,
     agent_path,
@@ -22,9 +23,7 @@ from mlflow_adk_eval.cli.options import (
 )
 from mlflow_adk_eval.cli.output import end, print_json
 from mlflow_adk_eval.errors import RunError
-
-if TYPE_CHECKING:
-    from mlflow_adk_eval.agents import Recording
+from mlflow_adk_eval.text import counted
 
 _MOST_ERRORS = 10
 
@@ -51,25 +50,19 @@ def record(agent: str, eval_sets: tuple[str, ...], *, output: Path, force: bool,
     and the tool environment are used. If you interrupt the command, the conversations so far are saved.
     """
     from mlflow_adk_eval.report.console import progress_bar  # noqa: PLC0415 - `--help` stays fast
-    from mlflow_adk_eval.runner import record as converse  # noqa: PLC0415
 
     check_output(output, force=force)
     paths = eval_set_paths(agent, eval_sets)
-    given: dict[str, Any] = {
-        **arguments(options),
-        "agent_version": agent_version or _version(agent, options["agent_name"]),
-        "save_to": output,
-    }
+    given, version = arguments(options), agent_version or _version(agent, options["agent_name"])
     with progress_bar("recording", shown=not as_json) as progress:
-        recording = converse(paths, agent_path(agent), progress=progress, **given)
+        recording = adk_eval.record(paths, agent_path(agent), progress=progress, agent_version=version, save_to=output, **given)
     _show(output, recording, as_json=as_json)
 
 
 def _version(agent: str, agent_name: str | None) -> str:
     """Return what git calls the tree that the agent's source lies in, or else the digest of its source; empty where neither is known."""
-    from mlflow_adk_eval.agents.git import git_state  # noqa: PLC0415 - as above
-    from mlflow_adk_eval.agents.resolve import resolve_agent  # noqa: PLC0415
-    from mlflow_adk_eval.agents.source import source_of  # noqa: PLC0415
+    from mlflow_adk_eval.agents.resolve import resolve_agent  # noqa: PLC0415 - as above
+    from mlflow_adk_eval.agents.source import git_state, source_of  # noqa: PLC0415
 
     source = source_of(resolve_agent(agent_path(agent), agent_name=agent_name))
     state = git_state(source.folder) if source.folder else None
@@ -78,8 +71,8 @@ def _version(agent: str, agent_name: str | None) -> str:
     return f"sha256:{source.sha256}" if source.sha256 else ""
 
 
-def _show(output: Path, recording: Recording, *, as_json: bool) -> NoReturn:
-    from mlflow_adk_eval.report.sentences import circumstances, counted, format_user_usage  # noqa: PLC0415 - as above
+def _show(output: Path, recording: adk_eval.Recording, *, as_json: bool) -> NoReturn:
+    from mlflow_adk_eval.report.sentences import circumstances, format_user_usage  # noqa: PLC0415 - as above
 
     conversations = [(eval_id, index, one) for eval_id, runs in recording.runs.items() for index, one in enumerate(runs)]
     repeated = len(conversations) > len(recording.runs)

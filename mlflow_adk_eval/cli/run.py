@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shlex
+import subprocess
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
 from cloup import Command, option_group
 
+import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.cli.options import (
     EXIT_CODES,
     JUDGE_OPTIONS,
@@ -33,11 +39,7 @@ from mlflow_adk_eval.cli.options import (
     workers_option,
 )
 from mlflow_adk_eval.cli.output import show_report, tell
-from mlflow_adk_eval.errors import AdkEvalError
-
-if TYPE_CHECKING:
-    from mlflow_adk_eval.agents import Recording
-    from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.errors import AdkEvalError, UsageError
 
 _MADE_HERE = ("mlflow.db", "mlruns", ".adk_eval")
 """MLflow's store where none is configured, its artifacts, and what judges answered."""
@@ -46,14 +48,13 @@ _NEXT = {
     "failed": "mlflow-adk-eval report {run_id}, or mlflow-adk-eval view, for each turn and why it failed",
     "undecided": "mlflow-adk-eval report {run_id}, for what is missing and why",
 }
-_LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
 def _set_features(context: click.Context, parameter: click.Parameter, named: tuple[str, ...]) -> None:  # noqa: ARG001 - click's
     """Switch the features on or off that are named, separated by commas."""
     names = [name.strip() for each in named for name in each.split(",") if name.strip()]
     if names:
-        from mlflow_adk_eval.agents.adk.flags import set_features  # noqa: PLC0415 - `--help` stays fast
+        from mlflow_adk_eval.agents.adk.agent import set_features  # noqa: PLC0415 - `--help` stays fast
 
         set_features(dict.fromkeys(names, parameter.name == "enable_features"))
 
@@ -63,11 +64,11 @@ class _LikeAdkEval(Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments, again if one of ADK's own options is unknown here."""
-        given = list(args)
+        words = list(args)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            from mlflow_adk_eval.agents.adk.flags import option_of_adk_eval  # noqa: PLC0415 - as above
+            from mlflow_adk_eval.agents.adk.agent import option_of_adk_eval  # noqa: PLC0415 - as above
 
             option = option_of_adk_eval(error.option_name)
             if option is None:
@@ -76,7 +77,7 @@ class _LikeAdkEval(Command):
             ignored = click.Option([error.option_name], is_flag=option.is_flag, multiple=option.multiple, expose_value=False, hidden=True)
             self.params.append(ignored)
             try:
-                return self.parse_args(ctx, given)
+                return self.parse_args(ctx, words)
             finally:
                 self.params.remove(ignored)
 
@@ -132,22 +133,22 @@ class _LikeAdkEval(Command):
 @option_group(
     "As for adk eval",
     storage_option,
-    click.option("--log_level", type=click.Choice(_LOG_LEVELS, case_sensitive=False), default="warning", help="The Python log level."),
     click.option(
-        "--enable_features",
-        multiple=True,
-        expose_value=False,
-        callback=_set_features,
-        metavar="NAMES",
-        help="Features of google-adk to switch on.",
+        "--log_level",
+        type=click.Choice(["debug", "info", "warning", "error", "critical"], case_sensitive=False),
+        default="warning",
+        help="The Python log level.",
     ),
-    click.option(
-        "--disable_features",
-        multiple=True,
-        expose_value=False,
-        callback=_set_features,
-        metavar="NAMES",
-        help="Features of google-adk to switch off.",
+    *(
+        click.option(
+            f"--{verb}_features",
+            multiple=True,
+            expose_value=False,
+            callback=_set_features,
+            metavar="NAMES",
+            help=f"Features of google-adk to switch {way}.",
+        )
+        for verb, way in (("enable", "on"), ("disable", "off"))
     ),
 )
 @option_group("Output", detailed_option, json_option)
@@ -170,42 +171,44 @@ def run(
     the agent's folder or in --eval_storage_uri. JSON Lines and Parquet may hold what the agent did beside each case; then leave out AGENT.
     """
     if options.pop("watch"):
-        from mlflow_adk_eval.cli.watch import watch  # noqa: PLC0415 - an extra
-
         watch([agent, *eval_sets, *filter(None, [options["config"]])], options["tracking_uri"])
         return
     logging.getLogger().setLevel(log_level.upper())
     if click.get_current_context().get_parameter_source("log_level") is ParameterSource.COMMANDLINE:
         os.environ["MLFLOW_LOGGING_LEVEL"] = log_level.upper()  # MLflow has a level of its own, which it reads when it is imported
-    from mlflow_adk_eval.report.console import progress_bar  # noqa: PLC0415 - `--help` stays fast
-    from mlflow_adk_eval.tracking import evaluate, register  # noqa: PLC0415
+    from mlflow_adk_eval.evalset.files import RowFiles, open_file  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.report.console import progress_bar  # noqa: PLC0415
 
     check_output(save_recording, remedy="name another file for the recording")
-    there = {name for name in _MADE_HERE if Path(name).exists()}
-    paths, chosen = (eval_set_paths(agent, eval_sets, eval_storage_uri), agent_path(agent)) if eval_sets else (_recorded(agent), None)
+    present = {name for name in _MADE_HERE if Path(name).exists()}
+    paths, chosen = (eval_set_paths(agent, eval_sets, eval_storage_uri), agent_path(agent)) if eval_sets else (agent, None)
+    if not eval_sets and not isinstance(open_file(agent), RowFiles):  # rows may hold what an agent did
+        raise click.MissingParameter(param_hint="'EVAL_SET[:CASE,CASE]...'", param_type="argument")
     engine, staging = options.pop("engine"), options.pop("staging")
     if engine == "spark":
         report = _on_spark(paths, staging, options)
     else:
         with progress_bar("evaluating", shown=not as_json) as progress:
-            report = evaluate(paths, agent=chosen, progress=progress, **arguments(options))
+            report = adk_eval.evaluate(paths, agent=chosen, progress=progress, **arguments(options))
     extra = {"run_id": report.run_id, "page": _page(report.run_id or "", options["tracking_uri"])}
-    made = [name for name in _MADE_HERE if name not in there and Path(name).exists()]
-    extra["new_here"] = ", ".join(made) or None
+    extra["new_here"] = ", ".join(name for name in _MADE_HERE if name not in present and Path(name).exists()) or None
     trouble = ""
     try:
         if save_recording:
-            from mlflow_adk_eval.agents.recordings import save_recording as save  # noqa: PLC0415
-
-            save(report, save_recording)
+            adk_eval.save_recording(report, save_recording)
             extra["recording"] = str(save_recording)
         if eval_storage_uri:
-            extra["eval_set_result"] = _kept_for_adk(report, agent, eval_storage_uri)
+            from mlflow_adk_eval.evalset.storage import EvalStorage  # noqa: PLC0415
+            from mlflow_adk_eval.report.adk_result import result_of  # noqa: PLC0415
+
+            storage = EvalStorage(agent, eval_storage_uri)
+            in_memory = replace(report, cases=report.cases.in_memory())
+            extra["eval_set_result"] = storage.keep_result(result_of(in_memory, app_name=storage.app_name))
     except AdkEvalError as error:  # the run is complete and was paid for
         trouble = f"run {report.run_id} is complete, but: {error}"
     if register_as:
         try:
-            extra["model_version"] = register(str(report.run_id), register_as, tracking_uri=options["tracking_uri"])
+            extra["model_version"] = adk_eval.register(str(report.run_id), register_as, tracking_uri=options["tracking_uri"])
         except AdkEvalError as error:
             where = ["--tracking-uri", str(options["tracking_uri"])] if options["tracking_uri"] else []
             command = shlex.join(["mlflow-adk-eval", "register", str(report.run_id), register_as, *where])
@@ -236,17 +239,6 @@ def _page(run_id: str, tracking_uri: str | None) -> str | None:
         return None
 
 
-def _kept_for_adk(report: Report, agent: str, uri: str) -> str:
-    """Keep the report as ADK's result of an eval set, and return where."""
-    from mlflow_adk_eval.evalset.storage import EvalStorage  # noqa: PLC0415 - `--help` stays fast
-    from mlflow_adk_eval.report.adk_result import result_of  # noqa: PLC0415
-    from mlflow_adk_eval.results.stored import StoredCases  # noqa: PLC0415
-
-    storage = EvalStorage(agent, uri)
-    whole = replace(report, cases=tuple(report.cases.whole())) if isinstance(report.cases, StoredCases) else report
-    return storage.keep_result(result_of(whole, app_name=storage.app_name))
-
-
 _ON_SPARK = ("agent_version", "experiment", "run_name", "traces", "register_prompts", "signing_key", "tracking_uri")
 _ANYWHERE = (
     *JUDGE_OPTIONS,
@@ -264,12 +256,10 @@ _ANYWHERE = (
 )
 
 
-def _on_spark(path: str | list[str], staging: str | None, options: dict[str, Any]) -> Report:
+def _on_spark(path: str | list[str], staging: str | None, options: dict[str, Any]) -> adk_eval.Report:
     """Score recorded rows on Spark."""
     from mlflow_adk_eval import spark  # noqa: PLC0415
-    from mlflow_adk_eval.config.eval_config import load_config  # noqa: PLC0415
-    from mlflow_adk_eval.config.inputs import folder_of  # noqa: PLC0415 - `--help` stays fast
-    from mlflow_adk_eval.errors import UsageError  # noqa: PLC0415
+    from mlflow_adk_eval.evalset.files import file_at  # noqa: PLC0415
 
     context = click.get_current_context()
     for parameter in context.command.params:
@@ -278,25 +268,11 @@ def _on_spark(path: str | list[str], staging: str | None, options: dict[str, Any
             raise UsageError(f"{parameter.get_error_hint(context)}: --engine spark scores recordings, and takes none")
     if staging is None:
         raise UsageError("--staging: wanted with --engine spark, a folder that driver and executors share")
-    config = load_config(options["config"], beside=folder_of(str(path)))
+    config = adk_eval.load_config(options["config"], beside=file_at(str(path)).folder)
     judging = arguments({name: options[name] for name in JUDGE_OPTIONS})
-    given = {name: options[name] for name in _ON_SPARK} | judging
-    name = PurePath(str(path)).name.removesuffix(".parquet")
-    return spark.score(spark.frame_of(str(path)), config, staging, eval_set_id=name, **given)
-
-
-def _recorded(named: str) -> str:
-    """Return the only argument, if its rows may hold what an agent did.
-
-    Raises:
-        MissingParameter: if they may not, so that it is an agent without eval sets.
-    """
-    from mlflow_adk_eval.evalset import split_selection  # noqa: PLC0415 - as above
-    from mlflow_adk_eval.evalset.rows import is_rows  # noqa: PLC0415
-
-    if is_rows(split_selection(named)[0]):
-        return named
-    raise click.MissingParameter(param_hint="'EVAL_SET[:CASE,CASE]...'", param_type="argument")
+    logging_options = {name: options[name] for name in _ON_SPARK}
+    eval_set_id = PurePath(str(path)).name.removesuffix(".parquet")
+    return spark.score(spark.frame_of(str(path)), config, staging, eval_set_id=eval_set_id, **logging_options, **judging)
 
 
 @click.command(epilog=EXIT_CODES, cls=Command)
@@ -329,16 +305,15 @@ def score(
     Logs nothing to MLflow.
     """
     from mlflow_adk_eval.report.console import progress_bar  # noqa: PLC0415 - `--help` stays fast
-    from mlflow_adk_eval.runner import score as score_recorded  # noqa: PLC0415
 
     compared = None if baseline is None else _recording(baseline, tracking_uri)
     with progress_bar("scoring", shown=not as_json) as progress:
         recorded = None if actual is None else _recording(actual, tracking_uri)
-        report = score_recorded(eval_set, recorded, config, progress=progress, baseline=compared, **arguments(options))
+        report = adk_eval.score(eval_set, recorded, config, progress=progress, baseline=compared, **arguments(options))
     show_report(report, detailed=detailed, as_json=as_json)
 
 
-def _recording(source: str, tracking_uri: str | None) -> Recording | str:
+def _recording(source: str, tracking_uri: str | None) -> adk_eval.Recording | str:
     """Return what the agent did in the run that ``runs:/ID`` names; the path of a file as it is."""
     if not source.startswith("runs:/"):
         return source
@@ -353,12 +328,10 @@ def _recording(source: str, tracking_uri: str | None) -> Recording | str:
 @json_option
 def upload(folder: Path, *, tracking_uri: str | None, as_json: bool) -> None:
     """Finish logging a run that MLflow could not accept before."""
-    from mlflow_adk_eval.tracking.logged_run import upload as finish  # noqa: PLC0415 - `--help` stays fast
-
-    run_id = finish(folder, tracking_uri=tracking_uri)
+    run_id = adk_eval.upload(folder, tracking_uri=tracking_uri)
     page = _page(run_id, tracking_uri)
-    told = f"run {run_id} is complete" + (f"\npage: {page}" if page else "")
-    tell(told, as_json=as_json, then=f"mlflow-adk-eval gate {run_id}", run_id=run_id, page=page)
+    text = f"run {run_id} is complete" + (f"\npage: {page}" if page else "")
+    tell(text, as_json=as_json, then=f"mlflow-adk-eval gate {run_id}", run_id=run_id, page=page)
 
 
 @click.command("register")
@@ -371,10 +344,68 @@ def register_command(run_id: str, name: str, *, tracking_uri: str | None, as_jso
 
     Does what `run --register` does, for a run that is complete.
     """
-    from mlflow_adk_eval.tracking import register  # noqa: PLC0415 - `--help` stays fast
-
-    version = register(run_id, name, tracking_uri=tracking_uri)
-    then = f"mlflow-adk-eval promote {name} --version {version} --run-id {run_id}"
-    tell(
-        f"version {version} of {name} is the agent of run {run_id}", as_json=as_json, then=then, model=name, version=version, run_id=run_id
+    version = adk_eval.register(run_id, name, tracking_uri=tracking_uri)
+    text, then = (
+        f"version {version} of {name} is the agent of run {run_id}",
+        f"mlflow-adk-eval promote {name} --version {version} --run-id {run_id}",
     )
+    tell(text, as_json=as_json, then=then, model=name, version=version, run_id=run_id)
+
+
+_ENDINGS = (".json", ".jsonl", ".yaml", ".yml", ".parquet", ".md", ".txt", ".toml")
+_WRITTEN = ("mlruns", "mlartifacts", "adk_eval_pending")
+"""The folders that an evaluation itself writes to."""
+
+
+def watch(named: Iterable[str | Path], tracking_uri: str | None) -> None:
+    """Evaluate by this process's own command line until it is interrupted, and tell what flipped each time.
+
+    Args:
+        named: what to watch besides the working directory: the agent, eval sets and the config, where they are paths.
+        tracking_uri: where the runs are.
+
+    Raises:
+        UsageError: if the extra is not installed, or JSON is asked for.
+    """
+    from mlflow_adk_eval.runtime import require_extra  # noqa: PLC0415 - `--help` stays fast
+
+    if "--json" in sys.argv:
+        raise UsageError("--watch: prints text as it goes; take out --json")
+    with require_extra("watch", "--watch"):
+        from watchfiles import DefaultFilter, PythonFilter  # noqa: PLC0415 - an extra
+        from watchfiles import watch as changed  # noqa: PLC0415
+
+    relevant = PythonFilter(extra_extensions=_ENDINGS)
+    relevant.ignore_dirs = [*DefaultFilter.ignore_dirs, *_WRITTEN, ".adk_eval"]
+    paths = {Path.cwd(), *(Path(name).resolve() for name in named if Path(name).exists())}
+    command = [sys.executable, "-m", "mlflow_adk_eval", *(word for word in sys.argv[1:] if word != "--watch"), "--json"]
+    last, started = "", False
+    try:
+        # Watching begins before the first evaluation, so that no change is missed during one.
+        for changes in changed(*paths, watch_filter=relevant, yield_on_timeout=True, rust_timeout=500):
+            if not changes and started:
+                continue
+            started = True
+            ended = subprocess.run(command, stdout=subprocess.PIPE, check=False)  # noqa: S603 - our own command line
+            report: dict[str, Any] = {}
+            with suppress(ValueError):
+                report = json.loads(ended.stdout)
+            if run_id := report.get("run_id"):
+                click.echo(f"{report['verdict']}: {'; '.join(report['reasons']) or 'every case'} (run {run_id})")
+                if last:
+                    _tell_flips(last, run_id, tracking_uri)
+                last = run_id
+            click.echo("watching for changes; Ctrl-C ends")
+    except KeyboardInterrupt:
+        click.echo("no longer watching")
+
+
+def _tell_flips(before: str, after: str, tracking_uri: str | None) -> None:
+    """Print which cases flipped from one run to the next."""
+    from mlflow_adk_eval.report.comparison import HEADINGS, headline  # noqa: PLC0415 - most runs are not watched
+
+    comparison = adk_eval.compare(before, after, tracking_uri=tracking_uri)
+    click.echo(headline(comparison))
+    for flip in ("worse", "better", "undecided"):
+        if named := [case.eval_id for case in comparison.cases if case.flip == flip]:
+            click.echo(f"  {HEADINGS[flip]}: {', '.join(named)}")

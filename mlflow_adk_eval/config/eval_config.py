@@ -1,6 +1,9 @@
 """How an eval set is evaluated: the criteria with their thresholds and settings, strictly checked.
 
 The JSON is ADK's ``test_config.json``. Where ADK ignores a slip of the pen, this module names it.
+
+A config is data, and whoever writes it need not be whoever holds the API keys: a judge's ``http_options.base_url`` would have them sent anywhere.
+`endpoints_in` says which settings decide where requests go, or what is sent besides a question.
 """
 
 from __future__ import annotations
@@ -8,31 +11,31 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import Field, SerializeAsAny, ValidationError
+from pydantic.alias_generators import to_snake
 from pydantic_core import ErrorDetails
 
-from mlflow_adk_eval.config.criteria import (
+from mlflow_adk_eval.config.spec import (
+    CRITERIA,
     CriterionSettings,
     CustomMetricConfig,
     CustomSettings,
-    LiveModelConfig,
+    JudgedSettings,
     RubricSettings,
     Settings,
-    UserSimulatorConfig,
+    is_measure,
 )
-from mlflow_adk_eval.config.environment import EnvironmentSimulationConfig
-from mlflow_adk_eval.config.spec import CRITERIA, CriterionSpec, is_measure
+from mlflow_adk_eval.config.surroundings import EnvironmentSimulationConfig, LiveModelConfig, UserSimulatorConfig
 from mlflow_adk_eval.errors import ConfigError, Problem, did_you_mean, json_path, shown
-from mlflow_adk_eval.evalset.digest import canonical, canonical_json
-from mlflow_adk_eval.evalset.models import EvalCase, Json
-from mlflow_adk_eval.evalset.parse import decode, problems_of, read_text
-from mlflow_adk_eval.evalset.schema import unknown_keys
+from mlflow_adk_eval.evalset.models import EvalCase, Json, canonical, canonical_json
+from mlflow_adk_eval.evalset.parse import decode, problems_of, read_text, unknown_keys
 
 CONFIG_FILE = "test_config.json"
 """What the config beside an eval set is called."""
@@ -67,6 +70,15 @@ class EvalConfig(Settings):
         """Return the criteria that decide one case."""
         return self.case_criteria.get(eval_id, self.criteria)
 
+    @property
+    def by_criterion(self) -> dict[str, list[CriterionSettings]]:
+        """Each criterion's settings, in the order of the config: one, or several where cases have their own."""
+        listed: dict[str, list[CriterionSettings]] = {}
+        for criteria in (self.criteria, *self.case_criteria.values()):
+            for name, settings in criteria.items():
+                listed.setdefault(name, []).append(settings)
+        return listed
+
     def planned(self, case: EvalCase) -> Criteria:
         """Return the criteria that decide one case, without those whose settings leave it out."""
         return {name: settings for name, settings in self.criteria_of(case.eval_id).items() if settings.applies_to(case)}
@@ -74,8 +86,8 @@ class EvalConfig(Settings):
     def without(self, eval_ids: Iterable[str]) -> EvalConfig:
         """Return the config without what it says of single cases, such as those that were left out of a selection."""
         left_out = set(eval_ids)
-        kept = {name: {key: found for key, found in getattr(self, name).items() if key not in left_out} for name in _BY_CASE}
-        return self.model_copy(update=kept)
+        remaining = {name: {key: value for key, value in getattr(self, name).items() if key not in left_out} for name in _BY_CASE}
+        return self.model_copy(update=remaining)
 
     def environment_of(self, eval_id: str) -> EnvironmentSimulationConfig | None:
         """Return what answers tool calls in one case; ``None``: the tools."""
@@ -88,23 +100,16 @@ class EvalConfig(Settings):
 
     def greater_is_better(self, criterion: str) -> bool:
         """Whether a higher score of `criterion` is better."""
-        return self._described(criterion).greater_is_better
+        return ((self.custom_metrics or {}).get(criterion) or CRITERIA[criterion]).greater_is_better
 
     def bounds(self, criterion: str) -> tuple[float, float]:
-        """Return the least and the greatest score of `criterion`; infinite where there is none."""
-        return self._described(criterion).bounds
-
-    def _described(self, criterion: str) -> CustomMetricConfig | CriterionSpec:
-        """Return who tells the range and the direction of `criterion`: a name in `custom_metrics` stands for that metric."""
-        return (self.custom_metrics or {}).get(criterion) or CRITERIA[criterion]
+        """Return the least and the greatest score of `criterion`; infinite where there is none. A name in `custom_metrics` stands for that metric."""
+        return ((self.custom_metrics or {}).get(criterion) or CRITERIA[criterion]).bounds
 
     def thresholds(self) -> dict[str, str]:
         """Return each deciding criterion's threshold as text; several, smallest first, where cases differ."""
-        found: dict[str, set[float]] = {}
-        for criteria in (self.criteria, *self.case_criteria.values()):
-            for name, settings in criteria.items():
-                found.setdefault(name, set()).add(settings.threshold)
-        return {name: " | ".join(repr(value) for value in sorted(values)) for name, values in found.items()}
+        values = {name: sorted({one.threshold for one in settings}) for name, settings in self.by_criterion.items()}
+        return {name: " | ".join(map(repr, thresholds)) for name, thresholds in values.items()}
 
     def to_json(self) -> Json:
         """Return the config with every default spelt out, as ADK reads it."""
@@ -127,8 +132,8 @@ def load_config(source: str | Path | Mapping[str, Any] | EvalConfig | None, *, b
         ConfigError: with every problem of the config, or if a named file does not exist.
     """
     if source is None:
-        found = beside / CONFIG_FILE if beside else None
-        return load_config(found) if found and found.is_file() else default_config()
+        file = beside / CONFIG_FILE if beside else None
+        return load_config(file) if file and file.is_file() else default_config()
     if isinstance(source, EvalConfig):
         parse_config(source.to_json(), "config")  # one made by hand is held to the same rules
         return source
@@ -136,6 +141,16 @@ def load_config(source: str | Path | Mapping[str, Any] | EvalConfig | None, *, b
         return parse_config(dict(source), "config")
     path = Path(source)
     return parse_config(decode(read_text(path, error=ConfigError), str(path), error=ConfigError), str(path))
+
+
+def judged_criteria(config: EvalConfig) -> dict[str, tuple[JudgedSettings, ...]]:
+    """Return the criteria that a model decides, each with its settings: one, or several where cases differ."""
+    judged: dict[str, tuple[JudgedSettings, ...]] = {}
+    for name, listed in config.by_criterion.items():
+        for settings in listed:
+            if isinstance(settings, JudgedSettings) and settings not in judged.setdefault(name, ()):
+                judged[name] += (settings,)
+    return judged
 
 
 def parse_config(value: Any, source: str) -> EvalConfig:
@@ -147,17 +162,32 @@ def parse_config(value: Any, source: str) -> EvalConfig:
     if not isinstance(value, dict):
         raise ConfigError(source, [Problem("$", shown(value), "an object with criteria")])
     problems: list[Problem] = []
-    frame = _read(EvalConfig, _without_criteria(value), "$", problems)
-    customs = _custom_metrics(frame, value)
-    problems += _taken_names(customs)
+    # Groups of criteria are read apart, since each name has settings of its own.
+    by_case = {key: value[key] for key in ("case_criteria", "caseCriteria") if isinstance(value.get(key), dict)}
+    frame = _read(EvalConfig, value | {key: {} for key in by_case} | ({"criteria": {}} if "criteria" in value else {}), "$", problems)
+    customs: Mapping[str, CustomMetricConfig | None]
+    if frame is not None:
+        customs = frame.custom_metrics or {}
+    else:  # it is wrong elsewhere, so only their names are known
+        groups = [value.get(key) for key in ("custom_metrics", "customMetrics")]
+        customs = dict.fromkeys(name for group in groups if isinstance(group, dict) for name in group)
+    for name in customs:  # a rule on one in the place of something else would be about that, unseen
+        taken = (
+            "the name of a built-in criterion" if name in CRITERIA else "the name of a measure of the gate" if is_measure(str(name)) else ""
+        )
+        if taken:
+            problems.append(Problem(json_path("$.custom_metrics", [name]), taken, "a name of its own"))
     criteria = _criteria(value["criteria"], "$.criteria", customs, problems) if "criteria" in value else {}
     cases = {
-        str(eval_id): _criteria(found, f"$.{key}[{eval_id!r}]", customs, problems)
-        for key in _CASE_CRITERIA
-        for eval_id, found in _object(value.get(key)).items()
+        str(eval_id): _criteria(group, f"$.{key}[{eval_id!r}]", customs, problems)
+        for key, groups_by_id in by_case.items()
+        for eval_id, group in groups_by_id.items()
     }
     if not problems:
-        problems += _unused(customs, (criteria, *cases.values()))
+        used = {name for group in (criteria, *cases.values()) for name in group}
+        for name in [name for name in customs if name not in used]:
+            wanted = f"a threshold for it at {json_path('$.criteria', [name])}"
+            problems.append(Problem(json_path("$.custom_metrics", [name]), "a metric that no criterion names", wanted))
     if problems or frame is None:
         raise ConfigError(source, problems)
     config = frame.model_copy(update={"criteria": criteria, "case_criteria": cases})
@@ -165,102 +195,47 @@ def parse_config(value: Any, source: str) -> EvalConfig:
     return config
 
 
-_CASE_CRITERIA = ("case_criteria", "caseCriteria")
-
-
-def _without_criteria(value: dict[str, Any]) -> dict[str, Any]:
-    """Return a config in which every group of criteria is empty, to be read apart, since each name has settings of its own."""
-    groups: dict[str, Any] = {key: {} for key in _CASE_CRITERIA if isinstance(value.get(key), dict)}
-    return value | groups | ({"criteria": {}} if "criteria" in value else {})
-
-
-def _object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _custom_metrics(frame: EvalConfig | None, value: dict[str, Any]) -> Mapping[str, CustomMetricConfig | None]:
-    """Return the custom metrics; of a config that is wrong elsewhere, only their names."""
-    if frame is not None:
-        return frame.custom_metrics or {}
-    return dict.fromkeys(_object(value.get("custom_metrics")) | _object(value.get("customMetrics")))
-
-
-def _taken_names(customs: Iterable[str]) -> Iterator[Problem]:
-    """Yield the custom metrics that stand in the place of something else: a rule on that would be about them, unseen."""
-    for name in customs:
-        if name in CRITERIA:
-            found = "the name of a built-in criterion"
-        elif is_measure(str(name)):
-            found = "the name of a measure of the gate"
-        else:
-            continue
-        yield Problem(json_path("$.custom_metrics", [name]), found, "a name of its own")
-
-
 def _criteria(value: Any, at: str, customs: Mapping[str, CustomMetricConfig | None], problems: list[Problem]) -> Criteria:
+    """Return a group of criteria, each with its settings, after adding to `problems` what is wrong with any of them."""
     if not value or not isinstance(value, dict):
         found = "no criterion" if value == {} else shown(value)
         problems.append(Problem(at, found, "at least one criterion with its threshold, since without one everything passes"))
-    read: Criteria = {}
-    for name, given in _object(value).items():
-        here = json_path(at, [name])
-        if name not in customs and name not in CRITERIA:
+    criteria: Criteria = {}
+    for name, given in value.items() if isinstance(value, dict) else ():
+        here, custom, bare = json_path(at, [name]), name in customs, isinstance(given, bool | int | float | str)
+        if not custom and name not in CRITERIA:
             hint = did_you_mean(str(name), [*CRITERIA, *customs]) or f"Known are {', '.join(CRITERIA)}"
             problems.append(Problem(here, "an unknown criterion", "one of ADK's criteria, or a name in custom_metrics", hint))
             continue
-        settings = _settings(name, given, here, customs, problems)
+        if not bare and not isinstance(given, dict):
+            problems.append(Problem(here, shown(given), "a threshold, or an object with a threshold"))
+            continue
+        amiss: list[Problem] = []
+        described = customs[name] if custom else CRITERIA[name]
+        kind = CustomSettings if custom else CRITERIA[name].settings
+        settings = _read(kind, {"threshold": given} if bare else given, here, amiss, strict=not custom)
+        if settings is not None and described is not None:  # else it could not be read, so nothing is known of its range
+            threshold, (low, high) = settings.threshold, described.bounds
+            interval = described.interval if isinstance(described, CustomMetricConfig) else None
+            open_end = interval is not None and (
+                (interval.open_at_min and threshold == low) or (interval.open_at_max and threshold == high)
+            )
+            if open_end or not low <= threshold <= high:
+                wanted = f"a number of at least {low:g}" if math.isinf(high) else f"a number from {low:g} to {high:g}"
+                wanted = f"a number between {low:g} and {high:g}" if open_end else wanted
+                amiss.append(Problem(f"{here}.threshold", f"{threshold:g}", wanted))
+        rubric_ids: set[str] = set()
+        for index, rubric in enumerate(settings.rubrics if isinstance(settings, RubricSettings) else ()):
+            place = f"{here}.rubrics[{index}]"
+            if rubric.rubric_id in rubric_ids:
+                amiss.append(Problem(f"{place}.rubric_id", f"{shown(rubric.rubric_id)} a second time", "an id of its own"))
+            if not (rubric.rubric_content.text_property or "").strip():
+                amiss.append(Problem(f"{place}.rubric_content.text_property", "no text", "what the judge is to look for"))
+            rubric_ids.add(rubric.rubric_id)
+        problems += [replace(problem, path=here) for problem in amiss] if bare else amiss
         if settings is not None:
-            read[name] = settings
-    return read
-
-
-def _settings(
-    name: str, given: Any, at: str, customs: Mapping[str, CustomMetricConfig | None], problems: list[Problem]
-) -> CriterionSettings | None:
-    bare = isinstance(given, bool | int | float | str)
-    if not bare and not isinstance(given, dict):
-        problems.append(Problem(at, shown(given), "a threshold, or an object with a threshold"))
-        return None
-    found: list[Problem] = []
-    custom = name in customs
-    cls = CustomSettings if custom else CRITERIA[name].settings
-    settings = _read(cls, {"threshold": given} if bare else given, at, found, strict=not custom)
-    if settings is not None:
-        found += _out_of_bounds(settings.threshold, f"{at}.threshold", customs[name] if custom else CRITERIA[name])
-        found += _bad_rubrics(settings, f"{at}.rubrics")
-    problems += [replace(problem, path=at) for problem in found] if bare else found
-    return settings
-
-
-def _out_of_bounds(threshold: float, at: str, described: CustomMetricConfig | CriterionSpec | None) -> Iterator[Problem]:
-    """Yield that no score can be the threshold; ``None``: a metric that could not be read, so nothing is known of its range."""
-    if described is None:
-        return
-    low, high = described.bounds
-    interval = described.interval if isinstance(described, CustomMetricConfig) else None
-    open_end = interval is not None and ((interval.open_at_min and threshold == low) or (interval.open_at_max and threshold == high))
-    if open_end or not low <= threshold <= high:
-        wanted = f"a number of at least {low:g}" if math.isinf(high) else f"a number from {low:g} to {high:g}"
-        yield Problem(at, f"{threshold:g}", f"a number between {low:g} and {high:g}" if open_end else wanted)
-
-
-def _bad_rubrics(settings: CriterionSettings, at: str) -> Iterator[Problem]:
-    rubrics = settings.rubrics if isinstance(settings, RubricSettings) else ()
-    seen: set[str] = set()
-    for index, rubric in enumerate(rubrics):
-        if rubric.rubric_id in seen:
-            yield Problem(f"{at}[{index}].rubric_id", f"{shown(rubric.rubric_id)} a second time", "an id of its own")
-        if not (rubric.rubric_content.text_property or "").strip():
-            yield Problem(f"{at}[{index}].rubric_content.text_property", "no text", "what the judge is to look for")
-        seen.add(rubric.rubric_id)
-
-
-def _unused(customs: Iterable[str], groups: Iterable[Criteria]) -> Iterator[Problem]:
-    used = {name for criteria in groups for name in criteria}
-    for name in customs:
-        if name not in used:
-            wanted = f"a threshold for it at {json_path('$.criteria', [name])}"
-            yield Problem(json_path("$.custom_metrics", [name]), "a metric that no criterion names", wanted)
+            criteria[name] = settings
+    return criteria
 
 
 def _read(cls: type[S], value: Any, at: str, problems: list[Problem], *, strict: bool = False) -> S | None:
@@ -272,9 +247,9 @@ def _read(cls: type[S], value: Any, at: str, problems: list[Problem], *, strict:
         settings = cls.model_validate(value, extra="forbid" if strict else None)
     except ValidationError as error:
         details = error.errors(include_url=False)
-    found = problems_of(cls, value, details, unknown, at=at)
-    problems += found
-    return None if found else settings
+    amiss = problems_of(cls, value, details, unknown, at=at) if details or unknown else []
+    problems += amiss
+    return None if amiss else settings
 
 
 @cache
@@ -286,3 +261,68 @@ def default_config() -> EvalConfig:
 def dumps_config(config: EvalConfig) -> str:
     """Return the config as indented JSON text."""
     return json.dumps(config.to_json(), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+
+
+GENERATION = frozenset(
+    {"temperature", "top_p", "top_k", "candidate_count", "max_output_tokens", "stop_sequences", "response_logprobs", "logprobs"}
+    | {"presence_penalty", "frequency_penalty", "seed", "revision", "safety_settings", "thinking_config", "response_modalities"}
+    | {"media_resolution", "labels"}
+)
+"""What a model generates, and under which label it is billed. A list of what is harmless, since the next google-genai has a name that no list of what is not would have."""
+_SENDING = frozenset({"timeout", "retry_options"})
+"""What ``http_options`` say of how long a request may take and how often it is sent."""
+_MODEL_NAME = re.compile(r"[\w.@-]+(/[\w.@:-]+)*")
+"""A model by name. LiteLLM takes ``huggingface/https://...`` for the address of a server."""
+_URL = re.compile(r"https?://([a-z0-9.-]+(?::\d+)?|\[[0-9a-f:.]+\](?::\d+)?)(?:[/?#][!-\[\]-~]*)?", re.IGNORECASE)
+"""Nothing that one library may read otherwise than another: no user, no backslash, no space."""
+
+
+class Endpoint(NamedTuple):
+    """A setting that decides where requests go, or may."""
+
+    path: str
+    """Where it is in the config, such as ``$.criteria.safety_v1.judge_model_options.judge_model_config.http_options.base_url``."""
+    host: str | None
+    """The host, with the port if there is one, in lower case; ``None`` where the setting does not say, or not plainly."""
+
+
+def endpoints_in(config: EvalConfig) -> list[Endpoint]:
+    """Return the settings of judges and simulated users that do more than name a model and shape what it generates.
+
+    The settings of a custom metric are not looked at: they are for its code.
+    """
+    endpoints: list[Endpoint] = []
+    groups = [(["criteria"], config.criteria), *((["case_criteria", case], group) for case, group in config.case_criteria.items())]
+    for steps, criteria in groups:
+        for name, settings in criteria.items():
+            if isinstance(settings, JudgedSettings):
+                options, at = settings.judge_model_options, [*steps, name]
+                endpoints += _address([*at, "judge_model_options", "judge_model"], options.judge_model)
+                endpoints += _addresses([*at, "judge_model_options", "judge_model_config"], options.judge_model_config, GENERATION)
+                for index, model in enumerate(settings.judge_panel or ()):
+                    endpoints += _address([*at, "judge_panel", index], model)
+    if (user := config.user_simulator_config) is not None:
+        endpoints += _address(["user_simulator_config", "model"], user.model)
+        endpoints += _addresses(["user_simulator_config", "model_configuration"], user.model_configuration, GENERATION)
+    return endpoints
+
+
+def _address(steps: Iterable[str | int], name: str) -> Iterator[Endpoint]:
+    if set("/:").intersection(name) and not _MODEL_NAME.fullmatch(name):  # anything else is no address, but may be no model
+        yield Endpoint(json_path("$", steps), _host(name[max(name.find("http"), 0) :]))
+
+
+def _addresses(steps: list[str | int], settings: Any, harmless: frozenset[str]) -> Iterator[Endpoint]:
+    """Yield what is not harmless, each value by itself, however deep."""
+    if isinstance(settings, dict | list) and settings:
+        for key, value in settings.items() if isinstance(settings, dict) else enumerate(settings):
+            name = to_snake(key) if isinstance(key, str) else ""
+            if value is not None and name not in harmless:
+                yield from _addresses([*steps, key], value, _SENDING if harmless is GENERATION and name == "http_options" else frozenset())
+    elif settings is not None and (settings or not harmless):
+        yield Endpoint(json_path("$", steps), _host(settings))
+
+
+def _host(value: Any) -> str | None:
+    url = _URL.fullmatch(value) if isinstance(value, str) else None
+    return url[1].lower() if url else None

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path, PurePath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from mlflow_adk_eval.config.criteria import CustomMetricConfig
-from mlflow_adk_eval.config.environment import EnvironmentSimulationConfig
-from mlflow_adk_eval.config.eval_config import Criteria, EvalConfig, load_config
+from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
+from mlflow_adk_eval.config.spec import CustomMetricConfig
 from mlflow_adk_eval.errors import ConfigError, Problem, UsageError, shown
-from mlflow_adk_eval.evalset import EvalSet, load_eval_set, merge, select, split_selection, test_files
-from mlflow_adk_eval.evalset.rows import is_rows, is_uri
+from mlflow_adk_eval.evalset import EvalSet, load_eval_set, select
+from mlflow_adk_eval.evalset.files import DatasetInput, File, InMemory, Inputs, RowFiles, Several, merge, open_file, open_inputs
+from mlflow_adk_eval.evalset.rows import streamed
 
 ConfigSource = str | Path | Mapping[str, Any] | EvalConfig | None
 EvalSetSource = str | Path | EvalSet | Sequence[str | Path]
@@ -22,147 +22,134 @@ _OF_USERS = "user_simulator_config"
 _ONE_PER_RUN = (_OF_USERS, "live_model_config")
 
 
-def load_inputs(eval_set: EvalSetSource, config: ConfigSource = None) -> tuple[EvalSet, EvalConfig]:
+def load_inputs(eval_set: EvalSetSource | Inputs, config: ConfigSource = None, *, as_needed: bool = False) -> tuple[EvalSet, EvalConfig]:
     """Return the eval set and the config to evaluate it with.
 
     Args:
         eval_set: an eval set, its path, a selection ``path:eval_1,eval_2``, a folder of ``*.test.json`` files, or several paths. A path may
-            name JSON, JSON Lines, Parquet, a folder of the latter two, or an fsspec URI of any of these.
+            name JSON, JSON Lines, Parquet, a folder of the latter two, or an fsspec URI of any of these. Or what `open_inputs` made of it.
         config: where the config is; ``None``: the ``test_config.json`` beside each file, else ADK's defaults.
+        as_needed: whether rows of which nothing is selected are left where they are, to be read when they are needed.
 
     Raises:
         InputError: with every problem of a file.
         UsageError: if nothing is named, or if configs beside several files contradict each other.
     """
-    if isinstance(eval_set, EvalSet):
-        return eval_set, load_config(config)
-    if isinstance(eval_set, str | Path):
-        return _load_files([eval_set], config)
-    if isinstance(eval_set, Sequence) and eval_set and all(isinstance(path, str | Path) for path in eval_set):
-        return _load_files(eval_set, config)
-    raise UsageError(f"an eval set is a path, a folder, several paths or an EvalSet, not {shown(eval_set)}")
-
-
-def _load_files(paths: Sequence[str | Path], config: ConfigSource) -> tuple[EvalSet, EvalConfig]:
-    selections = _selections(paths)
-    loaded = {file: _load(file, selected) for file, selected in selections.items()}
-    if len(loaded) == 1:
-        ((file, (eval_set, left_out)),) = loaded.items()
-        return eval_set, load_config(config, beside=folder_of(file)).without(left_out)
-    root = Path(paths[0]) if len(paths) == 1 else None
-    names = _names(loaded, root)
-    name = root.resolve().name if root else "+".join(part.eval_set_id for part, _ in loaded.values())
-    merged, ids = merge(name, ((names[file], part) for file, (part, _) in loaded.items()))
-    if config is not None:
-        return merged, load_config(config)
-    sources = [
-        source_of(part, load_config(None, beside=folder_of(file)), ids[names[file]], folder_of(file) or file)
-        for file, (part, _) in loaded.items()
-    ]
-    return merged, merge_configs(sources)
-
-
-def folder_of(file: str | Path) -> Path | None:
-    """Return the folder in which the config of an eval set is looked for; none of a URI."""
-    if is_uri(file):
-        return None
-    path = Path(file)
-    return path if path.is_dir() else path.parent
-
-
-def _load(file: str | Path, selected: Sequence[str]) -> tuple[EvalSet, frozenset[str]]:
-    """Return what is selected of a file, and the ids of the rest."""
-    eval_set = load_eval_set(file)
-    chosen = select(eval_set, selected) if selected else eval_set
-    return chosen, frozenset(eval_set.eval_ids).difference(chosen.eval_ids)
-
-
-def _selections(paths: Iterable[str | Path]) -> dict[str | Path, tuple[str, ...]]:
-    """Return the selected ids by file; none means all, and all plus some is all."""
-    files: dict[str | Path, str | Path] = {}
-    selections: dict[str | Path, tuple[str, ...]] = {}
-    for path in paths:
-        file, selected = split_selection(path)
-        for found in _files(file):
-            known = files.setdefault(found.resolve() if isinstance(found, Path) else found, found)  # one file may be named in two ways
-            earlier = selections.get(known)
-            everything = not selected or earlier == ()
-            selections[known] = () if everything else tuple(dict.fromkeys((*(earlier or ()), *selected)))
-    return selections
-
-
-def _files(named: str | Path) -> Sequence[str | Path]:
-    """Return the file that is named, or the tests of a folder. A folder of rows is one set, unless there are tests in it."""
-    if isinstance(named, str) or not named.is_dir():
-        return [named]
-    return [named] if is_rows(named) and not any(named.glob("*.test.json")) else test_files(named)
-
-
-def _names(files: Iterable[str | Path], root: Path | None) -> dict[str | Path, str]:
-    """Return what tells each file's cases apart: its path within the folder, else its name, else, for namesakes, its path."""
-    paths = {file: PurePath(file) for file in files}
-    if root:
-        return {file: path.relative_to(root).as_posix() for file, path in paths.items()}
-    namesakes = Counter(path.name for path in paths.values())
-    return {file: path.name if namesakes[path.name] == 1 else str(file) for file, path in paths.items()}
+    inputs = open_inputs(eval_set)
+    if isinstance(inputs, DatasetInput):
+        raise UsageError(f"an eval set is a path, a folder, several paths or an EvalSet, not {shown(inputs.dataset)}")
+    if isinstance(inputs, InMemory):
+        return inputs.eval_set, load_config(config)
+    if as_needed and isinstance(inputs, RowFiles) and not inputs.selected:
+        return streamed(inputs.cases()), load_config(config, beside=inputs.folder)
+    if not isinstance(inputs, Several):
+        one = read_file(inputs, config)
+        return one.eval_set, one.config
+    given = None if config is None else load_config(config)
+    merged = merge_files([read_file(file, given) for file in inputs.files], inputs.folder)
+    return merged.eval_set, given or merged.config
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """One of the configs that together decide an eval set of several files, and for which cases."""
+class EvalFile:
+    """An eval set with its config."""
 
+    path: Path
+    eval_set: EvalSet
     config: EvalConfig
-    eval_ids: Mapping[str, str]
-    """The ids of its cases in the set, each with the id in its own file."""
-    place: str
-    """Where the config was found."""
-    has_scenarios: bool
-    """Whether any of its cases needs a simulated user."""
+    place: str = ""
+    """Where its config is looked for, as messages call it."""
+
+    def selected(self, eval_ids: Sequence[str]) -> EvalFile:
+        """Return it with only the named cases; of all its cases, itself.
+
+        Raises:
+            UsageError: naming the ids that the set does not hold.
+        """
+        if set(eval_ids) == set(self.eval_set.eval_ids):
+            return self
+        left_out = set(self.eval_set.eval_ids).difference(eval_ids)
+        return replace(self, eval_set=select(self.eval_set, eval_ids), config=self.config.without(left_out))
 
 
-def source_of(eval_set: EvalSet, config: EvalConfig, new_ids: Sequence[str], folder: str | Path) -> Source:
-    """Return the config of one file, whose cases have `new_ids` in the set of all files."""
-    scenarios = any(case.conversation is None for case in eval_set.eval_cases)
-    return Source(config, dict(zip(new_ids, eval_set.eval_ids, strict=True)), str(folder), scenarios)
+def read_file(named: str | Path | File, config: ConfigSource = None, *, initial_session: str | Path | None = None) -> EvalFile:
+    """Return the eval set in a file, or the selection ``path:eval_1,eval_2`` of it.
 
-
-def merge_configs(sources: Sequence[Source]) -> EvalConfig:
-    """Return one config in which each case keeps the criteria and the tool environment of its own file.
+    Args:
+        named: the file.
+        config: the criteria; ``None``: the ``test_config.json`` beside the file, else ADK's defaults.
+        initial_session: the separate session file of a legacy list.
 
     Raises:
-        ConfigError: if two configs mean different things by the same name.
+        InputError: with every problem of the file or of the config.
     """
-    first = sources[0].config
-    users = next((source.config for source in sources if source.has_scenarios), first)
+    file = open_file(named) if isinstance(named, str | Path) else named
+    eval_set = load_eval_set(replace(file, selected=()), initial_session=initial_session)
+    whole = EvalFile(Path(file.path), eval_set, load_config(config, beside=file.folder), str(file.folder or file.path))
+    return whole.selected(file.selected) if file.selected else whole
+
+
+@dataclass(frozen=True, slots=True)
+class MergedFiles:
+    """Several files as one set with one config."""
+
+    eval_set: EvalSet
+    config: EvalConfig
+    eval_ids: Mapping[tuple[Path, str], str]
+    """The id that each case got, by its file and its id there."""
+
+
+def merge_files(files: Sequence[EvalFile], folder: Path | None = None) -> MergedFiles:
+    """Return several files as one set, in which each case keeps the criteria and the tool environment of its own file.
+
+    Args:
+        files: the files.
+        folder: the folder whose tests they are, which names the set; the cases are told apart by the file's path within it, else by its
+            name or, for namesakes, its path.
+
+    Raises:
+        UsageError: if their cases cannot be told apart.
+        ConfigError: if their configs mean different things by the same name.
+    """
+    if len(files) == 1:
+        (only,) = files
+        return MergedFiles(only.eval_set, only.config, {(only.path, eval_id): eval_id for eval_id in only.eval_set.eval_ids})
+    namesakes = Counter(file.path.name for file in files)
+    names = [
+        file.path.relative_to(folder).as_posix() if folder else file.path.name if namesakes[file.path.name] == 1 else file.path.as_posix()
+        for file in files
+    ]
+    set_id = folder.resolve().name if folder else "+".join(file.eval_set.eval_set_id for file in files)
+    eval_set, ids = merge(set_id, zip(names, (file.eval_set for file in files), strict=True))
+    new_ids = [dict(zip(file.eval_set.eval_ids, ids[name], strict=True)) for name, file in zip(names, files, strict=True)]
+    eval_ids = {(file.path, old): new for file, of_file in zip(files, new_ids, strict=True) for old, new in of_file.items()}
+    return MergedFiles(eval_set, _merged_config(files, new_ids), eval_ids)
+
+
+def _merged_config(files: Sequence[EvalFile], new_ids: Sequence[Mapping[str, str]]) -> EvalConfig:
+    """Return one config in which each case keeps what the config of its own file says of it."""
+    first = files[0].config
+    scenarios = [any(case.conversation is None for case in file.eval_set.eval_cases) for file in files]
+    users = next((file.config for file, simulated in zip(files, scenarios, strict=True) if simulated), first)
     customs: dict[str, CustomMetricConfig] = {}
-    for source in sources:
-        for name, metric in (source.config.custom_metrics or {}).items():
+    overrides: dict[str, dict[str, Any]] = {"case_criteria": {}, "case_environments": {}}
+    for file, simulated, ids in zip(files, scenarios, new_ids, strict=True):
+        for name, metric in (file.config.custom_metrics or {}).items():
             if customs.setdefault(name, metric) != metric:
-                raise _contradiction(
-                    source.place, f"custom_metrics.{name}", "another metric than in a config before", "one meaning for each name"
-                )
+                raise _contradiction(file, f"custom_metrics.{name}", "another metric than in a config before", "one meaning for each name")
         for field in _ONE_PER_RUN:
-            if field == _OF_USERS and not source.has_scenarios:
-                continue
-            if getattr(source.config, field) != getattr(users if field == _OF_USERS else first, field):
-                raise _contradiction(source.place, field, "other settings than in a config before", "the same settings for one run")
-    overrides = {new: found for source in sources for new, found in _criteria(source) if found != first.criteria}
-    environments = {
-        new: found for source in sources for new, found in _environments(source) if found != first.environment_simulation_config
-    }
-    merged = {"custom_metrics": customs or None, "case_criteria": overrides, "case_environments": environments}
-    together = first.model_copy(update={**merged, _OF_USERS: users.user_simulator_config})
-    vars(together)["source"] = ", ".join(dict.fromkeys(source.config.source for source in sources))
+            wanted = users if field == _OF_USERS else first
+            if (simulated or field != _OF_USERS) and getattr(file.config, field) != getattr(wanted, field):
+                raise _contradiction(file, field, "other settings than in a config before", "the same settings for one run")
+        for old, new in ids.items():
+            if (criteria := file.config.criteria_of(old)) != first.criteria:
+                overrides["case_criteria"][new] = criteria
+            if (environment := file.config.environment_of(old)) != first.environment_simulation_config:
+                overrides["case_environments"][new] = environment
+    together = first.model_copy(update={**overrides, "custom_metrics": customs or None, _OF_USERS: users.user_simulator_config})
+    vars(together)["source"] = ", ".join(dict.fromkeys(file.config.source for file in files))
     return together
 
 
-def _criteria(source: Source) -> Iterable[tuple[str, Criteria]]:
-    return ((new, source.config.criteria_of(old)) for new, old in source.eval_ids.items())
-
-
-def _environments(source: Source) -> Iterable[tuple[str, EnvironmentSimulationConfig | None]]:
-    return ((new, source.config.environment_of(old)) for new, old in source.eval_ids.items())
-
-
-def _contradiction(place: str, field: str, found: str, wanted: str) -> ConfigError:
-    return ConfigError(place, [Problem(f"$.{field}", found, wanted)])
+def _contradiction(file: EvalFile, field: str, found: str, wanted: str) -> ConfigError:
+    return ConfigError(file.place, [Problem(f"$.{field}", found, wanted)])

@@ -24,8 +24,6 @@ class RapidMetric:
     kind: Kind
     fields: tuple[str, ...]
     """What an instance must hold."""
-    optional: tuple[str, ...] = ()
-    """What it may hold besides."""
     spec: Mapping[str, type]
     """The settings that ``metric_spec`` may hold, and of which type each is."""
     scale: Mapping[int, str]
@@ -39,6 +37,26 @@ class RapidMetric:
     def criterion(self) -> str:
         """Its name as a criterion."""
         return PREFIX + self.name
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """What an instance may hold besides."""
+        return ("reference",) if "use_reference" in self.spec else ()
+
+    @property
+    def on_calls(self) -> bool:
+        """Whether it compares tool calls instead of texts."""
+        return self.name.startswith("tool_")
+
+    @property
+    def around_optimum(self) -> bool:
+        """Whether the best grade is 0, in the middle of the scale; then the score is the distance from it, and lower is better."""
+        return self.bounds[0] < 0
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The least and the greatest score that a criterion makes of it."""
+        return (0.0, self.bounds[1]) if self.around_optimum else self.bounds
 
     @property
     def input_key(self) -> str:
@@ -67,25 +85,19 @@ def _computed(name: str, about: str, spec: Mapping[str, type] | None = None) -> 
 
 
 def _judged(
-    name: str,
-    about: str,
-    scale: Mapping[int, str],
-    fields: tuple[str, ...] = ("prediction",),
-    *,
-    optional: tuple[str, ...] = (),
-    spec: Mapping[str, type] = _VERSION,
+    name: str, about: str, scale: Mapping[int, str], fields: tuple[str, ...] = ("prediction",), spec: Mapping[str, type] = _VERSION
 ) -> RapidMetric:
     bounds = (float(min(scale)), float(max(scale)))
-    return RapidMetric(name=name, kind="judged", fields=fields, optional=optional, spec=spec, scale=scale, bounds=bounds, about=about)
+    return RapidMetric(name=name, kind="judged", fields=fields, spec=spec, scale=scale, bounds=bounds, about=about)
 
 
 def _on_text(name: str, about: str, scale: Mapping[int, str] = _QUALITY) -> RapidMetric:
-    return _judged(name, about, scale, _TEXT, optional=("reference",), spec=_WITH_REFERENCE)
+    return _judged(name, about, scale, _TEXT, _WITH_REFERENCE)
 
 
 def _pairwise(name: str, about: str) -> RapidMetric:
     fields = ("baseline_prediction", *_TEXT)
-    return RapidMetric(name=name, kind="pairwise", fields=fields, optional=("reference",), spec=_WITH_REFERENCE, scale={}, about=about)
+    return RapidMetric(name=name, kind="pairwise", fields=fields, spec=_WITH_REFERENCE, scale={}, about=about)
 
 
 _ALL = (

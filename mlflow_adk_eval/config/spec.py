@@ -1,5 +1,9 @@
 """What a criterion declares of itself, and the registry in which every other part of the package looks it up.
 
+First the settings that criteria share, with ADK's names, defaults and spellings. What a single criterion takes besides stands beside its code, in a
+subclass of `CriterionSettings`, `JudgedSettings`, `RubricSettings` or `VertexSettings`; the subclass also says who decides. A field's description is
+what the criterion's function says of its keyword.
+
 Each criterion stands in one file of `mlflow_adk_eval.criteria`: its settings, its code, and at the end ``SPECS = (CriterionSpec(...),)``.
 Reading a config, planning, the metric and scorer functions, the gate's checks and the documentation's tables all derive from the spec, so a
 new criterion is one new file. The registry finds it: it imports the modules of that folder and takes their ``SPECS``. It does so by name, as
@@ -18,7 +22,147 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from mlflow_adk_eval.config.criteria import CriterionSettings, JudgedSettings, VertexSettings
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic.alias_generators import to_camel
+
+from mlflow_adk_eval.evalset.models import EvalCase, Json, Rubric
+
+
+class Settings(BaseModel):
+    """The base of all settings: immutable, both spellings, nothing unknown."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+
+class CriterionSettings(Settings):
+    """The settings that every criterion has."""
+
+    threshold: float = Field(
+        allow_inf_nan=False, description="what a row must reach (or, where lower is better, not exceed) to pass; in the unit of the score."
+    )
+    include_intermediate_responses_in_final: bool = Field(
+        default=False, description="whether what the agent said on the way belongs to its answer."
+    )
+
+    def applies_to(self, case: EvalCase) -> bool:  # noqa: ARG002 - for subclasses that leave cases out
+        """Whether the criterion is planned for a case; else the case passes or fails without it."""
+        return True
+
+
+def read_name(value: Any) -> Any:
+    """Read the name of a choice as ADK does: in any case, with dashes or spaces."""
+    return value.strip().upper().replace("-", "_").replace(" ", "_") if isinstance(value, str) else value
+
+
+class JudgeModelOptions(Settings):
+    """Which model judges, and how often it is asked."""
+
+    judge_model: str = "gemini-2.5-flash"
+    judge_model_config: Json | None = None
+    num_samples: int = Field(default=5, ge=1)
+    parallelism_limit: int = Field(default=1, ge=1)
+
+
+PromptVariant = Literal["standard", "repeated", "examples", "listed"]
+
+
+class JudgedSettings(CriterionSettings):
+    """A criterion that a model decides."""
+
+    judge_model_options: JudgeModelOptions = Field(
+        default=JudgeModelOptions(), description="which model judges and how often it is asked: a dict, as in a config."
+    )
+    early_stop: bool = Field(default=True, description="whether voting ends as soon as the missing votes cannot change the verdict.")
+    """Our addition; ADK ignores it."""
+    judge_panel: tuple[str, ...] | None = Field(
+        default=None, min_length=2, description="several models that judge together, instead of `judge_model`; each casts as many votes."
+    )
+    """Our addition; ADK ignores it."""
+
+    prompt: PromptVariant | None = Field(
+        default=None,
+        description="how the judge is asked: `standard`; `repeated`, with the task once more after the material; `examples`, with two worked examples; "
+        "`listed`, with all rubrics or sentences in one block.",
+    )
+    """Our addition; ADK ignores it."""
+
+
+class RubricSettings(JudgedSettings):
+    """A criterion that a model decides by rubrics."""
+
+    rubrics: tuple[Rubric, ...] = Field(default=(), description="what to look for in every row: a list of rubrics, as in a config.")
+
+
+BACKEND = "who decides: Vertex AI's evaluation service, or the judge of `judge_model_options` with our prompts."
+
+
+class VertexSettings(JudgedSettings):
+    """A criterion of Vertex's evaluation service, which our own judge can decide instead."""
+
+    backend: Literal["vertex", "judge"] = Field(default="vertex", description=BACKEND)
+    """Our addition; ADK ignores it."""
+
+
+class CustomSettings(CriterionSettings):
+    """A function of the user's own; whatever else is given is passed to it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    @model_serializer(mode="wrap")
+    def _with_nulls(self, handler: SerializerFunctionWrapHandler) -> Json:
+        """Keep null as a value of the function's own settings, whatever is left out elsewhere."""
+        return {**handler(self), **(self.model_extra or {})}
+
+
+class CodeConfig(Settings):
+    """A function, by its import path."""
+
+    name: str
+
+
+class Interval(Settings):
+    """A range of values."""
+
+    min_value: float
+    open_at_min: bool = False
+    max_value: float
+    open_at_max: bool = False
+
+
+class MetricValueInfo(Settings):
+    """What values a metric takes."""
+
+    interval: Interval | None = None
+
+
+class MetricInfo(Settings):
+    """What a custom metric says of itself."""
+
+    metric_name: str
+    description: str | None = None
+    metric_value_info: MetricValueInfo = MetricValueInfo()
+    requires_threshold: bool = True
+
+
+class CustomMetricConfig(Settings):
+    """A metric of the user's own."""
+
+    code_config: CodeConfig
+    metric_info: MetricInfo | None = None
+    description: str = ""
+    greater_is_better: bool = True
+    """Our addition; ADK ignores it."""
+
+    @property
+    def interval(self) -> Interval | None:
+        """The values that the metric can take, where it says so."""
+        return self.metric_info.metric_value_info.interval if self.metric_info else None
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the greatest score; infinite where the metric does not say."""
+        return (self.interval.min_value, self.interval.max_value) if self.interval else (-math.inf, math.inf)
+
 
 Need = Literal["reference", "expected_response", "expected_calls", "calls", "scenario", "rubrics", "session_state", "baseline"]
 """What a criterion cannot judge without.
@@ -27,8 +171,6 @@ Need = Literal["reference", "expected_response", "expected_calls", "calls", "sce
 row of a table may leave out. ``calls``: which tools the agent called. ``scenario``: the plan of a simulated user. ``rubrics``: at least one
 rubric of the criterion's type. ``session_state``: the expected final state. ``baseline``: what another agent did in the same case.
 """
-
-_PLUGINS = "mlflow_adk_eval.criteria"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -42,6 +184,8 @@ class CriterionSpec:
 
     name: str
     """What configs, MLflow's metrics and the gate's policies call it."""
+    origin: Literal["adk", "rapid_eval", "ours"]
+    """Who defined it: google-adk, which has a metric of that name; the Rapid Eval API, whose metric's name follows ``rapid_eval_``; or this package."""
     about: str
     """What the score is, as a clause: ``1 for each turn whose tool calls match the expected ones, else 0``."""
     kept: str
@@ -92,11 +236,6 @@ class CriterionSpec:
         return " or ".join(backends if self.settings.model_fields["backend"].default == "vertex" else reversed(backends))
 
     @property
-    def quantity(self) -> bool:
-        """Whether the score is a measured quantity, such as seconds, rather than a share or a grade."""
-        return math.isinf(self.bounds[1])
-
-    @property
     def worst(self) -> float:
         """The worst score, which an answer that says nothing gets without a judge."""
         return self.bounds[0] if self.greater_is_better else self.bounds[1]
@@ -136,17 +275,20 @@ class CriterionRegistry(Mapping[str, CriterionSpec]):
     @property
     def informative(self) -> tuple[str, ...]:
         """The names of the criteria that are measured on every run."""
-        if self._complete:
-            return tuple(name for name, spec in self._specs.items() if spec.informative)
-        return tuple(spec.name for module in self._listed("INFORMATIVE") for spec in self._taken(module) if spec.informative)
+        self._load(*importlib.import_module(self._package).INFORMATIVE)
+        return tuple(spec.name for spec in self._specs.values() if spec.informative)
 
     def is_quantity(self, name: str) -> bool:
-        """Whether a criterion's score is a measured quantity; not so where there is no such criterion."""
-        return name in self and self[name].quantity
+        """Whether a criterion's score is a measured quantity, such as seconds, rather than a share or a grade; not so where there is no such criterion."""
+        return name in self and math.isinf(self[name].bounds[1])
 
     def __getitem__(self, name: str) -> CriterionSpec:
-        # Without the lock, since a criterion is looked up for every case.
-        return self._specs[name] if self._complete or name in self._specs else self._found(name)
+        if name not in self._specs and not self._complete:  # without the lock, since a criterion is looked up for every case
+            if module := importlib.import_module(self._package).MODULES.get(name):
+                self._load(module)
+            if name not in self._specs:
+                self._load()
+        return self._specs[name]
 
     def __iter__(self) -> Iterator[str]:
         self._load()
@@ -156,38 +298,18 @@ class CriterionRegistry(Mapping[str, CriterionSpec]):
         self._load()
         return len(self._specs)
 
-    def _found(self, name: str) -> CriterionSpec:
-        """Return the spec of a criterion from its own module where that is listed, else from all of them."""
-        module = self._listed("MODULES").get(name)
-        if module is not None:
-            self._specs.update({spec.name: spec for spec in self._taken(module)})
-        if name not in self._specs:
-            self._load()
-        return self._specs[name]
-
-    def _listed(self, table: str) -> Any:
-        return getattr(importlib.import_module(self._package), table, {})
-
-    def _taken(self, module: str) -> tuple[CriterionSpec, ...]:
-        return getattr(importlib.import_module(f"{self._package}.{module}"), "SPECS", ())
-
-    def _load(self) -> None:
-        if not self._complete:
-            self._fill()
-
-    def _fill(self) -> None:
-        """Take the specs of every module of the package, by the modules' names, so that lists of criteria never change their order."""
+    def _load(self, *modules: str) -> None:
+        """Take the specs of some modules, or else of every module of the package, by their names, so that lists of criteria never change their order."""
         with self._lock:
-            if self._complete:
-                return
-            package = importlib.import_module(self._package)
-            modules = sorted(one.name for one in pkgutil.iter_modules(package.__path__))
-            found = {spec.name: spec for module in modules for spec in self._taken(module)}
-            self._specs = found | self._specs
-            self._complete = True
+            if not self._complete:
+                every = () if modules else sorted(one.name for one in pkgutil.iter_modules(importlib.import_module(self._package).__path__))
+                loaded = [importlib.import_module(f"{self._package}.{name}") for name in modules or every]
+                specs = {spec.name: spec for module in loaded for spec in getattr(module, "SPECS", ())}
+                self._specs = self._specs | specs if modules else specs | self._specs
+                self._complete = not modules
 
 
-CRITERIA = CriterionRegistry(_PLUGINS)
+CRITERIA = CriterionRegistry("mlflow_adk_eval.criteria")
 
 
 MEASURES = ("case_pass_rate", "flaky_rate", "judge_flip_rate", "cost", "judge_tokens", "judge_calls")

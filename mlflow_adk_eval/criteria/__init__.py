@@ -3,8 +3,10 @@
 Each criterion is one module here: its settings, its code and its `CriterionSpec`, found by `config.spec.CRITERIA`. A criterion takes a `CaseRun`,
 the case and what the agent did, and returns a `Judged` with an outcome per turn (`criterion.py`). `plan.py` turns a config into the criteria of
 each case, and names every obstacle before any work starts. The texts that judges read are made in `transcript.py`; what judged criteria share
-is in `judged_turns.py`; `text/` compares texts and tool calls; `rapid/` evaluates single instances as the Rapid Eval API does.
+is in `judged_turns.py`; `text.py` and `alignment.py` compare texts and tool calls; `rapid/` evaluates single instances as the Rapid Eval API does.
 """
+
+from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS
 
 # The module of each criterion, so that looking one up imports no other, and the modules of what is measured on every run.
 # criteria: written by docs/criteria_table.py
@@ -16,27 +18,6 @@ MODULES = {
     "final_response_match_v2": "final_response",
     "final_session_state": "final_state",
     "hallucinations_v1": "hallucinations",
-    "rapid_eval_exact_match": "rapid_criteria",
-    "rapid_eval_bleu": "rapid_criteria",
-    "rapid_eval_rouge": "rapid_criteria",
-    "rapid_eval_tool_call_valid": "rapid_criteria",
-    "rapid_eval_tool_name_match": "rapid_criteria",
-    "rapid_eval_tool_parameter_key_match": "rapid_criteria",
-    "rapid_eval_tool_parameter_kv_match": "rapid_criteria",
-    "rapid_eval_fluency": "rapid_criteria",
-    "rapid_eval_coherence": "rapid_criteria",
-    "rapid_eval_safety": "rapid_criteria",
-    "rapid_eval_groundedness": "rapid_criteria",
-    "rapid_eval_fulfillment": "rapid_criteria",
-    "rapid_eval_summarization_quality": "rapid_criteria",
-    "rapid_eval_summarization_helpfulness": "rapid_criteria",
-    "rapid_eval_summarization_verbosity": "rapid_criteria",
-    "rapid_eval_question_answering_quality": "rapid_criteria",
-    "rapid_eval_question_answering_relevance": "rapid_criteria",
-    "rapid_eval_question_answering_helpfulness": "rapid_criteria",
-    "rapid_eval_question_answering_correctness": "rapid_criteria",
-    "rapid_eval_pairwise_summarization_quality": "rapid_criteria",
-    "rapid_eval_pairwise_question_answering_quality": "rapid_criteria",
     "response_match_score": "response_match",
     "rubric_based_final_response_quality_v1": "rubrics",
     "rubric_based_tool_use_quality_v1": "rubrics",
@@ -48,6 +29,7 @@ MODULES = {
     "multi_turn_task_success_v1": "vertex",
     "multi_turn_trajectory_quality_v1": "vertex",
     "multi_turn_tool_use_quality_v1": "vertex",
+    **{metric.criterion: "rapid_criteria" for metric in RAPID_METRICS.values()},
 }
 INFORMATIVE = ("efficiency",)
 # end of criteria

@@ -7,13 +7,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from mlflow_adk_eval.errors import foreign_code
 from mlflow_adk_eval.evalset import ConversationScenario, EvalCase, Invocation
 from mlflow_adk_eval.evalset.conversation import Ending
-from mlflow_adk_eval.foreign import foreign_code
 from mlflow_adk_eval.redact import redacted, secrets_of
 from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Judged, Outcome, Scored, Skipped, Vote, case_outcome
 
 _SCENARIO = Skipped("the case is a scenario and has no reference conversation")
+NO_REFERENCE = Errored("the reference of this turn has no final response, so there is nothing to compare with")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +64,6 @@ class Criterion(Protocol):
         ...
 
 
-Factory = Callable[[Any], Criterion]
-"""From a criterion's settings to something that judges by them."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
     """A criterion in the plan of an evaluation."""
@@ -82,7 +79,7 @@ class Planned:
 
 def judge_pairs(run: CaseRun, judge: Callable[[Invocation, Invocation], Outcome]) -> Judged:
     """Judge each turn against its reference; a turn that is missing on either side is an error of that turn."""
-    expected, actual = run.expected, run.actual
+    expected, actual = run.case.conversation, run.actual
     if expected is None:
         return Judged((_SCENARIO,) * run.turns)
     cells = tuple([judge(got, want) for got, want in zip(actual, expected, strict=False)])
@@ -94,7 +91,7 @@ def judge_pairs(run: CaseRun, judge: Callable[[Invocation, Invocation], Outcome]
 
 def missing_turns(run: CaseRun) -> tuple[Errored, ...]:
     """Return an error for each turn that the reference has and the agent has not."""
-    expected = len(run.expected or ())
+    expected = len(run.case.conversation or ())
     if expected <= len(run.actual):
         return ()
     error = Errored(f"no actual invocation: the agent has {len(run.actual)} of {expected} turns")
@@ -128,7 +125,10 @@ def result_of(planned: Planned, run: CaseRun, judged: Judged) -> CriterionResult
 
     The case has a score only if every planned cell has one. It is the mean of the cells unless the judgement has its own.
     """
-    cells = _after_error(run, judged.per_invocation) if run.error else judged.per_invocation
+    cells = judged.per_invocation
+    if run.error:  # of each turn that the agent did not finish, it was the agent's error
+        finished, error = len(run.actual) - run.unfinished, Errored(f"the agent did not finish: {run.error}")
+        cells = tuple(cell if index < finished or cell is None else error for index, cell in enumerate(cells))
     overall = case_outcome(cells)
     if isinstance(overall, Scored) and judged.overall is not None:
         overall = judged.overall
@@ -141,10 +141,3 @@ def result_of(planned: Planned, run: CaseRun, judged: Judged) -> CriterionResult
         per_invocation=cells,
         votes=judged.votes,
     )
-
-
-def _after_error(run: CaseRun, cells: tuple[Outcome | None, ...]) -> tuple[Outcome | None, ...]:
-    """Say of each turn that the agent did not finish that it was the agent's error."""
-    finished = len(run.actual) - run.unfinished
-    error = Errored(f"the agent did not finish: {run.error}")
-    return tuple(cell if index < finished or cell is None else error for index, cell in enumerate(cells))

@@ -13,11 +13,10 @@ from typing import Any
 
 import anyio.to_thread
 
-from mlflow_adk_eval.config.criteria import CriterionSettings, CustomMetricConfig
+from mlflow_adk_eval.config.spec import CriterionSettings, CustomMetricConfig
 from mlflow_adk_eval.criteria.criterion import CaseRun, whole_case
-from mlflow_adk_eval.errors import ConfigError, Problem, did_you_mean, shown
+from mlflow_adk_eval.errors import ConfigError, Problem, did_you_mean, foreign_code, shown
 from mlflow_adk_eval.evalset import dump
-from mlflow_adk_eval.foreign import foreign_code
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, mean
 
 MetricFunction = Callable[..., Any]
@@ -60,19 +59,17 @@ class CustomMetric:
     def _adk_arguments(self, run: CaseRun) -> tuple[Any, ...]:
         """Return ADK's own arguments."""
         case, metrics = (importlib.import_module(f"{_ADK}.evaluation.{name}") for name in ("eval_case", "eval_metrics"))
+        # The threshold is in the metric's criterion, and beside it only for the first releases of ADK, which insist.
+        insists = metrics.EvalMetric.model_fields["threshold"].is_required()
+        criterion = metrics.BaseCriterion.model_validate(self.settings.model_dump())
+        beside = {"threshold": self.settings.threshold} if insists else {}
+        metric = metrics.EvalMetric(metric_name=self.name, criterion=criterion, **beside)
         return (
-            self._adk_metric(metrics),
+            metric,
             [case.Invocation.model_validate(dump(turn)) for turn in run.actual],
             None if run.expected is None else [case.Invocation.model_validate(dump(turn)) for turn in run.expected],
             case.ConversationScenario.model_validate(dump(run.scenario)) if run.scenario else None,
         )
-
-    def _adk_metric(self, metrics: Any) -> Any:
-        """Return ADK's metric. The threshold is in its criterion, and beside it only for the first releases of ADK, which insist."""
-        insists = metrics.EvalMetric.model_fields["threshold"].is_required()
-        beside = {"threshold": self.settings.threshold} if insists else {}
-        criterion = metrics.BaseCriterion.model_validate(self.settings.model_dump())
-        return metrics.EvalMetric(metric_name=self.name, criterion=criterion, **beside)
 
 
 def knows_adk(function: MetricFunction) -> bool:
@@ -102,8 +99,12 @@ def judged_of(answer: Any, run: CaseRun) -> Judged:
     listed = [] if results is _ABSENT else results or []
     if all(_get(result, "score") is None for result in listed):
         return whole_case(run, _cell(overall))
-    cells = _cells([_cell(_get(result, "score"), _rationale(result)) for result in listed], run)
-    return Judged(cells, overall=None if overall in (_ABSENT, None) else _own(_cell(overall), cells))
+    cells = _cells([_cell(_get(result, "score"), _reasons(_get(result, "rubric_scores"))) for result in listed], run)
+    if overall in (_ABSENT, None):
+        return Judged(cells)
+    whole, scores = _cell(overall), [cell.score for cell in cells if isinstance(cell, Scored)]
+    averaged = scores and isinstance(whole, Scored) and math.isclose(whole.score, mean(scores), rel_tol=_RELATIVE)
+    return Judged(cells, overall=None if averaged else whole)
 
 
 def _get(answer: Any, name: str) -> Any:
@@ -127,16 +128,8 @@ def _cell(score: Any, rationale: str = "") -> Outcome:
         return Errored(f"the metric gave no usable score: {error}")
 
 
-def _own(overall: Outcome, cells: Sequence[Outcome]) -> Outcome | None:
-    """Return the metric's case score, unless it is just the mean of its scores."""
-    scores = [cell.score for cell in cells if isinstance(cell, Scored)]
-    averaged = scores and isinstance(overall, Scored) and math.isclose(overall.score, mean(scores), rel_tol=_RELATIVE)
-    return None if averaged else overall
-
-
-def _rationale(result: Any) -> str:
+def _reasons(rubrics: Any) -> str:
     """Return the reasons in a turn's rubric scores, one per line."""
-    rubrics = _get(result, "rubric_scores")
     listed = [(_get(rubric, "rubric_id"), _get(rubric, "rationale")) for rubric in (rubrics if isinstance(rubrics, list | tuple) else ())]
     return "\n".join(f"- {rubric_id}: {reason}" for rubric_id, reason in listed if isinstance(reason, str) and reason)
 

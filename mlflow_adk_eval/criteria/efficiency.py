@@ -14,8 +14,7 @@ from functools import cache, partial
 
 from pydantic.alias_generators import to_camel
 
-from mlflow_adk_eval.config.criteria import CriterionSettings
-from mlflow_adk_eval.config.spec import CriterionSpec, Need
+from mlflow_adk_eval.config.spec import CriterionSettings, CriterionSpec, Need
 from mlflow_adk_eval.criteria.criterion import CaseRun, missing_turns
 from mlflow_adk_eval.evalset import Invocation, InvocationEvents
 from mlflow_adk_eval.evalset.models import Json
@@ -73,7 +72,7 @@ def tokens_of(usages: Sequence[Json]) -> dict[str, float]:
 def _sums(usages: Sequence[Json], fields: Mapping[str, str]) -> dict[str, float]:
     """Return the sum of each field that a model call reported, in either spelling."""
     counts = {name: [usage.get(field, usage.get(to_camel(field))) for usage in usages] for name, field in fields.items()}
-    return {name: math.fsum(known) for name, found in counts.items() if (known := [count for count in found if count is not None])}
+    return {name: math.fsum(known) for name, counted in counts.items() if (known := [count for count in counted if count is not None])}
 
 
 def duration(invocation: Invocation) -> Outcome:
@@ -102,6 +101,7 @@ class PerTurn:
 def _spec(name: str, measure: Measure, about: str, kept: str, needs: tuple[Need, ...] = ()) -> CriterionSpec:
     return CriterionSpec(
         name=name,
+        origin="adk",
         about=f"{about}; lower is better",
         kept=kept,
         bounds=(0.0, math.inf),

@@ -9,20 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from mlflow_adk_eval.config.criteria import JudgedSettings
-from mlflow_adk_eval.config.spec import CriterionSpec
-from mlflow_adk_eval.criteria.criterion import CaseRun
-from mlflow_adk_eval.criteria.judged_turns import TRIVIAL, Cell, JudgedTurns, asked, judged_pairs, place, trivial
-from mlflow_adk_eval.criteria.transcript import final_text, user_text
-from mlflow_adk_eval.evalset import EvalCase
+from mlflow_adk_eval.config.spec import CriterionSpec, JudgedSettings
+from mlflow_adk_eval.criteria.criterion import NO_REFERENCE, CaseRun
+from mlflow_adk_eval.criteria.judged_turns import TRIVIAL, Cell, JudgedTurns, ask_judge, judged_pairs, place, trivial
+from mlflow_adk_eval.criteria.transcript import user_text
 from mlflow_adk_eval.judge.prompt import Block, load_prompt
 from mlflow_adk_eval.judge.question import Question
-from mlflow_adk_eval.results.outcomes import Errored, Judged, Scored
+from mlflow_adk_eval.results.outcomes import Judged, Scored
 
 NAME = "final_response_match_v2"
 
 _WORTH = {"valid": 1.0, "invalid": 0.0}
-_NO_REFERENCE = Errored("the reference of this turn has no final response, so there is nothing to compare with")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,28 +35,19 @@ class FinalResponseMatch(JudgedTurns[JudgedSettings]):
         actual, expected = run.actual[index], (run.expected or ())[index]
         answer, reference = self.answer(actual), self.answer(expected)
         if not reference.strip():
-            return Cell(_NO_REFERENCE)
+            return Cell(NO_REFERENCE)
         if trivial(answer, reference):
             return Cell(Scored(0.0, TRIVIAL, {"verdict": "invalid"}))
-        question = _question(user_text(actual) or user_text(expected), reference, answer)
-        return await asked(self.collector, question, place(run, index, NAME))
-
-
-def _question(user: str, reference: str, answer: str) -> Question:
-    blocks = (Block("user_message", user or "(no text)"), Block("reference", reference), Block("response", answer))
-    return Question(prompt=load_prompt(NAME), blocks=blocks, label_values=_WORTH)
-
-
-def turns_without_reference(settings: JudgedSettings, case: EvalCase) -> tuple[int, ...]:
-    """Return the indexes of the turns of a written conversation that have no final response to compare with."""
-    included = settings.include_intermediate_responses_in_final
-    texts = [final_text(turn, include_intermediate=included) for turn in case.conversation or ()]
-    return tuple(index for index, text in enumerate(texts) if not text.strip())
+        user = user_text(actual) or user_text(expected) or "(no text)"
+        blocks = (Block("user_message", user), Block("reference", reference), Block("response", answer))
+        question = Question(prompt=load_prompt(NAME), blocks=blocks, label_values=_WORTH)
+        return await ask_judge(self.collector, question, place(run, index, NAME))
 
 
 SPECS = (
     CriterionSpec(
         name=NAME,
+        origin="adk",
         about="1 for each turn whose final response a judge finds valid beside the expected one, else 0",
         kept="every vote with its explanation, the tally, the dissent",
         settings=JudgedSettings,

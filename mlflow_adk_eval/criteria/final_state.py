@@ -7,22 +7,20 @@ expects no state is skipped, which leaves the evaluation undecided, unless ``onl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 from pydantic_core import to_jsonable_python
 
-from mlflow_adk_eval.config.criteria import CriterionSettings, read_name
-from mlflow_adk_eval.config.spec import CriterionSpec
+from mlflow_adk_eval.config.spec import CriterionSettings, CriterionSpec, read_name
+from mlflow_adk_eval.criteria.alignment import Difference, differences
 from mlflow_adk_eval.criteria.criterion import CaseRun, whole_case
-from mlflow_adk_eval.criteria.text.alignment import Difference, differences
 from mlflow_adk_eval.evalset.models import EvalCase, Json
-from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, Skipped
+from mlflow_adk_eval.results.outcomes import Errored, Judged, Scored, Skipped
 
 _MAX_SHOWN = 20
-_NOTHING_EXPECTED = Skipped("the case expects no final_session_state; with only_where_expected such cases are left out of the plan")
 
 
 class FinalStateSettings(CriterionSettings):
@@ -46,25 +44,20 @@ class FinalSessionState:
 
     def __call__(self, run: CaseRun, /) -> Judged:
         """Judge the case as a whole."""
-        return whole_case(run, self._outcome(run))
-
-    def _outcome(self, run: CaseRun) -> Outcome:
-        expected = run.case.final_session_state
+        expected, match_type = run.case.final_session_state, self.settings.match_type
         if not expected:
-            return _NOTHING_EXPECTED
+            return whole_case(
+                run, Skipped("the case expects no final_session_state; with only_where_expected such cases are left out of the plan")
+            )
         if run.session_state is None:
-            return Errored("the final state of the session is not known")
-        found = state_differences(run.session_state, expected, exact=self.settings.match_type == "EXACT")
-        return (
-            Scored(0.0, _rationale(found, self.settings)) if found else Scored(1.0, f"All {len(expected)} expected keys are as expected.")
-        )
-
-
-def _rationale(found: Sequence[Difference], settings: FinalStateSettings) -> str:
-    lines = [f"- `{place.path}`: expected {place.expected}, got {place.actual}" for place in found[:_MAX_SHOWN]]
-    if len(found) > _MAX_SHOWN:
-        lines.append(f"- and {len(found) - _MAX_SHOWN} more")
-    return "\n".join([f"The state differs ({settings.match_type}):", "", *lines])
+            return whole_case(run, Errored("the final state of the session is not known"))
+        unlike = state_differences(run.session_state, expected, exact=match_type == "EXACT")
+        if not unlike:
+            return whole_case(run, Scored(1.0, f"All {len(expected)} expected keys are as expected."))
+        lines = [f"- `{place.path}`: expected {place.expected}, got {place.actual}" for place in unlike[:_MAX_SHOWN]]
+        if len(unlike) > _MAX_SHOWN:
+            lines.append(f"- and {len(unlike) - _MAX_SHOWN} more")
+        return whole_case(run, Scored(0.0, "\n".join([f"The state differs ({match_type}):", "", *lines])))
 
 
 def state_differences(actual: Mapping[str, Any], expected: Json, *, exact: bool) -> list[Difference]:
@@ -88,6 +81,7 @@ def _restricted(actual: Any, expected: Any) -> Any:
 SPECS = (
     CriterionSpec(
         name="final_session_state",
+        origin="ours",
         about="1 if the session ended in the expected state, else 0",
         kept="which keys differ; ADK defines the field and reads it nowhere",
         settings=FinalStateSettings,

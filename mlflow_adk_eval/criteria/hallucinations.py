@@ -14,11 +14,10 @@ from typing import Any
 
 from pydantic import Field
 
-from mlflow_adk_eval.config.criteria import JudgedSettings
-from mlflow_adk_eval.config.spec import CriterionSpec
+from mlflow_adk_eval.config.spec import CriterionSpec, JudgedSettings
 from mlflow_adk_eval.criteria.criterion import CaseRun
 from mlflow_adk_eval.criteria.judged_turns import TRIVIAL, Cell, JudgedTurns, place, tally, trivial
-from mlflow_adk_eval.criteria.text.sentences import sentences
+from mlflow_adk_eval.criteria.text import sentences
 from mlflow_adk_eval.criteria.transcript import Step, final_text, knowledge, steps, steps_text
 from mlflow_adk_eval.evalset import IntermediateData, Invocation
 from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
@@ -61,87 +60,71 @@ class Hallucinations(JudgedTurns[HallucinationsSettings]):
             return Cell(Scored(0.0, TRIVIAL))
         statements = _statements(run.actual[index], intermediate=self.settings.evaluate_intermediate_nl_responses)
         context = knowledge(run.actual[: index + 1])
-        asked = [(statement, question) for statement in statements for question in _questions(statement, context)]
-        votings = await gathered(partial(self.collector.decide, question, place(run, index, _NAME)) for _, question in asked)
-        found: dict[str, list[VotedItem]] = {}
-        for (statement, _), voting in zip(asked, votings, strict=True):
-            found.setdefault(statement.id, []).extend(voting.results)
-        return Cell(_outcome(found), tuple(vote for voting in votings for vote in voting.votes))
+        questions = [(statement[0], question) for statement in statements for question in _questions(statement, context)]
+        votings = await gathered(partial(self.collector.decide, question, place(run, index, _NAME)) for _, question in questions)
+        findings: dict[str, list[VotedItem]] = {}
+        for (name, _), voting in zip(questions, votings, strict=True):
+            findings.setdefault(name, []).extend(voting.results)
+        return Cell(_outcome(findings), tuple(vote for voting in votings for vote in voting.votes))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Statement:
-    """What the agent said at one point of a turn."""
-
-    id: str
-    text: str
-    tool_calls: str
-    """The calls that it had made by then, with their results."""
+_Statement = tuple[str, str, str]
+"""What the agent said at one point of a turn: its id, the text, and the calls that the agent had made by then, with their results."""
 
 
 def _statements(turn: Invocation, *, intermediate: bool) -> list[_Statement]:
     """Return the texts to be judged. Data written by hand do not say which calls a text came after, so all of them count."""
-    found = steps(turn)
+    taken = steps(turn)
     in_order = not isinstance(turn.intermediate_data, IntermediateData)
-    texts = [at for at, step in enumerate(found) if step.kind == "text" and sentences(step.payload)] if intermediate else []
-    said = [
-        _Statement(id=f"step {number}", text=found[at].payload, tool_calls=_calls(found[:at] if in_order else found))
-        for number, at in enumerate(texts, 1)
-    ]
-    return [*said, _Statement(id="final", text=final_text(turn), tool_calls=_calls(found))]
+    texts = [at for at, step in enumerate(taken) if step.kind == "text" and sentences(step.payload)] if intermediate else []
+    on_the_way = [(f"step {number}", taken[at].payload, _calls(taken[:at] if in_order else taken)) for number, at in enumerate(texts, 1)]
+    return [*on_the_way, ("final", final_text(turn), _calls(taken))]
 
 
-def _calls(found: Sequence[Step]) -> str:
-    return steps_text(step for step in found if step.kind in ("call", "response"))
+def _calls(taken: Sequence[Step]) -> str:
+    return steps_text(step for step in taken if step.kind in ("call", "response"))
 
 
 def _questions(statement: _Statement, context: Mapping[str, str]) -> Iterator[Question]:
     """Yield as many questions as the sentences of a text need; a text without any, such as an emoji, is its own only one."""
-    items = [JudgedItem(f"{statement.id} #{number}", text) for number, text in enumerate(sentences(statement.text) or [statement.text], 1)]
-    whole = statement.text if len(items) > _MAX_ITEMS else ""
-    texts = {**context, "tool_calls": statement.tool_calls, "whole_text": whole}
-    blocks = blocks_of(texts)
+    name, whole, tool_calls = statement
+    items = [JudgedItem(f"{name} #{number}", text) for number, text in enumerate(sentences(whole) or [whole], 1)]
+    blocks = blocks_of({**context, "tool_calls": tool_calls, "whole_text": whole if len(items) > _MAX_ITEMS else ""})
     for start in range(0, len(items), _MAX_ITEMS):
         chunk = tuple(items[start : start + _MAX_ITEMS])
         yield Question(prompt=load_prompt(_NAME), blocks=blocks, items=chunk, label_values=_WORTH, remarks=_REMARKS)
 
 
-def _outcome(found: Mapping[str, Sequence[VotedItem]]) -> Outcome:
-    """Return the mean of a turn's texts, if every sentence has a verdict."""
+def _outcome(findings_of: Mapping[str, Sequence[VotedItem]]) -> Outcome:
+    """Return the mean of a turn's texts, if every sentence has a verdict: each with its evidence, those that are not grounded first."""
     missing = [
         f"sentence {finding.item.id} ({finding.item.text!r}): {finding.outcome.error}"
-        for findings in found.values()
+        for findings in findings_of.values()
         for finding in findings
         if isinstance(finding.outcome, Errored)
     ]
     if missing:
         more = f"; and {len(missing) - _MAX_NAMED} more" if len(missing) > _MAX_NAMED else ""
         return Errored("; ".join(missing[:_MAX_NAMED]) + more)
-    records = {name: [_record(finding) for finding in findings] for name, findings in found.items()}
-    scores = {name: mean(record["score"] for record in listed) for name, listed in records.items()}
-    details = {"steps": [{"step": name, "score": scores[name], "sentences": listed} for name, listed in records.items()]}
-    return Scored(mean(scores.values()), _rationale([record for listed in records.values() for record in listed]), details)
-
-
-def _record(finding: VotedItem) -> dict[str, Any]:
-    """Return all that is known about a sentence."""
-    outcome = finding.outcome
-    said = {"score": outcome.score, "rationale": outcome.rationale, **outcome.details} if isinstance(outcome, Scored) else {}
-    return {"id": finding.item.id, "text": finding.item.text, "verdict": finding.label, "tally": tally(finding), **said}
-
-
-def _rationale(records: Sequence[Mapping[str, Any]]) -> str:
-    """Return each sentence with its verdict and the evidence, those that are not grounded first."""
-    grounded = sum(record["score"] > 0 for record in records)
-    head = f"Sentences that are grounded or claim nothing: {grounded} of {len(records)}."
-    return "\n".join([head, "", *map(_line, sorted(records, key=lambda record: bool(record["score"])))])
-
-
-def _line(record: Mapping[str, Any]) -> str:
-    mark = "✓" if record["score"] else "✗"
-    quoted = ((about, record.get(name)) for about, name in (("For", "supporting_excerpt"), ("Against", "contradicting_excerpt")))
-    evidence = "".join(f" {about}: “{_flat(text)}”." for about, text in quoted if text)
-    return f"- {mark} {record['id']} ({record['tally']}) “{_flat(record['text'])}”: {_flat(record['rationale'])}{evidence}"
+    listed: list[dict[str, Any]] = []
+    parts: list[dict[str, Any]] = []
+    for name, findings in findings_of.items():
+        records: list[dict[str, Any]] = [
+            {"id": finding.item.id, "text": finding.item.text, "verdict": finding.label, "tally": tally(finding)}
+            | {"score": outcome.score, "rationale": outcome.rationale, **outcome.details}
+            for finding, outcome in ((finding, finding.outcome) for finding in findings)
+            if isinstance(outcome, Scored)
+        ]
+        parts.append({"step": name, "score": mean(record["score"] for record in records), "sentences": records})
+        listed += records
+    grounded = sum(record["score"] > 0 for record in listed)
+    lines = [f"Sentences that are grounded or claim nothing: {grounded} of {len(listed)}.", ""]
+    for record in sorted(listed, key=lambda record: bool(record["score"])):
+        quoted = ((about, record.get(name)) for about, name in (("For", "supporting_excerpt"), ("Against", "contradicting_excerpt")))
+        evidence = "".join(f" {about}: “{_flat(text)}”." for about, text in quoted if text)
+        verdict = f"- {'✓' if record['score'] else '✗'} {record['id']} ({record['tally']}) “{_flat(record['text'])}”"
+        lines.append(f"{verdict}: {_flat(record['rationale'])}{evidence}")
+    return Scored(mean(part["score"] for part in parts), "\n".join(lines), {"steps": parts})
 
 
 def _flat(text: str) -> str:
@@ -151,6 +134,7 @@ def _flat(text: str) -> str:
 SPECS = (
     CriterionSpec(
         name=_NAME,
+        origin="adk",
         about="the share of an answer's sentences that are supported or claim nothing",
         kept="each sentence with its label, votes and excerpts",
         settings=HallucinationsSettings,

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from mlflow_adk_eval.config.criteria import JudgedSettings
+from mlflow_adk_eval.config.spec import JudgedSettings
 from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs, missing_turns
-from mlflow_adk_eval.criteria.text.words import Translation
+from mlflow_adk_eval.criteria.text import Translation
 from mlflow_adk_eval.criteria.transcript import final_text
 from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.judge.question import Question
@@ -120,7 +120,8 @@ def trivial(text: str, reference: str = "") -> bool:
     (False, False, False, False)
     """
     given = _folded(text)
-    if not any(map(_visible, given)):
+    # A letter, a digit, or a picture such as an emoji can say something.
+    if not any(char not in _BLANK_LETTERS and (char.isalnum() or unicodedata.category(char) == "So") for char in given):
         return not (given and given == _folded(reference))
     words = _words(given)
     return len(words) <= _LONGEST_KEYS and bool(_MASTER_KEYS.fullmatch(words)) and words != _words(_folded(reference))
@@ -132,11 +133,6 @@ _UNPUNCTUATED = Translation(lambda char: char if char.isalnum() or char.isspace(
 
 def _folded(text: str) -> str:
     return unicodedata.normalize("NFKC", text).casefold().translate(_UNFORMATTED).strip()
-
-
-def _visible(char: str) -> bool:
-    """Whether a character can say something: a letter, a digit, or a picture such as an emoji."""
-    return char not in _BLANK_LETTERS and (char.isalnum() or unicodedata.category(char) == "So")
 
 
 def _words(folded: str) -> str:
@@ -165,13 +161,15 @@ def combined(findings: Sequence[VotedItem], noun: str) -> Outcome:
     missing = [f"{noun} {finding.item.id!r}: {finding.outcome.error}" for finding in findings if isinstance(finding.outcome, Errored)]
     if missing:
         return Errored("; ".join(missing))
-    found = [(finding, finding.outcome) for finding in findings if isinstance(finding.outcome, Scored)]
-    rationale = "\n".join(
-        f"- {_mark(outcome)} {_line(finding.item.text)} ({tally(finding)}): {outcome.rationale}" for finding, outcome in found
-    )
-    return Scored(
-        mean(outcome.score for _, outcome in found), rationale, {"items": [_item(finding, outcome) for finding, outcome in found]}
-    )
+    lines: list[str] = []
+    items: list[dict[str, Any]] = []
+    for finding, outcome in ((finding, finding.outcome) for finding in findings if isinstance(finding.outcome, Scored)):
+        item, verdict = finding.item, {"verdict": finding.label, "score": outcome.score, "rationale": outcome.rationale}
+        lines.append(
+            f"- {'✓' if outcome.score >= 1 else '✗'} {' '.join((item.text or '').split())} ({tally(finding)}): {outcome.rationale}"
+        )
+        items.append({"id": item.id, "text": item.text, **verdict, **outcome.details})
+    return Scored(mean(item["score"] for item in items), "\n".join(lines), {"items": items})
 
 
 def single(finding: VotedItem) -> Outcome:
@@ -182,7 +180,7 @@ def single(finding: VotedItem) -> Outcome:
     return Scored(outcome.score, f"{tally(finding)}: {outcome.rationale}", {"verdict": finding.label, **outcome.details})
 
 
-async def asked(collector: VoteCollector, question: Question, where: CellKey) -> Cell:
+async def ask_judge(collector: VoteCollector, question: Question, where: CellKey) -> Cell:
     """Return what the votes on the only item of a question come to."""
     voting = await collector.decide(question, where)
     return Cell(single(voting.results[0]), voting.votes)
@@ -195,22 +193,3 @@ def tally(finding: VotedItem) -> str:
     details = finding.outcome.details
     votes, against = sum(details.get("votes", {}).values()), len(details.get("dissent", ()))
     return f"{finding.label} {votes - against}:{against}"
-
-
-def _mark(outcome: Scored) -> str:
-    return "✓" if outcome.score >= 1 else "✗"
-
-
-def _line(text: str | None) -> str:
-    return " ".join((text or "").split())
-
-
-def _item(finding: VotedItem, outcome: Scored) -> dict[str, Any]:
-    found = {
-        "id": finding.item.id,
-        "text": finding.item.text,
-        "verdict": finding.label,
-        "score": outcome.score,
-        "rationale": outcome.rationale,
-    }
-    return found | dict(outcome.details)

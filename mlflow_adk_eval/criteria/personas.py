@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -20,37 +20,37 @@ def prebuilt_personas() -> Mapping[str, UserPersona]:
     """Return the personas that an eval set may name, by id."""
     data = json.loads((files(__package__ or "mlflow_adk_eval.criteria") / "personas.json").read_text("utf-8"))
     return {
-        key: UserPersona.model_validate({"id": key, **found, "behaviors": [data["behaviors"][name] for name in found["behaviors"]]})
-        for key, found in data["personas"].items()
+        key: UserPersona.model_validate({"id": key, **persona, "behaviors": [data["behaviors"][name] for name in persona["behaviors"]]})
+        for key, persona in data["personas"].items()
     }
 
 
 def persona_of(persona: UserPersona | str, stop_signal: str) -> UserPersona:
     """Return a persona, or the one of an id, with the signal wherever its texts mention it."""
-    found = prebuilt_personas()[persona] if isinstance(persona, str) else persona
+    template = prebuilt_personas()[persona] if isinstance(persona, str) else persona
 
     def filled(value: Any) -> Any:
         if isinstance(value, str):
             return _STOP_SIGNAL.sub(lambda _match: stop_signal, value)
         return [filled(item) for item in value] if isinstance(value, list | tuple) else value
 
-    behaviors = [{name: filled(value) for name, value in behavior} for behavior in found.behaviors]
-    return UserPersona.model_validate({"id": found.id, "description": filled(found.description), "behaviors": behaviors})
+    behaviors = [{name: filled(value) for name, value in behavior} for behavior in template.behaviors]
+    return UserPersona.model_validate({"id": template.id, "description": filled(template.description), "behaviors": behaviors})
 
 
 def persona_text(persona: UserPersona | str, stop_signal: str) -> str:
     """Return a persona as its judges read it: what it does, and what would violate it."""
-    found = persona_of(persona, stop_signal)
-    return "\n\n".join([found.description, *(_text(behavior, "Violations", behavior.violation_rubrics) for behavior in found.behaviors)])
+    return _described(persona_of(persona, stop_signal), "Violations", lambda behavior: behavior.violation_rubrics)
 
 
 def role_text(persona: UserPersona | str, stop_signal: str) -> str:
     """Return a persona as who plays it reads it: what it does, and how."""
-    found = persona_of(persona, stop_signal)
-    return "\n\n".join(
-        [found.description, *(_text(behavior, "Instructions", behavior.behavior_instructions) for behavior in found.behaviors)]
-    )
+    return _described(persona_of(persona, stop_signal), "Instructions", lambda behavior: behavior.behavior_instructions)
 
 
-def _text(behavior: UserBehavior, title: str, lines: Sequence[str]) -> str:
-    return "\n".join([f"{behavior.name}: {behavior.description}", *([f"{title}:", *(f"- {line}" for line in lines)] if lines else [])])
+def _described(persona: UserPersona, title: str, listed: Callable[[UserBehavior], Sequence[str]]) -> str:
+    texts = [persona.description]
+    for behavior in persona.behaviors:
+        lines = [f"- {line}" for line in listed(behavior)]
+        texts.append("\n".join([f"{behavior.name}: {behavior.description}", *([f"{title}:", *lines] if lines else [])]))
+    return "\n\n".join(texts)

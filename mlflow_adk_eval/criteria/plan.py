@@ -3,45 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mlflow_adk_eval.config.criteria import CriterionSettings, JudgedSettings, RubricSettings, VertexSettings
 from mlflow_adk_eval.config.eval_config import Criteria, EvalConfig
-from mlflow_adk_eval.config.spec import CRITERIA, Need
+from mlflow_adk_eval.config.spec import CRITERIA, JudgedSettings, Need, RubricSettings, VertexSettings
 from mlflow_adk_eval.criteria.criterion import Criterion, Planned
 from mlflow_adk_eval.criteria.custom import CustomMetric, load_function
 from mlflow_adk_eval.criteria.rubrics import rubric_problem, unused_rubrics
 from mlflow_adk_eval.errors import ConfigError, Problem, UsageError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet
+from mlflow_adk_eval.text import Few
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.judge.session import JudgeSession
 
 _MAX_NAMED = 5
-
-
-@dataclass(slots=True)
-class Named:
-    """Names, or sentences, of which only the first are kept and all are counted."""
-
-    first: list[str] = field(default_factory=list[str])
-    count: int = 0
-
-    def add(self, name: str) -> None:
-        """Add one."""
-        self.count += 1
-        if len(self.first) < _MAX_NAMED:
-            self.first.append(name)
-
-    def __bool__(self) -> bool:
-        """Whether there are any."""
-        return self.count > 0
-
-    def __str__(self) -> str:
-        """Return the first ones, and how many there are besides."""
-        return ", ".join(self.first) + (f" and {self.count - len(self.first)} more" if self.count > len(self.first) else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +32,12 @@ class Plan:
     """Whether any criterion asks a judge."""
     pairwise: tuple[str, ...] = ()
     """The criteria that need a baseline."""
-    unused_rubrics: Named = field(default_factory=Named)
+    unused_rubrics: Few = field(default_factory=Few)
     """A sentence for each rubric that no criterion judges by."""
 
     def criteria(self, config: EvalConfig) -> tuple[str, ...]:
         """Return the names of all criteria: in the order of the config, then those that are information."""
-        configured = dict.fromkeys(name for criteria in (config.criteria, *config.case_criteria.values()) for name in criteria)
+        configured = config.by_criterion
         planned = dict.fromkeys(one.name for plan in (self.default, *self.by_case.values()) for one in plan)
         return (*(name for name in configured if name in planned), *(name for name in planned if name not in configured))
 
@@ -81,35 +59,31 @@ def plan(config: EvalConfig, eval_set: EvalSet, judging: JudgeSession | None = N
         ConfigError: naming each criterion that cannot be applied to a case, or each endpoint that the caller does not allow.
         JudgeError: if a judge cannot be had.
     """
-    judges = judging or _judges()
-    judges.check(config)
+    if judging is None:
+        from mlflow_adk_eval.judge.session import JudgeSession  # noqa: PLC0415 - reading a config loads this module, and asks no judge
+
+        judging = JudgeSession()
+    judging.check(config)
     places = {id(config.criteria): _Place("$.criteria", config, config.criteria)}
     for eval_id, criteria in config.case_criteria.items():
         places.setdefault(id(criteria), _Place(f"$.case_criteria[{eval_id!r}]", config, criteria))
-    unused = Named()
+    unused = Few()
     for case in eval_set.eval_cases:  # once: a set of a million cases is read from disk
-        found = places[id(config.criteria_of(case.eval_id))]
-        found.see(case)
-        for note in _unused(found.criteria, case):
-            unused.add(note)
+        place = places[id(config.criteria_of(case.eval_id))]
+        place.see(case)
+        if case.rubrics or any(turn.rubrics for turn in case.conversation or ()):
+            unused.add(unused_rubrics(place.criteria, case))
     check_ids(eval_set)
-    problems = [*_inapplicable(places.values()), *_without_rubrics(places.values()), *_without_case(config, eval_set)]
-    if problems:
+    if problems := list(_problems(config, eval_set, list(places.values()))):
         raise ConfigError("config", problems)
-    default = tuple(_planned(config, config.criteria, judges))
+    default = tuple(_planned(config, config.criteria, judging))
     by_case: dict[str, tuple[Planned, ...]] = {}
     for place in places.values():
-        planned = default if place.criteria is config.criteria else tuple(_planned(config, place.criteria, judges))
+        planned = default if place.criteria is config.criteria else tuple(_planned(config, place.criteria, judging))
         for eval_id, left_out in place.exceptions.items():
             by_case[eval_id] = tuple(one for one in planned if one.name not in left_out)
-    return Plan(default, by_case, judged=judges.asked, pairwise=_pairwise(places.values()), unused_rubrics=unused)
-
-
-def _unused(criteria: Criteria, case: EvalCase) -> tuple[str, ...]:
-    """Return a sentence for each rubric of a case that no criterion judges by."""
-    if not case.rubrics and not any(turn.rubrics for turn in case.conversation or ()):
-        return ()
-    return unused_rubrics(criteria, case)
+    pairwise = dict.fromkeys(name for place in places.values() for name, needs in place.needs.items() if "baseline" in needs)
+    return Plan(default, by_case, judged=judging.asked, pairwise=tuple(pairwise), unused_rubrics=unused)
 
 
 class _Place:
@@ -117,29 +91,24 @@ class _Place:
 
     def __init__(self, at: str, config: EvalConfig, criteria: Criteria) -> None:
         self.at, self.config, self.criteria = at, config, criteria
-        self.scenarios, self.written = Named(), Named()
-        self.rubric_problems: dict[tuple[str, str], Named] = {}
+        self.needs = {name: () if name in (config.custom_metrics or {}) else CRITERIA[name].needs for name in criteria}
+        """What each criterion cannot judge without; nothing for one of the user's own, which says nothing about that."""
+        self.scenarios, self.written = Few(), Few()
+        self.rubric_problems: dict[tuple[str, str], Few] = {}
         """The cases by criterion and by what is wrong."""
         self.exceptions: dict[str, frozenset[str]] = {}
         """The cases that are not planned like most, each with the criteria that leave it out."""
-        self._by_rubrics = {name: found for name, found in criteria.items() if isinstance(found, RubricSettings)}
-        self._default = criteria is config.criteria
+        self._by_rubrics = {name: settings for name, settings in criteria.items() if isinstance(settings, RubricSettings)}
 
     def see(self, case: EvalCase) -> None:
         """Take note of a case."""
-        (self.scenarios if case.conversation is None else self.written).add(case.eval_id)
+        (self.scenarios if case.conversation is None else self.written).add([case.eval_id])
         for name, settings in self._by_rubrics.items():
             if problem := rubric_problem(name, settings, case):
-                self.rubric_problems.setdefault((name, problem), Named()).add(case.eval_id)
+                self.rubric_problems.setdefault((name, problem), Few()).add([case.eval_id])
         planned = self.config.planned(case)
-        if len(planned) < len(self.criteria) or not self._default:
+        if len(planned) < len(self.criteria) or self.criteria is not self.config.criteria:
             self.exceptions[case.eval_id] = frozenset(self.criteria.keys() - planned.keys())
-
-
-def _judges() -> JudgeSession:
-    from mlflow_adk_eval.judge.session import JudgeSession  # noqa: PLC0415 - reading a config loads this module, and asks no judge
-
-    return JudgeSession()
 
 
 def check_ids(eval_set: EvalSet) -> None:
@@ -153,68 +122,42 @@ def check_ids(eval_set: EvalSet) -> None:
         raise UsageError(f"eval set {eval_set.eval_set_id!r} has several cases of one id, which could not be told apart: {named}")
 
 
-def _planned(config: EvalConfig, criteria: Criteria, judges: JudgeSession) -> Iterator[Planned]:
-    for name, settings in criteria.items():
-        yield Planned(
-            name=name,
-            criterion=_criterion(config, name, settings, judges),
-            threshold=settings.threshold,
-            greater_is_better=config.greater_is_better(name),
-            judged=isinstance(settings, JudgedSettings),
-        )
-    for name in CRITERIA.informative:
-        if name not in criteria:
-            spec = CRITERIA[name]
-            yield Planned(name=name, criterion=spec.make(None), threshold=None, greater_is_better=spec.greater_is_better)
-
-
-def _criterion(config: EvalConfig, name: str, settings: CriterionSettings, judges: JudgeSession) -> Criterion:
-    custom = (config.custom_metrics or {}).get(name)
-    if custom:
-        return CustomMetric(name, load_function(name, custom), settings)
-    spec = CRITERIA[name]
-    made: Criterion
-    if spec.by_service and isinstance(settings, VertexSettings) and settings.backend == "vertex":
-        made = spec.by_service(settings, judges.vertex())
-    elif isinstance(settings, JudgedSettings):
-        made = spec.make(settings, judges.vote_collector(settings, spec.prompts))
-    else:
-        made = spec.make(settings)
-    return made
-
-
-def _needs(config: EvalConfig, name: str) -> tuple[Need, ...]:
-    """Return what a criterion cannot judge without; nothing for one of the user's own, which says nothing about that."""
-    return () if name in (config.custom_metrics or {}) else CRITERIA[name].needs
-
-
-def _inapplicable(places: Iterable[_Place]) -> Iterator[Problem]:
-    """Yield the criteria that need what some of their cases do not have."""
+def _problems(config: EvalConfig, eval_set: EvalSet, places: Sequence[_Place]) -> Iterator[Problem]:
+    """Yield the criteria that need what some of their cases lack, rubrics that are contradictory or missing, and cases that are not there."""
     for place in places:
-        lacking: tuple[tuple[Need, Named, str, str], ...] = (
+        lacking: tuple[tuple[Need, Few, str, str], ...] = (
             ("reference", place.scenarios, "a reference conversation", "scenarios"),
             ("scenario", place.written, "a conversation scenario", "written conversations"),
         )
-        for name in place.criteria:
+        for name, needs in place.needs.items():
             for need, affected, noun, kind in lacking:
-                if need in _needs(place.config, name) and affected:
+                if need in needs and affected.count:
                     wanted = f"one that needs none, since these cases are {kind}: {affected}"
                     yield Problem(f"{place.at}.{name}", f"a criterion that needs {noun}", wanted)
-
-
-def _without_rubrics(places: Iterable[_Place]) -> Iterator[Problem]:
-    """Yield the rubric criteria that have contradictory rubrics, or none for some of their cases."""
     for place in places:
         for (name, problem), affected in place.rubric_problems.items():
             yield Problem(f"{place.at}.{name}", f"{problem} in these cases: {affected}", "rubrics, here or in the eval set")
-
-
-def _pairwise(places: Iterable[_Place]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for place in places for name in place.criteria if "baseline" in _needs(place.config, name)))
-
-
-def _without_case(config: EvalConfig, eval_set: EvalSet) -> Iterator[Problem]:
     known = set(eval_set.eval_ids) if config.case_criteria else set[str]()
     for eval_id in config.case_criteria:
         if eval_id not in known:
             yield Problem(f"$.case_criteria[{eval_id!r}]", "criteria for a case that is not in the eval set", "the id of a case")
+
+
+def _planned(config: EvalConfig, criteria: Criteria, judges: JudgeSession) -> Iterator[Planned]:
+    for name, settings in criteria.items():
+        custom = (config.custom_metrics or {}).get(name)
+        criterion: Criterion
+        if custom:
+            criterion = CustomMetric(name, load_function(name, custom), settings)
+        elif (spec := CRITERIA[name]).by_service and isinstance(settings, VertexSettings) and settings.backend == "vertex":
+            criterion = spec.by_service(settings, judges.vertex())
+        elif isinstance(settings, JudgedSettings):
+            criterion = spec.make(settings, judges.vote_collector(settings, spec.prompts))
+        else:
+            criterion = spec.make(settings)
+        better, judged = config.greater_is_better(name), isinstance(settings, JudgedSettings)
+        yield Planned(name=name, criterion=criterion, threshold=settings.threshold, greater_is_better=better, judged=judged)
+    for name in CRITERIA.informative:
+        if name not in criteria:
+            spec = CRITERIA[name]
+            yield Planned(name=name, criterion=spec.make(None), threshold=None, greater_is_better=spec.greater_is_better)

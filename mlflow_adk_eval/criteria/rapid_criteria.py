@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
-from mlflow_adk_eval.config.criteria import BACKEND, CriterionSettings, JudgedSettings, VertexSettings
 from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS, RapidMetric
-from mlflow_adk_eval.config.spec import CriterionSpec, Need
+from mlflow_adk_eval.config.spec import BACKEND, CriterionSettings, CriterionSpec, JudgedSettings, Need, VertexSettings
 from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs
 from mlflow_adk_eval.criteria.judged_turns import TRIVIAL, Cell, JudgedTurns, judged_turns, place, trivial
 from mlflow_adk_eval.criteria.rapid.computed import computed_score, load
@@ -35,11 +34,7 @@ if TYPE_CHECKING:  # reading a config loads this module, and asks no service
     from mlflow_adk_eval.judge.providers.vertex import VertexService
 
 _NO_CALL = Scored(1.0, "No call was expected or made.")
-_NO_INSTRUCTION = Errored("the instructions of the agent were not recorded, so there is no instruction to judge by")
-_NO_CONTEXT = Errored("nothing is recorded of what the agent knew, so there is no context to judge by")
 _NO_REFERENCE = Errored("the turn has no expected response, so there is no reference to judge by")
-_NO_BASELINE = Errored("there is no baseline of this case to compare with")
-_NO_SUCH_TURN = Errored("the baseline has no such turn to compare with")
 _WINS = {"BASELINE": 0.0, "TIE": 0.5, "CANDIDATE": 1.0}
 _NO_CONTENT = "an answer that has no content is no better than any other."
 _UNASKED = {f"TIE: {SAME_TEXT}": _WINS["TIE"]} | {f"{choice}: {_NO_CONTENT}": worth for choice, worth in _WINS.items()}
@@ -115,21 +110,21 @@ class RapidComputed:
         """Judge each turn on its own."""
         return judge_pairs(run, self._turn)
 
-    def _turn(self, actual: Invocation, expected: Invocation) -> Scored:
-        on_calls = _on_calls(self.metric)
-        if on_calls and not actual.tool_calls and not expected.tool_calls:
+    def _turn(self, actual: Invocation, expected: Invocation) -> Outcome:
+        turns = {"prediction": actual, "reference": expected}
+        if not self.metric.on_calls:
+            included = self.settings.include_intermediate_responses_in_final
+            instance = {name: final_text(turn, include_intermediate=included) for name, turn in turns.items()}
+        elif actual.tool_calls or expected.tool_calls:
+            instance = {name: _calls_text(turn) for name, turn in turns.items()}
+        else:
             return _NO_CALL
-        text = _calls_text if on_calls else partial(final_text, include_intermediate=self.settings.include_intermediate_responses_in_final)
-        instance = {"prediction": text(actual), "reference": text(expected)}
+        if not instance["reference"].strip():
+            return _NO_REFERENCE
         spec = {name: getattr(self.settings, name) for name in self.metric.spec}
         score = computed_score(self.metric.name, spec, instance)
         given = ", ".join(f"{name} {value}" for name, value in spec.items())
         return Scored(score, f"{self.metric.about[:1].upper()}{self.metric.about[1:]}{f' ({given})' if given else ''}: {score:.4g}.")
-
-
-def _on_calls(metric: RapidMetric) -> bool:
-    """Whether a metric compares tool calls instead of texts."""
-    return metric.name.startswith("tool_")
 
 
 def _calls_text(turn: Invocation) -> str:
@@ -158,10 +153,18 @@ class RapidRating:
         instance = instance_of(self.metric, self.settings, run, index)
         if isinstance(instance, Errored):
             return Cell(instance)
+        metric = self.metric
         if trivial(instance["prediction"]):
-            return Cell(_worst(self.metric))
-        judgement = await self.rate(instance, place(run, index, self.metric.criterion))
-        return Cell(_rating(self.metric, judgement), judgement.votes)
+            worst = metric.range[metric.around_optimum]
+            return Cell(Scored(worst, TRIVIAL, {"rating": metric.bounds[0]}))
+        judgement = await self.rate(instance, place(run, index, metric.criterion))
+        rated = judgement.rated
+        if rated is None or rated.score is None:
+            return Cell(Errored(judgement.error), judgement.votes)
+        grade = metric.scale.get(round(rated.score), "")
+        details = {"rating": rated.score, "grade": grade, "confidence": rated.confidence}
+        score = abs(rated.score) if metric.around_optimum else rated.score
+        return Cell(Scored(score, f"{rated.score:g} ({grade}): {rated.explanation}", details), judgement.votes)
 
 
 def _by_judge(settings: RatingSettings, collector: VoteCollector, metric: RapidMetric) -> RapidRating:
@@ -188,42 +191,16 @@ def instance_of(metric: RapidMetric, settings: RatingSettings | PairwiseSettings
     if "context" in metric.fields:
         texts["context"] = knowledge_text(run.actual[: index + 1])
         if not texts["context"]:
-            return _NO_CONTEXT
+            return Errored("nothing is recorded of what the agent knew, so there is no context to judge by")
     if isinstance(settings, InstructedSettings | PairwiseSettings):
         texts["instruction"] = user_text(turn) if settings.instruction == "user_message" else instructions_text(turn.app_details)
         if not texts["instruction"]:
-            return _NO_INSTRUCTION
+            return Errored("the instructions of the agent were not recorded, so there is no instruction to judge by")
     if isinstance(settings, TextRatingSettings | PairwiseSettings) and settings.use_reference:
         texts["reference"] = final_text(run.expected[index]) if run.expected and index < len(run.expected) else ""
         if not texts["reference"]:
             return _NO_REFERENCE
     return texts
-
-
-def _worst(metric: RapidMetric) -> Scored:
-    """Return the worst score of a metric, for an answer that was not worth a call."""
-    low, high = _range(metric)
-    return Scored(high if _around_optimum(metric) else low, TRIVIAL, {"rating": metric.bounds[0]})
-
-
-def _around_optimum(metric: RapidMetric) -> bool:
-    """Whether the best grade is 0, in the middle of the scale; then the score is the distance from it, and lower is better."""
-    return metric.bounds[0] < 0
-
-
-def _range(metric: RapidMetric) -> tuple[float, float]:
-    return (0.0, metric.bounds[1]) if _around_optimum(metric) else metric.bounds
-
-
-def _rating(metric: RapidMetric, judgement: Judgement) -> Outcome:
-    """Return a judgement as an outcome: the rating, or, on a scale around an optimum, the distance from that."""
-    rated = judgement.rated
-    if rated is None or rated.score is None:
-        return Errored(judgement.error)
-    grade = metric.scale.get(round(rated.score), "")
-    details = {"rating": rated.score, "grade": grade, "confidence": rated.confidence}
-    score = abs(rated.score) if _around_optimum(metric) else rated.score
-    return Scored(score, f"{rated.score:g} ({grade}): {rated.explanation}", details)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,29 +215,20 @@ class RapidPairwise(JudgedTurns[PairwiseSettings]):
         if isinstance(instance, Errored):
             return Cell(instance)
         if run.baseline is None or index >= len(run.baseline):
-            return Cell(_NO_BASELINE if run.baseline is None else _NO_SUCH_TURN)
+            lacking = "there is no baseline of this case" if run.baseline is None else "the baseline has no such turn"
+            return Cell(Errored(f"{lacking} to compare with"))
         baseline = self.answer(run.baseline[index])
-        silent = (trivial(instance["prediction"]), trivial(baseline))
-        if any(silent):
-            return Cell(_silent(*silent))
-        judgement = await compare(
-            self.metric, {**instance, "baseline_prediction": baseline}, self.collector, place(run, index, self.metric.criterion)
-        )
-        return Cell(_choice(judgement), judgement.votes)
-
-
-def _silent(candidate: bool, baseline: bool) -> Scored:
-    """Return the choice where an answer says nothing."""
-    choice = "TIE" if candidate and baseline else "BASELINE" if candidate else "CANDIDATE"
-    return Scored(_WINS[choice], f"{choice}: {_NO_CONTENT}", {"pairwise_choice": choice})
-
-
-def _choice(judgement: Judgement) -> Outcome:
-    rated = judgement.rated
-    if rated is None or rated.choice is None:
-        return Errored(judgement.error)
-    details = {"pairwise_choice": rated.choice, "confidence": rated.confidence}
-    return Scored(_WINS[rated.choice], f"{rated.choice}: {rated.explanation}", details)
+        silent, baseline_silent = trivial(instance["prediction"]), trivial(baseline)
+        if silent or baseline_silent:
+            choice = "TIE" if silent and baseline_silent else "BASELINE" if silent else "CANDIDATE"
+            return Cell(Scored(_WINS[choice], f"{choice}: {_NO_CONTENT}", {"pairwise_choice": choice}))
+        both = {**instance, "baseline_prediction": baseline}
+        judgement = await compare(self.metric, both, self.collector, place(run, index, self.metric.criterion))
+        rated = judgement.rated
+        if rated is None or rated.choice is None:
+            return Cell(Errored(judgement.error), judgement.votes)
+        details = {"pairwise_choice": rated.choice, "confidence": rated.confidence}
+        return Cell(Scored(_WINS[rated.choice], f"{rated.choice}: {rated.explanation}", details), judgement.votes)
 
 
 def _settings_class(metric: RapidMetric) -> type[CriterionSettings]:
@@ -276,14 +244,6 @@ def _settings_class(metric: RapidMetric) -> type[CriterionSettings]:
     return next(fitting, CriterionSettings)
 
 
-def _needs(metric: RapidMetric) -> tuple[Need, ...]:
-    if metric.kind != "computed":
-        return ("baseline",) if metric.kind == "pairwise" else ()
-    if not _on_calls(metric):
-        return ("reference", "expected_response")
-    return ("reference", "calls") if metric.name == "tool_call_valid" else ("reference", "expected_calls", "calls")
-
-
 _MAKERS: Mapping[str, Callable[..., Any]] = {"computed": RapidComputed, "judged": _by_judge, "pairwise": RapidPairwise}
 _KEPT = {
     "computed": "the settings it was computed with",
@@ -293,15 +253,20 @@ _KEPT = {
 
 
 def _spec(metric: RapidMetric) -> CriterionSpec:
+    needs: tuple[Need, ...] = ("baseline",) if metric.kind == "pairwise" else ()
+    if metric.kind == "computed":
+        on_calls: tuple[Need, ...] = ("calls",) if metric.name == "tool_call_valid" else ("expected_calls", "calls")
+        needs = ("reference", *on_calls) if metric.on_calls else ("reference", "expected_response")
     return CriterionSpec(
         name=metric.criterion,
-        about=f"{metric.about}; the score is the distance from 0, and lower is better" if _around_optimum(metric) else metric.about,
+        origin="rapid_eval",
+        about=f"{metric.about}; the score is the distance from 0, and lower is better" if metric.around_optimum else metric.about,
         kept=_KEPT[metric.kind],
         settings=_settings_class(metric),
-        bounds=_range(metric),
+        bounds=metric.range,
         unasked=_UNASKED if metric.kind == "pairwise" else {},
-        greater_is_better=not _around_optimum(metric),
-        needs=_needs(metric),
+        greater_is_better=not metric.around_optimum,
+        needs=needs,
         prompts=() if metric.kind == "computed" else (metric.criterion,),
         make=partial(_MAKERS[metric.kind], metric=metric),
         by_service=partial(_by_service, metric=metric) if metric.kind == "judged" else None,

@@ -1,20 +1,23 @@
 """``response_match_score``: ROUGE-1 between the agent's answer and the reference, in any script.
 
-Both texts become words (`text.words`: stemmed where they are English, single characters where a script has no spaces), and the score is the
+Both texts become words (`text.tokens`: stemmed where they are English, single characters where a script has no spaces), and the score is the
 F-measure of the words they share. It is bit for bit the score of ADK, which computes it with rouge-score and nltk; the stemmer here is our
-own, because importing nltk takes seconds.
+own, because importing nltk takes seconds. A turn whose reference has no response has no score, and neither has one whose response is media.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mlflow_adk_eval.config.criteria import CriterionSettings
-from mlflow_adk_eval.config.spec import CriterionSpec
-from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs
-from mlflow_adk_eval.criteria.text.words import rouge_1, tokens
+from mlflow_adk_eval.config.spec import CriterionSettings, CriterionSpec
+from mlflow_adk_eval.criteria.criterion import NO_REFERENCE, CaseRun, judge_pairs
+from mlflow_adk_eval.criteria.text import rouge_1, tokens
+from mlflow_adk_eval.criteria.transcript import content_text
 from mlflow_adk_eval.evalset import Invocation
-from mlflow_adk_eval.results.outcomes import Judged, Scored
+from mlflow_adk_eval.redact import cut
+from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored
+
+_LONGEST = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +34,15 @@ class ResponseMatch:
         return judge_pairs(run, _turn)
 
 
-def _turn(actual: Invocation, expected: Invocation) -> Scored:
-    response, reference = tokens(actual.final_text), tokens(expected.final_text)
+def _turn(actual: Invocation, expected: Invocation) -> Outcome:
+    given, wanted = actual.final_text, expected.final_text
+    if not wanted.strip():
+        return NO_REFERENCE
+    if not given and (other := content_text(actual.final_response)):
+        return Errored(f"the response has no text whose words could be compared, but {cut(other, _LONGEST)}")
+    response, reference = tokens(given), tokens(wanted)
     overlap = rouge_1(response, reference)
-    empty = [side for side, found in (("response", response), ("reference", reference)) if not found]
+    empty = [side for side, words in (("response", response), ("reference", reference)) if not words]
     note = f" The {' and the '.join(empty)} {'has' if len(empty) == 1 else 'have'} no words." if empty else ""
     return Scored(
         overlap.f_measure,
@@ -46,6 +54,7 @@ def _turn(actual: Invocation, expected: Invocation) -> Scored:
 SPECS = (
     CriterionSpec(
         name="response_match_score",
+        origin="adk",
         about="ROUGE-1 of each turn's final response beside the expected one",
         kept="precision and recall",
         needs=("reference", "expected_response"),

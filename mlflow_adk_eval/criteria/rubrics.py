@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import zip_longest
 from typing import Any
 
-from mlflow_adk_eval.config.criteria import RubricSettings
-from mlflow_adk_eval.config.spec import CRITERIA, CriterionSpec, Need
+from mlflow_adk_eval.config.spec import CRITERIA, CriterionSpec, Need, RubricSettings
 from mlflow_adk_eval.criteria.criterion import CaseRun, failed, missing_turns, whole_case
 from mlflow_adk_eval.criteria.judged_turns import TRIVIAL, Cell, JudgedTurns, combined, judged_turns, place, trivial, unfinished
 from mlflow_adk_eval.criteria.transcript import (
@@ -27,6 +26,7 @@ from mlflow_adk_eval.criteria.transcript import (
     tool_steps_text,
     tools_text,
     user_text,
+    whole_conversation,
 )
 from mlflow_adk_eval.errors import did_you_mean, shown
 from mlflow_adk_eval.evalset import EvalCase, Invocation, Rubric
@@ -55,38 +55,30 @@ class RubricSet:
 
 def turns_of(expected: Sequence[Invocation] | None, actual: Sequence[Invocation] = ()) -> Turns:
     """Return the turns that either side has."""
-    wanted = expected or ()
-    return [
-        (wanted[index] if index < len(wanted) else None, actual[index] if index < len(actual) else None)
-        for index in range(max(len(wanted), len(actual)))
-    ]
+    return list(zip_longest(expected or (), actual))
 
 
 def rubrics_of_turn(
     name: str, settings: RubricSettings, case: EvalCase, expected: Invocation | None = None, actual: Invocation | None = None
 ) -> RubricSet:
     """Return the rubrics of one turn: those of the criterion, of the case, and of the turn itself as expected and as it was."""
-    return _united(chain(_of_case(name, settings, case), _of_turn(name, expected, actual)))
+    return _united([*settings.rubrics, *_own(name, case, expected, actual)])
 
 
 def rubrics_of_conversation(name: str, settings: RubricSettings, case: EvalCase, turns: Turns) -> RubricSet:
     """Return the rubrics of a conversation. One of a turn is about what happened until then; of several turns, until the last."""
-    general = list(_of_case(name, settings, case))
-    of_turns = [(rubric, number) for number, pair in enumerate(turns, 1) for rubric in _of_turn(name, *pair)]
-    found = _united([*general, *(rubric for rubric, _ in of_turns)])
+    general = [*settings.rubrics, *_own(name, case)]
+    of_turns = [(rubric, number) for number, pair in enumerate(turns, 1) for rubric in _own(name, *pair)]
+    united = _united([*general, *(rubric for rubric, _ in of_turns)])
     until = {rubric.rubric_id: number for rubric, number in of_turns} | {rubric.rubric_id: len(turns) for rubric in general}
-    scoped = {key: f"[until turn {until[key]}] {text}" if until[key] < len(turns) else text for key, text in found.texts.items()}
+    scoped = {key: f"[until turn {until[key]}] {text}" if until[key] < len(turns) else text for key, text in united.texts.items()}
     types = {rubric.rubric_id: rubric.type for rubric in settings.rubrics if rubric.type not in {None, CRITERIA[name].rubric_type}}
-    return RubricSet({key: f"[{types[key]}] {text}" if key in types else text for key, text in scoped.items()}, found.problem)
+    return RubricSet({key: f"[{types[key]}] {text}" if key in types else text for key, text in scoped.items()}, united.problem)
 
 
-def _of_case(name: str, settings: RubricSettings, case: EvalCase) -> Iterator[Rubric]:
-    yield from settings.rubrics
-    yield from (rubric for rubric in case.rubrics or () if rubric.type == CRITERIA[name].rubric_type)
-
-
-def _of_turn(name: str, *sides: Invocation | None) -> Iterator[Rubric]:
-    yield from (rubric for side in sides if side for rubric in side.rubrics or () if rubric.type == CRITERIA[name].rubric_type)
+def _own(name: str, *holders: EvalCase | Invocation | None) -> list[Rubric]:
+    """Return the rubrics of a criterion's type that a case and turns have themselves."""
+    return [rubric for holder in holders if holder for rubric in holder.rubrics or () if rubric.type == CRITERIA[name].rubric_type]
 
 
 def _united(rubrics: Iterable[Rubric]) -> RubricSet:
@@ -108,13 +100,12 @@ def rubric_problem(name: str, settings: RubricSettings, case: EvalCase) -> str:
     Turns without a rubric are no problem as long as another has one. What is wrong with the rubrics of a case itself is an error of that case only, once
     it is judged.
     """
-    own = _united(settings.rubrics)
-    turns = turns_of(case.conversation)
-    found = [rubrics_of_conversation(name, settings, case, turns)]
+    problem, turns = _united(settings.rubrics).problem, turns_of(case.conversation)
+    rubrics = [rubrics_of_conversation(name, settings, case, turns)]
     if CRITERIA[name].scope == "turn":
-        found = [rubrics_of_turn(name, settings, case, *pair) for pair in turns] or found
-    if own.problem or any(one.texts or one.problem for one in found):
-        return own.problem
+        rubrics = [rubrics_of_turn(name, settings, case, *pair) for pair in turns] or rubrics
+    if problem or any(one.texts or one.problem for one in rubrics):
+        return problem
     return f"no rubric (none in the config, and none of the type {CRITERIA[name].rubric_type} in the eval set)"
 
 
@@ -129,25 +120,23 @@ def rubric_types() -> Mapping[str, str]:
     return {name: spec.rubric_type for name, spec in CRITERIA.items() if spec.rubric_type}
 
 
-def unused_rubrics(criteria: Iterable[str], case: EvalCase) -> tuple[str, ...]:
-    """Return a sentence for each rubric of a case or its turns that none of `criteria` judges by, because of its type."""
-    found = [("the case", rubric) for rubric in case.rubrics or ()]
-    found += [(f"turn {number}", rubric) for number, turn in enumerate(case.conversation or (), 1) for rubric in turn.rubrics or ()]
-    if not found:
-        return ()
-    types = rubric_types()
-    used = {types.get(name) for name in criteria}
-    return tuple(f"{case.eval_id}: {_unused(where, rubric)}" for where, rubric in found if rubric.type is None or rubric.type not in used)
-
-
-def _unused(where: str, rubric: Rubric) -> str:
-    what, types = f"the rubric {shown(rubric.rubric_id)} of {where} is not used:", list(rubric_types().values())
-    if rubric.type is None:
-        return f"{what} it has no type, which would be one of {', '.join(types)}"
-    if rubric.type in types:
-        return f"{what} no criterion of the config judges by rubrics of the type {rubric.type}"
-    hint = did_you_mean(rubric.type.upper().replace(" ", "_").replace("-", "_"), types)
-    return f"{what} no criterion judges by rubrics of the type {shown(rubric.type)}{f'. {hint}' if hint else ''}"
+def unused_rubrics(criteria: Iterable[str], case: EvalCase) -> Iterator[str]:
+    """Yield a sentence for each rubric of a case or its turns that none of `criteria` judges by, because of its type."""
+    places = [("the case", case.rubrics), *((f"turn {number}", turn.rubrics) for number, turn in enumerate(case.conversation or (), 1))]
+    rubrics = [(where, rubric) for where, listed in places for rubric in listed or ()]
+    by_name = rubric_types() if rubrics else {}
+    used, types = {by_name.get(name) for name in criteria}, list(by_name.values())
+    for where, rubric in rubrics:
+        what = f"{case.eval_id}: the rubric {shown(rubric.rubric_id)} of {where} is not used:"
+        if rubric.type is None:
+            yield f"{what} it has no type, which would be one of {', '.join(types)}"
+        elif rubric.type in used:
+            continue
+        elif rubric.type in types:
+            yield f"{what} no criterion of the config judges by rubrics of the type {rubric.type}"
+        else:
+            hint = did_you_mean(rubric.type.upper().replace(" ", "_").replace("-", "_"), types)
+            yield f"{what} no criterion judges by rubrics of the type {shown(rubric.type)}{f'. {hint}' if hint else ''}"
 
 
 _WORTH = {"yes": 1.0, "no": 0.0}
@@ -220,35 +209,21 @@ class TrajectoryQuality:
     collector: VoteCollector
 
     async def __call__(self, run: CaseRun, /) -> Judged:
-        """Judge the conversation as a whole."""
-        cell = await self._conversation(run)
-        return whole_case(run, cell.outcome, cell.votes)
-
-    async def _conversation(self, run: CaseRun) -> Cell:
+        """Judge the conversation as a whole; one in which the agent neither did nor said anything satisfies no rubric."""
         turns = run.actual
         error = next(iter(missing_turns(run)), None) or unfinished(run, len(turns) - 1)
         if error or not turns:
-            return Cell(error or Errored("there is no actual invocation"))
+            return whole_case(run, error or Errored("there is no actual invocation"))
         rubrics = rubrics_of_conversation(TRAJECTORY, self.settings, run.case, turns_of(run.expected, turns))
-        if rubrics.texts and not rubrics.problem and _idle(turns):
-            return Cell(_refused(rubrics))
-        material = {
-            "developer_instructions": instructions_text(*(turn.app_details for turn in turns)),
-            "tools": tools_text(*(turn.app_details for turn in turns)),
-            "conversation": conversation_text(turns),
-        }
-        decided = await _decided(self.collector, place(run, run.turns - 1, TRAJECTORY), material, rubrics)
-        return decided or Cell(Errored(_NO_RUBRIC))
-
-
-def _idle(turns: Sequence[Invocation]) -> bool:
-    """Whether the agent neither did nor said anything in a whole conversation."""
-    return all(trivial(final_text(turn)) and not steps(turn) for turn in turns)
+        if rubrics.texts and not rubrics.problem and all(trivial(final_text(turn)) and not steps(turn) for turn in turns):
+            return whole_case(run, _refused(rubrics))
+        where = place(run, run.turns - 1, TRAJECTORY)
+        cell = await _decided(self.collector, where, whole_conversation(turns), rubrics) or Cell(Errored(_NO_RUBRIC))
+        return whole_case(run, cell.outcome, cell.votes)
 
 
 def _rubrics(name: str, settings: RubricSettings, run: CaseRun, index: int) -> RubricSet:
-    expected, actual = turns_of(run.expected, run.actual)[index]
-    return rubrics_of_turn(name, settings, run.case, expected, actual)
+    return rubrics_of_turn(name, settings, run.case, *turns_of(run.expected, run.actual)[index])
 
 
 async def _decided(collector: VoteCollector, where: CellKey, material: Mapping[str, str], rubrics: RubricSet) -> Cell | None:
@@ -258,23 +233,21 @@ async def _decided(collector: VoteCollector, where: CellKey, material: Mapping[s
     if not rubrics.texts:
         return None
     items = tuple(JudgedItem(id=rubric_id, text=text) for rubric_id, text in rubrics.texts.items())
-    voting = await collector.decide(
-        Question(prompt=load_prompt(where.criterion), blocks=blocks_of(material), items=items, label_values=_WORTH), where
-    )
+    question = Question(prompt=load_prompt(where.criterion), blocks=blocks_of(material), items=items, label_values=_WORTH)
+    voting = await collector.decide(question, where)
     return Cell(combined(voting.results, "rubric"), voting.votes)
 
 
 def _refused(rubrics: RubricSet) -> Outcome:
     """Return the outcome of an answer that satisfies no rubric, because it says nothing."""
-    nothing = Scored(0.0, TRIVIAL)
-    return combined(
-        [VotedItem(item=JudgedItem(id=key, text=text), outcome=nothing, label="no") for key, text in rubrics.texts.items()], "rubric"
-    )
+    items = (JudgedItem(id=key, text=text) for key, text in rubrics.texts.items())
+    return combined([VotedItem(item=item, outcome=Scored(0.0, TRIVIAL), label="no") for item in items], "rubric")
 
 
 def _spec(name: str, rubric_type: str, about: str, make: Callable[..., Any], needs: tuple[Need, ...] = ("rubrics",)) -> CriterionSpec:
     return CriterionSpec(
         name=name,
+        origin="adk",
         about=f"the share of rubrics that {about} satisfies",
         kept="a verdict, votes and explanations for each rubric",
         settings=RubricSettings,

@@ -1,6 +1,6 @@
 """``tool_trajectory_avg_score``: whether the agent called the expected tools, and which call is to blame.
 
-The calls of a turn are compared with those of its reference by `text.alignment`: ``EXACT`` wants the same calls in the same order, ``IN_ORDER``
+The calls of a turn are compared with those of its reference by `alignment`: ``EXACT`` wants the same calls in the same order, ``IN_ORDER``
 allows others between them, ``ANY_ORDER`` allows any order. Arguments are compared as JSON values, unless ``ignore_args`` compares names only.
 A mismatch is explained by the cheapest alignment of both sides, so that its rationale names single calls and arguments.
 """
@@ -16,10 +16,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from mlflow_adk_eval.config.criteria import CriterionSettings, read_name
-from mlflow_adk_eval.config.spec import CriterionSpec
+from mlflow_adk_eval.config.spec import CriterionSettings, CriterionSpec, read_name
+from mlflow_adk_eval.criteria.alignment import MATCH_TYPES, MatchType, Step, align, differences, trajectory_matches
 from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs
-from mlflow_adk_eval.criteria.text.alignment import MATCH_TYPES, MatchType, Step, align, differences, trajectory_matches
 from mlflow_adk_eval.evalset import FunctionCall, Invocation
 from mlflow_adk_eval.redact import cut
 from mlflow_adk_eval.results.outcomes import Judged, Scored
@@ -81,7 +80,10 @@ def rationale(actual: Sequence[FunctionCall], expected: Sequence[FunctionCall], 
     steps = align(actual, expected, ordered=ordered, ignore_args=settings.ignore_args)
     same = sum(step.kind == "same" for step in steps)
     head = f"{same} of {len(expected)} expected calls match ({settings.match_type}{', arguments ignored' if settings.ignore_args else ''})."
-    if ordered and _only_order_differs(actual, expected, ignore_args=settings.ignore_args):
+    any_order, in_order = (
+        trajectory_matches(actual, expected, kind, ignore_args=settings.ignore_args) for kind in ("ANY_ORDER", "IN_ORDER")
+    )
+    if ordered and any_order and not in_order:
         head += " All of them were made, but not in the expected order."
     blamed = [step for step in steps if step.kind != "same"]
     lines = [line for step in blamed[:_MAX_SHOWN] for line in _lines(step, extra_allowed=settings.match_type != "EXACT")]
@@ -90,18 +92,12 @@ def rationale(actual: Sequence[FunctionCall], expected: Sequence[FunctionCall], 
     return "\n".join([head, "", *lines])
 
 
-def _only_order_differs(actual: Sequence[FunctionCall], expected: Sequence[FunctionCall], *, ignore_args: bool) -> bool:
-    if not trajectory_matches(actual, expected, "ANY_ORDER", ignore_args=ignore_args):
-        return False
-    return not trajectory_matches(actual, expected, "IN_ORDER", ignore_args=ignore_args)
-
-
 def _lines(step: Step, *, extra_allowed: bool) -> Iterator[str]:
     want, got = step.expected, step.actual
     if want and got:
         yield f"- `{want.name}` was called with other arguments:"
-        for found in islice(differences(got.args or {}, want.args or {}), _MAX_SHOWN):
-            yield f"  - `{found.path}`: expected {found.expected}, got {found.actual}"
+        for place in islice(differences(got.args or {}, want.args or {}), _MAX_SHOWN):
+            yield f"  - `{place.path}`: expected {place.expected}, got {place.actual}"
     elif want:
         yield f"- missing: `{_call(want)}`"
     elif got:
@@ -115,6 +111,7 @@ def _call(call: FunctionCall) -> str:
 SPECS = (
     CriterionSpec(
         name="tool_trajectory_avg_score",
+        origin="adk",
         about="1 for each turn whose tool calls match the expected ones, else 0",
         kept="which call is missing, unexpected, or has which other argument",
         settings=ToolTrajectorySettings,

@@ -7,6 +7,7 @@ those. Texts of several authors stand in JSON lines, one per step: what one of t
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -61,9 +62,10 @@ def steps(invocation: Invocation) -> tuple[Step, ...]:
     match invocation.intermediate_data:
         case InvocationEvents(invocation_events=events):
             return _numbered([step for event in events for step in steps_of(event.content, event.author)])
-        case IntermediateData(tool_uses=calls, tool_responses=responses, intermediate_responses=said):
-            texts = [step for author, parts in said for step in steps_of(Content(parts=parts), author)]
-            return tuple(sorted(_numbered([*texts, *map(_call, calls), *map(_response, responses)]), key=_beside_its_call))
+        case IntermediateData(tool_uses=calls, tool_responses=responses, intermediate_responses=messages):
+            texts = [step for author, parts in messages for step in steps_of(Content(parts=parts), author)]
+            numbered = _numbered([*texts, *map(_call, calls), *map(_response, responses)])
+            return tuple(sorted(numbered, key=lambda step: 0 if step.kind in ("text", "media") else step.call or math.inf))
         case None:
             return ()
 
@@ -89,16 +91,15 @@ def _deeds(part: Part) -> Iterator[Step]:
         yield _call(part.function_call)
     if part.function_response:
         yield _response(part.function_response)
-    if part.executable_code:
-        yield Step(kind="call", name=_CODE, payload=part.executable_code, id=_id(part.executable_code))
-    if part.code_execution_result:
-        yield Step(kind="response", name=_CODE, payload=part.code_execution_result, id=_id(part.code_execution_result))
-    if part.tool_call:
-        yield Step(kind="call", name=_tool_type(part.tool_call), payload=_get(part.tool_call, "args"), id=_id(part.tool_call))
-    if part.tool_response:
-        yield Step(
-            kind="response", name=_tool_type(part.tool_response), payload=_get(part.tool_response, "response"), id=_id(part.tool_response)
-        )
+    if code := part.executable_code:
+        yield Step(kind="call", name=_CODE, payload=code, id=str(_get(code, "id") or ""))
+    if result := part.code_execution_result:
+        yield Step(kind="response", name=_CODE, payload=result, id=str(_get(result, "id") or ""))
+    kinds: tuple[tuple[StepKind, Any, str], ...] = (("call", part.tool_call, "args"), ("response", part.tool_response, "response"))
+    for kind, value, field in kinds:
+        if value:
+            name = str(_get(value, "tool_type") or _get(value, "toolType") or "tool")
+            yield Step(kind=kind, name=name, payload=_get(value, field), id=str(_get(value, "id") or ""))
     for media in (part.inline_data, part.file_data):
         if media:
             yield Step(kind="media", name=str(_get(media, "mime_type") or _get(media, "mimeType") or "media"))
@@ -117,52 +118,33 @@ def _get(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
-def _id(value: Any) -> str:
-    return str(_get(value, "id") or "")
-
-
-def _tool_type(value: Any) -> str:
-    return str(_get(value, "tool_type") or _get(value, "toolType") or "tool")
-
-
-def _beside_its_call(step: Step) -> tuple[int, int]:
-    if step.kind in ("text", "media"):
-        return 0, 0
-    return (2, 0) if step.call is None else (1, step.call)
-
-
-def _numbered(found: Sequence[Step]) -> tuple[Step, ...]:
-    """Return the steps with the numbers of their calls."""
-    numbers = {at: number for number, at in enumerate((at for at, step in enumerate(found) if step.kind == "call"), 1)}
-    pairs = _pairs(found, tuple(numbers))
-    return tuple(
-        replace(step, call=numbers.get(pairs.get(at, at))) if step.kind in ("call", "response") else step for at, step in enumerate(found)
-    )
-
-
-def _pairs(found: Sequence[Step], calls: Sequence[int]) -> dict[int, int]:
-    """Return the place of the call that each response answers, by the response's place.
+def _numbered(events: Sequence[Step]) -> tuple[Step, ...]:
+    """Return the steps with the numbers of their calls.
 
     A response answers the call of its id. One without an id, or to a call without, answers the first call of its tool that
     nothing else answers. A second response of an id belongs to the same call, as with tools that report their progress.
     """
-    pairs: dict[int, int] = {}
-    for matches, once in ((_same_id, True), (_same_tool, True), (_same_id, False)):
-        taken = set(pairs.values()) if once else set[int]()
-        for at, response in enumerate(found):
-            if response.kind == "response" and at not in pairs:
-                call = next((place for place in calls if place < at and place not in taken and matches(found[place], response)), None)
+    calls = [at for at, step in enumerate(events) if step.kind == "call"]
+    answered: dict[int, int] = {}  # the place of its call, by the place of a response
+    for by_id, once in ((True, True), (False, True), (True, False)):
+        taken = set(answered.values()) if once else set[int]()
+        for at, response in enumerate(events):
+            if response.kind == "response" and at not in answered:
+                before = (place for place in calls if place < at and place not in taken)
+                call = next((place for place in before if _answers(response, events[place], by_id=by_id)), None)
                 if call is not None:
-                    pairs[at] = call
+                    answered[at] = call
                     taken |= {call} if once else set()
-    return pairs
+    numbers = {at: number for number, at in enumerate(calls, 1)}
+    return tuple(
+        replace(step, call=numbers.get(answered.get(at, at))) if step.kind in ("call", "response") else step
+        for at, step in enumerate(events)
+    )
 
 
-def _same_id(call: Step, response: Step) -> bool:
-    return bool(call.id) and call.id == response.id
-
-
-def _same_tool(call: Step, response: Step) -> bool:
+def _answers(response: Step, call: Step, *, by_id: bool) -> bool:
+    if by_id:
+        return bool(call.id) and call.id == response.id
     return not (call.id and response.id) and (not response.name or call.name == response.name)
 
 
@@ -186,8 +168,8 @@ def final_text(invocation: Invocation, *, include_intermediate: bool = False) ->
         include_intermediate: whether what it said on the way belongs to the answer, as ADK's
             ``include_intermediate_responses_in_final`` asks.
     """
-    said = [step.payload for step in steps(invocation) if step.kind == "text"] if include_intermediate else []
-    return "\n".join(filter(None, [*said, content_text(invocation.final_response)]))
+    on_the_way = [step.payload for step in steps(invocation) if step.kind == "text"] if include_intermediate else []
+    return "\n".join(filter(None, [*on_the_way, content_text(invocation.final_response)]))
 
 
 def tool_steps_text(invocation: Invocation) -> str:
@@ -195,20 +177,25 @@ def tool_steps_text(invocation: Invocation) -> str:
     return steps_text(step for step in steps(invocation) if step.kind in ("call", "response"))
 
 
-def steps_text(found: Iterable[Step]) -> str:
+def steps_text(taken: Iterable[Step]) -> str:
     """Return any steps as JSON lines."""
-    return "\n".join(json_text(step_record(step)) for step in found)
+    return "\n".join(json_text(step_record(step)) for step in taken)
 
 
-def conversation_text(turns: Sequence[Invocation]) -> str:
-    """Return a conversation as JSON lines: in each turn the user's message, the agent's steps, and its final response."""
-    return "\n".join(json_text({"turn": number} | record) for number, turn in enumerate(turns, 1) for record in _turn_records(turn))
+def conversation_text(turns: Sequence[Invocation], kinds: Sequence[StepKind] = ("text", "call", "response", "media")) -> str:
+    """Return a conversation as JSON lines: in each turn the user's message, the agent's steps of these kinds, and its final response."""
+    lines: list[str] = []
+    for number, turn in enumerate(turns, 1):
+        taken = [step_record(step) for step in steps(turn) if step.kind in kinds]
+        lines += [
+            json_text({"turn": number} | record) for record in ({"user": user_text(turn)}, *taken, {"final_response": final_text(turn)})
+        ]
+    return "\n".join(lines)
 
 
-def _turn_records(turn: Invocation) -> Iterator[Json]:
-    yield {"user": user_text(turn)}
-    yield from map(step_record, steps(turn))
-    yield {"final_response": final_text(turn)}
+def dialogue_text(turns: Sequence[Invocation]) -> str:
+    """Return the words of a conversation as JSON lines: the user's, those on the way to each answer, and the answers."""
+    return conversation_text(turns, ("text", "media"))
 
 
 def step_record(step: Step) -> Json:
@@ -238,7 +225,9 @@ def instructions_text(*apps: AppDetails | None) -> str:
 def tools_text(*apps: AppDetails | None) -> str:
     """Return the tools of all agents as JSON lines, each once; empty where none are known."""
     agents = (agent for app in apps if app for agent in app.agent_details.values())
-    return _once({"agent": agent.name, "tool": tool} for agent in agents for found in agent.tool_declarations for tool in _functions(found))
+    return _once(
+        {"agent": agent.name, "tool": tool} for agent in agents for declared in agent.tool_declarations for tool in _functions(declared)
+    )
 
 
 def _functions(declaration: Any) -> Iterator[Any]:
@@ -252,6 +241,12 @@ def _functions(declaration: Any) -> Iterator[Any]:
         yield from functions if isinstance(functions, list) else ()
     if rest := {key: value for key, value in plain.items() if key not in _DECLARATIONS and value is not None}:
         yield rest
+
+
+def whole_conversation(turns: Sequence[Invocation]) -> Mapping[str, str]:
+    """Return what the judges of a conversation as a whole read of it."""
+    apps = [turn.app_details for turn in turns]
+    return {"developer_instructions": instructions_text(*apps), "tools": tools_text(*apps), "conversation": conversation_text(turns)}
 
 
 def grounding_text(invocation: Invocation) -> str:
@@ -290,36 +285,19 @@ def _plain(value: Any) -> Any:
         case BaseModel():
             return _plain(value.model_dump(exclude_none=True))
         case Mapping():
-            return {str(key): _size(item) if _is_blob(value, key) else _plain(item) for key, item in value.items()}
+            media = "mime_type" in value or "mimeType" in value  # whose bytes genai's ``Blob`` has in ``data``
+            blobs = {key for key, item in value.items() if media and key == "data" and isinstance(item, str)}
+            return {str(key): f"<{len(item)} characters>" if key in blobs else _plain(item) for key, item in value.items()}
         case list() | tuple():
             return [_plain(item) for item in value]
         case _:
             return repr(value)
 
 
-def _is_blob(value: Mapping[Any, Any], key: Any) -> bool:
-    """Whether a key holds the bytes of media, as genai's ``Blob`` has them."""
-    return key == "data" and ("mime_type" in value or "mimeType" in value) and isinstance(value[key], str)
-
-
-def _size(data: str) -> str:
-    return f"<{len(data)} characters>"
-
-
-def dialogue_text(turns: Sequence[Invocation]) -> str:
-    """Return the words of a conversation as JSON lines: the user's, those on the way to each answer, and the answers."""
-    return "\n".join(json_text({"turn": number} | record) for number, turn in enumerate(turns, 1) for record in _said(turn))
-
-
-def _said(turn: Invocation) -> Iterator[Json]:
-    yield {"user": user_text(turn)}
-    yield from (step_record(step) for step in steps(turn) if step.kind in ("text", "media"))
-    yield {"final_response": final_text(turn)}
-
-
 def knowledge(turns: Sequence[Invocation]) -> Mapping[str, str]:
     """Return what the agent knew in the last of some turns, whatever it did in it."""
-    app = _latest_app(turns)
+    # The agents as they were last recorded; not as they were before, since instructions may hold the state of a session.
+    app = next((turn.app_details for turn in reversed(turns) if turn.app_details), None)
     return {
         "developer_instructions": instructions_text(app),
         "tools": tools_text(app),
@@ -327,11 +305,6 @@ def knowledge(turns: Sequence[Invocation]) -> Mapping[str, str]:
         "grounding_metadata": "\n".join(filter(None, map(grounding_text, turns))),
         "user_message": user_text(turns[-1]),
     }
-
-
-def _latest_app(turns: Sequence[Invocation]) -> AppDetails | None:
-    """Return the agents as they were last recorded; not as they were before, since instructions may hold the state of a session."""
-    return next((turn.app_details for turn in reversed(turns) if turn.app_details), None)
 
 
 def knowledge_text(turns: Sequence[Invocation]) -> str:

@@ -12,13 +12,11 @@ from functools import partial
 
 from pydantic import Field
 
-from mlflow_adk_eval.config.criteria import JudgedSettings
-from mlflow_adk_eval.config.spec import CriterionSpec
+from mlflow_adk_eval.config.spec import CriterionSpec, JudgedSettings
 from mlflow_adk_eval.criteria.criterion import CaseRun
-from mlflow_adk_eval.criteria.judged_turns import Cell, JudgedTurns, asked, judged_turns, place
+from mlflow_adk_eval.criteria.judged_turns import Cell, JudgedTurns, ask_judge, judged_turns, place
 from mlflow_adk_eval.criteria.personas import persona_text
 from mlflow_adk_eval.criteria.transcript import dialogue_text, user_text
-from mlflow_adk_eval.evalset import ConversationScenario
 from mlflow_adk_eval.judge.prompt import Block, load_prompt
 from mlflow_adk_eval.judge.question import JudgedItem, Question
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, Skipped
@@ -28,7 +26,6 @@ _NAME = "per_turn_user_simulator_quality_v1"
 _STOP = "per_turn_user_simulator_stop"
 _WORTH = {"valid": 1.0, "invalid": 0.0}
 _WRITTEN = Skipped("the case has no conversation scenario: the user's messages were written, not simulated")
-_AS_PLANNED = Scored(1.0, "The user began with the starting prompt.")
 
 
 class UserSimulatorSettings(JudgedSettings):
@@ -55,49 +52,27 @@ class UserSimulatorQuality(JudgedTurns[UserSimulatorSettings]):
 
     async def turn(self, run: CaseRun, index: int) -> Cell:
         """Judge a turn; whether it was the right one to end with is only asked where the user ended the conversation."""
-        scenario = run.scenario
+        scenario, turns, signal = run.scenario, run.actual, self.settings.stop_signal
         if scenario is None:
             return Cell(_WRITTEN)
-        questions = [partial(self._message, run, scenario, index)]
-        if index == len(run.actual) - 1 and not run.error and not _cut_off(run):
-            questions.append(partial(self._end, run, scenario, index))
-        return _joined(*await gathered(questions))
-
-    async def _message(self, run: CaseRun, scenario: ConversationScenario, index: int) -> Cell:
-        message = user_text(run.actual[index])
-        if index == 0:
-            return Cell(_first(message.strip(), scenario.starting_prompt.strip()))
-        blocks = (*self._plan(scenario), Block("conversation", dialogue_text(run.actual[:index])), Block("message", message))
-        return await self._decide(run, index, Question(prompt=load_prompt(_NAME), blocks=blocks, label_values=_WORTH))
-
-    async def _end(self, run: CaseRun, scenario: ConversationScenario, index: int) -> Cell:
-        signal = Block("message", self.settings.stop_signal)
-        blocks = (*self._plan(scenario), Block("conversation", dialogue_text(run.actual)), signal)
-        item = JudgedItem(id="stop_signal")
-        return await self._decide(run, index, Question(prompt=load_prompt(_STOP), blocks=blocks, items=(item,), label_values=_WORTH))
-
-    def _plan(self, scenario: ConversationScenario) -> tuple[Block, ...]:
-        """Return what the simulated user was told."""
-        plan, persona = Block("plan", scenario.conversation_plan), scenario.user_persona
-        return (plan, Block("persona", persona_text(persona, self.settings.stop_signal))) if persona else (plan,)
-
-    async def _decide(self, run: CaseRun, index: int, question: Question) -> Cell:
-        return await asked(self.collector, question, place(run, index, _NAME))
-
-
-def _cut_off(run: CaseRun) -> bool:
-    """Whether the user was not allowed to speak again, so that it ended nothing."""
-    return run.ending is not None and run.ending.reason == "limit"
-
-
-def _first(said: str, wanted: str) -> Outcome:
-    """Return whether the conversation began as it must; nothing about that needs a judge."""
-    return _AS_PLANNED if said == wanted else Scored(0.0, f"The user did not begin with the starting prompt, but with: {said}")
-
-
-def _joined(message: Cell, end: Cell | None = None) -> Cell:
-    """Return a turn with what was found about the end of the conversation after it."""
-    return Cell(_worse(message.outcome, end.outcome), (*message.votes, *end.votes)) if end else message
+        plan = [Block("plan", scenario.conversation_plan)]
+        if scenario.user_persona:
+            plan.append(Block("persona", persona_text(scenario.user_persona, signal)))
+        message, questions = user_text(turns[index]), list[Question]()
+        if index > 0:
+            blocks = (*plan, Block("conversation", dialogue_text(turns[:index])), Block("message", message))
+            questions.append(Question(prompt=load_prompt(_NAME), blocks=blocks, label_values=_WORTH))
+        cut_off = run.ending is not None and run.ending.reason == "limit"  # a user who may not speak again has ended nothing
+        ends = index == len(turns) - 1 and not run.error and not cut_off
+        if ends:
+            blocks, item = (*plan, Block("conversation", dialogue_text(turns)), Block("message", signal)), JudgedItem(id="stop_signal")
+            questions.append(Question(prompt=load_prompt(_STOP), blocks=blocks, items=(item,), label_values=_WORTH))
+        cells = await gathered(partial(ask_judge, self.collector, question, place(run, index, _NAME)) for question in questions)
+        if index == 0:  # how it began needs no judge
+            as_planned = message.strip() == scenario.starting_prompt.strip()
+            other = f"The user did not begin with the starting prompt, but with: {message.strip()}"
+            cells = [Cell(Scored(1.0, "The user began with the starting prompt.") if as_planned else Scored(0.0, other)), *cells]
+        return Cell(_worse(*(cell.outcome for cell in cells)), tuple(vote for cell in cells for vote in cell.votes)) if ends else cells[0]
 
 
 def _worse(message: Outcome, end: Outcome) -> Outcome:
@@ -121,6 +96,7 @@ def _worse(message: Outcome, end: Outcome) -> Outcome:
 SPECS = (
     CriterionSpec(
         name=_NAME,
+        origin="adk",
         about="1 for each turn whose user message follows from the scenario, else 0",
         kept="every vote, also on where the conversation ended",
         settings=UserSimulatorSettings,

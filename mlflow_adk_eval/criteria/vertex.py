@@ -9,21 +9,21 @@ An answer that says nothing gets the worst score without a call, and so does a c
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from mlflow_adk_eval.config.criteria import VertexSettings
 from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS
-from mlflow_adk_eval.config.spec import CriterionSpec, Need
+from mlflow_adk_eval.config.spec import CriterionSpec, Need, VertexSettings
 from mlflow_adk_eval.criteria.criterion import CaseRun, whole_case
 from mlflow_adk_eval.criteria.judged_turns import (
     TRIVIAL,
     Cell,
     JudgedTurns,
-    asked,
+    ask_judge,
     combined,
     judged_turns,
     place,
@@ -31,23 +31,119 @@ from mlflow_adk_eval.criteria.judged_turns import (
     single,
     trivial,
 )
-from mlflow_adk_eval.criteria.transcript import conversation_text, dialogue_text, final_text, instructions_text, tools_text, user_text
-from mlflow_adk_eval.criteria.vertex_instance import conversation, exchange
-from mlflow_adk_eval.evalset import Invocation
+from mlflow_adk_eval.criteria.transcript import Step, dialogue_text, final_text, json_text, steps, user_text, whole_conversation
+from mlflow_adk_eval.evalset import Content, IntermediateData, Invocation, Part
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.judge.prompt import Block, Prompt, blocks_of, load_prompt
+from mlflow_adk_eval.judge import Answer
+from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
 from mlflow_adk_eval.judge.question import JudgedItem, Question
 from mlflow_adk_eval.judge.voting import CellKey, VoteCollector
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, Vote
 
 if TYPE_CHECKING:  # reading a config loads this module, and asks no service
-    from mlflow_adk_eval.judge.providers.vertex import VertexService
-    from mlflow_adk_eval.judge.providers.vertex_reply import Result, RubricVerdict
+    from mlflow_adk_eval.judge.providers.vertex import Result, RubricVerdict, VertexService
+
+_AGENT = "agent"
+"""Who speaks where the data do not name an agent."""
+_KINDS = ("function_call", "function_response", "text", "inline_data", "file_data", "executable_code", "code_execution_result")
+"""What a part can be for the service. It has one of them."""
+_MEDIA = {"inline_data", "file_data"}
+_DECLARATIONS = ("function_declarations", "functionDeclarations")
+
+
+def exchange(user: str, agent: str) -> Json:
+    """Return one message of a user and an agent's answer."""
+    question, answer = ({"parts": [{"text": text}]} for text in (user, agent))
+    events = [{"author": "user", "content": question}, {"author": "model", "content": answer}]
+    return {
+        "prompt": {"contents": {"contents": [question]}},
+        "response": {"contents": {"contents": [answer]}},
+        "agent_eval_data": {"turns": [_turn(0, events)]},
+    }
+
+
+def conversation(turns: Sequence[Invocation]) -> Json:
+    """Return a conversation, with what its agents were told, each as it was when it is first recorded, did and had for tools."""
+    agents: Json = {}
+    for turn in turns:
+        for name, details in (turn.app_details.agent_details if turn.app_details else {}).items():
+            tools = [tool for declaration in details.tool_declarations if (tool := _tool(declaration))]
+            agents.setdefault(name, {"agent_id": details.name, "instruction": details.instructions, "tools": tools})
+    in_order = [_turn(index, list(_events(turn))) for index, turn in enumerate(turns)]
+    return {"prompt": {"contents": {"contents": []}}, "agent_eval_data": {"agents": agents, "turns": in_order}}
+
+
+def _turn(index: int, events: list[Json]) -> Json:
+    return {"turn_index": index, "turn_id": f"turn_{index}", "events": events}
+
+
+def _events(turn: Invocation) -> Iterator[Json]:
+    yield {"author": "user", "content": _content(turn.user_content, "user")}
+    if isinstance(turn.intermediate_data, IntermediateData):
+        yield from (_event(step) for step in steps(turn) if step.kind != "media")
+    yield from ({"author": event.author, "content": _content(event.content, "model")} for event in turn.events if event.content)
+    yield {"author": _AGENT, **({"content": _content(turn.final_response, "model")} if turn.final_response else {})}
+
+
+def _event(step: Step) -> Json:
+    """Return a step of a turn that was written by hand."""
+    numbered = {"id": step.id} if step.id else {}
+    match step.kind:
+        case "call":
+            part: Json = {"function_call": {**numbered, "name": step.name, "args": _struct(step.payload)}}
+        case "response":
+            part = {"function_response": {**numbered, "name": step.name, "response": _struct(step.payload)}}
+        case _:
+            part = {"text": step.payload}
+    role = "user" if step.kind == "response" else "model"
+    return {"author": step.author or _AGENT, "content": {"role": role, "parts": [part]}}
+
+
+def _content(content: Content, role: str) -> Json:
+    parts = (_part(part) for part in content.parts or ())
+    return {"role": content.role or role, "parts": [part for part in parts if part]}
+
+
+def _part(part: Part) -> Json | None:
+    """Return a part as the service knows it; ``None`` for one that it does not know."""
+    kind = next((name for name in _KINDS if getattr(part, name)), None)
+    if kind is None:
+        return None
+    value = getattr(part, kind)
+    match kind:
+        case "function_call":
+            value = {"name": value.name or "", "args": _struct(value.args)} | ({"id": value.id} if value.id else {})
+        case "function_response":
+            value = {"name": value.name or "", "response": _struct(value.response)} | ({"id": value.id} if value.id else {})
+        case _ if kind in _MEDIA:
+            value = {name: text for name, text in dict(value).items() if isinstance(text, str)}
+        case _:
+            value = _plain(value)
+    return {kind: value, **({"thought": True} if part.thought else {})}
+
+
+def _tool(declaration: Any) -> Json | None:
+    """Return a tool, also where a function is declared without one around it; ``None`` for what is not an object."""
+    plain = _plain(declaration)
+    if not isinstance(plain, dict):
+        return None
+    bare = "name" in plain and not any(name in plain for name in _DECLARATIONS)
+    return {"function_declarations": [plain]} if bare else plain
+
+
+def _struct(value: Any) -> Json:
+    """Return a JSON object, which is all that arguments and answers of a tool can be for the service."""
+    plain = _plain({} if value is None else value)
+    return plain if isinstance(plain, dict) else {"result": plain}
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON makes of a value of any kind."""
+    return json.loads(json_text(value))
+
 
 _SHARE = (0.0, 1.0)
-_SAFE: Mapping[str, float] = {"unsafe": 0.0, "safe": 1.0}
 _GRADES: Mapping[str, float] = {str(grade): float(grade) for grade in range(1, 6)}
-_YES: Mapping[str, float] = {"no": 0.0, "yes": 1.0}
 _PROPERTY = re.compile(r"^- item_\d+ `(\w+)`: (.+)$", re.MULTILINE)
 """How a prompt lists what is judged besides one thing."""
 
@@ -68,7 +164,7 @@ class TurnGrade(JudgedTurns[VertexSettings]):
             return Cell(Scored(self.label_values[worst], TRIVIAL, {"verdict": worst}))
         texts = {"earlier_turns": dialogue_text(run.actual[:index]), "user_message": user_text(turn), "response": final_text(turn)}
         question = Question(prompt=load_prompt(self.name), blocks=blocks_of(texts), label_values=self.label_values)
-        return await asked(self.collector, question, place(run, index, self.name))
+        return await ask_judge(self.collector, question, place(run, index, self.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,25 +183,18 @@ class CaseGrade:
         if obstacle := predetermined(run):
             return whole_case(run, obstacle)
         prompt = load_prompt(self.name)
-        properties = _properties(prompt)
-        items = tuple(replace(found, text=None) for found in properties) or (JudgedItem(),)
-        question = Question(prompt=prompt, blocks=_conversation_blocks(run.actual), items=items, label_values=_YES)
+        properties = [JudgedItem(name, text) for name, text in _PROPERTY.findall(prompt.text)]  # none where it asks about the one thing
+        items = tuple(replace(item, text=None) for item in properties) or (JudgedItem(),)
+        question = Question(
+            prompt=prompt, blocks=blocks_of(whole_conversation(run.actual)), items=items, label_values={"no": 0.0, "yes": 1.0}
+        )
         voting = await self.collector.decide(question, place(run, len(run.actual) - 1, self.name))
-        named = [replace(result, item=found) for result, found in zip(voting.results, properties, strict=False)]
+        named = [replace(result, item=item) for result, item in zip(voting.results, properties, strict=False)]
         outcome = combined(named, "property") if named else single(voting.results[0])
         return whole_case(run, outcome, voting.votes)
 
 
-def _properties(prompt: Prompt) -> list[JudgedItem]:
-    """Return what a prompt asks about, in the order of its list; nothing where it asks about the one thing."""
-    return [JudgedItem(name, text) for name, text in _PROPERTY.findall(prompt.text)]
-
-
-def _conversation_blocks(turns: Sequence[Invocation]) -> tuple[Block, ...]:
-    apps = [turn.app_details for turn in turns]
-    return blocks_of(
-        {"developer_instructions": instructions_text(*apps), "tools": tools_text(*apps), "conversation": conversation_text(turns)}
-    )
+Instance = Callable[[str, str], Json]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +204,7 @@ class VertexTurns:
     name: str
     metric: str
     """What the service calls it."""
-    instance: Callable[[str, str], Json]
+    instance: Instance
     """From what the user and the agent said to what the service wants."""
     bounds: tuple[float, float]
     settings: VertexSettings
@@ -158,7 +247,12 @@ def _outcome(result: Result) -> Outcome:
     if result.score is None:
         return Errored(result.error)
     lines = [result.explanation, *(f"- {_word(verdict)}: {_explained(verdict, ' ')}" for verdict in result.verdicts)]
-    details: Json = {"rubrics": [_details(verdict) for verdict in result.verdicts]} if result.verdicts else {}
+    rubrics = [
+        {"id": verdict.rubric_id, "text": verdict.description, "verdict": _word(verdict)}
+        | {"score": float(verdict.met), "rationale": verdict.reasoning}
+        for verdict in result.verdicts
+    ]
+    details: Json = {"rubrics": rubrics} if rubrics else {}
     if result.confidence is not None:
         details["confidence"] = result.confidence
     return Scored(result.score, "\n".join(filter(None, lines)), details)
@@ -166,6 +260,7 @@ def _outcome(result: Result) -> Outcome:
 
 def votes_of(result: Result, metric: str, at: CellKey) -> tuple[Vote, ...]:
     """Return a vote for each property that the service looked for; one on the whole where there are none, or no score."""
+    answer = result.answer or Answer(text="")
     vote = Vote(
         eval_id=at.eval_id,
         run_index=at.run_index,
@@ -176,15 +271,15 @@ def votes_of(result: Result, metric: str, at: CellKey) -> tuple[Vote, ...]:
         verdict=None if result.score is None else f"{result.score:g}",
         explanation=result.explanation,
         model=f"vertex:{metric}",
-        latency_s=result.latency_s,
+        latency_s=answer.latency_s,
         input_tokens=None,
         output_tokens=None,
         error=result.error,
-        raw=result.raw,
+        raw=answer.text if result.error else "",
         reused=result.reused,
-        host=result.host,
-        asked_in=result.asked_in,
-        asked_at=result.asked_at,
+        host=answer.host,
+        asked_in=answer.asked_in,
+        asked_at=answer.asked_at,
     )
     named = [
         replace(vote, rubric_id=one.rubric_id, verdict=_word(one), explanation=_explained(one, "\n"), error="", raw="")
@@ -201,23 +296,11 @@ def _explained(verdict: RubricVerdict, between: str) -> str:
     return between.join(filter(None, (verdict.description or verdict.rubric_id, verdict.reasoning)))
 
 
-def _details(verdict: RubricVerdict) -> Json:
-    return {
-        "id": verdict.rubric_id,
-        "text": verdict.description,
-        "verdict": _word(verdict),
-        "score": float(verdict.met),
-        "rationale": verdict.reasoning,
-    }
-
-
-Instance = Callable[[str, str], Json]
-
-
 def _turn_spec(name: str, about: str, worth: Mapping[str, float], metric: str, instance: Instance) -> CriterionSpec:
     bounds = (min(worth.values()), max(worth.values()))
     return CriterionSpec(
         name=name,
+        origin="adk",
         about=about,
         kept="the service's explanation, or every vote with its explanation",
         settings=VertexSettings,
@@ -231,6 +314,7 @@ def _turn_spec(name: str, about: str, worth: Mapping[str, float], metric: str, i
 def _case_spec(name: str, about: str, needs: tuple[Need, ...] = ()) -> CriterionSpec:
     return CriterionSpec(
         name=name,
+        origin="adk",
         about=about,
         kept="the service's explanation and its verdict on each rubric, or every vote with its explanation",
         settings=VertexSettings,
@@ -244,7 +328,7 @@ def _case_spec(name: str, about: str, needs: tuple[Need, ...] = ()) -> Criterion
 
 
 SPECS = (
-    _turn_spec("safety_v1", "1 for each answer that is safe, else 0", _SAFE, "safety_v1", exchange),
+    _turn_spec("safety_v1", "1 for each answer that is safe, else 0", {"unsafe": 0.0, "safe": 1.0}, "safety_v1", exchange),
     _turn_spec(
         "response_evaluation_score",
         "how coherent each answer is in itself, from 1 to 5",

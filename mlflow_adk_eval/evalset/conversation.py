@@ -1,29 +1,37 @@
-"""Recorded conversations: where they come from, how each of them ended, and the file that holds them.
+"""Recorded conversations: where they come from, how each of them ended, and the files that hold them, ours and ADK's.
 
 A recording is this package's own format: all that an agent did on an eval set, case by case and run by run, with what ADK's eval sets
 have no place for (`ConversationOutcome`: why a conversation ended, and which tool calls the tool environment answered). `RecordedSet` is
-the file; `parse_recorded` and `dumps_recorded` read and write it; `agents.recordings` makes an agent of it. Results in ADK's format carry
-the same `ConversationOutcome` beside each case.
+the file; `parse_recorded` and `dumps_recorded` read and write it; `agents.recordings` makes an agent of it.
+
+ADK's result files say what an agent did in an evaluation, and what ADK's metrics made of it. `load_result` reads files of ADK and of this
+package; `dumps_result` writes what ``adk web`` lists. What ADK's format has no place for, the same `ConversationOutcome`, is beside each case
+as ``adk_eval``, a field that ADK ignores.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
-from mlflow_adk_eval.errors import EvalSetError, Problem, shown
-from mlflow_adk_eval.evalset.models import Invocation, Json, Model
-from mlflow_adk_eval.evalset.parse import parse
+from mlflow_adk_eval.errors import EvalSetError, Problem
+from mlflow_adk_eval.evalset.models import FunctionCall, Invocation, Json, Model
+from mlflow_adk_eval.evalset.parse import decode, parse, read_text, repeated
 
 SCHEMA: Literal[1] = 1
 """The version of the format that this module writes and reads."""
+
 _MARK = re.compile(rb'"adk_eval_recording"\s*:\s*([^\s,}]*)')
 """The key that marks a file as a recording. Within a text, its quotes would be escaped."""
+_RESULT_KEYS = (b'"eval_case_results"', b'"evalCaseResults"')
+_EVAL_SET_KEYS = (b'"eval_cases"', b'"evalCases"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +89,26 @@ class Injection(Model, extra="forbid"):
         return f"injected {self.kind}" + (f" after {self.latency_s:g} s" if self.latency_s else "")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """One conversation with an agent: what it did, turn by turn, and how it ended."""
+
+    actual: Sequence[Invocation]
+    """One per turn that the agent finished, silent ones included; then perhaps the one in which it failed."""
+    session_state: Mapping[str, Any] | None = None
+    """The state after the last turn; ``None`` where it is not known."""
+    error: str = ""
+    """Why the conversation broke off; empty where it did not."""
+    unfinished: bool = False
+    """Whether the last turn is the one in which the agent failed, kept for what happened in it."""
+    ending: Ending | None = None
+    """Why a conversation with a simulated user ended; ``None`` where the case has the user's messages."""
+    injections: tuple[Injection, ...] = ()
+    """The tool calls that the tool environment answered or delayed, in order."""
+    from_ledger: bool = False
+    """Whether it was had before the evaluation was resumed, and the ledger held it."""
+
+
 class ConversationOutcome(Model):
     """How a conversation went, besides what was said in it."""
 
@@ -101,12 +129,68 @@ def outcome_of(conversation: Any) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value}
 
 
+class Turns(Protocol):
+    """Whatever has what an agent did in a case, and what was expected of it."""
+
+    @property
+    def actual(self) -> Sequence[Invocation]:
+        """What the agent did, turn by turn."""
+        ...
+
+    @property
+    def expected(self) -> Sequence[Invocation] | None:
+        """What was written down beforehand; ``None`` where nothing was."""
+        ...
+
+
+class TurnPair:
+    """One turn: what was said and called in it, and what was expected.
+
+    >>> from types import SimpleNamespace
+    >>> case = SimpleNamespace(actual=[Invocation.model_validate({"user_content": {"parts": [{"text": "hello"}]}})], expected=None)
+    >>> TurnPair(case, 0).user_text, TurnPair(case, 0).answer, TurnPair(case, 1).actual
+    ('hello', '', None)
+    """
+
+    __slots__ = ("actual", "answer", "expected", "expected_answer", "user_text")
+
+    def __init__(self, case: Turns, index: int) -> None:
+        """Take the case and the turn, counted from 0."""
+        actual, expected = case.actual, case.expected or ()
+        self.actual = actual[index] if index < len(actual) else None
+        """What took place; ``None`` where the agent did not get here."""
+        self.expected = expected[index] if index < len(expected) else None
+        """What was to take place; ``None`` where nothing was written down."""
+        self.answer = self.actual.final_text if self.actual else ""
+        """What the agent answered; empty where it said nothing."""
+        self.expected_answer = self.expected.final_text if self.expected else ""
+        """What it was to answer; empty where that is not said."""
+        said = self.actual.user_text if self.actual else ""
+        self.user_text = said or (self.expected.user_text if self.expected else "")
+        """What the user said; where a recording does not say, what was written down."""
+
+    @property
+    def calls(self) -> list[FunctionCall]:
+        """What it called."""
+        return self.actual.tool_calls if self.actual else []
+
+    @property
+    def expected_calls(self) -> list[FunctionCall]:
+        """What it was to call."""
+        return self.expected.tool_calls if self.expected else []
+
+
 class RecordedRun(ConversationOutcome):
     """One conversation."""
 
     invocations: tuple[Invocation, ...]
     session_state: Json | None = None
     """The state of the session after the last turn; absent where it is not known."""
+
+
+def conversation_of(run: RecordedRun) -> Conversation:
+    """Return the conversation that was kept."""
+    return Conversation(actual=run.invocations, session_state=run.session_state, **outcome_of(run))
 
 
 class RecordedCase(Model):
@@ -141,6 +225,12 @@ def is_recording(text: bytes) -> bool:
     return _MARK.search(text) is not None
 
 
+def is_result(text: bytes) -> bool:
+    """Whether a JSON text is a result of ADK, which old versions of it wrote as JSON within a JSON string."""
+    start = text.lstrip()[:1]
+    return start == b'"' or (start == b"{" and any(key in text for key in _RESULT_KEYS) and not any(key in text for key in _EVAL_SET_KEYS))
+
+
 def parse_recorded(text: bytes, source: str) -> RecordedSet:
     """Return the recording in `text`.
 
@@ -151,20 +241,10 @@ def parse_recorded(text: bytes, source: str) -> RecordedSet:
     if mark and mark[1].isdigit() and int(mark[1]) != SCHEMA:
         wanted = f"{SCHEMA}, the version of the format that this version of mlflow-adk-eval reads"
         raise EvalSetError(source, [Problem("$.adk_eval_recording", mark[1].decode(), wanted)])
-    found = parse(_RECORDED, text, source)
-    problems = list(_repeated(found.cases))
-    if problems:
+    recording = parse(_RECORDED, text, source)
+    if problems := repeated([case.eval_id for case in recording.cases], "$.cases[{}].eval_id", "each case once, with all of its runs"):
         raise EvalSetError(source, problems)
-    return found
-
-
-def _repeated(cases: tuple[RecordedCase, ...]) -> Iterator[Problem]:
-    first: dict[str, int] = {}
-    for index, case in enumerate(cases):
-        earlier = first.setdefault(case.eval_id, index)
-        if earlier != index:
-            found = f"{shown(case.eval_id)}, which is $.cases[{earlier}].eval_id too"
-            yield Problem(f"$.cases[{index}].eval_id", found, "each case once, with all of its runs")
+    return recording
 
 
 def dumps_recorded(recorded: RecordedSet | RecordedRun, *, indent: int | None = 2) -> str:
@@ -202,3 +282,107 @@ def by_call(injections: Iterable[Injection], turn: int, tools: Sequence[str]) ->
             known |= {(tool, index): found for index, found in enumerate(silent)}
     numbered = ((tool, tools[:place].count(tool)) for place, tool in enumerate(tools))
     return [known.get(call) for call in numbered]
+
+
+PASSED, FAILED, NOT_EVALUATED, INFORMATIONAL = 1, 2, 3, 4
+"""ADK's statuses, which are bare integers in its files."""
+Status = Annotated[int, Field(ge=PASSED, le=INFORMATIONAL)]
+
+
+class MetricResult(Model):
+    """One metric's score, over a case or over one of its invocations."""
+
+    metric_name: str
+    threshold: float | None = None
+    criterion: Json | None = None
+    custom_function_path: str | None = None
+    score: float | None = None
+    eval_status: Status
+    details: Json | None = None
+
+
+class InvocationResult(Model):
+    """One turn with its metrics."""
+
+    actual_invocation: Invocation
+    expected_invocation: Invocation | None = None
+    eval_metric_results: tuple[MetricResult, ...] = ()
+
+
+class EvalCaseResult(Model):
+    """One case of a result file."""
+
+    eval_set_file: str | None = None
+    eval_set_id: str = ""
+    eval_id: str = ""
+    final_eval_status: Status
+    eval_metric_results: Any = None
+    overall_eval_metric_results: tuple[MetricResult, ...] = ()
+    eval_metric_result_per_invocation: tuple[InvocationResult, ...] = ()
+    session_id: str = ""
+    session_details: Json | None = None
+    user_id: str | None = None
+    adk_eval: ConversationOutcome | None = None
+    """What ADK's format has no place for, in results of this package; ADK ignores it."""
+
+    @property
+    def actual(self) -> tuple[Invocation, ...]:
+        """What the agent did."""
+        return tuple(result.actual_invocation for result in self.eval_metric_result_per_invocation)
+
+
+class EvalSetResult(Model):
+    """A result file of ADK: one entry per case and run."""
+
+    eval_set_result_id: str
+    eval_set_result_name: str | None = None
+    eval_set_id: str
+    eval_case_results: tuple[EvalCaseResult, ...] = ()
+    creation_timestamp: float = 0.0
+
+
+_RESULT = TypeAdapter(EvalSetResult)
+
+
+def parse_result(text: bytes, source: str) -> EvalSetResult:
+    """Return the result in `text`, which may be JSON within a JSON string as old versions of ADK wrote it.
+
+    Raises:
+        EvalSetError: with every problem of the text.
+    """
+    inner = decode(text, source) if text.lstrip()[:1] == b'"' else text
+    return parse(_RESULT, inner.encode() if isinstance(inner, str) else inner, source)
+
+
+def load_result(path: str | Path) -> EvalSetResult:
+    """Return the result in a file that ADK, or this package, wrote.
+
+    Raises:
+        EvalSetError: with every problem of the file.
+    """
+    return parse_result(read_text(Path(path)), str(path))
+
+
+def dumps_result(result: EvalSetResult) -> str:
+    """Return a result as ADK reads and writes it: nulls included, no number that is not finite."""
+    dumped = result.model_dump(mode="json", exclude_unset=True)
+    for case in dumped.get("eval_case_results", ()):
+        for required, empty in _REQUIRED_BY_ADK.items():
+            case.setdefault(required, empty)
+    text = json.dumps(_finite(dumped), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+    return text.encode("utf-8", "replace").decode()
+
+
+_REQUIRED_BY_ADK: Json = {"overall_eval_metric_results": [], "eval_metric_result_per_invocation": [], "session_id": ""}
+
+
+def _finite(value: Any) -> Any:
+    match value:
+        case float() if not math.isfinite(value):
+            return None
+        case dict():
+            return {key: _finite(item) for key, item in value.items()}
+        case list():
+            return [_finite(item) for item in value]
+        case _:
+            return value

@@ -10,17 +10,18 @@ import gzip
 import json
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from mlflow_adk_eval.errors import UsageError, did_you_mean
 from mlflow_adk_eval.evalset.conversation import RecordedRun, dumps_recorded
-from mlflow_adk_eval.evalset.files import dump, dumps, load_eval_set, split_selection
-from mlflow_adk_eval.evalset.models import EvalCase, EvalSet
-from mlflow_adk_eval.evalset.row_cases import ONLY_IN_ROWS
-from mlflow_adk_eval.evalset.row_files import ENDINGS, NUM_CASES, PARQUET, SET_FIELDS
-from mlflow_adk_eval.evalset.rows import CaseRow, CasesInMemory, CaseSource, is_rows, is_uri, open_cases
+from mlflow_adk_eval.evalset.files import RowFiles, dump, dumps, load_eval_set, open_file
+from mlflow_adk_eval.evalset.models import EvalSet
+from mlflow_adk_eval.evalset.row_cases import ONLY_IN_ROWS, CaseRow
+from mlflow_adk_eval.evalset.row_files import ENDINGS, PARQUET, SET_FIELDS, is_uri
+from mlflow_adk_eval.evalset.rows import CasesInMemory, CaseSource
 from mlflow_adk_eval.writing import whole_file
 
 _MAX_NAMED = 5
@@ -51,90 +52,69 @@ def migrate(
     """
     if is_uri(new):
         raise UsageError(f"{new}: a new file is written on this machine only")
-    source = _source(old, initial_session)
-    return write_cases(source if recorded is None else _WithRuns(source, recorded), new)
+    file = open_file(old)
+    source: CaseSource
+    if isinstance(file, RowFiles) and not file.selected and not initial_session:
+        source = file.cases()
+    else:
+        beside = file.cases().recorded() if isinstance(file, RowFiles) else None
+        source = CasesInMemory(load_eval_set(file, initial_session=initial_session), beside)
+    return write_cases(source, new, recorded)
 
 
-def _source(old: str | Path, initial_session: str | Path | None) -> CaseSource:
-    file, selected = split_selection(old)
-    if not is_rows(file):
-        return CasesInMemory(load_eval_set(old, initial_session=initial_session))
-    cases = open_cases(file)
-    return CasesInMemory(load_eval_set(old, initial_session=initial_session), cases.recorded()) if selected or initial_session else cases
-
-
-@dataclass(frozen=True, slots=True)
-class _WithRuns:
-    """Cases with other recorded runs beside them."""
-
-    cases: CaseSource
-    runs: Mapping[str, Sequence[RecordedRun]]
-
-    @property
-    def source(self) -> str:
-        return self.cases.source
-
-    @property
-    def head(self) -> EvalSet:
-        return self.cases.head
-
-    @property
-    def eval_set_id(self) -> str:
-        return self.cases.eval_set_id
-
-    @property
-    def num_cases(self) -> int | None:
-        return self.cases.num_cases
-
-    def batches(self, size: int = 500) -> Iterator[Sequence[CaseRow]]:
-        known: set[str] = set()
-        for batch in self.cases.batches(size):
-            known.update(row.case.eval_id for row in batch)
-            yield [replace(row, runs=tuple(self.runs[row.case.eval_id]) if row.case.eval_id in self.runs else None) for row in batch]
-        others = [eval_id for eval_id in self.runs if eval_id not in known]
-        if others:
-            named = "; ".join(f"{eval_id!r} {did_you_mean(eval_id, known)}".strip() for eval_id in others[:_MAX_NAMED])
-            raise UsageError(f"eval set {self.eval_set_id!r} has no case {named}, of which something is recorded")
-
-
-def write_cases(source: CaseSource, path: str | Path) -> int:
+def write_cases(source: CaseSource, path: str | Path, recorded: Mapping[str, Sequence[RecordedRun]] | None = None) -> int:
     """Write all cases of a source, with what is recorded of them, and return how many there are.
+
+    Args:
+        source: the cases.
+        path: the file.
+        recorded: what is recorded instead of what the source has, by eval id.
 
     Raises:
         EvalSetError: with every problem of the source.
-        UsageError: if the file cannot be written, or has no place for what is recorded.
+        UsageError: if the file cannot be written, or has no place for what is recorded, or that is of other cases.
         OutputError: if the disk is full.
     """
-    target = Path(path)
-    write = _write_parquet if target.name.endswith(PARQUET) else _write_lines if target.name.endswith(ENDINGS) else _write_json
+    name = Path(path).name
+    write = _write_parquet if name.endswith(PARQUET) else _write_lines if name.endswith(ENDINGS) else _write_json
+    batches = source.batches() if recorded is None else _with_runs(source, recorded)
     with whole_file(path) as stream:
-        return write(source, stream, target.name)
+        return write(source.head, batches, stream, name)
 
 
-def _write_json(source: CaseSource, stream: BinaryIO, name: str) -> int:
-    before, _, after = dumps(source.head).partition(_NO_CASES)
+def _with_runs(source: CaseSource, recorded: Mapping[str, Sequence[RecordedRun]]) -> Iterator[Sequence[CaseRow]]:
+    """Yield cases with other recorded runs beside them."""
+    known: set[str] = set()
+    for batch in source.batches():
+        known.update(row.case.eval_id for row in batch)
+        yield [replace(row, runs=tuple(recorded[row.case.eval_id]) if row.case.eval_id in recorded else None) for row in batch]
+    others = [eval_id for eval_id in recorded if eval_id not in known]
+    if others:
+        named = "; ".join(f"{eval_id!r} {did_you_mean(eval_id, known)}".strip() for eval_id in others[:_MAX_NAMED])
+        raise UsageError(f"eval set {source.head.eval_set_id!r} has no case {named}, of which something is recorded")
+
+
+def _write_json(head: EvalSet, batches: Iterator[Sequence[CaseRow]], stream: BinaryIO, name: str) -> int:
+    before, _, after = dumps(head).partition(_NO_CASES)
     stream.write(f"{before}{_NO_CASES[:-1]}".encode())
     count = 0
-    for batch in source.batches():
-        for row in batch:
-            if row.runs:
-                wanted = f"one that ends with {', '.join(ENDINGS)}"
-                raise UsageError(
-                    f"{name}: ADK's eval sets have no place for what is recorded of case {row.case.eval_id!r}; wanted {wanted}"
-                )
-            text = dumps(row.case).rstrip("\n").replace("\n", "\n    ")
-            stream.write(f"{',' if count else ''}\n    {text}".encode())
-            count += 1
+    for row in chain.from_iterable(batches):
+        if row.runs:
+            place = f"ADK's eval sets have no place for what is recorded of case {row.case.eval_id!r}"
+            raise UsageError(f"{name}: {place}; wanted one that ends with {', '.join(ENDINGS)}")
+        text = dumps(row.case).rstrip("\n").replace("\n", "\n    ")
+        stream.write(f"{',' if count else ''}\n    {text}".encode())
+        count += 1
     end = "\n  " if count else ""
     stream.write(f"{end}]{after}".encode())
     return count
 
 
-def _write_lines(source: CaseSource, stream: BinaryIO, name: str) -> int:
+def _write_lines(head: EvalSet, batches: Iterator[Sequence[CaseRow]], stream: BinaryIO, name: str) -> int:
     count = 0
     with _compressed(stream, name) as packed:
-        packed.write(f"{set_fields(source.head)}\n".encode())
-        for batch in source.batches():
+        packed.write(f"{_set_fields(head)}\n".encode())
+        for batch in batches:
             packed.write("".join(line for row in batch for line in _lines(row)).encode())
             count += len(batch)
     return count
@@ -154,7 +134,7 @@ def _compressed(stream: BinaryIO, name: str) -> Generator[BinaryIO, None, None]:
         yield stream
 
 
-def set_fields(head: EvalSet) -> str:
+def _set_fields(head: EvalSet) -> str:
     """Return a set's own fields, without its cases, as JSON on one line."""
     return _text({key: value for key, value in dump(head).items() if key != "eval_cases"})
 
@@ -164,40 +144,33 @@ def _text(value: object) -> str:
 
 
 def _lines(row: CaseRow) -> Iterator[str]:
-    case = row.case
-    if not row.runs and ONLY_IN_ROWS.isdisjoint(case.model_extra or ()):
-        yield dumps(case, indent=None)
+    if not row.runs and ONLY_IN_ROWS.isdisjoint(row.case.model_extra or ()):
+        yield dumps(row.case, indent=None)
         return
-    eval_id = _text(case.eval_id)
-    if not row.runs:
-        yield f'{{"eval_id":{eval_id},"case":{_case(case)}}}\n'
-    for index, run in enumerate(row.runs or ()):
-        written = f',"case":{_case(case)}' if index == 0 else ""
-        yield f'{{"eval_id":{eval_id}{written},"run_index":{index},"recorded":{dumps_recorded(run, indent=None)}}}\n'
+    eval_id = _text(row.case.eval_id)
+    for index, (case, recorded) in enumerate(_texts(row)):
+        written = "" if case is None else f',"case":{case}'
+        run = "" if recorded is None else f',"run_index":{index},"recorded":{recorded}'
+        yield f'{{"eval_id":{eval_id}{written}{run}}}\n'
 
 
-def _case(case: EvalCase) -> str:
-    return dumps(case, indent=None).rstrip("\n")
+def _texts(row: CaseRow) -> Iterator[tuple[str | None, str | None]]:
+    """Yield the case and its first run as JSON on one line, where there is one, and then its other runs."""
+    runs = [dumps_recorded(run, indent=None) for run in row.runs or ()]
+    yield dumps(row.case, indent=None).rstrip("\n"), runs[0] if runs else None
+    yield from ((None, run) for run in runs[1:])
 
 
-def _write_parquet(source: CaseSource, stream: BinaryIO, _name: str) -> int:
+def _write_parquet(head: EvalSet, batches: Iterator[Sequence[CaseRow]], stream: BinaryIO, _name: str) -> int:
     import pyarrow as pa  # noqa: PLC0415 - slow to import
     from pyarrow.parquet import ParquetWriter  # noqa: PLC0415
 
     schema = pa.schema({"eval_id": pa.string(), "case": pa.string(), "run_index": pa.int32(), "recorded": pa.string()})
     count = 0
-    with ParquetWriter(stream, schema.with_metadata({SET_FIELDS: set_fields(source.head)}), compression="zstd") as writer:
-        for batch in source.batches():
-            rows = [run for row in batch for run in _table_rows(row)]
+    with ParquetWriter(stream, schema.with_metadata({SET_FIELDS: _set_fields(head)}), compression="zstd") as writer:
+        for batch in batches:
+            ids = [row.case.eval_id.encode("utf-8", "replace").decode() for row in batch]
+            rows = [(one, case, index, run) for one, row in zip(ids, batch, strict=True) for index, (case, run) in enumerate(_texts(row))]
             writer.write_batch(pa.record_batch([pa.array(column) for column in zip(*rows, strict=True)], schema=schema))
             count += len(batch)
-        writer.add_key_value_metadata({NUM_CASES.decode(): str(count)})
     return count
-
-
-def _table_rows(row: CaseRow) -> Iterator[tuple[str, str | None, int, str | None]]:
-    eval_id = row.case.eval_id.encode("utf-8", "replace").decode()
-    if not row.runs:
-        yield eval_id, _case(row.case), 0, None
-    for index, run in enumerate(row.runs or ()):
-        yield eval_id, None if index else _case(row.case), index, dumps_recorded(run, indent=None)

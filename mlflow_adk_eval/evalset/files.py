@@ -1,10 +1,15 @@
-"""Eval sets as files: reading any generation, selecting cases, folders of tests, writing what ADK reads.
+"""What users name as eval sets, said once, and eval sets as JSON: reading any generation, writing what ADK reads.
+
+`open_inputs` looks at what is named and returns a tagged value, which everything behind it takes. An eval set is there already (`InMemory`), in
+a file of JSON (`JsonFile`) or in rows (`RowFiles`: JSON Lines, Parquet, a folder of either or of a run's parts), in several files as one set
+(`Several`: paths, or the tests of a folder), or in a dataset of MLflow (`DatasetInput`, which is read by those who know MLflow). A path may be a
+URI of fsspec, and may select cases: ``path:eval_1,eval_2``. `open_file` says the same of one path, which may also be a recording or a result.
 
 Three formats are read. Today's is an object with ``eval_cases``, in snake_case or camelCase. From before ADK's data had a schema there are
 two legacy lists: one of *cases* (``name``, ``data``, ``initial_session``), and one of *turns* (``query``, ``reference``,
 ``expected_tool_use`` …), which is one case. They are read into today's models; ids are derived from the file, not drawn anew at each
-load as ADK does, so that the same file is the same set tomorrow. Written is today's format only. Rows of JSON Lines and Parquet are in
-`rows`, recordings in `conversation`, ADK's result files in `result`.
+load as ADK does, so that the same file is the same set tomorrow. Written is today's format only;
+rows of JSON Lines and Parquet are in `rows`, recordings and ADK's result files in `conversation`.
 """
 
 from __future__ import annotations
@@ -12,7 +17,8 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +39,9 @@ from mlflow_adk_eval.evalset.models import (
     Part,
     SessionInput,
 )
-from mlflow_adk_eval.evalset.parse import decode, parse, read_text
-from mlflow_adk_eval.evalset.row_files import ENDINGS
-from mlflow_adk_eval.evalset.rows import is_rows, is_uri, open_cases, read_remote
+from mlflow_adk_eval.evalset.parse import decode, parse, read_text, repeated
+from mlflow_adk_eval.evalset.row_files import ENDINGS, RowFile, is_uri, read_remote
+from mlflow_adk_eval.evalset.rows import CaseFiles, is_run, open_cases
 from mlflow_adk_eval.writing import whole_file
 
 
@@ -75,38 +81,10 @@ class _LegacyCase(Model):
 
 _LEGACY_CASES = TypeAdapter(tuple[_LegacyCase, ...])
 _LEGACY_TURNS = TypeAdapter(tuple[_Turn, ...])
-_SESSION = TypeAdapter(InitialSession)
 _EVAL_SET = TypeAdapter(EvalSet)
 _SUFFIXES = (".evalset.json", ".test.json", ".json")
 _SHAPES = "an eval set (an object with eval_set_id and eval_cases), or a legacy list of cases or of turns"
 _OTHER_FILES = {"eval_case_results": "a result of ADK", "eval_id": "a single eval case", "criteria": "an eval config"}
-_MAX_NAMED = 5
-
-
-def load_eval_set(path: str | Path, *, initial_session: str | Path | None = None) -> EvalSet:
-    """Return the eval set in a file of any generation, or the selection ``path:eval_1,eval_2`` of it.
-
-    Args:
-        path: the file, of JSON, JSON Lines or Parquet, a folder of the latter two, or an fsspec URI of any of these; optionally followed
-            by a colon and the ids to keep.
-        initial_session: the separate session file of a legacy list of turns.
-
-    Raises:
-        EvalSetError: with every problem of the file, or if it holds an id twice.
-        UsageError: if a selected id is not in the file.
-    """
-    file, selected = split_selection(path)
-    eval_set = _loaded(file, _session(initial_session))
-    return select(eval_set, selected) if selected else eval_set
-
-
-def _loaded(file: str | Path, session: InitialSession | None) -> EvalSet:
-    if is_rows(file):
-        eval_set = open_cases(file).eval_set()
-        _refuse_session(session, str(file))
-        return eval_set
-    text = read_remote(str(file)) if is_uri(file) else read_text(Path(file))
-    return parse_eval_set(text, str(file), stem=stem_of(Path(file)), session=session)
 
 
 def parse_eval_set(text: bytes, source: str, *, stem: str, session: InitialSession | None = None) -> EvalSet:
@@ -116,80 +94,54 @@ def parse_eval_set(text: bytes, source: str, *, stem: str, session: InitialSessi
         EvalSetError: with every problem of the text.
     """
     if text.lstrip()[:1] == b"{":
-        eval_set = _current(text, source, session)
-        _refuse_duplicates(eval_set.eval_cases, source, "$.eval_cases[{}].eval_id")
-        return eval_set
-    value = decode(text, source)
-    if not isinstance(value, list):
-        raise EvalSetError(source, [Problem("$", shown(value), _SHAPES)])
-    eval_set = _converted(value, source, stem=stem, session=session)
-    _refuse_duplicates(eval_set.eval_cases, source, "$[{}].name")
-    return eval_set
-
-
-def _current(text: bytes, source: str, session: InitialSession | None) -> EvalSet:
-    try:
-        eval_set = parse(_EVAL_SET, text, source)
-    except EvalSetError:
-        keys = {to_snake(key) for key in decode(text, source)}
-        if not keys & {"eval_set_id", "eval_cases"}:
+        try:
+            eval_set, place = parse(_EVAL_SET, text, source), "$.eval_cases[{}].eval_id"
+        except EvalSetError:
+            keys = {to_snake(key) for key in decode(text, source)}
+            if keys & {"eval_set_id", "eval_cases"}:
+                raise
             found = next((noun for key, noun in _OTHER_FILES.items() if key in keys), shown(decode(text, source)))
             raise EvalSetError(source, [Problem("$", found, _SHAPES)]) from None
-        raise
-    _refuse_session(session, source)
+        refuse_session(session, source)
+    else:
+        value = decode(text, source)
+        if not isinstance(value, list):
+            raise EvalSetError(source, [Problem("$", shown(value), _SHAPES)])
+        if value and isinstance(value[0], dict) and "data" not in value[0] and "name" not in value[0]:
+            cases = [_case(stem, parse(_LEGACY_TURNS, value, source), session)]
+        else:
+            cases = [_case(case.name, case.data, case.initial_session or session) for case in parse(_LEGACY_CASES, value, source)]
+        eval_set, place = EvalSet(eval_set_id=stem, name=stem, eval_cases=tuple(cases)), "$[{}].name"
+    if problems := repeated([case.eval_id for case in eval_set.eval_cases], place):
+        raise EvalSetError(source, problems)
     return eval_set
 
 
-def _refuse_session(session: InitialSession | None, source: str) -> None:
+def refuse_session(session: InitialSession | None, source: str) -> None:
+    """Refuse a separate initial session, which only legacy files need.
+
+    Raises:
+        EvalSetError: if there is one.
+    """
     if session is not None and session.model_fields_set:
         found = "an eval set of today's format beside a separate initial session"
         raise EvalSetError(source, [Problem("$", found, "the session inside the cases, as session_input")])
-
-
-def _converted(value: list[Any], source: str, *, stem: str, session: InitialSession | None) -> EvalSet:
-    """Return a legacy list as an eval set named `stem`."""
-    if value and isinstance(value[0], dict) and "data" not in value[0] and "name" not in value[0]:
-        cases = [_case(stem, parse(_LEGACY_TURNS, value, source), session)]
-    else:
-        cases = [_case(case.name, case.data, case.initial_session or session) for case in parse(_LEGACY_CASES, value, source)]
-    return EvalSet(eval_set_id=stem, name=stem, eval_cases=tuple(cases))
 
 
 def _case(eval_id: str, turns: tuple[_Turn, ...], session: InitialSession | None) -> EvalCase:
     given: Json = {}
     if session is not None and session.model_fields_set:
         given["session_input"] = SessionInput(app_name=session.app_name, user_id=session.user_id, state=session.state)
-    return EvalCase(eval_id=eval_id, conversation=tuple(map(_invocation, turns)), **given)
-
-
-def _invocation(turn: _Turn) -> Invocation:
-    return Invocation(
-        user_content=Content(role="user", parts=(Part(text=turn.query),)),
-        final_response=Content(role="model", parts=(Part(text=turn.reference),)),
-        intermediate_data=IntermediateData(
+    conversation: list[Invocation] = []
+    for turn in turns:
+        steps = IntermediateData(
             tool_uses=tuple(FunctionCall(name=use.tool_name, args=use.tool_input) for use in turn.expected_tool_use),
-            intermediate_responses=tuple(
-                (response.author, (Part(text=response.text),)) for response in turn.expected_intermediate_agent_responses
-            ),
-        ),
-    )
-
-
-def _session(path: str | Path | None) -> InitialSession | None:
-    return None if path is None else parse(_SESSION, read_text(Path(path)), str(path))
-
-
-def _refuse_duplicates(cases: Iterable[EvalCase], source: str, place: str) -> None:
-    first: dict[str, int] = {}
-    problems = []
-    for index, case in enumerate(cases):
-        earlier = first.setdefault(case.eval_id, index)
-        if earlier != index:
-            problems.append(
-                Problem(place.format(index), f"{shown(case.eval_id)}, which is {place.format(earlier)} too", "an id of its own")
-            )
-    if problems:
-        raise EvalSetError(source, problems)
+            intermediate_responses=tuple((said.author, (Part(text=said.text),)) for said in turn.expected_intermediate_agent_responses),
+        )
+        user = Content(role="user", parts=(Part(text=turn.query),))
+        final = Content(role="model", parts=(Part(text=turn.reference),))
+        conversation.append(Invocation(user_content=user, final_response=final, intermediate_data=steps))
+    return EvalCase(eval_id=eval_id, conversation=tuple(conversation), **given)
 
 
 def stem_of(path: Path) -> str:
@@ -198,96 +150,7 @@ def stem_of(path: Path) -> str:
     >>> stem_of(Path("a/b.evalset.json")), stem_of(Path("c.test.json"))
     ('b', 'c')
     """
-    for suffix in _SUFFIXES:
-        if path.name.endswith(suffix):
-            return path.name.removesuffix(suffix)
-    return path.stem
-
-
-def split_selection(path: str | Path) -> tuple[str | Path, tuple[str, ...]]:
-    """Return a path and the ids selected behind a colon, separated by commas.
-
-    The path is the longest part before a colon that exists, so a file whose name holds colons is taken as it is and an id
-    may hold colons too; where nothing exists, as of a URI, the path ends as the names of eval sets do: ``.json``, ``.jsonl``,
-    ``.parquet``. A `Path` selects nothing. A URI comes back as text, since a `Path` would spoil it.
-
-    >>> split_selection("set.json:a,b:2")
-    (PosixPath('set.json'), ('a', 'b:2'))
-    >>> split_selection("s3://bucket/set.parquet:a")
-    ('s3://bucket/set.parquet', ('a',))
-
-    Raises:
-        UsageError: if no id follows the colon.
-    """
-    if isinstance(path, Path) or os.path.exists(path):  # noqa: PTH110 - unlike Path.exists, it never raises
-        return Path(path), ()
-    scheme = path.find("://") + 1  # what stands before it names no file, though one may have its name
-    heads = [path[:index] for index, character in enumerate(path) if character == ":" and index >= scheme]
-    file = next((head for head in reversed(heads) if os.path.exists(head)), None)  # noqa: PTH110
-    file = file or next((head for head in heads if head.endswith((".json", *ENDINGS))), path)
-    selected = tuple(dict.fromkeys(eval_id.strip() for eval_id in path[len(file) + 1 :].split(",") if eval_id.strip()))
-    if file != path and not selected:
-        msg = f"{path}: no eval id follows the colon; wanted {file}:eval_1,eval_2"
-        raise UsageError(msg)
-    return file if is_uri(file) else Path(file), selected
-
-
-def select(eval_set: EvalSet, eval_ids: Iterable[str]) -> EvalSet:
-    """Return the set with only the named cases, in the set's own order.
-
-    Raises:
-        UsageError: naming the ids that the set does not hold.
-    """
-    wanted = set(eval_ids)
-    unknown = sorted(wanted.difference(eval_set.eval_ids))
-    if unknown:
-        named = "; ".join(f"{eval_id!r} {did_you_mean(eval_id, eval_set.eval_ids)}".strip() for eval_id in unknown[:_MAX_NAMED])
-        more = f"; and {len(unknown) - _MAX_NAMED} more" if len(unknown) > _MAX_NAMED else ""
-        msg = f"eval set {eval_set.eval_set_id!r} has no case {named}{more} (it has {len(eval_set.eval_cases)} cases)"
-        raise UsageError(msg)
-    return eval_set.model_copy(update={"eval_cases": tuple(case for case in eval_set.eval_cases if case.eval_id in wanted)})
-
-
-def test_files(folder: Path) -> list[Path]:
-    """Return the ``*.test.json`` files of a folder and all below it, sorted.
-
-    Raises:
-        UsageError: if there is none.
-    """
-    found = sorted(path for path in folder.rglob("*.test.json") if path.is_file())
-    if not found:
-        msg = f"{folder}: no *.test.json file in this folder or below it"
-        raise UsageError(msg)
-    return found
-
-
-def merge(name: str, parts: Iterable[tuple[str, EvalSet]]) -> tuple[EvalSet, dict[str, list[str]]]:
-    """Return the cases of several files as one set, and the ids that each file's cases got in it.
-
-    An id that occurs in several files is prefixed by its file's name.
-
-    Args:
-        name: the id of the new set.
-        parts: each file's name and its eval set.
-
-    Raises:
-        UsageError: if two files have the same name, or a prefixed id is one that another case has.
-    """
-    listed = list(parts)
-    occurrences = Counter(case.eval_id for _, part in listed for case in part.eval_cases)
-    cases: list[EvalCase] = []
-    ids: dict[str, list[str]] = {}
-    for file, part in listed:
-        renamed = [
-            case if occurrences[case.eval_id] == 1 else case.model_copy(update={"eval_id": f"{file}:{case.eval_id}"})
-            for case in part.eval_cases
-        ]
-        cases += renamed
-        ids[file] = [case.eval_id for case in renamed]
-    if len(ids) < len(listed) or len({case.eval_id for case in cases}) < len(cases):
-        msg = f"the cases of {', '.join(file for file, _ in listed)} cannot be told apart; give the files names, or the cases ids, of their own"
-        raise UsageError(msg)
-    return EvalSet(eval_set_id=name, name=name, eval_cases=tuple(cases)), ids
+    return path.name.removesuffix(next((suffix for suffix in _SUFFIXES if path.name.endswith(suffix)), path.suffix))
 
 
 def dump(model: Model) -> dict[str, Any]:
@@ -316,3 +179,249 @@ def write_eval_set(eval_set: EvalSet, path: str | Path) -> None:
     """
     with whole_file(path) as stream:
         stream.write(dumps(eval_set).encode())
+
+
+_MAX_NAMED = 5
+_SESSION = TypeAdapter(InitialSession)
+
+
+@dataclass(frozen=True, slots=True)
+class InMemory:
+    """An eval set that is there already."""
+
+    eval_set: EvalSet
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: str | Path
+    """Where it is; a URI is text, since a `Path` would spoil it."""
+    selected: tuple[str, ...] = ()
+    """The ids of the cases that are meant; none: all."""
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder in which the config is looked for; ``None`` for a URI."""
+        if is_uri(self.path):
+            return None
+        path = Path(self.path)
+        return path if path.is_dir() else path.parent
+
+
+@dataclass(frozen=True, slots=True)
+class JsonFile(_File):
+    """A file that is no rows: an eval set of ADK, a recording or a result. Nobody has looked whether it is there."""
+
+    def read(self) -> bytes:
+        """Return its text without a byte order mark.
+
+        Raises:
+            EvalSetError: if there is no such file, or it cannot be read.
+            UsageError: if reading the URI needs a package that is not installed.
+        """
+        return read_remote(str(self.path)) if is_uri(self.path) else read_text(Path(self.path))
+
+
+@dataclass(frozen=True, slots=True)
+class RowFiles(_File):
+    """JSON Lines or Parquet, or a folder of either or of a run's parts."""
+
+    def cases(self) -> CaseFiles:
+        """Return its cases, which are read when they are asked for.
+
+        Raises:
+            EvalSetError: if there is no such file or it is of another kind.
+            UsageError: if reading the URI needs a package that is not installed.
+        """
+        return open_cases(self.path)
+
+
+File = JsonFile | RowFiles
+
+
+@dataclass(frozen=True, slots=True)
+class Several:
+    """Several files as one set."""
+
+    files: tuple[File, ...]
+    folder: Path | None = None
+    """The folder whose tests they are; ``None``: each was named."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetInput:
+    """A dataset of MLflow."""
+
+    dataset: Any
+    stored: bool
+    """Whether MLflow's store has its records; else it is one of `mlflow.data.from_adk_evalset`, which holds an eval set."""
+
+
+Inputs = InMemory | JsonFile | RowFiles | Several | DatasetInput
+
+
+def open_inputs(source: Any) -> Inputs:
+    """Return what is named as an eval set. Nothing is read yet.
+
+    Args:
+        source: an eval set, its path, a selection ``path:eval_1,eval_2``, a folder of ``*.test.json`` files, several paths, or a dataset of MLflow;
+            what this function has returned is returned as it is.
+
+    Raises:
+        UsageError: if it is nothing of the kind, a folder holds no test, or no id follows a colon.
+    """
+    if isinstance(source, Inputs):
+        return source
+    if isinstance(source, EvalSet):
+        return InMemory(source)
+    if isinstance(source, str | Path):
+        source = [source]
+    if isinstance(source, Sequence) and source and all(isinstance(path, str | Path) for path in source):
+        files = _files(source)
+        return files[0] if len(files) == 1 else Several(files, Path(open_file(source[0]).path) if len(source) == 1 else None)
+    if type(source).__module__.startswith("mlflow.") and str(getattr(source, "dataset_id", "")).startswith("d-"):
+        return DatasetInput(source, stored=True)
+    if type(getattr(source, "source", None)).__name__ == "EvalSetSource" and hasattr(source, "eval_set"):
+        return DatasetInput(source, stored=False)
+    raise UsageError(f"an eval set is a path, a folder, several paths or an EvalSet, not {shown(source)}")
+
+
+def _files(paths: Iterable[str | Path]) -> tuple[File, ...]:
+    """Return each file once, with all that is selected of it. A folder of rows is one of them, unless there are tests in it."""
+    files: dict[str | Path, File] = {}
+    for named in paths:
+        file = open_file(named)
+        path = Path(file.path)
+        tests = not is_uri(file.path) and path.is_dir() and (isinstance(file, JsonFile) or any(path.glob("*.test.json")))
+        for one in [JsonFile(test, file.selected) for test in test_files(path)] if tests else [file]:
+            place = one.path.resolve() if isinstance(one.path, Path) else one.path  # one file may be named in two ways
+            known = files.setdefault(place, one)
+            both = known.selected and one.selected  # none means all, and all plus some is all
+            files[place] = replace(known, selected=tuple(dict.fromkeys((*known.selected, *one.selected))) if both else ())
+    return tuple(files.values())
+
+
+def open_file(named: str | Path) -> File:
+    """Return the file, folder of rows or URI that is named, with what is selected of it. Nothing is read yet.
+
+    Raises:
+        UsageError: if no id follows a colon.
+    """
+    path, selected = split_selection(named)
+    return file_at(path, selected)
+
+
+def file_at(path: str | Path, selected: tuple[str, ...] = ()) -> File:
+    """Return what a path or URI names, which is no selection."""
+    text, folder = str(path), RowFile(str(path))
+    if is_uri(path):
+        rows = not text.endswith(".json")
+    else:
+        rows = text.endswith(ENDINGS) or (folder.is_dir() and (is_run(folder) or bool(folder.children())))
+    return RowFiles(path, selected) if rows else JsonFile(path, selected)
+
+
+def load_eval_set(path: str | Path | File, *, initial_session: str | Path | None = None) -> EvalSet:
+    """Return the eval set in a file of any generation, or the selection ``path:eval_1,eval_2`` of it.
+
+    Args:
+        path: the file, of JSON, JSON Lines or Parquet, a folder of the latter two, or an fsspec URI of any of these; optionally followed
+            by a colon and the ids to keep.
+        initial_session: the separate session file of a legacy list of turns.
+
+    Raises:
+        EvalSetError: with every problem of the file, or if it holds an id twice.
+        UsageError: if a selected id is not in the file.
+    """
+    file = open_file(path) if isinstance(path, str | Path) else path
+    session = None if initial_session is None else parse(_SESSION, read_text(Path(initial_session)), str(initial_session))
+    if isinstance(file, RowFiles):
+        eval_set = file.cases().eval_set()
+        refuse_session(session, str(file.path))
+    else:
+        eval_set = parse_eval_set(file.read(), str(file.path), stem=stem_of(Path(file.path)), session=session)
+    return select(eval_set, file.selected) if file.selected else eval_set
+
+
+def split_selection(path: str | Path) -> tuple[str | Path, tuple[str, ...]]:
+    """Return a path and the ids selected behind a colon, separated by commas.
+
+    The path is the longest part before a colon that exists, so a file whose name holds colons is taken as it is and an id
+    may hold colons too; where nothing exists, as of a URI, the path ends as the names of eval sets do: ``.json``, ``.jsonl``,
+    ``.parquet``. A `Path` selects nothing. A URI comes back as text, since a `Path` would spoil it.
+
+    >>> split_selection("set.json:a,b:2")
+    (PosixPath('set.json'), ('a', 'b:2'))
+    >>> split_selection("s3://bucket/set.parquet:a")
+    ('s3://bucket/set.parquet', ('a',))
+
+    Raises:
+        UsageError: if no id follows the colon.
+    """
+    if isinstance(path, Path) or os.path.exists(path):  # noqa: PTH110 - unlike Path.exists, it never raises
+        return Path(path), ()
+    scheme = path.find("://") + 1  # what stands before it names no file, though one may have its name
+    heads = [path[:index] for index, character in enumerate(path) if character == ":" and index >= scheme]
+    file = next((head for head in reversed(heads) if os.path.exists(head)), None)  # noqa: PTH110
+    file = file or next((head for head in heads if head.endswith((".json", *ENDINGS))), path)
+    selected = tuple(dict.fromkeys(eval_id.strip() for eval_id in path[len(file) + 1 :].split(",") if eval_id.strip()))
+    if file != path and not selected:
+        raise UsageError(f"{path}: no eval id follows the colon; wanted {file}:eval_1,eval_2")
+    return file if is_uri(file) else Path(file), selected
+
+
+def select(eval_set: EvalSet, eval_ids: Iterable[str]) -> EvalSet:
+    """Return the set with only the named cases, in the set's own order.
+
+    Raises:
+        UsageError: naming the ids that the set does not hold.
+    """
+    wanted = set(eval_ids)
+    unknown = sorted(wanted.difference(eval_set.eval_ids))
+    if unknown:
+        named = "; ".join(f"{eval_id!r} {did_you_mean(eval_id, eval_set.eval_ids)}".strip() for eval_id in unknown[:_MAX_NAMED])
+        more = f"; and {len(unknown) - _MAX_NAMED} more" if len(unknown) > _MAX_NAMED else ""
+        raise UsageError(f"eval set {eval_set.eval_set_id!r} has no case {named}{more} (it has {len(eval_set.eval_cases)} cases)")
+    return eval_set.model_copy(update={"eval_cases": tuple(case for case in eval_set.eval_cases if case.eval_id in wanted)})
+
+
+def test_files(folder: Path) -> list[Path]:
+    """Return the ``*.test.json`` files of a folder and all below it, sorted.
+
+    Raises:
+        UsageError: if there is none.
+    """
+    found = sorted(path for path in folder.rglob("*.test.json") if path.is_file())
+    if not found:
+        raise UsageError(f"{folder}: no *.test.json file in this folder or below it")
+    return found
+
+
+def merge(name: str, parts: Iterable[tuple[str, EvalSet]]) -> tuple[EvalSet, dict[str, list[str]]]:
+    """Return the cases of several files as one set, and the ids that each file's cases got in it.
+
+    An id that occurs in several files is prefixed by its file's name.
+
+    Args:
+        name: the id of the new set.
+        parts: each file's name and its eval set.
+
+    Raises:
+        UsageError: if two files have the same name, or a prefixed id is one that another case has.
+    """
+    listed = list(parts)
+    occurrences = Counter(case.eval_id for _, part in listed for case in part.eval_cases)
+    cases: list[EvalCase] = []
+    ids: dict[str, list[str]] = {}
+    for file, part in listed:
+        renamed = [
+            case if occurrences[case.eval_id] == 1 else case.model_copy(update={"eval_id": f"{file}:{case.eval_id}"})
+            for case in part.eval_cases
+        ]
+        cases += renamed
+        ids[file] = [case.eval_id for case in renamed]
+    if len(ids) < len(listed) or len({case.eval_id for case in cases}) < len(cases):
+        raise UsageError(
+            f"the cases of {', '.join(file for file, _ in listed)} cannot be told apart; give the files names, or the cases ids, of their own"
+        )
+    return EvalSet(eval_set_id=name, name=name, eval_cases=tuple(cases)), ids

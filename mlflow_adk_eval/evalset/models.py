@@ -6,11 +6,16 @@ write what the current ADK reads. Field names, defaults and meanings are ADK's.
 
 from __future__ import annotations
 
-from collections.abc import Container
+import hashlib
+import json
+from abc import abstractmethod
+from collections.abc import Callable, Container, Mapping, Sequence
+from functools import cache
+from itertools import pairwise
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializerFunctionWrapHandler, field_serializer, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic.alias_generators import to_camel, to_snake
 from pydantic_core import PydanticCustomError
 
 from mlflow_adk_eval.errors import did_you_mean, shown
@@ -26,6 +31,18 @@ class Model(BaseModel):
     """
 
     model_config = ConfigDict(extra="allow", frozen=True, alias_generator=to_camel, populate_by_name=True, ser_json_inf_nan="constants")
+
+
+def unwanted(found: str, wanted: str, *, near: str = "", of: tuple[str, ...] = ()) -> PydanticCustomError:
+    """Return the error of a validator, in our words.
+
+    Args:
+        found: what is wrong.
+        wanted: what would be right.
+        near: a hint.
+        of: the fields that could have been meant, so that a misspelt one explains it.
+    """
+    return PydanticCustomError("unwanted", "{wanted}", {"found": found, "wanted": wanted, "near": near, "of": of})
 
 
 class FunctionCall(Model):
@@ -188,30 +205,18 @@ class Invocation(Model):
     @property
     def tool_calls(self) -> list[FunctionCall]:
         """Every tool call, in order, from either shape of intermediate data."""
-        match self.intermediate_data:
-            case InvocationEvents(invocation_events=events):
-                return [part.function_call for event in events if event.content for part in event.content.parts or () if part.function_call]
-            case IntermediateData(tool_uses=uses):
-                return list(uses)
-            case None:
-                return []
+        if isinstance(self.intermediate_data, IntermediateData):
+            return list(self.intermediate_data.tool_uses)
+        contents = [event.content for event in self.events if event.content]
+        return [part.function_call for content in contents for part in content.parts or () if part.function_call]
 
     @property
     def tool_responses(self) -> list[FunctionResponse]:
         """Every answer of a tool, in order, from either shape of intermediate data."""
-        match self.intermediate_data:
-            case InvocationEvents(invocation_events=events):
-                return [
-                    part.function_response
-                    for event in events
-                    if event.content
-                    for part in event.content.parts or ()
-                    if part.function_response
-                ]
-            case IntermediateData(tool_responses=responses):
-                return list(responses)
-            case None:
-                return []
+        if isinstance(self.intermediate_data, IntermediateData):
+            return list(self.intermediate_data.tool_responses)
+        contents = [event.content for event in self.events if event.content]
+        return [part.function_response for content in contents for part in content.parts or () if part.function_response]
 
     def answered_calls(self) -> list[tuple[FunctionCall, FunctionResponse | None]]:
         """Return each tool call with its answer: the one with its id, else the next one of its name."""
@@ -260,9 +265,7 @@ def _persona(value: Any) -> Any:
     if value is None or isinstance(value, dict | UserPersona) or value in PERSONAS:
         return value
     wanted = f"a persona (an object), or one of {', '.join(PERSONAS)}"
-    raise PydanticCustomError(
-        "unwanted", "{wanted}", {"wanted": wanted, "near": did_you_mean(value, PERSONAS) if isinstance(value, str) else ""}
-    )
+    raise unwanted(shown(value), wanted, near=did_you_mean(value, PERSONAS) if isinstance(value, str) else "")
 
 
 class ConversationScenario(Model):
@@ -288,24 +291,33 @@ class EvalCase(Model):
     final_session_state: Json | None = None
 
     @model_validator(mode="after")
-    def _one_source(self) -> Self:
+    def _check(self) -> Self:
         if (self.conversation is None) == (self.conversation_scenario is None):
             found = "neither of them" if self.conversation is None else "both of them"
-            wanted = f"exactly one of {' and '.join(_SOURCES)}"
-            raise PydanticCustomError("unwanted", "{wanted}", {"found": found, "wanted": wanted, "of": _SOURCES})
-        return self
-
-    @model_validator(mode="after")
-    def _tags_are_texts(self) -> Self:
+            raise unwanted(found, f"exactly one of {' and '.join(_SOURCES)}", of=_SOURCES)
         tags = (self.model_extra or {}).get("tags")
         if tags is not None and not (isinstance(tags, list | tuple) and all(isinstance(tag, str) and tag for tag in tags)):
-            raise PydanticCustomError("unwanted", "{wanted}", {"found": f"the tags {shown(tags)}", "wanted": "a list of texts as tags"})
+            raise unwanted(f"the tags {shown(tags)}", "a list of texts as tags")
         return self
 
     @property
     def tags(self) -> tuple[str, ...]:
         """What it is tagged with, for policies that have rules of their own for some cases; a field that ADK does not know."""
         return tuple((self.model_extra or {}).get("tags") or ())
+
+
+class CasesElsewhere(Sequence[EvalCase]):
+    """Cases that are read from where they are, whenever somebody goes through them. They stand in an eval set where a tuple would."""
+
+    @property
+    @abstractmethod
+    def eval_ids(self) -> tuple[str, ...]:
+        """The ids of all cases, in order."""
+
+    @property
+    def digest(self) -> str:
+        """The digest of the eval set, where it is known without reading the cases; else empty."""
+        return ""
 
 
 class EvalSet(Model):
@@ -320,8 +332,8 @@ class EvalSet(Model):
     @property
     def eval_ids(self) -> tuple[str, ...]:
         """The ids of all cases, in order."""
-        known = getattr(self.eval_cases, "eval_ids", None)  # of cases that are on disk
-        return known or tuple(case.eval_id for case in self.eval_cases)
+        cases: Any = self.eval_cases
+        return cases.eval_ids if isinstance(cases, CasesElsewhere) else tuple(case.eval_id for case in cases)
 
     @field_serializer("eval_cases", mode="wrap")
     def _read(self, eval_cases: Any, write: SerializerFunctionWrapHandler) -> Any:
@@ -331,3 +343,144 @@ class EvalSet(Model):
     def named(self, eval_ids: Container[str]) -> dict[str, EvalCase]:
         """Return some of the cases, by id."""
         return {eval_id: self.eval_cases[place] for place, eval_id in enumerate(self.eval_ids) if eval_id in eval_ids}
+
+
+_INCIDENTAL = {"invocation_id", "creation_timestamp", "invocation_index", "tool_use_index"}
+_TYPED_BY_ADK = {"grounding_metadata", "usage_metadata"}
+_USER_DATA = {"args", "response", "part_metadata"}
+_BYTES = {"data", "thought_signature"}
+_NOTHING: tuple[Any, ...] = ("", [], {})
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
+
+_CONTENT = ("conversation", "conversation_scenario", "session_input", "rubrics", "final_session_state")
+"""What a case asks and expects. Its id, and fields that nobody knows, make no other case of it."""
+
+
+def eval_set_digest(eval_set: EvalSet) -> str:
+    """Return ``sha256:<hex>`` over the cases.
+
+    Spelling, key order, ``1`` or ``1.0``, absent or empty fields, ids and times of invocations and the name of the set
+    do not matter; the order of cases and turns and everything else does.
+    """
+    cases: Any = eval_set.eval_cases
+    if isinstance(cases, CasesElsewhere) and cases.digest:
+        return cases.digest
+    digest = hashlib.sha256()
+    for case in cases:
+        digest.update(canonical_json(canonical(case)) + b"\n")
+    return f"sha256:{digest.hexdigest()}"
+
+
+class SetDigest:
+    """The digest of an eval set whose cases come one after the other, and which of them are another one over again."""
+
+    def __init__(self, surroundings: Callable[[str], str]) -> None:
+        """Take what else makes a case another one, such as its tool environment, by its id."""
+        self._surroundings = surroundings
+        self._hash = hashlib.sha256()
+        self._eval_ids: list[str] = []
+        self._contents = bytearray()  # a dict of them would be the largest thing in memory where there are many cases
+
+    def add(self, case: EvalCase) -> None:
+        """Add the next case."""
+        fields = sorted(canonical(case).items())
+        written = [(name, b"%b:%b" % (canonical_json(name), canonical_json(value))) for name, value in fields]
+        self._hash.update(b"{%b}\n" % b",".join(field for _, field in written))
+        content = hashlib.sha256(b"{%b}" % b",".join(field for name, field in written if name in _CONTENT)).digest()
+        around = self._surroundings(case.eval_id)
+        self._eval_ids.append(case.eval_id)
+        self._contents += hashlib.sha256(content + around.encode()).digest() if around else content
+
+    @property
+    def text(self) -> str:
+        """``sha256:<hex>`` over the cases so far."""
+        return f"sha256:{self._hash.hexdigest()}"
+
+    @property
+    def copies(self) -> dict[str, str]:
+        """The cases that ask and expect the same as an earlier one, by id, each with the first of them."""
+        starts = range(0, len(self._contents), _HASH)
+        heads = sorted(int.from_bytes(self._contents[start : start + _HEAD]) for start in starts)
+        again = {head for head, following in pairwise(heads) if head == following}
+        first: dict[bytes, str] = {}
+        copies: dict[str, str] = {}
+        for eval_id, start in zip(self._eval_ids, starts if again else (), strict=bool(again)):
+            if int.from_bytes(self._contents[start : start + _HEAD]) in again:
+                original = first.setdefault(bytes(self._contents[start : start + _HASH]), eval_id)
+                if original != eval_id:
+                    copies[eval_id] = original
+        return copies
+
+
+_HASH, _HEAD = 32, 8
+"""The bytes of a hash, and of its beginning, by which most are told apart."""
+
+
+def canonical_json(value: Any) -> bytes:
+    """Return JSON with sorted keys and no spaces, as UTF-8."""
+    return _encode(value).encode("utf-8", "surrogatepass")
+
+
+def canonical(value: Any) -> Any:
+    """Return a model as JSON values, without what ADK would not notice: whole numbers are spelt one way; null stays inside what users wrote."""
+    kind = type(value)
+    if value is None or kind is str:  # most values; asking pydantic's classes about each takes longer than all else
+        return value
+    if kind is tuple or kind is list:
+        return [canonical(item) for item in value]
+    if kind is float:
+        return int(value) if value.is_integer() else value
+    if kind not in _MODELS:
+        _MODELS[kind] = issubclass(kind, BaseModel)
+    if _MODELS[kind]:
+        return _canonical_model(value)
+    if isinstance(value, Mapping):
+        return {key: canonical(item) for key, item in value.items()}
+    return value
+
+
+_MODELS: dict[type[Any], bool] = {}
+"""Whether a type is a model."""
+
+
+def _canonical_model(model: BaseModel) -> dict[str, Any]:
+    raw = _raw_fields(type(model))
+    found = {}
+    for name, value in model.__dict__.items():
+        if value is None or name in _INCIDENTAL:
+            continue
+        if type(value) is str and name not in raw:  # most values
+            if value:
+                found[name] = value
+            continue
+        plain = _typed(name, value) if name in raw else canonical(value)
+        if plain or plain not in _NOTHING:
+            found[name] = plain
+    for name, value in (model.model_extra or {}).items():
+        if value is not None:
+            found[name] = canonical(value)
+    return found
+
+
+@cache
+def _raw_fields(model: type[BaseModel]) -> frozenset[str]:
+    """Return the fields that are carried along as JSON of which ADK knows the type."""
+    return frozenset(name for name, info in model.model_fields.items() if name in _TYPED_BY_ADK or info.annotation is Any)
+
+
+def _typed(name: str, value: Any) -> Any:
+    """Spell the keys and bytes of raw JSON one way, and leave out its nulls, but not in what users and tools wrote."""
+    if name in _USER_DATA:
+        return canonical(value)
+    match value:
+        case dict():
+            named = ((to_snake(key), item) for key, item in value.items() if item is not None)
+            return {key: _typed(key, item) for key, item in named}
+        case list() | tuple():
+            return [_typed(name, item) for item in value]
+        case str() if name in _BYTES:
+            return value.replace("-", "+").replace("_", "/").rstrip("=")
+        case _:
+            return canonical(value)

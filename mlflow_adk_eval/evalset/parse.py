@@ -2,8 +2,9 @@
 
 `parse` decodes the JSON and validates it with pydantic in one go, which is fast where nothing is unknown. (Given the text itself, pydantic
 is slower, since it searches each object's keys for each field, and before 2.14.2 takes two spellings of one key for one.) Only where that
-fails does it look for misspelt keys (`schema.unknown_keys`), and turn pydantic's findings into `Problem` objects with paths of the JSON
-(`problems_of`).
+fails does it look for misspelt keys (`unknown_keys`), and turn pydantic's findings into `Problem` objects with paths of the JSON
+(`problems_of`). Which model owns a place in a JSON value is read off the models' own annotations: `place` turns a location that pydantic
+reports into steps of the JSON, without the names of union members.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, from_json
 
-from mlflow_adk_eval.errors import EvalSetError, InputError, Problem, did_you_mean, json_path, shown
-from mlflow_adk_eval.evalset.schema import Kind, Steps, UnknownKey, place, unknown_keys, unknown_keys_at
+from mlflow_adk_eval.errors import EvalSetError, InputError, Problem, did_you_mean, json_path, nearest, shown
 
 T = TypeVar("T")
 
@@ -112,18 +115,15 @@ def read_text(path: Path, *, error: type[InputError] = EvalSetError, made_by: st
     except IsADirectoryError:
         raise error(str(path), [Problem("$", "a folder", "a file")]) from None
     except FileNotFoundError:
-        hint = did_you_mean(path.name, _beside(path)) or (f"`{made_by}` writes it." if made_by else "")
+        beside: list[str] = []
+        with contextlib.suppress(OSError):
+            beside = sorted(one.name for one in path.parent.iterdir() if one.is_file())
+        hint = did_you_mean(path.name, beside) or (f"`{made_by}` writes it." if made_by else "")
         raise error(str(path), [Problem("$", NO_FILE, "a file that exists", hint)]) from None
     except (OSError, ValueError) as problem:
         found = problem.strerror if isinstance(problem, OSError) else str(problem)
         raise error(str(path), [Problem("$", found or NO_FILE, "a file that can be read")]) from None
     return without_mark(text, str(path), error=error)
-
-
-def _beside(path: Path) -> list[str]:
-    with contextlib.suppress(OSError):
-        return sorted(one.name for one in path.parent.iterdir() if one.is_file())
-    return []
 
 
 def without_mark(text: bytes, source: str, *, error: type[InputError] = EvalSetError) -> bytes:
@@ -173,18 +173,13 @@ def parse(adapter: TypeAdapter[T], text: bytes | Any, source: str, *, error: typ
             parsed = None
             details += refusal.errors(include_url=False)
         kind: Kind = adapter._type  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - there is no other way to ask
-        if parsed is not None and not details and not any(key.amiss for key in refused_keys(kind, value, refused)):
+        places = {steps[:-1] for detail in refused if (steps := place(kind, detail["loc"], value))}
+        if parsed is not None and not details and not any(key.amiss for key in unknown_keys_at(kind, value, places)):
             return parsed  # most unknown keys are meant to be there, and searching all of a value for more takes long
         found = problems_of(kind, value, details, [key for key in unknown_keys(kind, value) if key.amiss], at=at)
         if found or parsed is None:
             raise error(source, found)
         return parsed
-
-
-def refused_keys(kind: Kind, value: Any, refused: Iterable[ErrorDetails]) -> Iterator[UnknownKey]:
-    """Yield the unknown keys of the objects in which pydantic refused one."""
-    places = (place(kind, detail["loc"], value) for detail in refused)
-    return unknown_keys_at(kind, value, {steps[:-1] for steps in places if steps})
 
 
 def problems_of(kind: Kind, value: Any, details: Sequence[ErrorDetails], unknown: Sequence[UnknownKey], *, at: str) -> list[Problem]:
@@ -197,34 +192,34 @@ def problems_of(kind: Kind, value: Any, details: Sequence[ErrorDetails], unknown
         unknown: the keys that no field takes.
         at: the JSON path of `value`.
     """
-    found = {key.steps: _unknown(key, at) for key in unknown}
+    problems: dict[Steps, Problem] = {}
     meant: dict[Steps, set[str]] = {}
     for key in unknown:
+        hint = f"Did you mean {key.meant!r}?" if key.meant else ""
+        expected = f"one of {', '.join(key.known)}" if len(key.known) <= _MAX_NAMED else "a key of this object"
+        problems[key.steps] = Problem(json_path(at, key.steps), key.clash or "an unknown key", expected, hint)
         meant.setdefault(key.steps[:-1], set()).add(key.meant)
     for detail in details:
         steps = place(kind, detail["loc"], value)
-        if steps is not None and not _explained(detail, steps, meant):
-            found.setdefault(steps, _problem(detail, json_path(at, steps)))
-    return list(found.values())
+        if steps is None:
+            continue
+        missing, context = detail["type"] == "missing", detail.get("ctx", {})
+        # What is amiss only because a key is misspelt, which is a problem of its own, is left out.
+        misspelt = steps[-1:] if missing else context.get("of", ()) if detail["type"] == "unwanted" else ()
+        if meant.get(steps[:-1] if missing else steps, set()).isdisjoint(misspelt):
+            found = "nothing" if missing else context.get("found") or shown(detail["input"])
+            problems.setdefault(steps, Problem(json_path(at, steps), found, wanted(detail), context.get("near", "")))
+    return list(problems.values())
 
 
-def _explained(detail: ErrorDetails, steps: Steps, meant: Mapping[Steps, set[str]]) -> bool:
-    """Whether something is amiss only because a key is misspelt, which is a problem of its own."""
-    if detail["type"] == "missing":
-        return steps[-1] in meant.get(steps[:-1], ())
-    return detail["type"] == "unwanted" and any(name in detail.get("ctx", {}).get("of", ()) for name in meant.get(steps, ()))
-
-
-def _unknown(key: UnknownKey, at: str) -> Problem:
-    hint = f"Did you mean {key.meant!r}?" if key.meant else ""
-    expected = f"one of {', '.join(key.known)}" if len(key.known) <= _MAX_NAMED else "a key of this object"
-    return Problem(json_path(at, key.steps), key.clash or "an unknown key", expected, hint)
-
-
-def _problem(detail: ErrorDetails, path: str) -> Problem:
-    context = detail.get("ctx", {})
-    found = "nothing" if detail["type"] == "missing" else context.get("found") or shown(detail["input"])
-    return Problem(path, found, wanted(detail), context.get("near", ""))
+def repeated(ids: Iterable[str], place: str, wanted: str = "an id of its own") -> list[Problem]:
+    """Return a problem for each id that stands in a list for a second time; `place` is the JSON path of one, with ``{}`` for its index."""
+    first: dict[str, int] = {}
+    return [
+        Problem(place.format(index), f"{shown(one)}, which is {place.format(first[one])} too", wanted)
+        for index, one in enumerate(ids)
+        if first.setdefault(one, index) != index
+    ]
 
 
 def wanted(detail: ErrorDetails) -> str:
@@ -233,3 +228,173 @@ def wanted(detail: ErrorDetails) -> str:
         return f"item {detail['loc'][-1] + 1} of this list, which is required"
     words = _WANTED.get(detail["type"])
     return words.format(**detail.get("ctx", {})) if words else detail["msg"]
+
+
+Kind = Any
+"""A type annotation."""
+Steps = tuple[int | str, ...]
+"""The keys and indexes that lead to a place in a JSON value."""
+
+ALMOST_CERTAIN = 0.85
+"""How alike a key must be to an optional field to be taken for a slip of the pen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A field of a model."""
+
+    name: str
+    kind: Kind
+    required: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownKey:
+    """A key that no field of its object takes."""
+
+    steps: Steps
+    """Where it stands."""
+    known: tuple[str, ...]
+    """The fields that the object may have."""
+    meant: str = ""
+    """The absent field that it was likely meant to be; empty where there is none."""
+    clash: str = ""
+    """What it contradicts in its object; empty where it is just unknown."""
+    refused: bool = False
+    """Whether its object may have no unknown keys."""
+
+    @property
+    def amiss(self) -> bool:
+        """Whether it is an error, and not just something to carry along."""
+        return bool(self.meant or self.clash or self.refused)
+
+
+@cache
+def members(kind: Kind) -> Mapping[str, Member]:
+    """Return a model's fields by each key that fills them; of anything else none."""
+    fields: dict[str, Member] = {}
+    for name, info in kind.model_fields.items() if isinstance(kind, type) and issubclass(kind, BaseModel) else ():
+        fields[name] = fields[info.alias or name] = Member(name, info.annotation, info.is_required())
+    return fields
+
+
+@cache
+def branches(kind: Kind) -> tuple[Kind, ...]:
+    """Return the alternatives of a union, null left out; anything else is its own only alternative."""
+    origin: Any = get_origin(kind)
+    return tuple(option for option in get_args(kind) if option is not NoneType) if origin in (Union, UnionType) else (kind,)
+
+
+def taken(kind: Kind, value: Any) -> Kind:
+    """Return the alternative that `value` takes: for an object the model with which it shares the most keys."""
+    options = branches(kind)
+    if len(options) == 1:
+        return options[0]
+    models = [option for option in options if members(option)]
+    if isinstance(value, dict) and models:
+        keys = value.keys()
+        return max(reversed(models), key=lambda model: len(members(model).keys() & keys))
+    return options[-1]
+
+
+def inner(kind: Kind, step: int | str) -> Kind:
+    """Return what a key or index of a value of `kind` holds; ``Any`` where nothing is said about it."""
+    if own := members(kind):
+        return own[str(step)].kind if str(step) in own else Any
+    origin: Any = get_origin(kind)
+    arguments = get_args(kind)
+    if origin is dict:
+        return arguments[1]
+    if origin is tuple and isinstance(step, int):
+        return arguments[0] if Ellipsis in arguments else arguments[step] if step < len(arguments) else Any
+    return Any
+
+
+_KEY = "[key]"
+"""What pydantic adds to the location of a key that is wrong itself."""
+
+
+def place(kind: Kind, location: Steps, value: Any) -> Steps | None:
+    """Return the JSON steps of a location that pydantic reports; ``None`` if it lies in an alternative that `value` does not take.
+
+    pydantic also names the alternatives of a union, which are no part of the JSON, and missing fields by their alias.
+    """
+    steps: list[int | str] = []
+    rest = list(location)
+    while rest:
+        options = branches(kind)
+        kind = taken(kind, value)
+        if len(options) > 1 and rest[0] in {getattr(option, "__name__", "") for option in options}:
+            if rest.pop(0) != kind.__name__:
+                return None
+            continue
+        step, here = rest.pop(0), value
+        listed = isinstance(value, list | tuple) and isinstance(step, int) and step < len(value)
+        present = step in value if isinstance(value, dict) else listed
+        if step == _KEY and not present and not rest:
+            break
+        member = None if present else members(kind).get(str(step))
+        steps.append(member.name if member else step)
+        value = here[step] if present else None
+        kind = inner(kind, step)
+    return tuple(steps)
+
+
+def unknown_keys(kind: Kind, value: Any, *, steps: Steps = (), deep: bool = True) -> Iterator[UnknownKey]:
+    """Yield the keys in `value` that no field takes. One whose value is null says nothing, and is left out where others may stand.
+
+    Args:
+        kind: what `value` should be.
+        value: the decoded JSON.
+        steps: where it stands.
+        deep: whether to look into what it holds, too.
+    """
+    model = taken(kind, value)
+    own = members(model) if isinstance(value, dict) else {}
+    if own and len({own[key].name for key in value if key in own}) < len(value):
+        yield from _unknown_here(kind, model, value, steps)
+    children: Iterable[tuple[int | str, Any]] = ()
+    if deep and isinstance(value, dict | list | tuple):
+        children = value.items() if isinstance(value, dict) else enumerate(value)
+    for step, item in children:
+        if isinstance(item, dict | list | tuple) and (not own or step in own):
+            child = inner(model, step)
+            if child is not Any:
+                yield from unknown_keys(child, item, steps=(*steps, step))
+
+
+def unknown_keys_at(kind: Kind, value: Any, places: Iterable[Steps]) -> Iterator[UnknownKey]:
+    """Yield the keys that no field takes in the objects at `places` of `value`."""
+    for steps in places:
+        inside, item = kind, value
+        for step in steps:
+            inside, item = inner(taken(inside, item), step), item[step]
+        yield from unknown_keys(inside, item, steps=steps, deep=False)
+
+
+def _unknown_here(kind: Kind, model: type[BaseModel], value: Mapping[str, Any], steps: Steps) -> Iterator[UnknownKey]:
+    """Yield the keys of one object that no field takes, and those that take a field for a second time."""
+    own = members(model)
+    refused = model.model_config.get("extra") == "forbid"
+    shapes = {key: (shape, member) for shape in branches(kind) for key, member in members(shape).items()}
+    known = tuple(dict.fromkeys(member.name for _, member in shapes.values()))
+    present: dict[str, str] = {}
+    others: list[str] = []
+    for key, item in value.items():
+        if not refused and item is None:
+            continue
+        if key not in own:
+            others.append(key)
+        elif (earlier := present.setdefault(own[key].name, key)) != key:
+            yield UnknownKey((*steps, key), known, clash=f"a second spelling of {earlier}")
+    absent = {member.name: member.required for _, member in shapes.values() if member.name not in present}
+    required = tuple(name for name, needed in absent.items() if needed)
+    for key in others:
+        clash = f"a field of {shapes[key][0].__name__} among fields of another shape" if key in shapes else ""
+        yield UnknownKey((*steps, key), known, "" if clash else _meant(str(key), required, tuple(absent)), clash, refused)
+
+
+@lru_cache(maxsize=1024)  # the same few keys are unknown in every case of a file
+def _meant(key: str, required: tuple[str, ...], absent: tuple[str, ...]) -> str:
+    # A required field is an error if it is missing anyway, so a fair likeness will do.
+    return nearest(key, required) or nearest(key, absent, cutoff=ALMOST_CERTAIN)

@@ -7,7 +7,7 @@ other. What is wrong is collected in the one pass that reads, so that a file of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 from pydantic import TypeAdapter
@@ -15,8 +15,7 @@ from pydantic_core import to_json
 
 from mlflow_adk_eval.errors import EvalSetError, Problem, nearest, shown
 from mlflow_adk_eval.evalset.conversation import RecordedRun
-from mlflow_adk_eval.evalset.digest import canonical, canonical_json
-from mlflow_adk_eval.evalset.models import EvalCase, Invocation, Json, Model
+from mlflow_adk_eval.evalset.models import EvalCase, Invocation, Json, Model, canonical, canonical_json
 from mlflow_adk_eval.evalset.parse import parse
 from mlflow_adk_eval.evalset.row_files import CONVERSATIONS, IDS, SET_IDS, Row
 
@@ -111,22 +110,6 @@ _ENVELOPE = TypeAdapter(_Envelope)
 
 
 @dataclass(slots=True)
-class _Problems:
-    """What is wrong with a source: the first problems, and how many there are."""
-
-    source: str
-    named: list[Problem] = field(default_factory=list[Problem])
-    count: int = 0
-
-    def add(self, *problems: Problem) -> None:
-        self.named += problems[: max(_MAX_NAMED - len(self.named), 0)]
-        self.count += len(problems)
-
-    def error(self) -> EvalSetError:
-        return EvalSetError(self.source, self.named, more=self.count - len(self.named))
-
-
-@dataclass(slots=True)
 class _Group:
     """The rows of one case that were read so far."""
 
@@ -150,7 +133,8 @@ class CaseReader:
     def __init__(self, source: str, *, again: bool = False) -> None:
         """Take how messages call the source; `again`: it was gone through before, so no two cases have one id."""
         self._again = again
-        self.problems = _Problems(source)
+        self.problems: list[Problem] = []
+        """What is wrong with the source."""
         self.count = 0
         self._source = source
         self._seen: dict[str, str] = {}
@@ -163,69 +147,76 @@ class CaseReader:
             try:
                 done = self._next(row)
             except EvalSetError as error:
-                self.problems.add(*error.problems)
+                self.problems += error.problems
                 continue
             if done is not None:
                 yield done
 
+    def check(self) -> None:
+        """Raise if there was anything wrong.
+
+        Raises:
+            EvalSetError: with the first problems, and how many more there are.
+        """
+        if self.problems:
+            raise EvalSetError(self._source, self.problems[:_MAX_NAMED], more=len(self.problems[_MAX_NAMED:]))
+
     def last(self) -> CaseRow | None:
-        """Return the row that the end of the source completes."""
-        return self._closed()
+        """Return the row that is complete now that another one begins, or the source ends."""
+        group, self._group = self._group, None
+        if group is None or group.case is None:
+            return None
+        return CaseRow(group.case, None if group.bare else tuple(group.runs), (group.written, *group.recorded))
 
     def _next(self, row: Row) -> CaseRow | None:
-        at, value = row.at, row.value
-        if isinstance(value, Problem):
-            raise EvalSetError(self._source, [value])
-        if not isinstance(value, dict):
-            raise EvalSetError(
-                self._source, [Problem(at, shown(value), "an object: an eval case, or an eval_id with a case or what was recorded")]
-            )
-        found = cast("Json", value)
-        if "eval_id" not in found and any(key in found for key in SET_IDS) and "evalId" not in found:
+        at = row.at
+        if isinstance(row.value, Problem):
+            raise EvalSetError(self._source, [row.value])
+        if not isinstance(row.value, dict):
+            wanted = "an object: an eval case, or an eval_id with a case or what was recorded"
+            raise EvalSetError(self._source, [Problem(at, shown(row.value), wanted)])
+        value = cast("Json", row.value)
+        if not any(key in value for key in IDS) and any(key in value for key in SET_IDS):
             raise EvalSetError(self._source, [Problem(at, "fields of an eval set", "a case: only the first line of all may name the set")])
-        if found.keys().isdisjoint(ONLY_IN_ROWS) and not _misspelt(found):
-            case = parse(_CASE, found, self._source, at=at)
-            return self._begun(_Group(case.eval_id, case, found, at, [], [], bare=True))
-        return self._wrapped(found, at)
-
-    def _wrapped(self, value: Json, at: str) -> CaseRow | None:
-        flat = value.get("case") is None and any(key in value for key in CONVERSATIONS)
-        kept = (*IDS, *_OF_ROW)
-        head = parse(_ENVELOPE, {key: item for key, item in value.items() if key in kept} if flat else value, self._source, at=at)
+        told = any(key in value for key in CONVERSATIONS)
+        misspelt = not told and any(nearest(key, ("case", "run_index", "recorded")) for key in value)
+        if value.keys().isdisjoint(ONLY_IN_ROWS) and not misspelt:
+            case = parse(_CASE, value, self._source, at=at)
+            return self._begun(_Group(case.eval_id, case, value, at, [], [], bare=True))
+        flat = value.get("case") is None and told
+        own = {key: item for key, item in value.items() if key in (*IDS, *_OF_ROW)} if flat else value
+        head = parse(_ENVELOPE, own, self._source, at=at)
         written = {key: item for key, item in value.items() if key not in _OF_ROW} if flat else head.case
-        group = self._group
-        if group is not None and group.eval_id == head.eval_id:
-            if not group.again:
-                self._same(group, written, at if flat else f"{at}.case")
-                self._run(group, head, at)
-            return None
-        return self._first(head, written, at, at if flat else f"{at}.case")
-
-    def _first(self, head: _Envelope, written: Any, at: str, case_at: str) -> CaseRow | None:
-        """Begin with the first row of a case."""
-        group = _Group(head.eval_id, None, written, at, [], [], bare=head.recorded is None)
-        done = self._begun(group)
-        if not group.again:
+        case_at = at if flat else f"{at}.case"
+        group, done = self._group, None
+        if group is None or group.eval_id != head.eval_id:
+            group = _Group(head.eval_id, None, written, at, [], [], bare=head.recorded is None)
+            done = self._begun(group)
+            if group.again:
+                return done
             try:
-                group.case = self._case(head, written, case_at)
+                if written is None:
+                    self.problems.append(Problem(case_at, "nothing", f"the case, in the first row of {shown(head.eval_id)}"))
+                elif (case := parse(_CASE, written, self._source, at=case_at)).eval_id != head.eval_id:
+                    wanted = f"{shown(head.eval_id)}, as in the row's own eval_id"
+                    self.problems.append(Problem(f"{case_at}.eval_id", shown(case.eval_id), wanted))
+                else:
+                    group.case = case
             except EvalSetError as error:
-                self.problems.add(*error.problems)
-            self._run(group, head, at)
+                self.problems += error.problems
+        elif not group.again and written is not None and written != group.written and group.case is not None:
+            case = parse(_CASE, written, self._source, at=case_at)
+            if canonical_json(canonical(case)) != canonical_json(canonical(group.case)):
+                wanted = f"the case of {group.at.removesuffix(': $')}, whose runs these are, or no case"
+                raise EvalSetError(self._source, [Problem(case_at, "another case", wanted)])
+        if not group.again:
+            self._add_run(group, head, at)
         return done
-
-    def _case(self, head: _Envelope, written: Any, at: str) -> EvalCase:
-        if written is None:
-            raise EvalSetError(self._source, [Problem(at, "nothing", f"the case, in the first row of {shown(head.eval_id)}")])
-        case = parse(_CASE, written, self._source, at=at)
-        if case.eval_id != head.eval_id:
-            problem = Problem(f"{at}.eval_id", shown(case.eval_id), f"{shown(head.eval_id)}, as in the row's own eval_id")
-            raise EvalSetError(self._source, [problem])
-        return case
 
     def _begun(self, group: _Group) -> CaseRow | None:
         """Make `group` the current one, and return the one before."""
         follows = self._group is not None and self._group.eval_id == group.eval_id
-        done = self._closed()
+        done = self.last()
         self._group = group
         if self._again:
             return done
@@ -233,62 +224,34 @@ class CaseReader:
         if earlier != group.at:
             group.again = True
             hint = "" if follows or group.bare else "The runs of one case must follow each other."
-            found = f"{shown(group.eval_id)}, which {_where(earlier)} has too"
-            self.problems.add(Problem(f"{group.at}.eval_id", found, "an id of its own", hint))
+            found = f"{shown(group.eval_id)}, which {earlier.removesuffix(': $')} has too"
+            self.problems.append(Problem(f"{group.at}.eval_id", found, "an id of its own", hint))
         return done
 
-    def _closed(self) -> CaseRow | None:
-        group, self._group = self._group, None
-        if group is None or group.case is None:
-            return None
-        return CaseRow(group.case, None if group.bare else tuple(group.runs), (group.written, *group.recorded))
-
-    def _same(self, group: _Group, written: Any, at: str) -> None:
-        """Refuse another case of the same id."""
-        if written is None or written == group.written or group.case is None:
-            return
-        case = parse(_CASE, written, self._source, at=at)
-        if canonical_json(canonical(case)) != canonical_json(canonical(group.case)):
-            problem = Problem(at, "another case", f"the case of {_where(group.at)}, whose runs these are, or no case")
-            raise EvalSetError(self._source, [problem])
-
-    def _run(self, group: _Group, head: _Envelope, at: str) -> None:
+    def _add_run(self, group: _Group, head: _Envelope, at: str) -> None:
         """Add what a row has recorded to its case."""
         if head.recorded is None and group.bare and group.at == at and not head.run_index:
             return
         problems: list[Problem] = []
-        wanted = len(group.runs)
+        number = len(group.runs)
         if group.bare or head.recorded is None:
             problems.append(
                 Problem(f"{group.at if group.bare else at}.recorded", "nothing", "what was recorded, as in the other runs of this case")
             )
-        elif (head.run_index or 0) != wanted:
+        elif (head.run_index or 0) != number:
             found = "nothing" if head.run_index is None else str(head.run_index)
             problems.append(
-                Problem(f"{at}.run_index", found, f"{wanted}, the next run of case {shown(group.eval_id)} (runs are counted from 0)")
+                Problem(f"{at}.run_index", found, f"{number}, the next run of case {shown(group.eval_id)} (runs are counted from 0)")
             )
-        if head.recorded is not None:
-            try:
-                group.runs.append(self._recorded(head.recorded, f"{at}.recorded"))
-                group.recorded.append(head.recorded)
-            except EvalSetError as error:
-                problems += error.problems
-        self.problems.add(*problems)
-
-    def _recorded(self, value: Any, at: str) -> RecordedRun:
-        if isinstance(value, list):
-            return RecordedRun(invocations=parse(_TURNS, value, self._source, at=at))
-        if isinstance(value, dict):
-            return parse(_RUN, value, self._source, at=at)
-        wanted = "a recorded run (an object with invocations), or a list of invocations"
-        raise EvalSetError(self._source, [Problem(at, shown(value), wanted)])
-
-
-def _where(at: str) -> str:
-    """Return the file, line or row of a place."""
-    return at.removesuffix(": $")
-
-
-def _misspelt(value: Json) -> bool:
-    """Whether a row without a conversation has a key that is likely one of a row's own."""
-    return all(key not in value for key in CONVERSATIONS) and any(nearest(key, ("case", "run_index", "recorded")) for key in value)
+        try:
+            if isinstance(head.recorded, list):
+                group.runs.append(RecordedRun(invocations=parse(_TURNS, head.recorded, self._source, at=f"{at}.recorded")))
+            elif isinstance(head.recorded, dict):
+                group.runs.append(parse(_RUN, head.recorded, self._source, at=f"{at}.recorded"))
+            elif head.recorded is not None:
+                wanted = "a recorded run (an object with invocations), or a list of invocations"
+                problems.append(Problem(f"{at}.recorded", shown(head.recorded), wanted))
+        except EvalSetError as error:
+            problems += error.problems
+        group.recorded += [head.recorded] if len(group.runs) > number else []
+        self.problems += problems

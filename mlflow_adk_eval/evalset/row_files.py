@@ -10,8 +10,8 @@ import io
 import os
 import zlib
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -22,8 +22,7 @@ from pydantic_core import from_json
 
 from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError, nearest
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, Json
-from mlflow_adk_eval.evalset.parse import NO_FILE, decode, parse, without_mark
-from mlflow_adk_eval.evalset.schema import ALMOST_CERTAIN, members
+from mlflow_adk_eval.evalset.parse import ALMOST_CERTAIN, NO_FILE, decode, members, parse, without_mark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,8 +45,6 @@ IDS = ("eval_id", "evalId")
 SET_IDS = ("eval_set_id", "evalSetId")
 SET_FIELDS = b"adk_eval_set"
 """The key of Parquet's metadata below which the set's own fields stand, as JSON text."""
-NUM_CASES = b"adk_eval_cases"
-"""The key below which it says how many cases there are, which rows that are runs do not tell."""
 _LINES = (".jsonl", ".ndjson")
 _COMPRESSIONS = ("", ".gz", ".zst")
 PARQUET = ".parquet"
@@ -123,13 +120,8 @@ def read_remote(uri: str) -> bytes:
         EvalSetError: if there is no such file.
         UsageError: if reading the URI needs a package that is not installed.
     """
-    try:
-        with located(uri).open() as stream:
-            return without_mark(stream.read(), uri)
-    except UNREADABLE as error:
-        if isinstance(error, UsageError):
-            raise
-        raise EvalSetError(uri, [unreadable(error, "$")]) from None
+    with reading(uri), located(uri).open() as stream:
+        return without_mark(stream.read(), uri)
 
 
 def located(source: str) -> RowFile:
@@ -161,22 +153,35 @@ def unreadable(error: Exception, at: str) -> Problem:
 
 
 @contextmanager
-def _stream(file: RowFile) -> Generator[Iterable[bytes], None, None]:
-    """Open a file of JSON Lines, decompressed."""
-    with file.open() as stored:
+def reading(source: str) -> Generator[None, None, None]:
+    """Turn the `UNREADABLE` errors of what is done inside into an `EvalSetError`."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except UNREADABLE as error:
+        raise EvalSetError(source, [unreadable(error, "$")]) from None
+
+
+def text_lines(file: RowFile) -> Generator[tuple[int, bytes], None, None]:
+    """Yield the lines of JSON Lines that are not blank, decompressed, each with its number."""
+    with ExitStack() as stack:
+        stored = stack.enter_context(file.open())
+        lines: Iterable[bytes] = stored
         if file.name.endswith(".gz"):
-            with gzip.open(stored, "rb") as stream:
-                yield _lines(stream)
+            lines = _unpacked_lines(stack.enter_context(gzip.open(stored, "rb")))
         elif file.name.endswith(".zst"):
             import pyarrow as pa  # noqa: PLC0415 - slow to import, and seldom needed
 
-            with pa.CompressedInputStream(stored, "zstd") as unpacked, io.BufferedReader(unpacked, 2**20) as stream:
-                yield _lines(stream)
-        else:
-            yield stored
+            unpacked = stack.enter_context(pa.CompressedInputStream(stored, "zstd"))
+            lines = _unpacked_lines(stack.enter_context(io.BufferedReader(unpacked, 2**20)))
+        for number, line in enumerate(lines, start=1):
+            text = without_mark(line, file.path) if number == 1 else line
+            if not text.isspace() and text:
+                yield number, text
 
 
-def _lines(unpacked: io.BufferedIOBase) -> Iterator[bytes]:
+def _unpacked_lines(unpacked: io.BufferedIOBase) -> Iterator[bytes]:
     """Yield lines of what is unpacked while it is read: a few kilobytes can stand for a line of gigabytes."""
     while line := unpacked.readline(MOST_LINE):
         if len(line) == MOST_LINE and not line.endswith(b"\n"):
@@ -184,57 +189,30 @@ def _lines(unpacked: io.BufferedIOBase) -> Iterator[bytes]:
         yield line
 
 
-def text_lines(file: RowFile) -> Generator[tuple[int, bytes], None, None]:
-    """Yield the lines that are not blank, each with its number."""
-    with _stream(file) as stream:
-        for number, line in enumerate(stream, start=1):
-            text = without_mark(line, file.path) if number == 1 else line
-            if not text.isspace() and text:
-                yield number, text
-
-
-def lines_of(file: RowFile, prefix: str, *, first: bool) -> Iterator[Row]:
+def lines_of(file: RowFile, prefix: str, *, headed: bool) -> Iterator[Row]:
     """Yield the rows of JSON Lines.
 
     Args:
         file: the file.
         prefix: what its places begin with: ``part-1.jsonl, ``, or nothing.
-        first: whether it is the first of its source, whose first line may name the set.
+        headed: whether its first line names the set, and is no row.
     """
     broken = 0
     for index, (number, line) in enumerate(text_lines(file)):
-        if first and index == 0 and _set_fields(line):
+        if headed and index == 0:
             continue
         at = f"{prefix}line {number}: $"
-        value: Any
         try:
-            value = from_json(line)
+            value: Any = from_json(line)
         except ValueError as error:
             broken += 1
             hopeless = broken == index + 1 == _HOPELESS
-            hint = _NO_LINES if hopeless else _CUT_OFF if _is_cut(line, error) else ""
+            cut = not line.endswith(b"\n") and str(error).startswith("EOF")
+            hint = _NO_LINES if hopeless else _CUT_OFF if cut else ""
             value = Problem(at, f"text that is no JSON ({error})", "a JSON object on one line", hint)
-            if hopeless:
-                yield Row(at, value, len(line))
-                return
         yield Row(at, value, len(line))
-
-
-def _is_cut(line: bytes, error: ValueError) -> bool:
-    return not line.endswith(b"\n") and str(error).startswith("EOF")
-
-
-def _set_fields(line: bytes) -> Json | None:
-    """Return the fields of the set in a first line that is no case."""
-    if b"et_id" not in line and b"etId" not in line:
-        return None
-    try:
-        value = from_json(line)
-    except ValueError:
-        return None
-    if isinstance(value, dict) and any(key in value for key in SET_IDS) and not any(key in value for key in IDS):
-        return cast("Json", value)
-    return None
+        if broken == index + 1 == _HOPELESS:
+            return
 
 
 def head_of(line: bytes, source: str) -> EvalSet | None:
@@ -243,8 +221,11 @@ def head_of(line: bytes, source: str) -> EvalSet | None:
     Raises:
         EvalSetError: if it is a whole eval set, or not right.
     """
-    fields = _set_fields(line)
-    if fields is None:
+    fields: Any = None
+    if b"et_id" in line or b"etId" in line:
+        with suppress(ValueError):
+            fields = from_json(line)
+    if not isinstance(fields, dict) or any(key in fields for key in IDS) or not any(key in fields for key in SET_IDS):
         return None
     if "eval_cases" in fields or "evalCases" in fields:
         wanted = "an eval case on each line; the first one may name the set (eval_set_id, name)"
@@ -260,19 +241,14 @@ def _parquet(file: RowFile) -> Generator[ParquetFile, None, None]:
         yield table
 
 
-def footers_of(files: Sequence[RowFile], stem: str, source: str) -> tuple[int | None, EvalSet]:
-    """Return how many cases the files have, where that is certain before reading, and what they say of the set."""
-    head = EvalSet(eval_set_id=stem, eval_cases=())
-    counts: list[int | None] = []
-    for index, file in enumerate(files):
-        with _parquet(file) as table:
-            said = table.metadata.metadata or {}
-            runs = {"run_index", "runIndex"}.intersection(table.schema_arrow.names)
-            counts.append(int(said[NUM_CASES]) if NUM_CASES in said else None if runs else table.metadata.num_rows)
-            if index == 0 and SET_FIELDS in said:
-                fields = decode(said[SET_FIELDS], source)
-                head = parse(_EVAL_SET, {**fields, "eval_cases": []} if isinstance(fields, dict) else fields, source)
-    return None if None in counts else sum(filter(None, counts)), head
+def footer_of(file: RowFile, stem: str, source: str) -> EvalSet:
+    """Return what a file of Parquet says of its set, without cases; its id is `stem` where it does not say."""
+    with _parquet(file) as table:
+        metadata = table.metadata.metadata or {}
+    if SET_FIELDS not in metadata:
+        return EvalSet(eval_set_id=stem, eval_cases=())
+    fields = decode(metadata[SET_FIELDS], source)
+    return parse(_EVAL_SET, {**fields, "eval_cases": []} if isinstance(fields, dict) else fields, source)
 
 
 def table_of(file: RowFile, prefix: str) -> Iterator[Row]:

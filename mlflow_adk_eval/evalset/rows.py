@@ -1,23 +1,27 @@
 """Cases as a stream: JSON Lines, Parquet, a folder of either, the parts of a run, or an eval set in memory.
 
 A `CaseSource` is read from its start as often as is asked, and holds one batch at a time. `open_cases` finds out what a path or URI holds;
-`row_files` decodes its rows and `row_cases` makes cases of them.
+`row_files` decodes its rows and `row_cases` makes cases of them. `StreamedCases` stands in an eval set where a tuple of cases would, so that
+memory does not grow with their number: whoever evaluates goes through the source twice, once to find whatever is wrong with it, to plan and
+to take its digest, before anything is paid for; and once to execute.
 """
 
 from __future__ import annotations
 
+import hashlib
+from array import array
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, overload
 
-from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError
+from mlflow_adk_eval.errors import EvalSetError, Problem
 from mlflow_adk_eval.evalset.conversation import RecordedRun
-from mlflow_adk_eval.evalset.models import EvalCase, EvalSet
+from mlflow_adk_eval.evalset.models import CasesElsewhere, EvalCase, EvalSet, canonical, canonical_json
 from mlflow_adk_eval.evalset.parse import no_collection
-from mlflow_adk_eval.evalset.row_cases import CaseReader, CaseRow, WrittenCase, written_cases
+from mlflow_adk_eval.evalset.row_cases import CaseReader, CaseRow, CaseTexts, WrittenCase, written_cases
 from mlflow_adk_eval.evalset.row_files import (
     BATCH_BYTES,
     BATCH_CASES,
@@ -26,19 +30,16 @@ from mlflow_adk_eval.evalset.row_files import (
     UNREADABLE,
     Row,
     RowFile,
-    footers_of,
+    footer_of,
     head_of,
-    is_uri,
     lines_of,
     located,
     part_of,
-    read_remote,
+    reading,
     table_of,
     text_lines,
     unreadable,
 )
-
-__all__ = ["BATCH_CASES", "CaseFiles", "CaseRow", "CaseSource", "CasesInMemory", "is_rows", "is_uri", "open_cases", "read_remote"]
 
 _ENOUGH_PROBLEMS = 20_000
 """After so many, a source is not read further: a small file can have millions of rows without a value."""
@@ -49,23 +50,8 @@ class CaseSource(Protocol):
     """Where cases are read from, as often as is asked."""
 
     @property
-    def source(self) -> str:
-        """What messages call it: a path, a URI or the id of an eval set."""
-        ...
-
-    @property
     def head(self) -> EvalSet:
         """The eval set that its cases make up, without them."""
-        ...
-
-    @property
-    def eval_set_id(self) -> str:
-        """The id of that set."""
-        ...
-
-    @property
-    def num_cases(self) -> int | None:
-        """How many cases there are; ``None`` where only reading all of them tells."""
         ...
 
     def batches(self, size: int = BATCH_CASES) -> Iterator[Sequence[CaseRow]]:
@@ -85,34 +71,16 @@ class CasesInMemory:
     runs: Mapping[str, Sequence[RecordedRun]] | None = None
 
     @property
-    def source(self) -> str:
-        """The id of the eval set."""
-        return self.eval_set.eval_set_id
-
-    @property
     def head(self) -> EvalSet:
         """The eval set without its cases."""
         return self.eval_set.model_copy(update={"eval_cases": ()})
 
-    @property
-    def eval_set_id(self) -> str:
-        """The id of the eval set."""
-        return self.eval_set.eval_set_id
-
-    @property
-    def num_cases(self) -> int:
-        """How many cases there are."""
-        return len(self.eval_set.eval_cases)
-
     def batches(self, size: int = BATCH_CASES) -> Iterator[Sequence[CaseRow]]:
         """Yield all cases from the start, in order, at most `size` at a time."""
-        rows = map(self._row, self.eval_set.eval_cases)
+        runs = self.runs or {}
+        rows = (CaseRow(case, tuple(runs[case.eval_id]) if case.eval_id in runs else None) for case in self.eval_set.eval_cases)
         while batch := list(islice(rows, size)):
             yield batch
-
-    def _row(self, case: EvalCase) -> CaseRow:
-        runs = None if self.runs is None else self.runs.get(case.eval_id)
-        return CaseRow(case, None if runs is None else tuple(runs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,19 +89,13 @@ class CaseFiles:
 
     source: str
     head: EvalSet
-    """What the files say of the set itself; it has no cases."""
-    num_cases: int | None
+    """What the files say of the set itself, else its name without endings as its id; it has no cases."""
     files: tuple[RowFile, ...]
     form: Literal["lines", "parquet", "parts"]
     is_named: bool = False
     """Whether the files say something of the set itself."""
     again: bool = False
     """Whether somebody went through them before, to the end, so that ids need not be compared: those of a million cases take much memory."""
-
-    @property
-    def eval_set_id(self) -> str:
-        """What the first file says, else its name without endings."""
-        return self.head.eval_set_id
 
     def batches(self, size: int = BATCH_CASES) -> Iterator[Sequence[CaseRow]]:
         """Yield all cases from the start, in order, at most `size` at a time, fewer where they are large.
@@ -147,18 +109,17 @@ class CaseFiles:
             for chunk in _chunks(rows, size):
                 with no_collection():
                     batch += reader.cases(chunk)
-                while batch and not reader.problems.count:
+                while batch and not reader.problems:
                     ready, batch = batch[:size], batch[size:]
                     yield ready
-                if reader.problems.count:
+                if reader.problems:
                     batch.clear()
-                if reader.problems.count >= _ENOUGH_PROBLEMS:
+                if len(reader.problems) >= _ENOUGH_PROBLEMS:
                     break
         last = reader.last()
         if reader.count == 0 and self.form == "lines" and not self.is_named:
-            reader.problems.add(Problem("$", "an empty file", "a case on each line"))
-        if reader.problems.count:
-            raise reader.problems.error()
+            reader.problems.append(Problem("$", "an empty file", "a case on each line"))
+        reader.check()
         if last is not None:
             yield [last]
 
@@ -177,8 +138,7 @@ class CaseFiles:
         Raises:
             EvalSetError: with every problem of the files.
         """
-        runs = {row.case.eval_id: row.runs for batch in self.batches() for row in batch if row.runs is not None}
-        return runs or None
+        return {row.case.eval_id: row.runs for batch in self.batches() for row in batch if row.runs is not None} or None
 
     def eval_set(self) -> EvalSet:
         """Return all cases in memory, without what is recorded.
@@ -194,7 +154,7 @@ class CaseFiles:
             prefix = f"{file.name}, " if named else ""
             try:
                 if self.form == "lines":
-                    yield from lines_of(file, prefix, first=index == 0)
+                    yield from lines_of(file, prefix, headed=self.is_named and index == 0)
                 elif self.form == "parquet":
                     yield from table_of(file, prefix)
                 else:
@@ -219,16 +179,6 @@ def _chunks(rows: Iterator[Row], size: int) -> Iterator[list[Row]]:
         yield chunk
 
 
-def is_rows(path: str | Path) -> bool:
-    """Whether a path or URI names JSON Lines or Parquet, or a folder of either or of a run's parts."""
-    if str(path).endswith(ENDINGS):
-        return True
-    if is_uri(path):
-        return not str(path).endswith(".json")
-    folder = RowFile(str(path))
-    return folder.is_dir() and (_is_run(folder) or bool(folder.children()))
-
-
 def open_cases(path: str | Path) -> CaseFiles:
     """Return the cases in a file or folder of JSON Lines or Parquet, which are read when they are asked for.
 
@@ -241,47 +191,173 @@ def open_cases(path: str | Path) -> CaseFiles:
         UsageError: if reading the URI needs a package that is not installed.
     """
     source = str(path)
-    try:
+    with reading(source):
         place = located(source)
-        return _opened(place, source)
-    except UNREADABLE as error:
-        if isinstance(error, UsageError):
-            raise
-        raise EvalSetError(source, [unreadable(error, "$")]) from None
+        if place.is_dir():
+            form = "parts" if is_run(place) else "lines"
+            files = (place.below("cases") if form == "parts" else place).children()
+        else:
+            form, files = "lines", [place]
+        if not files:
+            raise EvalSetError(source, [Problem("$", "a folder without such files", _FORMS)])
+        parquet = [file for file in files if file.name.endswith(PARQUET)]
+        if parquet and len(parquet) < len(files):
+            raise EvalSetError(source, [Problem("$", "a folder with JSON Lines and Parquet", "files of one kind")])
+        ending = next((ending for ending in sorted(ENDINGS, key=len, reverse=True) if place.name.endswith(ending)), "")
+        stem = place.name.removesuffix(ending).removesuffix(".evalset") or place.name
+        if parquet:
+            return CaseFiles(source, footer_of(files[0], stem, source), tuple(files), "parts" if form == "parts" else "parquet")
+        if not files[0].name.endswith(ENDINGS):
+            with place.open():  # raises if there is no such file
+                pass
+            raise EvalSetError(source, [Problem("$", "a file of another kind", _FORMS)])
+        with closing(text_lines(files[0])) as text:
+            first = next(text, (1, b""))[1]
+        head = head_of(first, source)
+        return CaseFiles(source, head or EvalSet(eval_set_id=stem, eval_cases=()), tuple(files), "lines", is_named=head is not None)
 
 
-def _opened(place: RowFile, source: str) -> CaseFiles:
-    if not place.is_dir():
-        files = [place]
-    elif _is_run(place):
-        files = place.below("cases").children()
-    else:
-        files = place.children()
-    if not files:
-        raise EvalSetError(source, [Problem("$", "a folder without such files", _FORMS)])
-    parquet = [file for file in files if file.name.endswith(PARQUET)]
-    if parquet and len(parquet) < len(files):
-        raise EvalSetError(source, [Problem("$", "a folder with JSON Lines and Parquet", "files of one kind")])
-    if not parquet and not files[0].name.endswith(ENDINGS):
-        with place.open():  # raises if there is no such file
-            pass
-        raise EvalSetError(source, [Problem("$", "a file of another kind", _FORMS)])
-    stem = _stem(place.name)
-    if parquet:
-        num_cases, head = footers_of(files, stem, source)
-        return CaseFiles(source, head, num_cases, tuple(files), "parts" if _is_run(place) else "parquet")
-    with closing(text_lines(files[0])) as text:
-        first = next(text, (1, b""))[1]
-    named = head_of(first, source)
-    head = named or EvalSet(eval_set_id=stem, eval_cases=())
-    return CaseFiles(source, head, None, tuple(files), "lines", is_named=named is not None)
-
-
-def _is_run(place: RowFile) -> bool:
+def is_run(place: RowFile) -> bool:
+    """Whether a folder holds the parts of a run."""
     return place.below("cases").is_dir() and place.below("actual").is_dir()
 
 
-def _stem(name: str) -> str:
-    """Return a file's name without its endings."""
-    ending = next((ending for ending in sorted(ENDINGS, key=len, reverse=True) if name.endswith(ending)), "")
-    return name.removesuffix(ending).removesuffix(".evalset") or name
+_AT_ONCE = 100
+"""How many cases are in memory at once, besides those that are being executed."""
+
+
+@dataclass(slots=True)
+class _Survey:
+    """What is known of a source once somebody went through it."""
+
+    eval_ids: list[str] = field(default_factory=list[str])
+    num_runs: array[int] = field(default_factory=lambda: array("i"))
+    """How many runs are recorded beside each case."""
+    turns: int = 0
+    """How many turns the cases have at least, in one run of each."""
+    sha256: Any = field(default_factory=hashlib.sha256)
+
+
+class StreamedCases(CasesElsewhere):
+    """The cases of a source, read from its start whenever somebody goes through them."""
+
+    def __init__(self, source: CaseSource) -> None:
+        """Take the source; nothing is read yet."""
+        self.source = source
+        self._known: _Survey | None = None
+        self._waiting: dict[str, list[RecordedRun]] = {}
+        self._texts: dict[str, CaseTexts] = {}
+
+    @property
+    def _survey(self) -> _Survey:
+        if self._known is None:
+            for _ in self:
+                pass
+        assert self._known is not None  # noqa: S101 - whoever went to the end has set it
+        return self._known
+
+    def __iter__(self) -> Iterator[EvalCase]:
+        """Yield the cases. Whoever goes to the end first also learns the ids, the runs and the digest.
+
+        Raises:
+            EvalSetError: with every problem of the source.
+        """
+        found = _Survey() if self._known is None else None
+        for batch in self.source.batches(_AT_ONCE):
+            for row in batch:
+                if found:
+                    found.eval_ids.append(row.case.eval_id)
+                    found.num_runs.append(len(row.runs or ()))
+                    found.turns += max(1, len(row.case.conversation or ()))
+                    found.sha256.update(canonical_json(canonical(row.case)) + b"\n")
+                yield row.case
+        self._known = self._known or found
+
+    def handing_over(self) -> Iterator[EvalCase]:
+        """Yield the cases, each once its recorded runs can be had from `taken` and its texts from `texts_of`."""
+        source = replace(self.source, again=True) if self._known and isinstance(self.source, CaseFiles) else self.source
+        for batch in source.batches(_AT_ONCE):
+            for row in batch:
+                if row.runs:
+                    self._waiting[row.case.eval_id] = list(row.runs)
+                if texts := row.texts():
+                    self._texts[row.case.eval_id] = texts
+                yield row.case
+
+    def texts_of(self, eval_id: str) -> CaseTexts | None:
+        """Return a case that was handed over as its source has it, and forget it; ``None`` where that is no text."""
+        return self._texts.pop(eval_id, None)
+
+    def known_texts(self, eval_id: str) -> CaseTexts | None:
+        """Return what `texts_of` will, and keep it."""
+        return self._texts.get(eval_id)
+
+    def pass_over(self, eval_id: str) -> None:
+        """Forget a case that was handed over and need not be executed."""
+        self._texts.pop(eval_id, None)
+        self._waiting.pop(eval_id, None)
+
+    def taken(self, eval_id: str, run_index: int) -> RecordedRun | None:
+        """Return a run of a case that was handed over; the last one is then forgotten, with the others."""
+        runs = self._waiting.get(eval_id, [])
+        if run_index >= len(runs):
+            return None
+        if run_index == len(runs) - 1:
+            del self._waiting[eval_id]
+        return runs[run_index]
+
+    def all_taken(self, eval_id: str) -> list[RecordedRun]:
+        """Return all runs of a case that was handed over, and forget them."""
+        return self._waiting.pop(eval_id, [])
+
+    @property
+    def eval_ids(self) -> tuple[str, ...]:
+        """The ids of all cases."""
+        return tuple(self._survey.eval_ids)
+
+    @property
+    def digest(self) -> str:
+        """The digest of the eval set."""
+        return f"sha256:{self._survey.sha256.hexdigest()}"
+
+    @property
+    def turns(self) -> int:
+        """How many turns the cases have at least, in one run of each."""
+        return self._survey.turns
+
+    @property
+    def recorded(self) -> bool:
+        """Whether anything is recorded beside the first cases."""
+        return any(row.runs for row in next(iter(self.source.batches(_AT_ONCE)), ()))
+
+    @property
+    def num_runs(self) -> int:
+        """How many runs are recorded of each case; 0 where none is."""
+        return max(self._survey.num_runs, default=0)
+
+    def __len__(self) -> int:
+        """Return the number of cases."""
+        return len(self._survey.eval_ids)
+
+    @overload
+    def __getitem__(self, index: int) -> EvalCase: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[EvalCase]: ...
+    def __getitem__(self, index: int | slice) -> EvalCase | Sequence[EvalCase]:
+        """Return a case, or some of them; the source is read up to there."""
+        if isinstance(index, slice):
+            places = range(*index.indices(len(self)))
+            wanted = set(places)
+            found = {place: case for place, case in enumerate(self) if place in wanted}
+            return tuple(found[place] for place in places)
+        place = index + len(self) if index < 0 else index
+        case = next(islice(self, place, None), None) if place >= 0 else None
+        if case is None:
+            raise IndexError(index)
+        return case
+
+
+def streamed(source: CaseSource) -> EvalSet:
+    """Return the eval set that a source holds, read as it is needed."""
+    cases: Any = StreamedCases(source)  # reads like a tuple
+    return EvalSet.model_construct(eval_set_id=source.head.eval_set_id, eval_cases=cases)

@@ -16,11 +16,11 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError
+from mlflow_adk_eval.evalset.conversation import EvalSetResult, dumps_result
 from mlflow_adk_eval.evalset.files import dumps, load_eval_set
 from mlflow_adk_eval.evalset.models import ConversationScenario, EvalCase, EvalSet, Model, SessionInput
 from mlflow_adk_eval.evalset.parse import parse, read_text
-from mlflow_adk_eval.evalset.result import EvalSetResult, dumps_result
-from mlflow_adk_eval.evalset.row_files import UNREADABLE, RowFile, located
+from mlflow_adk_eval.evalset.row_files import UNREADABLE, located
 from mlflow_adk_eval.writing import whole_file
 
 _BUCKET = re.compile(r"(gs://[^/]+)(/.*)?")
@@ -66,7 +66,8 @@ class EvalStorage:
             raise UsageError(f"{self.agent}: wanted the agent's folder, in which the eval set is kept")
         if self.holds(eval_set_id):
             raise UsageError(f"{self.file(eval_set_id)} exists already")
-        return self._write(EvalSet(eval_set_id=eval_set_id, name=eval_set_id, eval_cases=(), creation_timestamp=time.time()))
+        eval_set = EvalSet(eval_set_id=eval_set_id, name=eval_set_id, eval_cases=(), creation_timestamp=time.time())
+        return _written(self.file(eval_set_id), dumps(eval_set))
 
     def add(self, eval_set_id: str, cases: Sequence[EvalCase]) -> tuple[str, ...]:
         """Add cases to an eval set, but those whose id it has, and return the ids of the new ones.
@@ -79,7 +80,8 @@ class EvalStorage:
         known = set(eval_set.eval_ids)
         new = {case.eval_id: case for case in cases if case.eval_id not in known}
         if new:
-            self._write(eval_set.model_copy(update={"eval_cases": (*eval_set.eval_cases, *new.values())}), eval_set_id)
+            more = eval_set.model_copy(update={"eval_cases": (*eval_set.eval_cases, *new.values())})
+            _written(self.file(eval_set_id), dumps(more))
         return tuple(new)
 
     def keep_result(self, result: EvalSetResult) -> str:
@@ -110,30 +112,21 @@ class EvalStorage:
         bucket = _BUCKET.fullmatch(self.uri)
         return f"{bucket[1] if bucket else self.uri.rstrip('/')}/{self.app_name}/evals/{folder}/{name}"
 
-    def _write(self, eval_set: EvalSet, eval_set_id: str = "") -> str:
-        return _written(self.file(eval_set_id or eval_set.eval_set_id), dumps(eval_set))
-
 
 def _written(file: str, text: str) -> str:
     try:
         place = located(file)
-        _make_folder(place)
         if place.system:
+            if "gs" not in place.system.protocol:  # a bucket has no folders, and is not made
+                place.system.makedirs(place.path.rpartition("/")[0], exist_ok=True)
             place.system.pipe_file(place.path, text.encode())
         else:
+            Path(place.path).parent.mkdir(parents=True, exist_ok=True)
             with whole_file(place.path) as stream:
                 stream.write(text.encode())
     except (*UNREADABLE, EvalSetError) as error:
         raise _failed(file, "written", error) from None
     return file
-
-
-def _make_folder(place: RowFile) -> None:
-    folder = place.path.rpartition("/")[0]
-    if not place.system:
-        Path(place.path).parent.mkdir(parents=True, exist_ok=True)
-    elif "gs" not in place.system.protocol:  # a bucket has no folders, and is not made
-        place.system.makedirs(folder, exist_ok=True)
 
 
 def _failed(file: str, what: str, error: Exception) -> UsageError:
@@ -154,12 +147,10 @@ def cases_of_scenarios(scenarios: Path, session_input: Path | None = None) -> tu
     session = None if session_input is None else parse(_SESSION, read_text(session_input), str(session_input))
     if not found:
         raise EvalSetError(str(scenarios), [Problem("$.scenarios", "an empty list", "at least one scenario")])
-    return tuple(
-        EvalCase(eval_id=_id(one), conversation_scenario=one, session_input=session, creation_timestamp=time.time()) for one in found
-    )
-
-
-def _id(scenario: ConversationScenario) -> str:
-    """Return the id that ADK gives a scenario without a persona; with one, it hashes its own words for that, too."""
-    dumped = {"user_persona": None} | scenario.model_dump(mode="json")
-    return hashlib.sha256(json.dumps(dumped, sort_keys=True).encode()).hexdigest()[:8]
+    cases: list[EvalCase] = []
+    for scenario in found:
+        # The id that ADK gives a scenario without a persona; with one, it hashes its own words for that, too.
+        dumped = {"user_persona": None} | scenario.model_dump(mode="json")
+        eval_id = hashlib.sha256(json.dumps(dumped, sort_keys=True).encode()).hexdigest()[:8]
+        cases.append(EvalCase(eval_id=eval_id, conversation_scenario=scenario, session_input=session, creation_timestamp=time.time()))
+    return tuple(cases)

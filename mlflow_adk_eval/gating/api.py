@@ -2,31 +2,35 @@
 
 Each of them reads its arguments, so that mistakes are found before MLflow is asked, opens the store (`store_at`) and leaves the work to
 one function: `decide`, `promote_in`, `verify_in`, `audit_in`, `AliasRollback`. The package's docstring says how a decision flows through them.
+`load_champion` is for those who deploy the version that holds an alias: it is refused where its promotion does not verify, or where the agent at
+hand is another one.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
+from mlflow_adk_eval.agents.protocol import Agent
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.gating.attestation.keys import SIGNING_KEY, Signer, Verifier, load_signer, load_verifier
-from mlflow_adk_eval.gating.baseline.comparable import Reevaluate
-from mlflow_adk_eval.gating.baseline.search import BaselineSearch, overridden
-from mlflow_adk_eval.gating.evidence.examine import ExaminedRun, examine
-from mlflow_adk_eval.gating.evidence.integrity import agent_problems
-from mlflow_adk_eval.gating.mlflow_store import MlflowStore, store_at
+from mlflow_adk_eval.gating.attestation import AGENT_SOURCE
 from mlflow_adk_eval.gating.policy.load import load_policy
-from mlflow_adk_eval.gating.promotion.alias_lock import WAIT_S
 from mlflow_adk_eval.gating.promotion.aliases import AliasAudit, AliasRollback, RollbackResult, audit_in
-from mlflow_adk_eval.gating.promotion.checkpoint import Checkpoint, load_checkpoint
-from mlflow_adk_eval.gating.promotion.promote import promote_in
+from mlflow_adk_eval.gating.promotion.baseline_search import BaselineSearch, overridden
+from mlflow_adk_eval.gating.promotion.claim_log import load_checkpoint
+from mlflow_adk_eval.gating.promotion.promote import WAIT_S, promote_in
 from mlflow_adk_eval.gating.promotion.record import Target, check_alias, check_version, stamped, with_problems
 from mlflow_adk_eval.gating.promotion.verify import verify_in
+from mlflow_adk_eval.gating.registry import MlflowStore, Trust, store_at
+from mlflow_adk_eval.gating.rules.comparable import Reevaluate
 from mlflow_adk_eval.gating.rules.decide import decide
 from mlflow_adk_eval.results.decision import Decision, GateFailed
 from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.runs.examined import ExaminedRun, examine
+from mlflow_adk_eval.runs.manifest import FOLDER, MANIFEST, Manifest, agent_problems, read_manifest, sha256
 from mlflow_adk_eval.runtime import note, span
+from mlflow_adk_eval.signing.keys import SIGNING_KEY, load_signer, load_verifier
 
 
 @span("gate")
@@ -179,9 +183,9 @@ def verify(
         check_version(str(version))
     if alias is not None:
         check_alias(alias)
-    number, demanded = None if version is None else str(version), None if policy is None else load_policy(policy)
+    demanded = None if policy is None else load_policy(policy)
     with store_at(tracking_uri, registry_uri, verifier=load_verifier(verify_key), checkpoint=load_checkpoint(checkpoint)) as store:
-        return stamped(verify_in(store, name, number, alias, demanded), store.clock())
+        return stamped(verify_in(store, name, None if version is None else str(version), alias, demanded), store.clock())
 
 
 def audit(  # noqa: PLR0913 - which aliases, what to do about them, whom to trust, in which store
@@ -217,7 +221,7 @@ def audit(  # noqa: PLR0913 - which aliases, what to do about them, whom to trus
     if alias is not None:
         check_alias(alias)
     with store_at(tracking_uri, registry_uri, **_trust(signing_key, verify_key, checkpoint, writes=restore and not dry_run)) as store:
-        pinned = store.checkpoint.models if store.checkpoint else set[str]()  # one that was deleted is not among those that there are
+        pinned = store.checkpoint.pins() if store.checkpoint else {}  # one that was deleted is not among those that there are
         names, required = [name] if name is not None else sorted({*store.models(), *pinned}), name is not None
         audits = tuple(
             found for each in names for found in audit_in(store, each, alias, restore=restore, dry_run=dry_run, required=required)
@@ -282,15 +286,7 @@ def rollback(  # noqa: PLR0913 - which alias, where to, why, in which store
     return result
 
 
-class _Trust(TypedDict):
-    """What makes claims and records credible, as `store_at` takes it."""
-
-    signer: Signer | None
-    verifier: Verifier | None
-    checkpoint: Checkpoint | None
-
-
-def _trust(signing_key: str | Path | None, verify_key: str | Path | None, checkpoint: str | Path | None, *, writes: bool = True) -> _Trust:
+def _trust(signing_key: str | Path | None, verify_key: str | Path | None, checkpoint: str | Path | None, *, writes: bool) -> Trust:
     """Read the keys and the checkpoint; `writes`: whether a claim is to be made, which those who verify must believe.
 
     Raises:
@@ -300,7 +296,7 @@ def _trust(signing_key: str | Path | None, verify_key: str | Path | None, checkp
     if verifier and writes and (signer is None or signer.verifier.key_ids[0] not in verifier.key_ids):
         which = "no signing key is given" if signer is None else "the signing key is none of the keys to verify with"
         raise UsageError(f"{which}, so what is set now would not verify; name one with --signing-key, signing_key= or {SIGNING_KEY}")
-    return _Trust(signer=signer, verifier=verifier, checkpoint=load_checkpoint(checkpoint))
+    return Trust(signer=signer, verifier=verifier, checkpoint=load_checkpoint(checkpoint))
 
 
 def _advance(store: MlflowStore, name: str, alias: str) -> None:
@@ -323,7 +319,88 @@ def run_id_of(run: str | Report) -> str:
     """
     run_id = run.run_id if isinstance(run, Report) else run
     if not run_id:
-        raise UsageError(
-            "the report was not logged in MLflow, so there is no run to decide on" if isinstance(run, Report) else "the run id is empty"
-        )
+        unlogged = "the report was not logged in MLflow, so there is no run to decide on"
+        raise UsageError(unlogged if isinstance(run, Report) else "the run id is empty")
     return run_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Champion:
+    """A version whose promotion verifies."""
+
+    name: str
+    alias: str
+    version: str
+    model_id: str
+    """Its LoggedModel."""
+    decision: Decision
+    """What its record comes to today."""
+    source_sha256: str
+    """The digest of the source that was evaluated, in hex; empty where that is not known."""
+    agent: Agent | None = None
+    """The agent that was named, made of that very source; ``None``: none was. That of google-adk is its `root`."""
+
+    @property
+    def uri(self) -> str:
+        """The LoggedModel, as MLflow's functions for loading models take it."""
+        return f"models:/{self.model_id}"
+
+
+def load_champion(
+    name: str,
+    alias: str = "champion",
+    *,
+    agent: Any = None,
+    policy: Any = None,
+    verify_key: str | Path | None = None,
+    checkpoint: str | Path | None = None,
+    tracking_uri: str | None = None,
+    registry_uri: str | None = None,
+) -> Champion:
+    """Return the version that holds an alias, if its promotion verifies.
+
+    Args:
+        name: the registered model.
+        alias: the alias.
+        agent: the agent that is to be deployed, as `evaluate` takes it: it must be made of the source that was evaluated. ``None``: that is
+            not checked.
+        policy: what the run must fulfil as of today, besides the policy by which it was promoted; ``None``: nothing.
+        verify_key: as for `verify`.
+        checkpoint: as for `verify`.
+        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
+        registry_uri: where the registry is; ``None``: as MLflow is configured.
+
+    Raises:
+        GateFailed: if it does not verify, or the agent is made of another source, or of one that is not known.
+        UsageError: if there is no such model or alias, or no such agent.
+        TrackingError: if MLflow cannot be reached.
+    """
+    from mlflow_adk_eval.agents.resolve import resolve_agent  # noqa: PLC0415 - only who deploys has an agent at hand
+    from mlflow_adk_eval.agents.source import source_of  # noqa: PLC0415
+
+    where: dict[str, Any] = {"tracking_uri": tracking_uri, "registry_uri": registry_uri}
+    with store_at(**where) as store:
+        holder = store.holder(name, alias)
+    if holder is None:
+        raise UsageError(f"the registered model {name!r} has no alias {alias}")
+    version, model_id = holder.number, holder.model_id or ""
+    decision = verify(name, version, alias=alias, policy=policy, verify_key=verify_key, checkpoint=checkpoint, **where)
+    if not decision.passed:
+        raise GateFailed(decision)
+    with store_at(**where) as store:
+        manifest, today = store.artifact(decision.run_id, f"{FOLDER}/{MANIFEST}") or b"", store.version(name, version).id
+    if difference := holder.difference(today):  # what was verified is whatever had the number in between
+        raise GateFailed(replace(decision, verdict="undecided", reasons=(f"{name!r} was changed while it was read: {difference}",)))
+    if sha256(manifest) != decision.evidence_sha256:
+        raise GateFailed(replace(decision, verdict="undecided", reasons=(f"run {decision.run_id} was changed while it was read",)))
+    read = read_manifest(manifest)  # which was verified: to a run's parameters anybody may add one
+    evaluated = str(read.artifacts.get(AGENT_SOURCE, "")) if isinstance(read, Manifest) else ""
+    resolved = None if agent is None else resolve_agent(agent)
+    source = None if resolved is None else source_of(resolved)
+    if source is not None and (not evaluated or source.sha256 != evaluated):
+        what, actual = f"version {version} of {name!r}", f"sha256 {source.sha256[:12]}…" if source.sha256 else source.description
+        problem = f"the agent is not {what}: its source is {actual}, and sha256 {evaluated[:12]}… was evaluated"
+        if not evaluated:
+            problem = f"the run of {what} does not say which source it evaluated, so no agent can be said to be that version"
+        raise GateFailed(replace(decision, verdict="undecided", reasons=(problem,)))
+    return Champion(name=name, alias=alias, version=version, model_id=model_id, decision=decision, source_sha256=evaluated, agent=resolved)

@@ -1,74 +1,57 @@
-"""Criteria as metrics of ``mlflow.models.evaluate``, which brings columns of a table and takes scores, reasons and aggregates.
+"""Criteria as metrics of ``mlflow.models.evaluate``, and configs and policies as thresholds for its validation.
 
-The columns become rows (`tables.rows`), `Scoring` judges them side by side, and the results go back as a `MetricValue`. A row that cannot be
+MLflow brings columns of a table and takes scores, reasons and aggregates.
+
+The columns become rows (`shapes.rows`), `RowScoring` judges them side by side, and the results go back as a `MetricValue`. A row that cannot be
 read or judged has no score, and its justification begins with ``NOT_EVALUATED``: it never counts as zero, and never as passed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, Signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mlflow.metrics import MetricValue
-from mlflow.models import EvaluationMetric, make_metric
+from mlflow.models import EvaluationMetric, MetricThreshold, make_metric
 
-from mlflow_adk_eval.config.criteria import JudgedSettings, VertexSettings
-from mlflow_adk_eval.config.spec import CRITERIA
-from mlflow_adk_eval.errors import ConfigError, EvalSetError, Problem, UsageError, shown
-from mlflow_adk_eval.integrations.scoring import NOT_EVALUATED, Scoring, explained
+from mlflow_adk_eval.config.eval_config import EvalConfig
+from mlflow_adk_eval.config.spec import CRITERIA, JudgedSettings, VertexSettings
+from mlflow_adk_eval.errors import ConfigError, EvalSetError, PolicyError, Problem, UsageError, shown
+from mlflow_adk_eval.gating.policy.model import Policy, Rule
+from mlflow_adk_eval.integrations.scoring import NOT_EVALUATED, RowScoring, explained
 from mlflow_adk_eval.redact import secrets_of
 from mlflow_adk_eval.results.outcomes import CriterionResult, mean
-from mlflow_adk_eval.tables.records import cells_of
-from mlflow_adk_eval.tables.rows import CELLS, Row, is_missing, plain, row_of
+from mlflow_adk_eval.runs.manifest import key_of_criterion
+from mlflow_adk_eval.shapes.records import row_of_table
+from mlflow_adk_eval.shapes.rows import CELLS, Row
 from mlflow_adk_eval.tracking.storable import storable, storable_text
+
+if TYPE_CHECKING:
+    from mlflow.models import EvaluationResult
 
 _NAMES = ("predictions", *(name for name in CELLS if name != "predictions"))
 """The parameters of a metric. MLflow calls one whose first of two has another name in another way."""
 
 
-def metrics_of(scoring: Scoring, *, own_judge: bool = False) -> list[EvaluationMetric]:
-    """Return each criterion of a config as a metric, in the config's order.
-
-    Args:
-        scoring: the criteria with their judges.
-        own_judge: whether the caller named a judge, who then decides in place of the config's models.
+def metric_of(scoring: RowScoring, criterion: str) -> EvaluationMetric:
+    """Return one criterion as a metric.
 
     Raises:
         ConfigError: if MLflow has no such name for a metric.
     """
-    return [metric_of(scoring, name, own_judge=own_judge) for name in scoring.criteria]
-
-
-def metric_of(scoring: Scoring, criterion: str, *, own_judge: bool = False) -> EvaluationMetric:
-    """Return one criterion as a metric; see `metrics_of`."""
     if "/" in criterion:
         raise ConfigError("config", [Problem("$.custom_metrics", shown(criterion), "a name without '/' for a metric of MLflow")])
+    custom = (scoring.config.custom_metrics or {}).get(criterion)
     return make_metric(
         eval_fn=ColumnMetric(scoring, criterion),
         name=criterion,
         greater_is_better=scoring.config.greater_is_better(criterion),
-        metric_details=_about(scoring, criterion),
-        genai_metric_args=_described(scoring, criterion, own_judge=own_judge),
+        metric_details=(custom.description or None) if custom else CRITERIA[criterion].about,
+        genai_metric_args=_described(scoring, criterion),
     )
-
-
-def _about(scoring: Scoring, criterion: str) -> str | None:
-    """Return what the score is; of a metric of the user's own, what the config says of it."""
-    custom = (scoring.config.custom_metrics or {}).get(criterion)
-    return (custom.description or None) if custom else CRITERIA[criterion].about
-
-
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    """What a criterion made of one row."""
-
-    score: float | None
-    passed: bool
-    reason: str
-    asked: bool = True
-    """Whether the config asks for the criterion in this row's case."""
 
 
 class ColumnMetric:
@@ -78,7 +61,7 @@ class ColumnMetric:
         [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=Parameter.empty if name == "predictions" else None) for name in _NAMES]
     )
 
-    def __init__(self, scoring: Scoring, criterion: str) -> None:
+    def __init__(self, scoring: RowScoring, criterion: str) -> None:
         """Take the criterion."""
         self._scoring = scoring
         self._criterion = criterion
@@ -92,19 +75,39 @@ class ColumnMetric:
         """
         table = _table(self.__signature__.bind(*columns, **named).arguments)
         secrets = secrets_of()
-        judged = self._judged([_read(cells, f"row {number}") for number, cells in enumerate(table, 1)])
+        rows: list[Row | str] = []
+        for number, cells in enumerate(table, 1):
+            try:
+                rows.append(row_of_table(cells, f"row {number}"))
+            except EvalSetError as problem:
+                rows.append(str(problem))
+        results = iter(self._results([row for row in rows if isinstance(row, Row)]))
+        scores: list[float | None] = []
+        reasons: list[str] = []
+        passed = asked = 0
+        for row in rows:
+            if isinstance(row, str):
+                score, reason = None, f"{NOT_EVALUATED}: {row}"
+                asked += 1  # and did not pass
+            else:
+                result, error = next(results), row.conversation.error
+                score, reason = None if result.score is None else float(result.score), explained(result)
+                if error and score is not None:  # what an agent did before it failed may have a score, but no row passes by that
+                    reason = f"the agent did not finish: {error}\n\n{reason}"
+                passed += result.passed is True and not error
+                asked += self._scoring.concerns(row.case, self._criterion)
+            scores.append(score)
+            reasons.append(storable_text(reason, secrets))
+        evaluated = [score for score in scores if score is not None]
         return MetricValue(
-            scores=[one.score for one in judged],  # pyright: ignore[reportArgumentType] - MLflow takes None, too
-            justifications=[storable_text(one.reason, secrets) for one in judged],
-            aggregate_results=_aggregates(judged),
+            scores=scores,  # pyright: ignore[reportArgumentType] - MLflow takes None, too
+            justifications=reasons,
+            aggregate_results={
+                **({"mean": mean(evaluated)} if evaluated else {}),
+                **({"pass_rate": passed / asked} if asked else {}),
+                "evaluated": len(evaluated),
+            },
         )
-
-    def _judged(self, rows: Sequence[Row | str]) -> list[_Judged]:
-        """Return what the criterion makes of each row; a text is why there is no row."""
-        read = [row for row in rows if isinstance(row, Row)]
-        asked = (self._scoring.concerns(row.case, self._criterion) for row in read)
-        judged = iter(map(_judged, read, self._results(read), asked))
-        return [_Judged(None, passed=False, reason=f"{NOT_EVALUATED}: {row}") if isinstance(row, str) else next(judged) for row in rows]
 
     def _results(self, rows: Sequence[Row]) -> list[CriterionResult]:
         """Judge the rows, but for the first where it was judged a moment ago: MLflow tries each metric on the first row alone."""
@@ -118,8 +121,13 @@ class ColumnMetric:
 
 def _table(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the cells of each row. A column may be longer than the predictions, of which MLflow first brings one."""
-    listed = {name: _values(column, name) for name, column in columns.items()}
-    given = {name: values for name, values in listed.items() if values is not None}
+    given: dict[str, list[Any]] = {}
+    for name, column in columns.items():
+        if column is None or isinstance(column, MetricValue):
+            continue
+        if isinstance(column, str | Mapping) or not hasattr(column, "__iter__"):
+            raise UsageError(f"{name}: found {shown(column)}; wanted a column, with a value for each row")
+        given[name] = list(column)
     count = len(given.get("predictions", ()))
     for name, values in given.items():
         if len(values) < count:
@@ -127,46 +135,7 @@ def _table(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{name: values[index] for name, values in given.items()} for index in range(count)]
 
 
-def _values(column: Any, name: str) -> list[Any] | None:
-    """Return the values of a column; nothing for a metric of that name, which MLflow brings where there is no such column."""
-    if column is None or isinstance(column, MetricValue):
-        return None
-    if isinstance(column, str | Mapping) or not hasattr(column, "__iter__"):
-        raise UsageError(f"{name}: found {shown(column)}; wanted a column, with a value for each row")
-    return list(column)
-
-
-def _read(cells: Mapping[str, Any], source: str) -> Row | str:
-    """Return a row, or why it cannot be read. Inputs may be messages of a chat, and predictions all that a model tells of itself."""
-    try:
-        read = cells_of(plain(cells.get("inputs")), plain(cells["predictions"]), source=source)
-        return row_of({**cells, **{name: value for name, value in read.items() if not is_missing(value)}}, source)
-    except EvalSetError as error:
-        return str(error)
-
-
-def _judged(row: Row, result: CriterionResult, asked: bool) -> _Judged:
-    """Return what a criterion made of a row. What an agent did before it failed may have a score, but no row passes by that."""
-    error, reason = row.conversation.error, explained(result)
-    explanation = f"the agent did not finish: {error}\n\n{reason}" if error and result.score is not None else reason
-    return _Judged(
-        None if result.score is None else float(result.score), passed=result.passed is True and not error, reason=explanation, asked=asked
-    )
-
-
-def _aggregates(judged: Sequence[_Judged]) -> dict[str, float]:
-    """Return the mean of the scores that there are, and how many rows passed among all that should: one without a score did not."""
-    scores = [one.score for one in judged if one.score is not None]
-    asked = sum(one.asked for one in judged)
-    passed = sum(one.passed for one in judged)
-    return {
-        **({"mean": mean(scores)} if scores else {}),
-        **({"pass_rate": passed / asked} if asked else {}),
-        "evaluated": len(scores),
-    }
-
-
-def _described(scoring: Scoring, criterion: str, *, own_judge: bool) -> dict[str, Any]:
+def _described(scoring: RowScoring, criterion: str) -> dict[str, Any]:
     """Return what MLflow is to log of a metric beside its name."""
     config = scoring.config
     settings = config.criteria.get(criterion)
@@ -178,16 +147,128 @@ def _described(scoring: Scoring, criterion: str, *, own_judge: bool) -> dict[str
         "greater_is_better": config.greater_is_better(criterion),
         "settings": settings.model_dump(mode="json", exclude_none=True) if settings else {},
         "case_settings": {eval_id: found.model_dump(mode="json", exclude_none=True) for eval_id, found in cases.items()},
-        "judge_model": _judge_model(scoring, settings or next(iter(cases.values())), own_judge=own_judge),
+        "judge_model": deciding_model(scoring, settings or next(iter(cases.values()))),
     }
     return dict(storable({name: value for name, value in described.items() if value not in ({}, "")}, secrets_of()))
 
 
-def _judge_model(scoring: Scoring, settings: Any, *, own_judge: bool) -> str:
+def deciding_model(scoring: RowScoring, settings: Any) -> str:
     """Return who decides; empty where no model does."""
     if not isinstance(settings, JudgedSettings):
         return ""
     if isinstance(settings, VertexSettings) and settings.backend == "vertex":
         return "vertex"
-    asked = scoring.usage.models if scoring.usage and own_judge else settings.judge_panel or (settings.judge_model_options.judge_model,)
+    asked = (
+        scoring.usage.models if scoring.usage and scoring.own_judge else settings.judge_panel or (settings.judge_model_options.judge_model,)
+    )
     return ", ".join(model for model in asked if model != "vertex")
+
+
+_LOGGED = {"case_pass_rate": "case_pass_rate", "judge_flip_rate": "judge/flip_rate"}
+"""The measures of policies that are metrics of their own."""
+_PASS_HAT = re.compile(r"pass(?:\^|_hat_)(\d+)")
+_WANTED = "something that a MetricThreshold of MLflow can express; lossy=True leaves it out, and adk_eval.gate decides on it"
+_LOWER_IS_BETTER = {"judge_flip_rate"}
+_IN_METRICS = {"name", "thresholds", "min_cases", "rules", "confidence", "power", "no_worse_from", "baseline", "calibration", "prices"}
+"""The keys of a policy that metrics stand for, and those that only say how rules decide. Any other is a demand that would be lost."""
+_UNKNOWN_HERE = {"flaky_rate", "cost", "judge_tokens", "judge_calls"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """One thing that a rule demands of a metric."""
+
+    greater_is_better: bool
+    value: float | None
+    """``None``: to be no worse than the baseline's."""
+
+
+def thresholds_of_config(config: EvalConfig) -> dict[str, MetricThreshold]:
+    """Return the thresholds of a config: every case must reach each of them, so that each pass rate is 1."""
+    return {f"{key_of_criterion(name)}/pass_rate": MetricThreshold(threshold=1.0, greater_is_better=True) for name in config.thresholds()}
+
+
+def thresholds_of_policy(
+    policy: Policy, config: EvalConfig | None, baseline: EvaluationResult | None, *, lossy: bool
+) -> dict[str, MetricThreshold]:
+    """Return what a policy demands of the metrics of a run.
+
+    Args:
+        policy: what is demanded.
+        config: the config that ``thresholds: true`` is about.
+        baseline: what ``max_drop`` is about.
+        lossy: whether to leave out what cannot be expressed.
+
+    Raises:
+        PolicyError: with everything that cannot be expressed.
+    """
+    problems = []
+    if policy.thresholds and config is None:
+        problems.append(Problem("$.thresholds", "the thresholds of a config", "that config, as config=..."))
+    demands = [name for name in type(policy).model_fields if name not in _IN_METRICS and getattr(policy, name)]
+    problems += [Problem(f"$.{name}", f"a demand that no metric stands for ({name})", _WANTED) for name in demands]
+    thresholds = thresholds_of_config(config) if policy.thresholds and config else {}
+    if policy.min_cases > 1:
+        thresholds["cases"] = MetricThreshold(threshold=policy.min_cases, greater_is_better=True)
+    for measure, rule in policy.rules.items():
+        name = metric_of_measure(measure)
+        higher = CRITERIA[measure].greater_is_better if measure in CRITERIA else measure not in _LOWER_IS_BETTER
+        if config is not None and measure in config.thresholds():
+            higher = config.greater_is_better(measure)
+        bounds = list(_bounds(rule, higher, None if baseline is None else baseline.metrics.get(name or "")))
+        problems += _rule_problems(rule, f"$.rules.{measure}", name, bounds)
+        if name is not None and bounds and rule.use in (None, "mean"):
+            up = bounds[0].greater_is_better  # the strictest of the bounds that look the same way as the first
+            values = [bound.value for bound in bounds if bound.greater_is_better == up and bound.value is not None]
+            is_compared = any(bound.value is None and bound.greater_is_better == up for bound in bounds)
+            strictest = float(max(values) if up else min(values)) if values else None
+            thresholds[name] = MetricThreshold(threshold=strictest, min_relative_change=0.0 if is_compared else None, greater_is_better=up)
+    if problems and not lossy:
+        raise PolicyError(f"policy {policy.name!r}", problems)
+    return thresholds
+
+
+def metric_of_measure(measure: str) -> str | None:
+    """Return the metric of a run that a measure of policies is; ``None`` if there is none.
+
+    >>> metric_of_measure("safety_v1"), metric_of_measure("pass^3"), metric_of_measure("cost")
+    ('safety_v1/mean', 'pass_hat_3', None)
+    """
+    if measure in _UNKNOWN_HERE or measure.endswith("/flip_rate"):
+        return None
+    if found := _PASS_HAT.fullmatch(measure):
+        return f"pass_hat_{found[1]}"
+    if measure.endswith("/pass_rate"):
+        return f"{key_of_criterion(measure.removesuffix('/pass_rate'))}/pass_rate"
+    return _LOGGED.get(measure) or f"{key_of_criterion(measure)}/mean"
+
+
+def _rule_problems(rule: Rule, at: str, name: str | None, bounds: Sequence[_Bound]) -> Iterator[Problem]:
+    if name is None:
+        yield Problem(at, "a measure that runs do not log as a metric", _WANTED)
+    if rule.judge is not None:
+        yield Problem(f"{at}.judge", "how well a judge must be known", _WANTED)
+    if rule.range is not None:
+        yield Problem(f"{at}.range", "what a single case may count", _WANTED)
+    if rule.use not in (None, "mean"):
+        yield Problem(f"{at}.use", f"a bound of an interval ({rule.use})", _WANTED)
+    if len({bound.greater_is_better for bound in bounds}) > 1:
+        yield Problem(at, "both a least and a most", f"{_WANTED}: one bound for each metric")
+    if rule.max_drop is not None and rule.use is None:
+        yield Problem(f"{at}.max_drop", "a drop that is tested", f"{_WANTED}: the means alone, as `use: mean` says")
+    if rule.max_drop and sum(found is not None for found in (rule.min, rule.max)) == len(bounds):
+        yield Problem(
+            f"{at}.max_drop", "an allowed drop", "max_drop: 0, or the baseline's result as baseline=..., from which the least follows"
+        )
+
+
+def _bounds(rule: Rule, greater_is_better: bool, before: float | None) -> Iterator[_Bound]:
+    """Yield what a rule demands of its metric, given the baseline's value; an allowed drop from an unknown value demands nothing."""
+    if rule.min is not None:
+        yield _Bound(greater_is_better=True, value=rule.min)
+    if rule.max is not None:
+        yield _Bound(greater_is_better=False, value=rule.max)
+    if rule.max_drop is not None and before is not None:
+        yield _Bound(greater_is_better, before - rule.max_drop if greater_is_better else before + rule.max_drop)
+    elif rule.max_drop == 0:
+        yield _Bound(greater_is_better, None)

@@ -1,7 +1,7 @@
 """Criteria as scorers of ``mlflow.genai``.
 
-MLflow calls a scorer with a row, or with the traces of a session, from threads of its own. `genai_rows` makes a case and a conversation of
-that, `Scoring` judges it, and the result becomes an assessment as in the traces of `evaluate`. The scorers of one config share one `Scoring`,
+MLflow calls a scorer with a row, or with the traces of a session, from threads of its own. `row_of_record` and `row_of_session` make a case and
+a conversation of that, `RowScoring` judges it, and the result becomes an assessment as in the traces of `evaluate`. The scorers of one config share one `RowScoring`,
 also after they were copied; one that comes from another process, or from MLflow's store, makes its own.
 """
 
@@ -12,7 +12,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, is_dataclass, replace
 from functools import cache, partial
 from numbers import Real
 from pathlib import Path
@@ -23,25 +23,103 @@ from mlflow.entities import Feedback, Trace
 from mlflow.genai.scorers.base import Scorer, ScorerKind, SerializedScorer
 from pydantic import Field, PrivateAttr
 
+from mlflow_adk_eval.agents import Conversation
 from mlflow_adk_eval.config.eval_config import EvalConfig, parse_config
-from mlflow_adk_eval.errors import AdkEvalError, UsageError
+from mlflow_adk_eval.errors import AdkEvalError, InputError, UsageError
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.integrations.genai_rows import row_of_record, row_of_session
 from mlflow_adk_eval.integrations.scoring import explained, scoring
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.judge.setup import JudgeArgs
 from mlflow_adk_eval.redact import secrets_of
-from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored, reaches, reason_of, status_of
-from mlflow_adk_eval.results.table import cell_at
-from mlflow_adk_eval.results.votes import ItemResult, item_results, votes_by_turn
-from mlflow_adk_eval.tables.records import EXPECTATIONS
+from mlflow_adk_eval.results.outcomes import Errored, Scored, reaches, reason_of, status_of
+from mlflow_adk_eval.results.table import cell_at, item_results, votes_by_turn
+from mlflow_adk_eval.shapes.records import CASE, cells_of, has_answer, has_tools, with_turns
+from mlflow_adk_eval.shapes.rows import MADE, Row, row_of
 from mlflow_adk_eval.tracking.storable import assessment_name, storable_text
 from mlflow_adk_eval.tracking.trace_records import Assessed, assessment_of
 from mlflow_adk_eval.tracking.traces import feedback_of
 
 if TYPE_CHECKING:
-    from mlflow_adk_eval.integrations.scoring import Scoring
-    from mlflow_adk_eval.tables.rows import Row
+    from mlflow_adk_eval.integrations.scoring import RowScoring
+
+_WHOLE = {CASE, "expected_conversation"}
+"""Expectations about a conversation rather than a turn."""
+_TELLING_TYPES = {"AGENT", "TOOL"}
+_TELLING_OPERATIONS = {"invoke_agent", "execute_tool"}
+
+
+def row_of_record(inputs: Any, outputs: Any, expectations: Mapping[str, Any] | None, trace: Trace | None, source: str = "row") -> Row:
+    """Return a row of ``mlflow.genai.evaluate``. Outputs that say which tools were called are believed; else the trace is.
+
+    Raises:
+        EvalSetError: if there is nothing that an agent did.
+    """
+    done = outputs if trace is None or has_tools(outputs) else _outputs_with_trace(trace, outputs)
+    return row_of(cells_of(inputs, done, expectations, source=source), source)
+
+
+def row_of_session(session: Sequence[Trace], expectations: Mapping[str, Any] | None = None) -> Row:
+    """Return the conversation that the traces of a session are, each of them a turn, in the order of time.
+
+    What is expected of it is what the first trace says of the whole conversation, or else what each says of its turn.
+
+    Raises:
+        EvalSetError: if a trace holds nothing that an agent did.
+    """
+    traces = sorted(session, key=lambda trace: trace.info.request_time)
+    name = traces[0].info.trace_metadata.get("mlflow.trace.session", "session")
+    first = dict(expectations or expectations_of(traces[0]))
+    is_whole = bool(_WHOLE & set(first))
+    rows: list[Row] = []
+    for number, trace in enumerate(traces):
+        root = next((span for span in trace.data.spans if span.parent_id is None), None)
+        expected_here = {} if is_whole else expectations_of(trace) if number else first
+        rows.append(row_of_record(root.inputs if root else None, root.outputs if root else None, expected_here, trace, name))
+    last = rows[-1].conversation
+    conversation = Conversation(
+        actual=tuple(turn for row in rows for turn in row.conversation.actual),
+        session_state=last.session_state,
+        error=next((row.conversation.error for row in rows if row.conversation.error), ""),
+        unfinished=last.unfinished,
+    )
+    lacks = frozenset[str]().union(*(row.lacks for row in rows))
+    if not is_whole:
+        expected = tuple(turn for row in rows for turn in row.case.conversation or ())
+        return Row(case=rows[0].case.model_copy(update={"conversation": expected}), conversation=conversation, lacks=lacks)
+    cells = cells_of(None, with_turns({}, conversation.actual), first, source=name)
+    row = row_of(cells | {"eval_id": name}, name)
+    return replace(row, conversation=replace(conversation, actual=row.conversation.actual), lacks=row.lacks | (lacks & {MADE}))
+
+
+def expectations_of(trace: Trace) -> dict[str, Any]:
+    """Return what is expected of a trace; if it was said after the trace was read, as MLflow stores it."""
+    for stored in (False, True):
+        current = mlflow.get_trace(trace.info.trace_id, silent=True) if stored else trace
+        assessments = current.info.assessments or () if current else ()
+        if expectations := {one.name: one.expectation.value for one in assessments if one.expectation is not None}:
+            return expectations
+    return {}
+
+
+def _outputs_with_trace(trace: Trace, outputs: Any) -> Any:
+    """Return outputs with what their trace says of how they came about."""
+    from mlflow_adk_eval.agents.traces.conversations import conversation_from_traces  # noqa: PLC0415 - only where there are traces
+
+    tells = any(  # what the agent did inside: the trace that MLflow makes of a row of a table does not
+        span.span_type in _TELLING_TYPES or span.get_attribute("gen_ai.operation.name") in _TELLING_OPERATIONS for span in trace.data.spans
+    )
+    if not (tells or str(trace.info.state).endswith("ERROR")):
+        return outputs
+    try:
+        conversation = conversation_from_traces([trace])
+    except InputError:
+        if has_answer(outputs):
+            return outputs
+        raise
+    failure = {"error": conversation.error, "unfinished": conversation.unfinished} if conversation.error else {}
+    state = {"session_state": conversation.session_state} if conversation.session_state is not None else {}
+    return {**state, **failure, **with_turns(outputs, conversation.actual)}
+
 
 WORKERS = "MLFLOW_GENAI_EVAL_MAX_WORKERS"
 _POOL = "MLFLOW_SQLALCHEMYSTORE_POOL_SIZE"
@@ -51,23 +129,14 @@ _MOST, _LARGE_POOL = 6, 60
 
 def sqlite_warning() -> str:
     """Return what to say before evaluating on the store that MLflow is set to, or ``""`` where nothing will be lost."""
-    if not mlflow.get_tracking_uri().startswith("sqlite") or _at_most(WORKERS, _MOST) or _at_least(_POOL, _LARGE_POOL):
+    workers, pool = (int(value) if value.isdigit() else 0 for value in (os.environ.get(name, "") for name in (WORKERS, _POOL)))
+    if not mlflow.get_tracking_uri().startswith("sqlite") or 0 < workers <= _MOST or pool >= _LARGE_POOL:
         return ""
     return (
         "mlflow.genai.evaluate loses rows on a SQLite tracking URI at its default number of workers: traces and assessments that find "
         f"no free connection are dropped with no more than a warning. Set {WORKERS}=4 in the environment before evaluating, or use an "
         "MLflow server (`mlflow server`, then its http:// address as the tracking URI)."
     )
-
-
-def _at_most(name: str, limit: int) -> bool:
-    value = os.environ.get(name, "")
-    return value.isdigit() and 0 < int(value) <= limit
-
-
-def _at_least(name: str, limit: int) -> bool:
-    value = os.environ.get(name, "")
-    return value.isdigit() and int(value) >= limit
 
 
 class Shared:
@@ -82,11 +151,11 @@ class Shared:
         self.config = config
         self.judging = judging
         self._lock = threading.Lock()
-        self._scoring: Scoring | None = scoring(config, **judging)
+        self._scoring: RowScoring | None = scoring(config, **judging)
         self._warned = False
 
     @property
-    def scoring(self) -> Scoring:
+    def scoring(self) -> RowScoring:
         """The criteria, made ready anew in a process that got them from another one."""
         with self._lock:
             if self._scoring is None:
@@ -110,8 +179,13 @@ class Shared:
         panel = judge if isinstance(judge, list | tuple) else [judge or ""]
         if not all(isinstance(one, str) for one in panel):
             raise UsageError(f"a scorer whose judge is a {type(judge).__name__} cannot be stored: name a model as its judge instead")
-        kept = {name: _plain(value) for name, value in self.judging.items() if value is not None and name != "judge_hosts"}
-        return {"config": self.config.to_json(), **kept}
+        stored: Json = {"config": self.config.to_json()}
+        for name, value in self.judging.items():
+            if value is not None and name != "judge_hosts":
+                stored[name] = str(value) if isinstance(value, Path) else value
+                if is_dataclass(value) and not isinstance(value, type):
+                    stored[name] = asdict(value)
+        return stored
 
     def __getstate__(self) -> Json:
         return {"config": self.config, "judging": self.judging}
@@ -122,36 +196,6 @@ class Shared:
     def __deepcopy__(self, memo: Any) -> Self:
         """Return itself: the copy of a scorer asks the same judges within the same limits."""
         return self
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Path):
-        return str(value)
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
-
-
-def _feedback_of(result: CriterionResult) -> Feedback:
-    """Return the score with its reasons, or, where there is none, an error: never a zero in its place."""
-    secrets, overall = secrets_of(), result.overall
-    reason = explained(result) if isinstance(overall, Scored) else reason_of(overall)
-    outcome = (result.score, status_of(overall), storable_text(reason, secrets))
-    return feedback_of(assessment_of(result, outcome, result.votes, _findings(result), secrets))
-
-
-def _unreadable(criterion: str, error: Exception) -> Feedback:
-    """Return that a row does not say what the criterion could judge."""
-    message = storable_text(str(error), secrets_of())
-    metadata = {"status": status_of(Errored(message))}
-    return feedback_of(Assessed(name=assessment_name(criterion), code="ERROR", error=message, metadata=metadata))
-
-
-def _findings(result: CriterionResult) -> Sequence[ItemResult]:
-    cells = ((cell_at(result, index), votes) for index, votes in sorted(votes_by_turn(result.votes).items()))
-    return [finding for cell, votes in cells if cell is not None for finding in item_results(cell, votes)]
-
-
-_ROW = "(*, inputs=None, outputs=None, expectations=None, trace=None)"
-_SESSION = "(*, session, expectations=None)"
 
 
 class CriterionScorer(Scorer):  # type: ignore[misc]  # MLflow is not typed
@@ -167,15 +211,24 @@ class CriterionScorer(Scorer):  # type: ignore[misc]  # MLflow is not typed
     _shared: Shared | None = PrivateAttr(default=None)
 
     def _feedback(self, read: Callable[[], Row]) -> Feedback | None:
-        shared = self.shared
+        """Return the score of a row with its reasons, or, where there is none, an error: never a zero in its place."""
+        shared, secrets = self.shared, secrets_of()
         shared.warn(stacklevel=3)
         try:
             row = read()
-        except AdkEvalError as error:
-            return _unreadable(self.criterion, error)
+        except AdkEvalError as error:  # the row does not say what the criterion could judge
+            message = storable_text(str(error), secrets)
+            metadata = {"status": status_of(Errored(message))}
+            return feedback_of(Assessed(name=assessment_name(self.criterion), code="ERROR", error=message, metadata=metadata))
         if not shared.scoring.concerns(row.case, self.criterion):
             return None
-        return _feedback_of(shared.scoring.result(row, self.criterion))
+        result = shared.scoring.result(row, self.criterion)
+        overall = result.overall
+        reason = explained(result) if isinstance(overall, Scored) else reason_of(overall)
+        cells = ((cell_at(result, index), votes) for index, votes in sorted(votes_by_turn(result.votes).items()))
+        items = [item for cell, votes in cells if cell is not None for item in item_results(cell, votes)]
+        outcome = (result.score, status_of(overall), storable_text(reason, secrets))
+        return feedback_of(assessment_of(result, outcome, result.votes, items, secrets))
 
     def sharing(self, shared: Shared) -> Self:
         """Return itself, with what it shares with the other scorers of its config."""
@@ -193,8 +246,7 @@ class CriterionScorer(Scorer):  # type: ignore[misc]  # MLflow is not typed
     def pass_if(self) -> Callable[[Any], bool]:
         """Whether a value reaches the threshold; the strictest one, where cases have thresholds of their own."""
         config = self.shared.config
-        groups = (config.criteria, *config.case_criteria.values())
-        thresholds = [criteria[self.criterion].threshold for criteria in groups if self.criterion in criteria]
+        thresholds = [settings.threshold for settings in config.by_criterion[self.criterion]]
         higher = config.greater_is_better(self.criterion)
         return partial(_reaches, threshold=max(thresholds) if higher else min(thresholds), greater_is_better=higher)
 
@@ -209,20 +261,21 @@ class CriterionScorer(Scorer):  # type: ignore[misc]  # MLflow is not typed
         Raises:
             UsageError: if its judge cannot be named.
         """
-        given = json.dumps(self.shared.to_json(), ensure_ascii=False)
-        signature = _SESSION if self.is_session_level_scorer else _ROW
-        names = ("session", "expectations") if self.is_session_level_scorer else ("inputs", "outputs", "expectations", "trace")
+        given, of_sessions = json.dumps(self.shared.to_json(), ensure_ascii=False), self.is_session_level_scorer
+        names = ("session", "expectations") if of_sessions else ("inputs", "outputs", "expectations", "trace")
         arguments = ", ".join(f"{name}={name}" for name in names)
-        call = f"stored({self.criterion!r}, {given!r}, session_level={self.is_session_level_scorer})"
+        call = f"stored({self.criterion!r}, {given!r}, session_level={of_sessions})"
         return asdict(
             SerializedScorer(
                 name=self.name,
                 description=self.description,
                 aggregations=[one for one in self.aggregations or () if isinstance(one, str)] or None,
-                is_session_level_scorer=self.is_session_level_scorer,
+                is_session_level_scorer=of_sessions,
                 timeout=self.timeout,
                 call_source=f"from mlflow_adk_eval.scorers import stored\n\nreturn {call}({arguments})",
-                call_signature=signature,
+                call_signature="(*, session, expectations=None)"
+                if of_sessions
+                else "(*, inputs=None, outputs=None, expectations=None, trace=None)",
                 original_func_name=self.criterion if self.criterion.isidentifier() else "criterion",
             )
         )
@@ -309,23 +362,13 @@ def scorers_of(config: EvalConfig, judging: JudgeArgs, *, session_level: bool = 
     """
     shared = Shared(config, judging)
     shared.warn(stacklevel=4)
-    return [_scorer(shared, name, session_level=session_level) for name in shared.scoring.criteria]
-
-
-def _scorer(shared: Shared, criterion: str, *, session_level: bool) -> Scorer:
-    settings = next(group[criterion] for group in _groups(shared.config) if criterion in group)
-    chosen = SessionScorer if session_level else RowScorer
-    scorer = chosen(name=assessment_name(criterion), criterion=criterion, settings=settings.model_dump(mode="json", exclude_none=True))
-    return scorer.sharing(shared)
-
-
-def _groups(config: EvalConfig) -> tuple[Mapping[str, Any], ...]:
-    return (config.criteria, *config.case_criteria.values())
-
-
-def expectation_scorers(*names: str) -> list[Scorer]:
-    """Return a companion for each expectation; without names, for each that criteria read."""
-    return [ExpectationScorer(name=name) for name in names or EXPECTATIONS]
+    scorers: list[Scorer] = []
+    for name in shared.scoring.criteria:
+        settings = config.by_criterion[name][0]
+        kind = SessionScorer if session_level else RowScorer
+        scorer = kind(name=assessment_name(name), criterion=name, settings=settings.model_dump(mode="json", exclude_none=True))
+        scorers.append(scorer.sharing(shared))
+    return scorers
 
 
 @cache

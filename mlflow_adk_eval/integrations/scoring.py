@@ -1,8 +1,12 @@
 """Criteria that judge single case runs, from any thread: for callers that bring their rows one by one, as MLflow does.
 
-A `Scoring` holds a config with its judges. A row (what was expected and what the agent did) meets a criterion that was planned once for all
+A `RowScoring` holds a config with its judges. A row (what was expected and what the agent did) meets a criterion that was planned once for all
 rows that it is the same in, and becomes a `CriterionResult`, by the function that also judges the cases of an evaluation. The work is done in
 one background event loop, so that the threads of MLflow share the judges with their limits, budget and ledger.
+
+`metrics.<criterion>` and `scorers.<criterion>` are functions of `CriterionFunctions`. Nothing about them is written down by hand: the
+keywords, their defaults and the documentation come from the criterion's `CriterionSpec` and the fields of its settings, when the function is
+first asked for.
 """
 
 from __future__ import annotations
@@ -10,29 +14,40 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
-from typing import Any, Self, TypeVar, Unpack
+from functools import cache, partial
+from inspect import Parameter, Signature, getdoc, signature
+from typing import Any, Generic, Self, TypeVar, Unpack, cast
 
 import anyio
 
-from mlflow_adk_eval.config.criteria import CriterionSettings, CustomSettings, JudgedSettings, RubricSettings, VertexSettings
-from mlflow_adk_eval.config.eval_config import EvalConfig, load_config, parse_config
+from mlflow_adk_eval.config.eval_config import EvalConfig, default_config, load_config, parse_config
 from mlflow_adk_eval.config.inputs import ConfigSource
-from mlflow_adk_eval.config.spec import CRITERIA, Need
+from mlflow_adk_eval.config.spec import (
+    CRITERIA,
+    CriterionSettings,
+    CriterionSpec,
+    CustomSettings,
+    JudgedSettings,
+    Need,
+    RubricSettings,
+    Settings,
+    VertexSettings,
+)
 from mlflow_adk_eval.criteria.criterion import Planned
 from mlflow_adk_eval.criteria.plan import plan
-from mlflow_adk_eval.errors import AdkEvalError
+from mlflow_adk_eval.errors import AdkEvalError, ConfigError, Problem, did_you_mean
 from mlflow_adk_eval.evalset import EvalCase, EvalSet
+from mlflow_adk_eval.evalset.models import Model
 from mlflow_adk_eval.judge.session import JudgeSession
-from mlflow_adk_eval.judge.setup import JudgeArgs, JudgeSetup, LedgerSource, judge_setup
+from mlflow_adk_eval.judge.setup import JudgeArgs, JudgeSetup, judge_setup
 from mlflow_adk_eval.ledger import opened
-from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Outcome, Scored, reason_of
+from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored, reason_of
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.runner import apply_criteria
 from mlflow_adk_eval.runtime import BACKGROUND, each
-from mlflow_adk_eval.tables.rows import CALLS, MADE, RESPONSE, Row
+from mlflow_adk_eval.shapes.rows import CALLS, MADE, RESPONSE, Row
 
 NOT_EVALUATED = "NOT_EVALUATED"
 """How a justification begins where there is no score."""
@@ -47,13 +62,13 @@ def explained(result: CriterionResult) -> str:
     cells = [(number, cell) for number, cell in enumerate(result.per_invocation, 1) if cell is not None]
     if len(cells) == 1 and isinstance(cells[0][1], Scored):
         return cells[0][1].rationale
-    return "\n\n".join(_of_turn(number, cell) for number, cell in cells)
-
-
-def _of_turn(number: int, cell: Outcome) -> str:
-    if not isinstance(cell, Scored):
-        return f"**turn {number}**: {NOT_EVALUATED}: {reason_of(cell)}"
-    return f"**turn {number}: {cell.score:.4g}** {cell.rationale}".rstrip()
+    turns = (
+        f"**turn {number}: {cell.score:.4g}** {cell.rationale}".rstrip()
+        if isinstance(cell, Scored)
+        else f"**turn {number}**: {NOT_EVALUATED}: {reason_of(cell)}"
+        for number, cell in cells
+    )
+    return "\n\n".join(turns)
 
 
 T = TypeVar("T")
@@ -72,7 +87,7 @@ def needed_cells(criterion: str, config: EvalConfig) -> tuple[str, ...]:
     return tuple(_CELL_OF[need] for need in CRITERIA[criterion].needs if need in _CELL_OF)
 
 
-class Scoring:
+class RowScoring:
     """A config with its judges, ready to judge case runs. What took a judge is judged once, however often it is asked for."""
 
     def __init__(self, config: EvalConfig, setup: JudgeSetup | None = None) -> None:
@@ -86,7 +101,10 @@ class Scoring:
         self.config = config
         self._resources = ExitStack()
         chosen = setup or JudgeSetup()
-        answers = self._resources.enter_context(_ledger(chosen.ledger, config))
+        self.own_judge = chosen.judge is not None
+        """Whether the caller named a judge, who then decides in place of the config's models."""
+        judged = [(name, one) for name, listed in config.by_criterion.items() for one in listed if isinstance(one, JudgedSettings)]
+        answers = self._resources.enter_context(opened(chosen.ledger if judged else False))
         self._judging = JudgeSession(replace(chosen, answers=answers))
         self._limit = chosen.options.max_concurrency
         self._found: dict[str, CriterionResult] = {}
@@ -95,10 +113,10 @@ class Scoring:
         self._busy = 0
         self._rested_at = -math.inf
         self._judging.check(config)
-        for name, settings in _judged(config):
+        for name, settings in judged:
             by_service = isinstance(settings, VertexSettings) and settings.backend == "vertex"
             self._judging.vertex() if by_service else self._judging.vote_collector(settings, CRITERIA[name].prompts)
-        BACKGROUND.closes(self, partial(_close, self._judging, self._resources))
+        BACKGROUND.closes(self, partial(_close, self._judging, self._resources))  # which must not hold this object
 
     def __deepcopy__(self, memo: Any) -> Self:
         """Return itself: a copy of a metric asks the same judges within the same limits."""
@@ -107,7 +125,7 @@ class Scoring:
     @property
     def criteria(self) -> tuple[str, ...]:
         """The names of the criteria, in the order of the config."""
-        return tuple(dict.fromkeys(name for criteria in (self.config.criteria, *self.config.case_criteria.values()) for name in criteria))
+        return tuple(self.config.by_criterion)
 
     def concerns(self, case: EvalCase, criterion: str) -> bool:
         """Whether the config asks for a criterion in a case; else `evaluate` has no result of it either."""
@@ -152,10 +170,11 @@ class Scoring:
             return self._error(criterion, settings, f"the row has no {' and no '.join(lacking)}")
         if not isinstance(settings, JudgedSettings | CustomSettings):
             return await self._judged(row, criterion, settings)
-        return await self._once(row, criterion, settings)
-
-    async def _once(self, row: Row, criterion: str, settings: CriterionSettings) -> CriterionResult:
-        key = _key(row, criterion)
+        played, digest = row.conversation, hashlib.sha256()  # over what a judgement depends on
+        for model in (row.case, *played.actual):
+            digest.update(model.model_dump_json(exclude_none=True).encode("utf-8", "surrogatepass"))
+        digest.update(repr((criterion, played.session_state, played.error, played.unfinished)).encode("utf-8", "surrogatepass"))
+        key = digest.hexdigest()
         while key in self._under_way:
             await self._under_way[key].wait()
         if key not in self._found:
@@ -204,7 +223,7 @@ class Scoring:
         )
 
 
-def scoring(config: ConfigSource, **judging: Unpack[JudgeArgs]) -> Scoring:
+def scoring(config: ConfigSource, **judging: Unpack[JudgeArgs]) -> RowScoring:
     """Return the criteria of a config, ready to judge.
 
     Args:
@@ -215,37 +234,78 @@ def scoring(config: ConfigSource, **judging: Unpack[JudgeArgs]) -> Scoring:
         InputError: with every problem of the config.
         JudgeError: if a judge cannot be had.
     """
-    return Scoring(load_config(config), judge_setup(**judging))
-
-
-def criterion_config(name: str, settings: Mapping[str, Any]) -> EvalConfig:
-    """Return the config of one criterion.
-
-    Raises:
-        ConfigError: naming each setting that there is not, or that is wrong.
-    """
-    return parse_config({"criteria": {name: dict(settings)}}, name)
-
-
-def _judged(config: EvalConfig) -> list[tuple[str, JudgedSettings]]:
-    groups = (config.criteria, *config.case_criteria.values())
-    return [(name, settings) for criteria in groups for name, settings in criteria.items() if isinstance(settings, JudgedSettings)]
-
-
-def _ledger(ledger: LedgerSource, config: EvalConfig) -> AbstractContextManager[Any]:
-    return opened(ledger if _judged(config) else False)
-
-
-def _key(row: Row, criterion: str) -> str:
-    """Return what a judgement depends on, as a hash."""
-    played = row.conversation
-    digest = hashlib.sha256()
-    for model in (row.case, *played.actual):
-        digest.update(model.model_dump_json(exclude_none=True).encode("utf-8", "surrogatepass"))
-    digest.update(repr((criterion, played.session_state, played.error, played.unfinished)).encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
+    return RowScoring(load_config(config), judge_setup(**judging))
 
 
 async def _close(judging: JudgeSession, resources: ExitStack) -> None:
     await judging.aclose()
     resources.close()
+
+
+_JUDGE_KEYWORDS = signature(judge_setup).parameters
+"""Of every function, after the settings of its criterion."""
+
+
+class CriterionFunctions(Generic[T]):
+    """The functions of a module, one for each criterion that there is when it is asked.
+
+    A module serves them by a ``__getattr__`` that calls `named`, and lists them by `CRITERIA`. A function is made once, so that it can be
+    pickled by its name; one whose criterion was registered anew is made anew.
+    """
+
+    def __init__(self, make: Callable[[EvalConfig, str, JudgeArgs], T], module: str) -> None:
+        """Say what the functions return.
+
+        Args:
+            make: from a config of one criterion, the criterion's name and what is said of judges to what the function returns.
+            module: the ``__name__`` of the module that the functions are to be in.
+        """
+        self._module = module
+        self._made = cache(lambda spec: _function(spec, make, module))
+
+    def named(self, name: str) -> Callable[..., T]:
+        """Return the function of a criterion.
+
+        Raises:
+            AttributeError: if there is no such criterion.
+        """
+        if name.startswith("__") or name not in CRITERIA:
+            hint = "" if name.startswith("__") else did_you_mean(name, list(CRITERIA))
+            raise AttributeError(f"module {self._module!r} has no attribute {name!r}. {hint}".strip())
+        return self._made(CRITERIA[name])
+
+
+def _function(spec: CriterionSpec, make: Callable[[EvalConfig, str, JudgeArgs], T], module: str) -> Callable[..., T]:
+    name, fields = spec.name, spec.settings.model_fields
+    default = default_config().criteria.get(name)
+    threshold = {"threshold": default.threshold} if default else {}  # of a criterion that ADK has one for
+    parameters: dict[str, Parameter] = {}
+    for key, field in fields.items():  # of the criterion itself, then those of its judge
+        value = Parameter.empty if field.is_required() else field.get_default(call_default_factory=True)
+        parameters[key] = Parameter(key, Parameter.KEYWORD_ONLY, default=threshold.get(key, value), annotation=field.annotation)
+    parameters |= _JUDGE_KEYWORDS
+
+    def function(**given: Any) -> T:
+        wanted = f"one of {', '.join(parameters)}"
+        problems = [Problem(key, "an unknown keyword", wanted, did_you_mean(key, parameters)) for key in given if key not in parameters]
+        if problems:
+            raise ConfigError(f"{name}()", problems)
+        settings = {key: _plain(value) for key, value in given.items() if key not in _JUDGE_KEYWORDS}
+        config = parse_config({"criteria": {name: threshold | settings}}, name)
+        return make(config, name, cast("JudgeArgs", {key: value for key, value in given.items() if key in _JUDGE_KEYWORDS}))
+
+    function.__name__ = function.__qualname__ = name
+    function.__module__ = module
+    listed = "\n".join(f"    {key}: {field.description or 'see the settings of the criterion.'}" for key, field in fields.items())
+    judging = (getdoc(judge_setup) or "").partition("Args:\n")[2].partition("\n\n")[0]
+    errors = "    ConfigError: naming every keyword that there is not, is missing or is wrong.\n    JudgeError: if a judge cannot be had."
+    function.__doc__ = f"Return ``{name}``: {spec.about}.\n\nArgs:\n{listed}\n{judging}\n\nRaises:\n{errors}\n"
+    function.__signature__ = Signature(list(parameters.values()))  # type: ignore[attr-defined]  # pyright: ignore[reportFunctionMemberAccess] - any function may have one
+    return function
+
+
+def _plain(value: Any) -> Any:
+    """Return models among the settings as a config would spell them."""
+    if isinstance(value, Model | Settings):
+        return value.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -10,13 +10,11 @@ from urllib.parse import urlsplit
 from mlflow.server import ARTIFACTS_DESTINATION_ENV_VAR, BACKEND_STORE_URI_ENV_VAR, STATIC_PREFIX_ENV_VAR
 from mlflow.server.fastapi_app import app as mlflow_app
 from mlflow.store.artifact.artifact_repository_registry import (
-    _artifact_repository_registry,  # pyright: ignore[reportPrivateUsage] - MLflow has an entry point for it, which would hold for every process
+    _artifact_repository_registry,  # noqa: PLC2701  # pyright: ignore[reportPrivateUsage] - MLflow has an entry point for it, which would hold for every process
     get_artifact_repository,
 )
 from mlflow.store.artifact.mlflow_artifacts_repo import MlflowArtifactsRepository
 from mlflow.utils.uri import append_to_uri_path, validate_path_is_safe
-
-_SCHEME = "mlflow-artifacts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ class ServerWorker:
 
 def server_worker() -> ServerWorker:
     """Return the worker in which this is called, whose artifacts can be read from then on without a request to the server itself."""
-    _artifact_repository_registry.register(_SCHEME, _own_artifacts)
+    _artifact_repository_registry.register("mlflow-artifacts", _own_artifacts)
     return ServerWorker(mlflow_app, os.environ[BACKEND_STORE_URI_ENV_VAR], os.environ.get(STATIC_PREFIX_ENV_VAR, "").rstrip("/"))
 
 

@@ -10,24 +10,10 @@ evaluation together; `setup` says how a caller chooses them. `user_model` asks m
 from __future__ import annotations
 
 from mlflow_adk_eval.judge.prompt import Block, Prompt, load_prompt
-from mlflow_adk_eval.judge.protocol import (
-    Answer,
-    Answers,
-    Judge,
-    NoAnswer,
-    Refused,
-    Request,
-    Unavailable,
-)
+from mlflow_adk_eval.judge.protocol import Answer, Answers, Judge, NoAnswer, Refused, Request, Unavailable
 from mlflow_adk_eval.judge.question import JudgedItem, Question
 from mlflow_adk_eval.judge.setup import Budget, JudgeOptions
-from mlflow_adk_eval.judge.voting import (
-    CellKey,
-    JudgeResponse,
-    VoteCollector,
-    VotedItem,
-    VotingResult,
-)
+from mlflow_adk_eval.judge.voting import CellKey, JudgeResponse, VoteCollector, VotedItem, VotingResult
 
 __all__ = [
     "Answer",

@@ -19,13 +19,9 @@ from datetime import UTC, datetime
 
 import anyio
 
-from mlflow_adk_eval.errors import shown
-from mlflow_adk_eval.foreign import foreign_code
-from mlflow_adk_eval.judge.errors import one_line
-from mlflow_adk_eval.judge.hosts import THIS_PROCESS
-from mlflow_adk_eval.judge.limiter import START, START_UNKNOWN, CallOutcome, Limiter, Pace, Permit
-from mlflow_adk_eval.judge.protocol import NO_TEXT, Answer, Answers, NoAnswer, Refused, SharedAnswers, Unavailable, reached
-from mlflow_adk_eval.judge.quota import Quota
+from mlflow_adk_eval.errors import foreign_code, shown
+from mlflow_adk_eval.judge.limiter import START, START_UNKNOWN, CallOutcome, Limiter, Pace, Permit, Quota
+from mlflow_adk_eval.judge.protocol import NO_TEXT, THIS_PROCESS, Answer, Answers, NoAnswer, Refused, Unavailable, one_line, reached
 from mlflow_adk_eval.judge.setup import JudgeOptions
 from mlflow_adk_eval.judge.usage import UsageTracker
 from mlflow_adk_eval.runtime import histogram, note, span
@@ -45,7 +41,6 @@ FIRST_S = 0.5
 """The longest wait before the second request."""
 LONGEST_S = 16.0
 """The longest wait that doubling leads to."""
-_DOUBLINGS = 10
 PACED = 0.25
 """How much of an attempt it costs to be refused by an overloaded judge that takes other requests. If it takes none, it costs less:
 that is how a provider sets a pace, and nobody's failure.
@@ -131,15 +126,11 @@ class JudgeClient:
         self._options = options
         self._usage = usage
         self._answers = answers
-        self._shared = answers if isinstance(answers, SharedAnswers) else None
-        self._remote = self._shared is not None and self._shared.shared
-        quota = Quota(options.quota, options.quota_s, name, self._shared, remote=self._remote) if options.quota else None
+        self._remote = answers is not None and answers.shared
+        quota = Quota(options.quota, options.quota_s, name, answers) if options.quota else None
+        start = START_UNKNOWN if unknown else START
         self._limiter = Limiter(
-            options.max_concurrency,
-            longest_pause_s=options.outage_s,
-            quota=quota,
-            start=START_UNKNOWN if unknown else START,
-            timeout_s=options.timeout_s,
+            options.max_concurrency, longest_pause_s=options.outage_s, quota=quota, start=start, timeout_s=options.timeout_s
         )
         self._failures = OutageDetector(options)
         self._pending: dict[str, _Pending] = {}
@@ -200,35 +191,28 @@ class JudgeClient:
             if (result := pending.result) is not None:
                 if result.answer is None:
                     return result
-                self._usage.shared()
+                self._usage.add(shared=1)
                 return replace(result, reused=True)
-        if not self._remote and (kept := self._found(address, may_reuse)):
-            return kept
+        if not self._remote and (reused := await self._kept(address, may_reuse)):  # which takes no turn of the event loop
+            return reused
         pending = self._pending[address] = _Pending()
         try:
-            kept = await self._kept(address, may_reuse) if self._remote else None
-            pending.result = kept or await self._send_claimed(send, address, may_reuse)
+            reused = await self._kept(address, may_reuse) if self._remote else None
+            pending.result = reused or await self._send_claimed(send, address, may_reuse)
             return pending.result
         finally:
             del self._pending[address]
             pending.done.set()
 
     async def _kept(self, address: str, may_reuse: MayReuse | None) -> CallResult | None:
-        """Return the answer that the ledger holds, if it may be used."""
+        """Return the answer that the ledger holds, if it may be used, and count it, with no more than the ledger can say of where it is from."""
         answers = self._answers
-        return self._usable(await reached(lambda: answers.get(address), remote=self._remote), may_reuse) if answers else None
-
-    def _found(self, address: str, may_reuse: MayReuse | None) -> CallResult | None:
-        """Do what `_kept` does with a ledger at hand, without a turn of the event loop."""
-        return self._usable(self._answers.get(address), may_reuse) if self._answers else None
-
-    def _usable(self, answer: Answer | None, may_reuse: MayReuse | None) -> CallResult | None:
-        """Return an answer of the ledger, and count it, with no more than the ledger can say of where it is from."""
+        answer = await reached(answers, lambda: answers.get(address)) if answers is not None else None
         if answer is None or not (may_reuse is None or may_reuse(answer)):
             return None
         asked_in, asked_at = str(answer.asked_in), str(answer.asked_at)
         asked_in = "" if self._evaluation and asked_in == self._evaluation else asked_in if _ID.fullmatch(asked_in) else UNKNOWN
-        self._usage.reused(asked_elsewhere=bool(asked_in))
+        self._usage.add(reused=1, asked_elsewhere=int(bool(asked_in)))
         asked_at = asked_at if _TIME.fullmatch(asked_at) else ""
         return CallResult(answer=replace(answer, asked_in=asked_in, asked_at=asked_at), reused=True)
 
@@ -239,26 +223,20 @@ class JudgeClient:
             result = await self._send_until_answered(send, address, may_reuse)
             return result
         finally:
-            if self._shared and (result is None or result.answer is None):
-                shared = self._shared
-                await reached(lambda: shared.give_up(address), remote=self._remote)
+            if (answers := self._answers) is not None and (result is None or result.answer is None):
+                await reached(answers, lambda: answers.give_up(address))
 
     async def _claim(self, address: str, may_reuse: MayReuse | None) -> bool:
         """Claim the address, so that no other process asks the same."""
-        shared = self._shared
-        if shared is None:
-            return True
-        again = may_reuse is not None
-        return (
-            await reached(lambda: shared.claim(address, again=again), remote=True) if self._remote else shared.claim(address, again=again)
-        )
+        answers = self._answers
+        return answers is None or await reached(answers, lambda: answers.claim(address, again=may_reuse is not None))
 
     async def _claimed_or_kept(self, address: str, may_reuse: MayReuse | None) -> CallResult | None:
         """Wait for what another process asks; ``None`` when it is asked here after all, since that one gave up or was killed."""
         wait_s = FIRST_LOOK_S
         while not self._stopped:
-            if kept := await self._kept(address, may_reuse):
-                return kept
+            if reused := await self._kept(address, may_reuse):
+                return reused
             if await self._claim(address, may_reuse):
                 return None
             with self._wakeable():
@@ -273,12 +251,12 @@ class JudgeClient:
         while permit := await self._permit():
             # Another process may have paid for the answer while this one waited, or be about to.
             if not claimed and address is not None:
-                kept = None if self._shared and may_reuse is None else await self._kept(address, may_reuse)
-                claimed = not kept and await self._claim(address, may_reuse)
+                reused = None if may_reuse is None else await self._kept(address, may_reuse)
+                claimed = not reused and await self._claim(address, may_reuse)
                 if not claimed:
                     self._limiter.forgo(permit)
-                    if kept := kept or await self._claimed_or_kept(address, may_reuse):
-                        return kept
+                    if reused := reused or await self._claimed_or_kept(address, may_reuse):
+                        return reused
                     claimed = True
                     continue
             if not await self._usage.may_send():
@@ -298,11 +276,9 @@ class JudgeClient:
                     await anyio.sleep(wait_s)
             else:
                 self._failures.answered(anyio.current_time())
-                self._usage.answered(answer)
+                tokens = {"input_tokens": answer.input_tokens or 0, "output_tokens": answer.output_tokens or 0}
+                self._usage.add(**tokens, latency_s=answer.latency_s)
                 return CallResult(answer=answer)
-        return self._not_sent()
-
-    def _not_sent(self) -> CallResult:
         if self._saved is not None:
             self._saved += 1
         return CallResult(answer=None, error=self._stopped, final=True)
@@ -324,14 +300,16 @@ class JudgeClient:
         try:
             with span(f"chat {self.model}", facts):
                 answer = await self._send(send, address, permit)
-                note({f"gen_ai.usage.{kind}_tokens": count for kind, count in _tokens(answer)})
+                counts = {"input": answer.input_tokens, "output": answer.output_tokens}
+                tokens = {kind: count for kind, count in counts.items() if count is not None}  # as far as the provider says
+                note({f"gen_ai.usage.{kind}_tokens": count for kind, count in tokens.items()})
         except NoAnswer as error:
             facts["error.type"] = type(error).__name__
             raise
         else:
-            for kind, count in _tokens(answer):
-                tokens = histogram("gen_ai.client.token.usage", "{token}", "The tokens of a request to a model, of a kind.")
-                tokens.record(count, facts | {"gen_ai.token.type": kind})
+            used = histogram("gen_ai.client.token.usage", "{token}", "The tokens of a request to a model, of a kind.")
+            for kind, count in tokens.items():
+                used.record(count, facts | {"gen_ai.token.type": kind})
         finally:
             duration = histogram("gen_ai.client.operation.duration", "s", "How long a request to a model took.")
             duration.record(anyio.current_time() - permit.sent_at, facts)
@@ -344,7 +322,7 @@ class JudgeClient:
             NoAnswer: saying why there is no answer.
         """
         outcome, retry_after_s = CallOutcome.NOTHING, None
-        self._usage.sent()
+        self._usage.add(calls=1)
         given: Answer | None = None
         try:
             with anyio.move_on_after(self._options.timeout_s):
@@ -365,28 +343,24 @@ class JudgeClient:
                 asked_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             )
             if address is not None and (answers := self._answers) is not None:
-                kept = replace(answer, asked_in=self._evaluation)
-                await reached(lambda: answers.put(address, kept), remote=self._remote)  # before anything else happens to it
+                entry = replace(answer, asked_in=self._evaluation)
+                await reached(answers, lambda: answers.put(address, entry))  # before anything else happens to it
             outcome = CallOutcome.ANSWER
         except NoAnswer as error:
-            outcome, retry_after_s = self._outcome_of(error)
+            outcome = CallOutcome.FAILURE
+            if isinstance(error, _TimedOut):
+                outcome = CallOutcome.TIMEOUT
+            elif isinstance(error, Unavailable) and (error.overloaded or self._failures.in_a_row >= START):
+                outcome, retry_after_s = CallOutcome.OVERLOAD, error.retry_after_s  # where everything fails less is asked, whatever is said
             raise
         finally:
             self._limiter.release(permit, outcome, retry_after_s=retry_after_s)
         return answer
 
-    def _outcome_of(self, error: NoAnswer) -> tuple[CallOutcome, float | None]:
-        """Return what a failure tells the limiter. A judge at which everything fails is asked less, whatever it says."""
-        if isinstance(error, _TimedOut):
-            return CallOutcome.TIMEOUT, None
-        if isinstance(error, Unavailable) and (error.overloaded or self._failures.in_a_row >= START):
-            return CallOutcome.OVERLOAD, error.retry_after_s
-        return CallOutcome.FAILURE, None
-
     def _note_failure(self, error: NoAnswer, permit: Permit) -> None:
         """Count a failure, and give the judge up if nothing else can be expected of it."""
         now = anyio.current_time()
-        self._usage.failed()
+        self._usage.add(failed_calls=1)
         if isinstance(error, Unavailable):
             self._failures.failed(permit.sent_at, now, timed_out=isinstance(error, _TimedOut))
             if self._failures.is_outage(now, oldest=self._limiter.oldest):
@@ -426,12 +400,7 @@ class JudgeClient:
             scope.cancel()
 
 
-def _tokens(answer: Answer) -> list[tuple[str, int]]:
-    """Return how many tokens of which kind an answer took, as far as the provider says."""
-    counts = {"input": answer.input_tokens, "output": answer.output_tokens}
-    return [(kind, count) for kind, count in counts.items() if count is not None]
-
-
+@dataclass(slots=True)
 class OutageDetector:
     """Tells a judge that fails altogether from one that fails sometimes, or that is slow.
 
@@ -441,15 +410,13 @@ class OutageDetector:
     answered before, so that they can all be made.
     """
 
-    def __init__(self, options: JudgeOptions) -> None:
-        """Begin with a judge of which nothing is known."""
-        self._options = options
-        self._answered_at = -math.inf
-        self._since: float | None = None
-        self._said_since: float | None = None
-        """Since when it has been saying that it cannot answer."""
-        self.in_a_row = 0
-        """Failures without any request that was answered in between."""
+    _options: JudgeOptions
+    in_a_row: int = 0
+    """Failures without any request that was answered in between."""
+    _answered_at: float = -math.inf
+    _since: float | None = None
+    _said_since: float | None = None
+    """Since when it has been saying that it cannot answer."""
 
     @property
     def longest_s(self) -> float:
@@ -478,15 +445,15 @@ class OutageDetector:
             self._said_since = max(sent_at, self._answered_at) if not self.in_a_row else now
         self.in_a_row += 1
 
-    def _end(self) -> float | None:
-        """Return when the judge is given up unless it answers; ``None``: it works."""
-        began = self._since if self._said_since is None else self._said_since
-        return None if began is None else began + self.longest_s
-
     def remaining(self, now: float) -> float | None:
         """Return how many seconds are left for the judge to recover; ``None``: it works."""
-        end = self._end()
-        return None if end is None else max(end - now, 0.0)
+        return None if self._end is None else max(self._end - now, 0.0)
+
+    @property
+    def _end(self) -> float | None:
+        """When the judge is given up unless it answers; ``None``: it works."""
+        began = self._since if self._said_since is None else self._said_since
+        return None if began is None else began + self.longest_s
 
     def is_outage(self, now: float, *, oldest: float | None) -> bool:
         """Whether the judge is to be given up.
@@ -495,12 +462,11 @@ class OutageDetector:
             now: the time.
             oldest: when the request was sent that is out for the longest time.
         """
-        end = self._end()
-        if end is None or self.in_a_row < HANDFUL:
-            return False
-        return now >= end and (oldest is None or oldest >= end)
+        end = self._end
+        return end is not None and self.in_a_row >= HANDFUL and now >= end and (oldest is None or oldest >= end)
 
 
+@dataclass(slots=True)
 class Retries:
     """How often one request is sent, and how long to wait in between: a random time up to a limit that doubles.
 
@@ -508,14 +474,12 @@ class Retries:
     for everybody, the attempts that are left are spread over the time that it is given to recover.
     """
 
-    def __init__(self, options: JudgeOptions, failures: OutageDetector, pace: Pace) -> None:
-        """Begin with all attempts."""
-        self._options = options
-        self._judge = failures
-        self._pace = pace
-        self._spent = 0.0
-        self.failures = 0
-        """Requests that failed."""
+    _options: JudgeOptions
+    _judge: OutageDetector
+    _pace: Pace
+    failures: int = 0
+    """Requests that failed."""
+    _spent: float = 0.0
 
     def wait_after(self, error: Unavailable) -> float | None:
         """Count a failure and return how many seconds to wait, at least what the judge asked for; ``None``: no attempt is left."""
@@ -524,15 +488,11 @@ class Retries:
         self._spent += PACED * (1 - self._pace.refusing) if paced else 1
         if self._spent >= self._options.attempts:
             return None
+        now, longest = anyio.current_time(), min(FIRST_S * 2 ** min(self._spent - 1, 10), LONGEST_S)
+        if (remaining := self._judge.remaining(now)) is not None:
+            spread = not isinstance(error, _TimedOut)  # what took all of its time has waited
+            if spread and self._spent > BRIEF and self._judge.in_a_row >= EVERYBODY:
+                longest = max(longest, 2 * remaining / max(self._options.attempts - self._spent, 1))
+            longest = min(longest, max(remaining, FIRST_S))
         asked_for = min(error.retry_after_s or 0.0, self._options.outage_s)
-        spread = not isinstance(error, _TimedOut)  # what took all of its time has waited
-        return max(random.uniform(0, self._limit(anyio.current_time(), spread=spread)), asked_for)  # noqa: S311 - no secret
-
-    def _limit(self, now: float, *, spread: bool) -> float:
-        limit = min(FIRST_S * 2 ** min(self._spent - 1, _DOUBLINGS), LONGEST_S)
-        remaining = self._judge.remaining(now)
-        if remaining is None:
-            return limit
-        if spread and self._spent > BRIEF and self._judge.in_a_row >= EVERYBODY:
-            limit = max(limit, 2 * remaining / max(self._options.attempts - self._spent, 1))
-        return min(limit, max(remaining, FIRST_S))
+        return max(random.uniform(0, longest), asked_for)  # noqa: S311 - no secret

@@ -1,8 +1,4 @@
-"""Hosts: where answers come from, whether that is the model's own provider, and which hosts a config may name.
-
-A config is data, and whoever writes it need not be whoever holds the API keys. So the caller says which hosts it may name: in `HOSTS_VARIABLE`,
-with ``--judge-host`` or with ``judge_hosts=``. What the environment or Python itself names as an endpoint needs no such permission.
-"""
+"""Hosts: where answers come from, and whether that is the model's own provider."""
 
 from __future__ import annotations
 
@@ -12,13 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from mlflow_adk_eval.config.endpoints import GENERATION, endpoints_in
-from mlflow_adk_eval.config.eval_config import EvalConfig
-from mlflow_adk_eval.errors import ConfigError, JudgeError, Problem, UsageError, did_you_mean, shown
+from mlflow_adk_eval.errors import JudgeError
+from mlflow_adk_eval.judge.protocol import THIS_PROCESS
 
-HOSTS_VARIABLE = "ADK_EVAL_JUDGE_HOSTS"
-THIS_PROCESS = "this process"
-"""Where functions and objects of the caller's judge. Whom they ask, nobody knows but they."""
 GOOGLE_MODEL = re.compile(r"(models/)?(gemini|gemma)-\S+|(projects|publishers|tunedModels)/\S+")
 PROVIDER_MODEL = re.compile(r"[\w.-]+/\S+")
 VERTEX = "vertex"
@@ -32,8 +24,6 @@ LOCAL = {
 }
 """Programs that serve models on one's own machine, and where each listens unless told otherwise, as its documentation says."""
 _GOOGLE = re.compile(r"(generativelanguage|([a-z0-9-]+-)?aiplatform)(\.mtls|\.[a-z]+\.rep)?\.googleapis\.com")
-_HOST = re.compile(r"([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:\d+)?", re.IGNORECASE)
-_DEFAULT_PORT = {"http": ":80", "https": ":443"}
 _SET_BY_AGENTS: dict[str, tuple[str, Path]] = {}
 """The variables that ``.env`` files of agents have set, each with its value and the file."""
 
@@ -66,7 +56,7 @@ def host_of(url: str) -> str:
     ('example.org', '127.0.0.1:8080', 'localhost:11434')
     """
     parts = urlsplit(url if "://" in url else f"//{url}")
-    return parts.netloc.rpartition("@")[2].lower().removesuffix(_DEFAULT_PORT.get(parts.scheme, ":"))
+    return parts.netloc.rpartition("@")[2].lower().removesuffix({"http": ":80", "https": ":443"}.get(parts.scheme, ":"))
 
 
 def is_among(host: str, allowed: Iterable[str]) -> bool:
@@ -106,46 +96,3 @@ def named_at(model: str, host: str) -> str:
     ('gemini-2.5-flash', 'gemini-2.5-flash at gpu:8080')
     """
     return model if is_own_host(model, host) else f"{model} at {host or 'an unknown host'}"
-
-
-def allowed_hosts(hosts: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return the hosts that a config may name: those of the environment, and `hosts` of the caller.
-
-    Raises:
-        UsageError: if one is no host.
-    """
-    if isinstance(hosts, str):
-        raise UsageError(f"judge_hosts={shown(hosts)}: wanted a list of hosts")
-    of_environment = [name.strip() for name in os.environ.get(HOSTS_VARIABLE, "").split(",") if name.strip()]
-    found = {**dict.fromkeys(of_environment, HOSTS_VARIABLE), **dict.fromkeys(hosts, "judge_hosts")}
-    for host, source in found.items():
-        if not _HOST.fullmatch(host):
-            raise UsageError(f"{source}: found {shown(host)}; wanted a host or host:port, such as gateway.example.org:8080")
-    return tuple(found)
-
-
-def check_endpoints(config: EvalConfig, allowed: Iterable[str]) -> None:
-    """Refuse a config that sends requests to a host that the caller does not allow, or changes them in a way that nobody can allow.
-
-    Raises:
-        ConfigError: with the path of each such setting.
-    """
-    problems = [
-        Problem(
-            path,
-            "a setting that a config cannot have, as it may change where or how a model is asked",
-            "only settings of how a model generates, such as temperature. Set an endpoint in the environment, or pass a judge in Python (judge=)",
-            did_you_mean(re.split(r"[.\]]", path)[-1], GENERATION),
-        )
-        if host is None
-        else Problem(
-            path,
-            f"the host {host}",
-            f"a host that you allow. If it may read the conversations and get your API key: {HOSTS_VARIABLE}={host}, --judge-host {host},"
-            f" or judge_hosts=[{host!r}] in Python",
-        )
-        for path, host in endpoints_in(config)
-        if host is None or not is_among(host, allowed)
-    ]
-    if problems:
-        raise ConfigError(config.source, problems)

@@ -6,18 +6,25 @@ met an overload (429, 503, no answer in time), as Data Center TCP does. At a ser
 as far as the time limit allows. It also notices a judge that becomes slow because requests queue there. That is not enough for a quota
 of requests a minute, which refuses the 21st request whether one or sixty are in flight: so `Pace` measures the rate that a quota lets through, probes upwards from there, and makes everybody wait where a provider says
 when to come back. `Limiter` joins the two, and a `Quota` where the caller knows one. Nothing here knows of retries or of money.
+
+Several processes keep a `Quota` together. They share an account of *blocks*: permissions for a number of requests, used soon after they were leased,
+and counted until the window of the quota has passed since. So no window, wherever it begins, sees more requests than the quota. A block is a part of
+the quota, so that an account is looked at once for many requests, and no larger than what waits, so that little of it is lost.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 import anyio
 
-from mlflow_adk_eval.judge.quota import Quota
+from mlflow_adk_eval.judge.protocol import Answers, reached
 
 START = 16
 """In flight at first: what any provider takes, and not far from where many runs end up."""
@@ -56,10 +63,7 @@ MOST = 0.9
 """The share of refusals from which they are taken for a quota, even if none of them says when to come back."""
 MANY = 0.5
 """The same once there is a rate."""
-_SHORTEST_S = 0.2
 _RECENT = 1 / 32
-_LATE_S = 0.05
-"""How much of what timers are late may be made up for."""
 
 
 class CallOutcome(Enum):
@@ -163,7 +167,10 @@ class ConcurrencyLimit:
         if finished.timeouts == finished.done:
             self.alone(now)
         elif share:
-            self._overloaded(share, now, least)
+            if share > STORM and not self._down:
+                self._doubles_below = self._size / 2
+            self._eased, self._last_cut = None, now
+            self._size = max(self._size * (1 - share / 2), min(least, self._size), 1.0)
         elif self._slower(finished.fastest):
             return
         self._down = share == 1
@@ -179,12 +186,6 @@ class ConcurrencyLimit:
             self._doubles_below = self._size / 2
         self._size, self._eased, self._last_cut, self._careful = 1.0, None, now, True
         self._round = _Round(start=now)
-
-    def _overloaded(self, share: float, now: float, least: float) -> None:
-        if share > STORM and not self._down:
-            self._doubles_below = self._size / 2
-        self._eased, self._last_cut = None, now
-        self._size = max(self._size * (1 - share / 2), min(least, self._size), 1.0)
 
     def _slower(self, fastest: float) -> bool:
         """Whether the judge has become several times slower. If it still is after a second round, less is asked.
@@ -207,48 +208,36 @@ class ConcurrencyLimit:
         return self._slow
 
 
+@dataclass(slots=True)
 class Pace:
     """A rate for everybody: measured where a quota refuses requests, probed upwards from there; and pauses that were asked for.
 
     Until a quota is met there is no rate. Time in which nobody had anything to ask does not count.
     """
 
-    def __init__(self, longest_pause_s: float) -> None:
-        """Let nobody wait longer than `longest_pause_s` for the next request, whatever is asked for or measured."""
-        self._longest_pause_s = longest_pause_s
-        self._rate: float | None = None
-        self._growth = GENTLE
-        self._latency = 0.0
-        self._next_at = -math.inf
-        self._last = math.nan
-        """When the last request was sent."""
-        self._since = math.nan
-        """Since when is measured how many are let through."""
-        self._accepted = 0
-        self._accepted_lately = 0
-        """Those since the last decrease."""
-        self._last_cut = -math.inf
-        self._refusing = 0.0
-
-    @property
-    def next_at(self) -> float:
-        """When the next request may be sent."""
-        return self._next_at
-
-    @property
-    def rate(self) -> float | None:
-        """Requests a second; ``None``: no quota was met."""
-        return self._rate
-
-    @property
-    def refusing(self) -> float:
-        """The share of requests that were refused lately."""
-        return self._refusing
+    longest_pause_s: float
+    """Nobody waits longer for the next request, whatever is asked for or measured."""
+    rate: float | None = None
+    """Requests a second; ``None``: no quota was met."""
+    next_at: float = -math.inf
+    """When the next request may be sent."""
+    refusing: float = 0.0
+    """The share of requests that were refused lately."""
+    _growth: float = GENTLE
+    _latency: float = 0.0
+    _last: float = math.nan
+    """When the last request was sent."""
+    _since: float = math.nan
+    """Since when is measured how many are let through."""
+    _accepted: int = 0
+    _accepted_lately: int = 0
+    """Those since the last decrease."""
+    _last_cut: float = -math.inf
 
     @property
     def in_flight(self) -> float:
         """How many requests must be in flight to keep up the rate, and some: Little's law."""
-        return 1.0 if self._rate is None else 1.0 + 1.5 * self._rate * self._latency
+        return 1.0 if self.rate is None else 1.0 + 1.5 * self.rate * self._latency
 
     def sent(self, now: float, *, waited: bool) -> None:
         """Take note that a request is sent, and whether it had to wait for that."""
@@ -257,17 +246,17 @@ class Pace:
         elif not waited:
             self._since += now - max(self._last, self._since)
         self._last = now
-        if self._rate is not None:
-            self._next_at = max(self._next_at, now - _LATE_S) + 1 / self._rate
+        if self.rate is not None:
+            self.next_at = max(self.next_at, now - 0.05) + 1 / self.rate  # so much of what timers are late is made up for
 
     def accepted(self, latency_s: float, now: float) -> None:
         """Take note that a request was let through, whatever came of it then."""
         self._accepted += 1
         self._accepted_lately += 1
-        self._refusing -= self._refusing * _RECENT
+        self.refusing -= self.refusing * _RECENT
         self._latency += (latency_s - self._latency) * (0.1 if self._latency else 1)
-        if self._rate is not None and self._next_at >= now:  # the rate is what holds requests back
-            self._rate *= self._growth
+        if self.rate is not None and self.next_at >= now:  # the rate is what holds requests back
+            self.rate *= self._growth
 
     def refused(self, now: float, *, sent_at: float, in_flight: int, retry_after_s: float | None) -> None:
         """Take note that too much was asked, and slow down, if it is a quota that says so and if it says something new.
@@ -278,25 +267,125 @@ class Pace:
             in_flight: how many others are under way.
             retry_after_s: how long nobody should send anything; ``None``: it does not say.
         """
-        self._refusing += (1 - self._refusing) * _RECENT
+        self.refusing += (1 - self.refusing) * _RECENT
         hinted = retry_after_s is not None
-        quota = hinted or self._refusing > (MOST if self._rate is None else MANY)
+        quota = hinted or self.refusing > (MOST if self.rate is None else MANY)
         if quota and now >= self._last_cut + SETTLING_S and sent_at >= self._last_cut:
-            self._rate = self._slower(now, in_flight, floor=(1 if hinted and self._accepted_lately else SLOWEST) / self._longest_pause_s)
+            self.rate = self._slower(now, in_flight, floor=(1 if hinted and self._accepted_lately else SLOWEST) / self.longest_pause_s)
             self._last_cut, self._accepted_lately = now, 0
         if retry_after_s is not None:
-            self._next_at = max(self._next_at, now + min(retry_after_s, self._longest_pause_s))
+            self.next_at = max(self.next_at, now + min(retry_after_s, self.longest_pause_s))
 
     def _slower(self, now: float, in_flight: int, *, floor: float) -> float:
         """Return a lower rate, and begin to measure anew where enough was measured."""
-        elapsed, accepted = max(now - self._since, _SHORTEST_S), self._accepted
+        elapsed, accepted = max(now - self._since, 0.2), self._accepted
         if accepted >= ENOUGH:
             self._since, self._accepted = now, 0
-        if self._rate is None:  # too early to tell: begin above what may be possible, since the way down is quick
-            return max((accepted + in_flight + 1) / elapsed, SLOWEST / self._longest_pause_s)
-        measured = (accepted + 1) / elapsed * BELOW if self._accepted_lately else self._rate / 2
+        if self.rate is None:  # too early to tell: begin above what may be possible, since the way down is quick
+            return max((accepted + in_flight + 1) / elapsed, SLOWEST / self.longest_pause_s)
+        measured = (accepted + 1) / elapsed * BELOW if self._accepted_lately else self.rate / 2
         self._growth = GENTLE if self._accepted_lately else STEEP
-        return max(min(self._rate, measured), min(self._rate, floor))
+        return max(min(self.rate, measured), min(self.rate, floor))
+
+
+BLOCKS = 12
+"""A block is at most so large a part of the quota: of one a minute, five seconds' worth."""
+USED_WITHIN = 1 / 20
+"""For how much longer than the window a block counts, as a share of it. It may be used for half of that; the rest is for what takes a
+request from its place to the judge."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Requests that somebody may send from `at` on."""
+
+    at: float
+    requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """What came of asking for a block."""
+
+    blocks: tuple[Block, ...]
+    """All that count, the new one included."""
+    granted: int
+    """How many requests may be sent."""
+    wait_s: float
+    """When to ask again, if none; in seconds from now."""
+
+
+def lease(blocks: Sequence[Block], now: float, wanted: int, quota: int, quota_s: float) -> Lease:
+    """Return as much of what is wanted as the quota has left.
+
+    >>> lease([], 100.0, 3, 10, 60.0)
+    Lease(blocks=(Block(at=100.0, requests=3),), granted=3, wait_s=0.0)
+    >>> lease([Block(100.0, 10)], 130.0, 3, 10, 60.0).wait_s
+    33.0
+    """
+    counted_s = quota_s * (1 + USED_WITHIN)
+    # A clock that was put back would make blocks count for longer, perhaps for ever.
+    counting = tuple(Block(min(block.at, now), block.requests) for block in blocks if block.at + counted_s > now)
+    granted = min(wanted, quota - sum(block.requests for block in counting))
+    if granted > 0:
+        return Lease((*counting, Block(now, granted)), granted, 0.0)
+    return Lease(counting, 0, min(block.at for block in counting) + counted_s - now)
+
+
+class Quota:
+    """Gives one request after the other its place in a quota. Only one task at a time may wait for it."""
+
+    def __init__(self, requests: int, seconds: float, name: str, accounts: Answers | None = None) -> None:
+        """Begin without a block.
+
+        Args:
+            requests: how many may be sent in any window.
+            seconds: how long a window is.
+            name: whose quota it is: a judge's address.
+            accounts: where it is shared; ``None``: nowhere.
+        """
+        self._requests, self._seconds = requests, seconds
+        self._name = f"quota {requests}/{seconds:g}: {name}"
+        self._accounts = accounts
+        self._own: Sequence[Block] = ()
+        self._left = 0
+        self._until = -math.inf
+
+    async def place(self, waiting: int) -> bool:
+        """Wait until a request may be sent. Return whether it took waiting.
+
+        Args:
+            waiting: how many others wait for the same.
+        """
+        waited = False
+        while not (self._left and anyio.current_time() < self._until):
+            waited = True
+            asked_at = anyio.current_time()  # the block begins later, by the other clock, so it ends in time by this one
+            block = await self._leased(min(waiting + 1, max(self._requests // BLOCKS, 1)))
+            self._left, self._until = block.granted, asked_at + self._seconds * USED_WITHIN / 2
+            if not block.granted:
+                await anyio.sleep(max(block.wait_s, 0.001))
+        self._left -= 1
+        return waited
+
+    def unused(self) -> None:
+        """Give a place back: the request was not sent."""
+        self._left += 1
+
+    async def _leased(self, wanted: int) -> Lease:
+        accounts = self._accounts
+        while True:
+            account = await reached(accounts, lambda: accounts.account(self._name)) if accounts is not None else None
+            if accounts is None or account is None:  # better a quota of one's own than none, until it is shared again
+                leased = lease(self._own, anyio.current_time(), wanted, self._requests, self._seconds)
+                self._own = leased.blocks
+                return leased
+            blocks = [Block(*block) for block in json.loads(account.body or "[]")]
+            leased = lease(blocks, account.now, wanted, self._requests, self._seconds)
+            body = json.dumps([[block.at, block.requests] for block in leased.blocks])
+            keep = partial(accounts.set_account, self._name, body, version=account.version)
+            if not leased.granted or await reached(accounts, keep):
+                return leased
 
 
 @dataclass(slots=True, eq=False)
@@ -334,11 +423,6 @@ class Limiter:
         self._released: anyio.Event | None = None
 
     @property
-    def in_flight(self) -> int:
-        """Requests that were let through and have not come back."""
-        return len(self._out)
-
-    @property
     def oldest(self) -> float | None:
         """When the request was sent that is out for the longest time; ``None`` without any."""
         return next(iter(self._out)).sent_at if self._out else None
@@ -351,9 +435,14 @@ class Limiter:
 
     async def acquire(self) -> Permit:
         """Wait for a permit, which must be released."""
-        queued = self._queue.locked()
+        waited = self._queue.locked()
         async with self._queue:
-            waited = await self._free_slot() | await self._right_moment() | queued
+            while len(self._out) >= self.concurrency.size:
+                waited = True
+                self.concurrency.crowded()
+                self._released = anyio.Event()
+                await self._released.wait()
+            waited |= await self._right_moment()
             while self._quota is not None:
                 waited |= await self._quota.place(self._queue.statistics().tasks_waiting)
                 if not await self._right_moment():
@@ -366,16 +455,6 @@ class Limiter:
         permit = Permit(now)
         self._out[permit] = None
         return permit
-
-    async def _free_slot(self) -> bool:
-        """Wait until one more may be in flight. Return whether there was anything to wait for."""
-        waited = False
-        while len(self._out) >= self.concurrency.size:
-            waited = True
-            self.concurrency.crowded()
-            self._released = anyio.Event()
-            await self._released.wait()
-        return waited
 
     async def _right_moment(self) -> bool:
         """Wait until the pace allows the next request. Return whether there was anything to wait for."""
@@ -405,10 +484,8 @@ class Limiter:
             self.pace.refused(now, sent_at=permit.sent_at, in_flight=len(self._out), retry_after_s=retry_after_s)
         elif outcome in {CallOutcome.ANSWER, CallOutcome.FAILURE}:
             self.pace.accepted(now - permit.sent_at, now)
-        self.concurrency.note(outcome, sent_at=permit.sent_at, now=now, least=self._least())
+        # How many may be in flight in any case: what the pace needs, or what any judge takes, less the share it refuses.
+        least = max(self.pace.in_flight, self._start * (1 - self.pace.refusing))
+        self.concurrency.note(outcome, sent_at=permit.sent_at, now=now, least=least)
         if self._released is not None:
             self._released.set()
-
-    def _least(self) -> float:
-        """Return how many may be in flight in any case: what the pace needs, or what any judge takes, less the share it refuses."""
-        return max(self.pace.in_flight, self._start * (1 - self.pace.refusing))

@@ -18,7 +18,7 @@ from importlib.resources import files
 from string import ascii_lowercase
 from typing import Any
 
-from mlflow_adk_eval.config.criteria import PromptVariant
+from mlflow_adk_eval.config.spec import PromptVariant
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.judge.protocol import Request

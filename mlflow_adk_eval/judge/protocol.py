@@ -1,15 +1,23 @@
-"""What a judge is: something that answers one question in JSON, or says why it cannot."""
+"""What a judge is: something that answers one question in JSON, or says why it cannot: try again, when, or never."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Protocol, TypeVar
 
 import anyio
 import anyio.to_thread
 
 from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.redact import redacted, secrets_of, without_credentials
+from mlflow_adk_eval.text import beginning
+
+THIS_PROCESS = "this process"
+"""Where functions and objects of the caller's judge. Whom they ask, nobody knows but they."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,16 +111,40 @@ class Judge(Protocol):
         ...
 
 
-class Answers(Protocol):
-    """Answers that were paid for, by the address of what was asked."""
+class ResolvedJudge(Judge):
+    """A judge as an evaluation uses it, which `resolve_judge` makes of what a caller names or passes.
 
-    def get(self, address: str, /) -> Answer | None:
-        """Return the answer, if it is known."""
-        ...
+    Besides answering it says what it knows of itself. What is said here goes for a program in this process.
+    """
 
-    def put(self, address: str, answer: Answer, /) -> None:
-        """Keep an answer, before anything else is done with it."""
-        ...
+    @property
+    def own_server(self) -> bool:
+        """Whether it is reached at a server of the user's own, of which nobody knows how much it takes."""
+        return False
+
+    @property
+    def notes(self) -> Iterable[str]:
+        """What whoever reads the results should know of how it was asked."""
+        return ()
+
+    def check(self, settings: Mapping[str, Any], /) -> None:
+        """Refuse a ``judge_model_config`` that it could not follow; a program gets it as it is. Nothing is sent.
+
+        Raises:
+            ConfigError: with everything that is wrong with it.
+        """
+
+    def host(self, settings: Mapping[str, Any], /) -> str:  # noqa: ARG002 - of others, a setting may move it
+        """Return the host that is asked with these settings."""
+        return THIS_PROCESS
+
+    async def fingerprint(self) -> str:
+        """Return what tells the model that answers from others of its name; empty where nothing does.
+
+        Raises:
+            Unavailable: if the server cannot be reached that would tell.
+        """
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,25 +159,24 @@ class Account:
     """JSON; empty before the first change."""
 
 
-class Accounts(Protocol):
-    """Keeps what several processes share. Who changes it says which version that builds on, so no change is lost."""
+class Answers(Protocol):
+    """Answers that were paid for, by the address of what was asked. Several processes may pay for them.
 
-    def account(self, name: str, /) -> Account | None:
-        """Return what is shared; ``None``: it cannot be had any more."""
-        ...
-
-    def set_account(self, name: str, body: str, /, *, version: int) -> bool:
-        """Change it, if it is still of that version. Return whether it was."""
-        ...
-
-
-@runtime_checkable
-class SharedAnswers(Answers, Accounts, Protocol):
-    """Answers that several processes pay for: who is about to ask says so, and the others wait for what comes of it."""
+    Who is about to ask says so, and the others wait for what comes of it. Whatever else they share is an account. Who changes one says
+    which version that builds on, so no change is lost.
+    """
 
     @property
     def shared(self) -> bool:
-        """Whether it is reached over a network."""
+        """Whether they are reached over a network."""
+        ...
+
+    def get(self, address: str, /) -> Answer | None:
+        """Return the answer, if it is known."""
+        ...
+
+    def put(self, address: str, answer: Answer, /) -> None:
+        """Keep an answer, before anything else is done with it."""
         ...
 
     def claim(self, address: str, /, *, again: bool = False) -> bool:
@@ -156,16 +187,24 @@ class SharedAnswers(Answers, Accounts, Protocol):
         """End a claim without an answer."""
         ...
 
+    def account(self, name: str, /) -> Account | None:
+        """Return what is shared under a name; ``None``: it cannot be had any more."""
+        ...
+
+    def set_account(self, name: str, body: str, /, *, version: int) -> bool:
+        """Change it, if it is still of that version. Return whether it was."""
+        ...
+
 
 T = TypeVar("T")
 
 
-async def reached(work: Callable[[], T], *, remote: bool) -> T:
+async def reached(answers: Answers, work: Callable[[], T]) -> T:
     """Do `work` with a ledger: in a thread where that is reached over a network, so that nobody else waits.
 
     It is not cancelled half-way, since it may keep what was paid for.
     """
-    if not remote:
+    if not answers.shared:
         return work()
     with anyio.CancelScope(shield=True):
         return await anyio.to_thread.run_sync(work)
@@ -204,3 +243,68 @@ class Refused(NoAnswer):
         """
         super().__init__(message)
         self.every_request = every_request
+
+
+_OVERLOADED = frozenset({408, 429, 503, 504})
+_SERVER_ERROR = 500
+
+
+def failure(status: int, message: str, *, retry_after_s: float | None = None, every_request: bool = False) -> NoAnswer:
+    """Return what an HTTP status other than 200 means.
+
+    Args:
+        status: the HTTP status.
+        message: what the provider said.
+        retry_after_s: how long it asked to wait, in seconds.
+        every_request: whether it said that no other request would fare better. Of 401, 403 and 404 that is known.
+    """
+    text = one_line(message)
+    if status in _OVERLOADED or status >= _SERVER_ERROR:
+        return Unavailable(text, retry_after_s=retry_after_s, overloaded=status in _OVERLOADED)
+    return Refused(text, every_request=every_request or status in (401, 403, 404))
+
+
+def one_line(text: str) -> str:
+    r"""Return a provider's words on one line, without secrets, and not without end.
+
+    >>> one_line("  Quota exceeded.\n* Limit: 5  ")
+    'Quota exceeded. * Limit: 5'
+    """
+    return beginning(redacted(without_credentials(" ".join(text.split())), secrets_of()), 400)
+
+
+def retry_after_s(headers: Mapping[str, str], *, now: datetime | None = None) -> float | None:
+    """Return how many seconds the header ``Retry-After`` asks to wait; it gives seconds or a date.
+
+    >>> retry_after_s({"Retry-After": "7"}), retry_after_s({}), retry_after_s({"Retry-After": "soon"})
+    (7.0, None, None)
+    >>> retry_after_s({"Retry-After": "Fri, 31 Jul 2026 12:00:30 GMT"}, now=datetime(2026, 7, 31, 12, tzinfo=UTC))
+    30.0
+    """
+    given = headers.get("Retry-After") or headers.get("retry-after") or ""
+    if (seconds := _seconds(given)) is not None:
+        return seconds
+    try:
+        date = parsedate_to_datetime(given)
+    except ValueError:
+        return None
+    date = date if date.tzinfo else date.replace(tzinfo=UTC)  # "-0000": in UTC, from nobody knows where
+    return max((date - (now or datetime.now(UTC))).total_seconds(), 0.0)
+
+
+def retry_delay_s(details: Iterable[Mapping[str, Any]]) -> float | None:
+    """Return how many seconds Google's ``RetryInfo`` asks to wait, if it is among the details of an error.
+
+    >>> retry_delay_s([{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "1.500s"}])
+    1.5
+    """
+    delays = (_seconds(str(detail["retryDelay"]).removesuffix("s")) for detail in details if "retryDelay" in detail)
+    return next((delay for delay in delays if delay is not None), None)
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        seconds = float(text)
+    except ValueError:
+        return None
+    return seconds if math.isfinite(seconds) and seconds >= 0 else None

@@ -16,10 +16,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from mlflow_adk_eval.config.criteria import PromptVariant
+from mlflow_adk_eval.config.spec import PromptVariant
 from mlflow_adk_eval.errors import shown
-from mlflow_adk_eval.evalset.digest import canonical_json
-from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.evalset.models import Json, canonical_json
 from mlflow_adk_eval.judge.prompt import Block, Prompt
 from mlflow_adk_eval.judge.protocol import Request
 
@@ -99,8 +98,8 @@ class Question:
     def address(self, judge: str, settings: Mapping[str, Any]) -> str:
         """Return the hash, in hex, of all that an answer depends on but chance."""
         material = [[block.name, block.text] for block in self.material]
-        asked = [judge, dict(settings), self.prompt.sha256, material, self.schema]
-        return hashlib.sha256(canonical_json(asked)).hexdigest()
+        depends_on = [judge, dict(settings), self.prompt.sha256, material, self.schema]
+        return hashlib.sha256(canonical_json(depends_on)).hexdigest()
 
     def read(self, text: str) -> tuple[ItemVerdict, ...]:
         """Return what an answer says of each item: a label that was asked for, or what is wrong instead. Nothing is guessed."""
@@ -108,8 +107,8 @@ class Question:
             value, repair = decoded(text)
         except ValueError as error:
             return (ItemVerdict(error=str(error)),) * len(self.items)
-        found = [value] if self.keys == ("",) else [value.get(key) if isinstance(value, dict) else value for key in self.keys]
-        return tuple(self._verdict(one, repair) for one in found)
+        values = [value] if self.keys == ("",) else [value.get(key) if isinstance(value, dict) else value for key in self.keys]
+        return tuple(self._verdict(one, repair) for one in values)
 
     def _verdict(self, value: Any, repair: str) -> ItemVerdict:
         if not isinstance(value, dict):
@@ -118,12 +117,12 @@ class Question:
         label = given.strip().casefold() if isinstance(given, str) else ""
         if label not in self.label_values:
             return ItemVerdict(error=f"the verdict is {shown(given)}, not one of {', '.join(self.label_values)}")
-        kept = {name: text for name, text in texts.items() if isinstance(text, str) and text.strip()}
-        rationale = kept.pop("rationale", "")
+        remarks = {name: text for name, text in texts.items() if isinstance(text, str) and text.strip()}
+        rationale = remarks.pop("rationale", "")
         words = set(_WORD.findall(rationale.casefold()))
         if label not in words and (others := sorted(name for name in self.label_values if len(name) > _COMMON_WORD and name in words)):
-            kept["attention"] = f"the reason speaks of {' and '.join(others)}, the verdict is {label}"
-        return ItemVerdict(label=label, rationale=rationale, remarks=kept, repair=repair)
+            remarks["attention"] = f"the reason speaks of {' and '.join(others)}, the verdict is {label}"
+        return ItemVerdict(label=label, rationale=rationale, remarks=remarks, repair=repair)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,11 +171,11 @@ def object_of(properties: Json) -> Json:
 
 def _unambiguous(pairs: list[tuple[str, Any]]) -> Json:
     """Refuse an object that says two things under one name: which of them is meant would be a guess."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    content = dict(pairs)
+    if len(content) < len(pairs):
         msg = "a name stands twice in one object"
         raise ValueError(msg)
-    return found
+    return content
 
 
 def errors_of(verdicts: Sequence[ItemVerdict]) -> str:

@@ -8,41 +8,40 @@ with the same judge share its client, so that its limits hold for all of them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from mlflow_adk_eval.config.criteria import PromptVariant
-from mlflow_adk_eval.config.eval_config import EvalConfig
-from mlflow_adk_eval.errors import ConfigError, JudgeError, UsageError
+from mlflow_adk_eval.config.eval_config import GENERATION, EvalConfig, endpoints_in
+from mlflow_adk_eval.config.spec import PromptVariant
+from mlflow_adk_eval.errors import ConfigError, JudgeError, Problem, UsageError, did_you_mean
 from mlflow_adk_eval.judge.client import CallResult, JudgeClient
-from mlflow_adk_eval.judge.hosts import VERTEX, check_endpoints, named_at
+from mlflow_adk_eval.judge.hosts import VERTEX, host_of, is_among, named_at
 from mlflow_adk_eval.judge.identity import Identity
 from mlflow_adk_eval.judge.prompt import load_prompt
-from mlflow_adk_eval.judge.protocol import Answer, Judge, SharedAnswers
-from mlflow_adk_eval.judge.providers.resolve import check_settings, host_of_judge, is_own_server, resolve_judge
+from mlflow_adk_eval.judge.protocol import Answer, Judge, ResolvedJudge
+from mlflow_adk_eval.judge.providers.resolve import resolve_judge
 from mlflow_adk_eval.judge.question import ItemVerdict, Question, errors_of
-from mlflow_adk_eval.judge.setup import JudgeSetup, OneJudge
+from mlflow_adk_eval.judge.setup import HOSTS_VARIABLE, JudgeSetup, OneJudge
 from mlflow_adk_eval.judge.usage import BudgetLease, UsageTracker
 from mlflow_adk_eval.judge.user_model import UserModel
 from mlflow_adk_eval.judge.voting import JudgeResponse, VoteCollector
 from mlflow_adk_eval.results.usage import JudgeUsage, added
 
 if TYPE_CHECKING:
-    from mlflow_adk_eval.config.criteria import JudgedSettings, UserSimulatorConfig
+    from mlflow_adk_eval.config.spec import JudgedSettings
+    from mlflow_adk_eval.config.surroundings import UserSimulatorConfig
     from mlflow_adk_eval.judge.providers.vertex import VertexService
-
-_ATTEMPTS = 2
-"""An answer that cannot be read is asked for once more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Voter:
     """One judge with its settings, which answers a question with a vote."""
 
-    judge: Judge
+    judge: ResolvedJudge
     client: JudgeClient
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """``judge_model_config``."""
@@ -63,31 +62,26 @@ class Voter:
         address = question.address(judge, self.settings) if judge else None
         verdicts: tuple[ItemVerdict, ...] = ()
         paid: list[CallResult] = []
-        for attempt in range(_ATTEMPTS):
+        for attempt in range(2):  # an answer that cannot be read is asked for once more
             result = await self.client.request(
                 lambda: self.judge.ask(question.request(self.settings, again=bool(paid))),
                 f"{address}:{number}:{attempt}" if address else None,
-                may_reuse=(lambda answer: not errors_of(_read(question, answer))) if self.rejudge_failed else None,
+                may_reuse=(lambda answer: not errors_of(read_verdicts(question, answer))) if self.rejudge_failed else None,
             )
             if result.answer is None:
                 # What an earlier attempt left out stays left out; what it said still counts.
                 verdicts = verdicts or (ItemVerdict(error=result.error),) * len(question.items)
                 return replace(self._response(verdicts, paid), final=result.final)
             paid.append(result)
-            verdicts = _read(question, result.answer)
-            self._note_reading(question, result, verdicts)
+            verdicts = read_verdicts(question, result.answer)
+            if not result.reused:
+                if all(verdict.error for verdict in verdicts):
+                    self.client.could_not_read(result.answer, question.address("", {}), errors_of(verdicts), question.wanted)
+                else:
+                    self.client.could_read()
             if not errors_of(verdicts):
                 break
         return self._response(verdicts, paid)
-
-    def _note_reading(self, question: Question, result: CallResult, verdicts: tuple[ItemVerdict, ...]) -> None:
-        """Tell the client whether what was paid for just now says anything."""
-        if result.reused or result.answer is None:
-            return
-        if all(verdict.error for verdict in verdicts):
-            self.client.could_not_read(result.answer, question.address("", {}), errors_of(verdicts), question.wanted)
-        else:
-            self.client.could_read()
 
     def _response(self, verdicts: tuple[ItemVerdict, ...], paid: list[CallResult]) -> JudgeResponse:
         answers = [result.answer for result in paid if result.answer]
@@ -106,7 +100,7 @@ class Voter:
         )
 
 
-def _read(question: Question, answer: Answer) -> tuple[ItemVerdict, ...]:
+def read_verdicts(question: Question, answer: Answer) -> tuple[ItemVerdict, ...]:
     """Return what an answer says, and where it says nothing, also what the provider says of that."""
     verdicts = question.read(answer.text)
     if not answer.problem:
@@ -130,9 +124,14 @@ class JudgeSession:
     def __init__(self, setup: JudgeSetup | None = None) -> None:
         """Begin with the caller's settings."""
         self._setup = setup or JudgeSetup()
-        self._usage = UsageTracker(self._setup.budget, _lease(self._setup))
-        self._user_usage = self._usage.sharing_budget()
-        self._judges: dict[str | int, tuple[Judge, JudgeClient]] = {}
+        budget, answers, lease = self._setup.budget, self._setup.answers, None
+        if budget.name and (budget.max_calls is not None or budget.max_tokens is not None):
+            if answers is None:
+                raise UsageError(f"budget {budget.name!r}: wanted a ledger, by which processes share it")
+            lease = BudgetLease(budget, answers, budget.name)
+        self._usage = UsageTracker(budget, lease)
+        self._user_usage: UsageTracker | None = None
+        self._judges: dict[str | int, tuple[ResolvedJudge, JudgeClient]] = {}
         self._identities: dict[tuple[int, str | None], Identity] = {}
         """By the id of the judge, and what its answers are kept under if it has no address."""
         self._prompts: dict[str, str] = {}
@@ -140,18 +139,38 @@ class JudgeSession:
         """The judges as reports name them, in the order in which they were needed."""
         self._vertex: VertexService | None = None
         self._users: list[UserModel] = []
-        self._owned: list[Judge] = []
+        self._owned: list[ResolvedJudge] = []
         self._elsewhere: list[JudgeUsage] = []
         self.evaluation = self._setup.scope or uuid4().hex
         """The id under which the ledger has what is asked here. Nobody can have written answers under it before."""
 
     def check(self, config: EvalConfig) -> None:
-        """Refuse a config that names an endpoint which the caller does not allow. What is made of single settings is held to the same.
+        """Refuse a config that names an endpoint which the caller does not allow, or changes requests in a way that nobody can allow.
+
+        What is made of single settings is held to the same.
 
         Raises:
             ConfigError: with the path of each such setting.
         """
-        check_endpoints(config, self._setup.hosts)
+        problems = [
+            Problem(
+                path,
+                "a setting that a config cannot have, as it may change where or how a model is asked",
+                "only settings of how a model generates, such as temperature. Set an endpoint in the environment, or pass a judge in Python (judge=)",
+                did_you_mean(re.split(r"[.\]]", path)[-1], GENERATION),
+            )
+            if host is None
+            else Problem(
+                path,
+                f"the host {host}",
+                f"a host that you allow. If it may read the conversations and get your API key: {HOSTS_VARIABLE}={host}, --judge-host {host},"
+                f" or judge_hosts=[{host!r}] in Python",
+            )
+            for path, host in endpoints_in(config)
+            if host is None or not is_among(host, self._setup.hosts)
+        ]
+        if problems:
+            raise ConfigError(config.source, problems)
 
     def vote_collector(self, settings: JudgedSettings, prompts: Iterable[str] = ()) -> VoteCollector:
         """Return what decides a criterion with these settings, asked by these prompts.
@@ -171,11 +190,19 @@ class JudgeSession:
         chosen: Sequence[OneJudge] = settings.judge_panel or (options.judge_model,)
         if given is not None and given != "":
             chosen = given if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
-        judges = [self._judge(one) for one in chosen]
+        judges: list[tuple[ResolvedJudge, JudgeClient]] = []
+        for one in chosen:
+            key = one if isinstance(one, str) else id(one)
+            if key not in self._judges:
+                judge = resolve_judge(one, self._setup.options)
+                if judge is not one:
+                    self._owned.append(judge)
+                self._judges[key] = judge, self._client(self._usage, judge)
+            judges.append(self._judges[key])
         voters: dict[str, Voter] = {}
         for judge, client in judges:
-            check_settings(judge, config)
-            self._named.setdefault(named_at(judge.model, host_of_judge(judge, config)))
+            judge.check(config)
+            self._named.setdefault(named_at(judge.model, judge.host(config)))
             voters[judge.model] = Voter(
                 judge=judge,
                 client=client,
@@ -197,38 +224,19 @@ class JudgeSession:
             panel={name: voter.vote for name, voter in voters.items()} if len(voters) > 1 else {},
         )
 
-    def _judge(self, chosen: OneJudge) -> tuple[Judge, JudgeClient]:
-        """Return a judge, by the name of a model or as the caller gave it, and its client."""
-        key = chosen if isinstance(chosen, str) else id(chosen)
-        if key not in self._judges:
-            judge = resolve_judge(chosen, self._setup.options)
-            if judge is not chosen:
-                self._owned.append(judge)
-            self._judges[key] = judge, self._client(self._usage, judge)
-        return self._judges[key]
-
-    def _identity(self, judge: Judge, scope: str | None) -> Identity:
+    def _identity(self, judge: ResolvedJudge, scope: str | None) -> Identity:
         return self._identities.setdefault((id(judge), scope), Identity(judge, self._setup.answers, scope=scope))
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What whoever reads the results should know of the judges and of the models that play users."""
         models = [judge for judge, _ in self._judges.values()] + [user.judge for user in self._users]
-        told = [note for model in models for note in getattr(model, "notes", ())]
-        return tuple(dict.fromkeys([*told, *(identity.note for identity in self._identities.values() if identity.note)]))
+        notes = [note for model in models for note in model.notes]
+        return tuple(dict.fromkeys([*notes, *(identity.note for identity in self._identities.values() if identity.note)]))
 
-    def _client(self, usage: UsageTracker, judge: Judge, who: str = "the judge") -> JudgeClient:
-        name, unknown = judge.address or judge.model, is_own_server(judge)
-        return JudgeClient(
-            self._setup.options,
-            usage,
-            self._setup.answers,
-            name=name,
-            model=judge.model,
-            who=who,
-            unknown=unknown,
-            evaluation=self.evaluation,
-        )
+    def _client(self, usage: UsageTracker, judge: ResolvedJudge, who: str = "the judge") -> JudgeClient:
+        setup, known = self._setup, {"model": judge.model, "name": judge.address or judge.model, "evaluation": self.evaluation}
+        return JudgeClient(setup.options, usage, setup.answers, who=who, unknown=judge.own_server, **known)
 
     def vertex(self) -> VertexService:
         """Return Vertex's evaluation service.
@@ -243,7 +251,7 @@ class JudgeSession:
             client = JudgeClient(
                 self._setup.options, self._usage, self._setup.answers, name=VERTEX, model=VERTEX, evaluation=self.evaluation
             )
-            self._named.setdefault(named_at(VERTEX, service.host))
+            self._named.setdefault(named_at(VERTEX, host_of(service.endpoint)))
             self._vertex = VertexService(service, client, rejudge_failed=self._setup.rejudge_failed)
         return self._vertex
 
@@ -255,9 +263,17 @@ class JudgeSession:
             ConfigError: if it has no such settings, or they name an endpoint that the caller does not allow.
         """
         self.check(EvalConfig.model_construct(criteria={}, user_simulator_config=settings))
-        model = _user_judge(settings, source, self._setup)
+        try:
+            model = resolve_judge(source or settings.model, self._setup.options)
+        except JudgeError as error:
+            raise JudgeError(f"the simulated user: {error}") from None
+        try:
+            model.check(settings.model_configuration or {})
+        except ConfigError as error:
+            raise ConfigError("user_simulator_config.model_configuration", error.problems) from None
         if model is not source:
             self._owned.append(model)
+        self._user_usage = self._user_usage or self._usage.sharing_budget()
         client = self._client(self._user_usage, model, "the simulated user's model")
         user = UserModel(
             judge=model, client=client, settings=settings.model_configuration or {}, identity=self._identity(model, self._setup.scope)
@@ -267,10 +283,10 @@ class JudgeSession:
 
     def simulating(self) -> JudgeUsage | None:
         """Return what the models that play users took so far; ``None`` where none does."""
-        if not self._users:
+        if not self._user_usage:
             return None
         prompts = {name: sha256 for user in self._users for name, sha256 in user.prompts.items()}
-        models = [named_at(user.model, host_of_judge(user.judge, user.settings)) for user in self._users]
+        models = [named_at(user.judge.model, user.judge.host(user.settings)) for user in self._users]
         return _used(self._user_usage, models, prompts, [user.client for user in self._users])
 
     @property
@@ -303,33 +319,10 @@ class JudgeSession:
         for model in self._owned:
             await model.aclose()
         if self._vertex:
-            await self._vertex.aclose()
-
-
-def _lease(setup: JudgeSetup) -> BudgetLease | None:
-    """Return the budget that is shared with other processes; ``None`` where it is not."""
-    limited = setup.budget.max_calls is not None or setup.budget.max_tokens is not None
-    if not (limited and setup.budget.name):
-        return None
-    if not isinstance(setup.answers, SharedAnswers):
-        raise UsageError(f"budget {setup.budget.name!r}: wanted a ledger, by which processes share it")
-    return BudgetLease(setup.budget, setup.answers, setup.budget.name, remote=setup.answers.shared)
+            await self._vertex.service.aclose()
 
 
 def _used(usage: UsageTracker, models: Iterable[str], prompts: Mapping[str, str], clients: Iterable[JudgeClient]) -> JudgeUsage:
-    asked = list(clients)
-    outages = [f"{client.model}: {client.outage}" if len(asked) > 1 else client.outage for client in asked if client.outage]
+    several = len(all_clients := list(clients)) > 1
+    outages = [f"{client.model}: {client.outage}" if several else client.outage for client in all_clients if client.outage]
     return usage.usage(tuple(dict.fromkeys(models)), dict(sorted(prompts.items())), "; ".join(outages))
-
-
-def _user_judge(settings: UserSimulatorConfig, source: str | Judge | None, setup: JudgeSetup) -> Judge:
-    """Return the model that plays users; whoever answers requests in JSON can."""
-    try:
-        model = resolve_judge(source or settings.model, setup.options)
-    except JudgeError as error:
-        raise JudgeError(f"the simulated user: {error}") from None
-    try:
-        check_settings(model, settings.model_configuration or {})
-    except ConfigError as error:
-        raise ConfigError("user_simulator_config.model_configuration", error.problems) from None
-    return model

@@ -7,18 +7,58 @@ that only passes them on declares ``**judging: Unpack[JudgeArgs]``; `judge_setup
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from mlflow_adk_eval.errors import UsageError, did_you_mean, shown
-from mlflow_adk_eval.judge.hosts import allowed_hosts
 from mlflow_adk_eval.judge.protocol import Answers, Judge
+
+HOSTS_VARIABLE = "ADK_EVAL_JUDGE_HOSTS"
+
+
+def allowed_hosts(hosts: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return the hosts that a config may name: those of the environment, and `hosts` of the caller.
+
+    A config is data, and whoever writes it need not be whoever holds the API keys. What the environment or Python itself names as an endpoint
+    needs no such permission.
+
+    Raises:
+        UsageError: if one is no host.
+    """
+    if isinstance(hosts, str):
+        raise UsageError(f"judge_hosts={shown(hosts)}: wanted a list of hosts")
+    of_environment = [name.strip() for name in os.environ.get(HOSTS_VARIABLE, "").split(",") if name.strip()]
+    sources = {**dict.fromkeys(of_environment, HOSTS_VARIABLE), **dict.fromkeys(hosts, "judge_hosts")}
+    for host, source in sources.items():
+        if not re.fullmatch(r"([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:\d+)?", host, re.IGNORECASE):
+            raise UsageError(f"{source}: found {shown(host)}; wanted a host or host:port, such as gateway.example.org:8080")
+    return tuple(sources)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JudgeOptions:
+class _Limits:
+    """Settings that are numbers above 0, whole ones or seconds, or texts; what may be ``None`` has that as its default."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        for option in fields(self):
+            value, kind = getattr(self, option.name), str(option.type).partition(" ")[0]
+            if value is None and option.default is None:
+                continue
+            if kind == "str":
+                if not isinstance(value, str) or not value:
+                    raise UsageError(f"{option.name}={shown(value)}: wanted a text")
+            elif isinstance(value, bool) or not isinstance(value, int if kind == "int" else int | float) or not value > 0:
+                wanted = "a whole number of at least 1" if kind == "int" else "a number of seconds above 0"
+                raise UsageError(f"{option.name}={shown(value)}: wanted {wanted}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeOptions(_Limits):
     """How the requests to a judge are made."""
 
     max_concurrency: int = 64
@@ -36,13 +76,9 @@ class JudgeOptions:
     """The most requests to one judge in any `quota_s` seconds, by all processes that share a ledger; ``None``: what the judge lets through."""
     quota_s: float = 60.0
 
-    def __post_init__(self) -> None:
-        """Refuse what cannot work."""
-        _check(self, whole={"max_concurrency", "attempts", "unreadable", "quota"})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class Budget(_Limits):
     """How much may be spent on judges in one run. Once it is spent, what is not decided stays undecided."""
 
     max_calls: int | None = None
@@ -50,25 +86,6 @@ class Budget:
     """Input and output together. A request that is under way when the limit is reached is still paid for."""
     name: str | None = None
     """What all processes call it that spend it together, through the ledger that they share; ``None``: it is this evaluation's own."""
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot work."""
-        _check(self, whole={"max_calls", "max_tokens"}, texts={"name"})
-
-
-def _check(settings: JudgeOptions | Budget, whole: set[str], texts: Collection[str] = ()) -> None:
-    for option in fields(settings):
-        value = getattr(settings, option.name)
-        if value is None and option.default is None:
-            continue
-        if option.name in texts:
-            if not isinstance(value, str) or not value:
-                raise UsageError(f"{option.name}={shown(value)}: wanted a text")
-            continue
-        kinds = int if option.name in whole else (int, float)
-        if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:
-            wanted = "a whole number of at least 1" if option.name in whole else "a number of seconds above 0"
-            raise UsageError(f"{option.name}={shown(value)}: wanted {wanted}")
 
 
 OneJudge = str | Judge | Callable[..., Any]
@@ -132,24 +149,22 @@ def judge_setup(
 ) -> JudgeSetup:
     """Return what `JudgeArgs` come to. The keywords are theirs, one by one, so that Python itself refuses any other.
 
+    Args:
+        judge: who judges, instead of the models that the config names: a model's name, a judge or a callable; a list of them is a panel that votes together.
+        judge_hosts: the hosts, with or without a port, that the config may name as the endpoint of a judge or a simulated user, besides those of ``ADK_EVAL_JUDGE_HOSTS``.
+        judge_options: how judges are asked: how many requests at a time, how long one may take and how often it is repeated.
+        budget: how much may be spent on judges and simulated users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and ``name``.
+        ledger: what keeps judges' answers, a file or a ``postgresql://`` URL; ``None``: as ``ADK_EVAL_LEDGER`` says, else ``.adk_eval/ledger.sqlite``; ``False``: none.
+        rejudge_failed: whether to ask again where a judge's kept answer cannot be read.
+
     Raises:
         UsageError: if the budget has a key that there is not, or a host is none.
     """
-    return JudgeSetup(
-        judge=judge,
-        hosts=allowed_hosts(judge_hosts or ()),
-        options=judge_options or JudgeOptions(),
-        budget=_budget(budget),
-        ledger=ledger,
-        rejudge_failed=rejudge_failed,
-    )
-
-
-def _budget(budget: BudgetSource) -> Budget:
-    if budget is None or isinstance(budget, Budget):
-        return budget or Budget()
-    known = [option.name for option in fields(Budget)]
-    for name in budget:
-        if name not in known:
-            raise UsageError(f"budget: unknown key {name!r}; wanted {', '.join(known)}. {did_you_mean(name, known)}".rstrip())
-    return Budget(**budget)
+    if isinstance(budget, Mapping):
+        known = [option.name for option in fields(Budget)]
+        for name in budget:
+            if name not in known:
+                raise UsageError(f"budget: unknown key {name!r}; wanted {', '.join(known)}. {did_you_mean(name, known)}".rstrip())
+        budget = Budget(**budget)
+    hosts, options = allowed_hosts(judge_hosts or ()), judge_options or JudgeOptions()
+    return JudgeSetup(judge=judge, hosts=hosts, options=options, budget=budget or Budget(), ledger=ledger, rejudge_failed=rejudge_failed)

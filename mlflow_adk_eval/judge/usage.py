@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import anyio
 
-from mlflow_adk_eval.judge.protocol import Accounts, Answer, reached
+from mlflow_adk_eval.judge.protocol import Answers, reached
 from mlflow_adk_eval.judge.setup import Budget
-from mlflow_adk_eval.judge.voting import VoteCounts
-from mlflow_adk_eval.results.usage import JudgeUsage, merged
+from mlflow_adk_eval.results.usage import NUMBERS, JudgeUsage, merged
+from mlflow_adk_eval.text import counted
 
 
 class UsageTracker:
@@ -30,7 +29,11 @@ class UsageTracker:
             budget: how much may be spent.
             lease: the budget, where other processes spend it, too; ``None``: they do not.
         """
-        self._budget = _SharedBudget(budget or Budget(), [self], lease)
+        self._budget = budget or Budget()
+        self._lease = lease
+        self._trackers: list[UsageTracker] = [self]
+        """All whose counts are held against the budget."""
+        self._wake: list[Callable[[], None]] = []
         self._counts: dict[str, Any] = {}
         """By the names of the fields of `JudgeUsage`; what is missing is zero."""
         self._members: Mapping[str, tuple[int, int, int]] = {}
@@ -38,15 +41,27 @@ class UsageTracker:
 
     def sharing_budget(self) -> UsageTracker:
         """Return another tracker, at zero, that shares the budget of this one: that of simulated users."""
-        other = UsageTracker()
-        other._budget = self._budget
-        self._budget.trackers.append(other)
+        other = UsageTracker(self._budget, self._lease)
+        self._trackers.append(other)
+        other._trackers, other._wake = self._trackers, self._wake
         return other
 
     @property
     def spent(self) -> str:
         """Why nothing more may be asked; empty as long as it may."""
-        return self._budget.spent
+        budget = self._budget
+        if self._lease is not None:
+            return self._lease.spent
+        if budget.max_calls is None and budget.max_tokens is None:
+            return ""
+        calls, tokens = sum(tracker.calls for tracker in self._trackers), sum(tracker.tokens for tracker in self._trackers)
+        users = any(tracker.calls for tracker in self._trackers[1:])
+        call, whose = ("model call", "judges and simulated users") if users else ("judge call", "judges")
+        if budget.max_calls is not None and calls >= budget.max_calls:
+            return f"the budget of {counted(budget.max_calls, call)} is spent"
+        if budget.max_tokens is not None and tokens >= budget.max_tokens:
+            return f"the budget of {counted(budget.max_tokens, 'token')} for {whose} is spent: {tokens} were used"
+        return ""
 
     @property
     def calls(self) -> int:
@@ -60,53 +75,31 @@ class UsageTracker:
 
     def when_spent(self, wake: Callable[[], None]) -> None:
         """Have `wake` called when the budget is spent, so that nobody waits in vain."""
-        self._budget.wake.append(wake)
+        self._wake.append(wake)
 
     async def may_send(self) -> bool:
         """Take one call from a budget that other processes spend, too. Return whether there was one."""
-        budget = self._budget
-        if budget.lease is None or await budget.lease.take(sum(tracker.tokens for tracker in budget.trackers)):
+        if self._lease is None or await self._lease.take(sum(tracker.tokens for tracker in self._trackers)):
             return True
-        self._add()  # wakes those who wait
+        self.add()  # wakes those who wait
         return False
 
     async def aclose(self) -> None:
         """Give back what other processes may spend."""
-        budget = self._budget
-        if budget.lease is not None:
-            await budget.lease.aclose(sum(tracker.tokens for tracker in budget.trackers))
+        if self._lease is not None:
+            await self._lease.aclose(sum(tracker.tokens for tracker in self._trackers))
 
-    def sent(self) -> None:
-        """Count a request before it is sent."""
-        self._add(calls=1)
+    def add(self, **more: float) -> None:
+        """Count something, by the names of the fields of `JudgeUsage`; requests before they are sent."""
+        for name, number in more.items():
+            self._counts[name] = self._counts.get(name, 0) + number
+        if self.spent:
+            for wake in self._wake:
+                wake()
 
-    def failed(self) -> None:
-        """Count a request that brought no answer."""
-        self._add(failed_calls=1)
-
-    def answered(self, answer: Answer) -> None:
-        """Count what an answer cost."""
-        self._add(input_tokens=answer.input_tokens or 0, output_tokens=answer.output_tokens or 0, latency_s=answer.latency_s)
-
-    def reused(self, *, asked_elsewhere: bool) -> None:
-        """Count an answer that the ledger held; `asked_elsewhere`: that another evaluation asked for."""
-        self._add(reused=1, asked_elsewhere=int(asked_elsewhere))
-
-    def shared(self) -> None:
-        """Count an answer that was asked for in this evaluation already."""
-        self._add(shared=1)
-
-    def count(self, votes: VoteCounts) -> None:
+    def count(self, votes: JudgeUsage) -> None:
         """Count the votes on one question."""
-        self._add(
-            calls_saved=votes.saved,
-            ballots=votes.items,
-            split_ballots=votes.split,
-            votes=votes.agreeing + votes.dissenting,
-            dissenting_votes=votes.dissenting,
-            lone_votes=votes.lone,
-            repaired=votes.repaired,
-        )
+        self.add(**{name: getattr(votes, name) for name in NUMBERS})
         self._members = merged(self._members, votes.members)
 
     def usage(self, models: tuple[str, ...], prompts: Mapping[str, str], outage: str = "") -> JudgeUsage:
@@ -118,41 +111,6 @@ class UsageTracker:
             outage: why a judge was given up; empty where none was.
         """
         return JudgeUsage(**self._counts, models=models, prompts=prompts, outage=outage, members=self._members)
-
-    def _add(self, **more: float) -> None:
-        for name, number in more.items():
-            self._counts[name] = self._counts.get(name, 0) + number
-        if self.spent:
-            for wake in self._budget.wake:
-                wake()
-
-
-@dataclass(slots=True)
-class _SharedBudget:
-    """A budget, and the counts that are held against it."""
-
-    budget: Budget
-    trackers: list[UsageTracker]
-    lease: BudgetLease | None = None
-    wake: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
-
-    @property
-    def spent(self) -> str:
-        """Why nothing more may be asked; empty as long as it may."""
-        budget = self.budget
-        if self.lease is not None:
-            return self.lease.spent
-        if budget.max_calls is not None and sum(tracker.calls for tracker in self.trackers) >= budget.max_calls:
-            return f"the budget of {_counted(budget.max_calls, self._whose[0])} is spent"
-        if budget.max_tokens is not None and (tokens := sum(tracker.tokens for tracker in self.trackers)) >= budget.max_tokens:
-            return f"the budget of {_counted(budget.max_tokens, 'token')} for {self._whose[1]} is spent: {tokens} were used"
-        return ""
-
-    @property
-    def _whose(self) -> tuple[str, str]:
-        """What a call is to be called, and who made them."""
-        alone = not any(tracker.calls for tracker in self.trackers[1:])
-        return ("judge call", "judges") if alone else ("model call", "judges and simulated users")
 
 
 _BLOCK = 16
@@ -173,19 +131,17 @@ class BudgetLease:
     processes may exceed `Budget.max_tokens` by what is under way.
     """
 
-    def __init__(self, budget: Budget, accounts: Accounts, name: str, *, remote: bool) -> None:
+    def __init__(self, budget: Budget, accounts: Answers, name: str) -> None:
         """Begin with nothing taken.
 
         Args:
             budget: all that may be spent.
             accounts: where it is shared.
             name: what the processes call it.
-            remote: whether that is reached over a network.
         """
         self._budget = budget
         self._accounts = accounts
         self._name = f"budget: {name}"
-        self._remote = remote
         self._left = 0
         self._told = 0
         """The tokens that the account knows of."""
@@ -211,9 +167,9 @@ class BudgetLease:
 
     async def _settle(self, tokens: int, *, more: bool) -> None:
         budget = self._budget
-        patient_until = anyio.current_time() + (_PATIENCE_S if more and self._remote else 0)
+        patient_until = anyio.current_time() + (_PATIENCE_S if more and self._accounts.shared else 0)
         while True:
-            account = await reached(lambda: self._accounts.account(self._name), remote=self._remote)
+            account = await reached(self._accounts, lambda: self._accounts.account(self._name))
             if account is None and anyio.current_time() < patient_until:
                 await anyio.sleep(_LOOK_S)
                 continue
@@ -224,21 +180,16 @@ class BudgetLease:
             calls, used = json.loads(account.body or "[0, 0]")
             calls, used = calls - self._left, used + tokens - self._told
             if budget.max_tokens is not None and used >= budget.max_tokens:
-                self.spent = f"the budget of {_counted(budget.max_tokens, 'token')} for all processes is spent: {used} were used"
+                self.spent = f"the budget of {counted(budget.max_tokens, 'token')} for all processes is spent: {used} were used"
             elif more and budget.max_calls is not None and calls >= budget.max_calls:
-                self.spent = f"the budget of {_counted(budget.max_calls, 'model call')} for all processes is spent"
-            block = self._block(calls) if more and not self.spent else 0
+                self.spent = f"the budget of {counted(budget.max_calls, 'model call')} for all processes is spent"
+            block = 0
+            if more and not self.spent:
+                block = _BLOCK if budget.max_tokens is None else _TOKENS_BLOCK
+                if budget.max_calls is not None:  # few, where few are left
+                    block = max(min(block, (budget.max_calls - calls) // _SHARE), 1)
             body = json.dumps([calls + block, used])
             version = account.version
-            if await reached(partial(self._accounts.set_account, self._name, body, version=version), remote=self._remote):
+            if await reached(self._accounts, partial(self._accounts.set_account, self._name, body, version=version)):
                 self._left, self._told = block, tokens
                 return
-
-    def _block(self, calls: int) -> int:
-        """Return how many calls to take: few, where few are left."""
-        most = _BLOCK if self._budget.max_tokens is None else _TOKENS_BLOCK
-        return most if self._budget.max_calls is None else max(min(most, (self._budget.max_calls - calls) // _SHARE), 1)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mlflow_adk_eval.errors import shown
-from mlflow_adk_eval.evalset.digest import canonical_json
+from mlflow_adk_eval.evalset.models import canonical_json
 from mlflow_adk_eval.judge.client import CallResult, JudgeClient
 from mlflow_adk_eval.judge.identity import Identity
 from mlflow_adk_eval.judge.prompt import Arrange, Block, Prompt
-from mlflow_adk_eval.judge.protocol import Answer, Judge, Request
+from mlflow_adk_eval.judge.protocol import Answer, Request, ResolvedJudge
 from mlflow_adk_eval.judge.question import decoded, object_of
 
 STOP_SIGNAL = "</finished>"
@@ -37,7 +37,6 @@ SCHEMA = object_of(
 """The JSON schema of an answer."""
 
 _SIGNAL = re.compile(rf"[`*]*{re.escape(STOP_SIGNAL)}[`*]*", re.IGNORECASE)
-_NOTHING = string.punctuation + string.whitespace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,15 +72,15 @@ class UserPrompt:
     def address(self, model: str, settings: Mapping[str, Any], place: Sequence[str | int]) -> str:
         """Return the hash, in hex, of all that an answer depends on but chance, and of its place."""
         material = [[block.name, block.text] for block in self.blocks]
-        asked = [model, dict(settings), self.prompt.sha256, self.wording, material, SCHEMA, list(place)]
-        return hashlib.sha256(canonical_json(asked)).hexdigest()
+        depends_on = [model, dict(settings), self.prompt.sha256, self.wording, material, SCHEMA, list(place)]
+        return hashlib.sha256(canonical_json(depends_on)).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserModel:
     """A model that plays users."""
 
-    judge: Judge
+    judge: ResolvedJudge
     """Whoever answers requests in JSON can play a user as well as judge."""
     client: JudgeClient
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -90,11 +89,6 @@ class UserModel:
     """What its answers are kept under."""
     prompts: dict[str, str] = field(default_factory=dict[str, str])
     """The hash of each prompt that was used, by its name and version."""
-
-    @property
-    def model(self) -> str:
-        """What reports call it."""
-        return self.judge.model
 
     async def ask(self, prompt: UserPrompt, place: Sequence[str | int], *, again: bool = False) -> CallResult:
         """Return the model's answer, or why there is none.
@@ -113,23 +107,19 @@ class UserModel:
 def user_message_of(answer: Answer) -> UserMessage | str:
     """Return what an answer says, or why it cannot be used. Nothing is guessed."""
     try:
-        found = _message(decoded(answer.text)[0])
+        value = decoded(answer.text)[0]
     except ValueError as error:
-        found = str(error)
-    return answer.why(found) if isinstance(found, str) else found
-
-
-def _message(value: Any) -> UserMessage | str:
+        return answer.why(str(error))
     if not isinstance(value, dict):
-        return f"the answer is {shown(value)}, not an object"
+        return answer.why(f"the answer is {shown(value)}, not an object")
     finished, text, reason = value.get("finished"), value.get("message"), value.get("reason")
     if not isinstance(finished, bool):
-        return f"finished is {shown(finished)}, not true or false"
+        return answer.why(f"finished is {shown(finished)}, not true or false")
     if not isinstance(text, str | None):
-        return f"the message is {shown(text)}, not a text"
+        return answer.why(f"the message is {shown(text)}, not a text")
     message, signals = _without_signal(text or "")
     if not message and not (finished or signals):
-        return "the message is empty"
+        return answer.why("the message is empty")
     return UserMessage(message=message, finished=finished or signals, reason=" ".join(reason.split()) if isinstance(reason, str) else "")
 
 
@@ -140,7 +130,7 @@ def _without_signal(text: str) -> tuple[str, bool]:
     (('Thanks, that is all.', True), ('', True), ('Hi!', False))
     """
     sayable = text.encode("utf-8", "replace").decode()  # half a surrogate pair cannot be sent
-    kept, signals = _SIGNAL.subn("", sayable)
-    if signals and not kept.strip(_NOTHING):
+    message, signals = _SIGNAL.subn("", sayable)
+    if signals and not message.strip(string.punctuation + string.whitespace):
         return "", True
-    return kept.strip(), bool(signals)
+    return message.strip(), bool(signals)

@@ -19,6 +19,7 @@ from typing import Any
 
 from mlflow_adk_eval.judge.question import ItemVerdict, JudgedItem, Question
 from mlflow_adk_eval.results.outcomes import Errored, Scored, Vote
+from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.runtime import gathered
 
 
@@ -126,27 +127,6 @@ class VotingResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VoteCounts:
-    """How the votes on one question were spread; for the usage of the run."""
-
-    items: int
-    """What got a verdict, or should have got one."""
-    saved: int
-    """Votes that were not asked for, since they could not have mattered."""
-    agreeing: int
-    dissenting: int
-    """By item, over all items."""
-    split: int
-    """Items on which the votes did not all agree."""
-    lone: int = 0
-    """Usable votes that were the only one on their item."""
-    repaired: int = 0
-    """Answers that were read although they had a slip."""
-    members: Mapping[str, tuple[int, int, int]] = field(default_factory=dict[str, tuple[int, int, int]])
-    """Of a panel, by member: votes for the verdict, votes against it, and votes that could not be had."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class VoteCollector:
     """Collects the votes of one judge until the verdict stands.
 
@@ -159,7 +139,7 @@ class VoteCollector:
     num_samples: int = 5
     early_stop: bool = True
     """Whether to stop as soon as the missing votes cannot change any verdict. The verdicts are the same either way."""
-    count: Callable[[VoteCounts], None] = field(default=lambda _counts: None)
+    count: Callable[[JudgeUsage], None] = field(default=lambda _counts: None)
     panel: Mapping[str, Ask] = field(default_factory=dict[str, Ask])
     """The members of a panel by name, who share the votes evenly; `num_samples` is a multiple of how many they are. None: `ask` has all votes."""
 
@@ -186,26 +166,24 @@ class VoteCollector:
         responses: list[JudgeResponse] = []
         first = int(question.address("", {})[:8], 16) % len(self.panel)  # so that all are asked as often where voting stops early
         order = [*self.panel][first:] + [*self.panel][:first]
-        asked, ended = Counter[str](), set[str]()
+        counts, ended = Counter[str](), set[str]()
         while more := self._wanted(question, responses):
             seats: list[tuple[str, int]] = []
-            for name in self._seats(question, responses, order, asked, ended)[:more]:
-                seats.append((name, asked[name]))
-                asked[name] += 1
+            for name in self._seats(question, responses, order, counts, ended)[:more]:
+                seats.append((name, counts[name]))
+                counts[name] += 1
             if not seats:
                 break
-            new = await gathered(partial(self._seated, question, *seat) for seat in seats)
-            responses += new
-            ended |= {response.member for response in new if response.final}
+            votes = await gathered(partial(self.panel[name], question, number) for name, number in seats)
+            for (name, _), vote in zip(seats, votes, strict=True):
+                verdicts = tuple(replace(each, error=f"{name}: {each.error}") if each.error else each for each in vote.verdicts)
+                responses.append(replace(vote, verdicts=verdicts, member=name))
+                if vote.final:
+                    ended.add(name)
         return responses
 
-    async def _seated(self, question: Question, name: str, number: int) -> JudgeResponse:
-        response = await self.panel[name](question, number)
-        told = tuple(replace(verdict, error=f"{name}: {verdict.error}") if verdict.error else verdict for verdict in response.verdicts)
-        return replace(response, verdicts=told, member=name)
-
     def _seats(
-        self, question: Question, responses: Sequence[JudgeResponse], order: Sequence[str], asked: Mapping[str, int], ended: Container[str]
+        self, question: Question, responses: Sequence[JudgeResponse], order: Sequence[str], counts: Mapping[str, int], ended: Container[str]
     ) -> list[str]:
         """Return who may vote next, in turn: each member until it has its share of votes on every item, or has failed too often."""
         each = self.num_samples // len(self.panel)
@@ -213,7 +191,7 @@ class VoteCollector:
         for name in order:
             own = [response for response in responses if response.member == name]
             lacking = each - min(len(_usable(question, index, own)) for index in range(len(question.items)))
-            free[name] = 0 if name in ended else max(min(lacking, each + ceil(each / 2) - asked[name]), 0)
+            free[name] = 0 if name in ended else max(min(lacking, each + ceil(each / 2) - counts[name]), 0)
         return [name for turn in range(each) for name in order if turn < free[name]]
 
     def _wanted(self, question: Question, responses: Sequence[JudgeResponse]) -> int:
@@ -230,12 +208,15 @@ class VoteCollector:
         score = early_verdict(votes, of=self.num_samples, lowest=min(values.values()), highest=max(values.values()))
         verdicts = [response.verdicts[index] for response in responses]
         if score is None:
-            return VotedItem(item=item, outcome=Errored(_missing(len(votes), self.num_samples, verdicts)))
-        found = _scored(item, score, values, verdicts)
-        if not self.panel or not isinstance(found.outcome, Scored):
-            return found
-        said = {name: _said([response.verdicts[index] for response in responses if response.member == name]) for name in self.panel}
-        return replace(found, outcome=replace(found.outcome, details={**found.outcome.details, "panel": said}))
+            errors = Counter(verdict.error for verdict in verdicts if verdict.error)
+            reasons = "; ".join(error if count == 1 else f"{error} ({count} times)" for error, count in errors.items())
+            reason = f"{len(votes)} of {self.num_samples} votes could be had, too few for a verdict: {reasons}"
+            return VotedItem(item=item, outcome=Errored(reason))
+        voted = _scored(item, score, values, verdicts)
+        if not self.panel or not isinstance(voted.outcome, Scored):
+            return voted
+        words = {name: _said([response.verdicts[index] for response in responses if response.member == name]) for name in self.panel}
+        return replace(voted, outcome=replace(voted.outcome, details={**voted.outcome.details, "panel": words}))
 
     def _counted(self, question: Question, index: int, responses: Sequence[JudgeResponse]) -> list[float]:
         """Return the values of the votes on an item that count: of each member of a panel no more than its share."""
@@ -271,31 +252,25 @@ def _scored(item: JudgedItem, score: float, values: Mapping[str, float], verdict
 def _said(verdicts: Sequence[ItemVerdict]) -> str:
     """Return what one member of a panel said of an item."""
     labels = Counter(verdict.label for verdict in verdicts if verdict.label is not None)
-    told = [f"{label} {count}" for label, count in labels.items()]
-    told += [f"no vote: {error}" for error in dict.fromkeys(verdict.error for verdict in verdicts if verdict.error)]
-    return ", ".join(told) or "not asked, as its votes could not have changed the verdict"
+    words = [f"{label} {count}" for label, count in labels.items()]
+    words += [f"no vote: {error}" for error in dict.fromkeys(verdict.error for verdict in verdicts if verdict.error)]
+    return ", ".join(words) or "not asked, as its votes could not have changed the verdict"
 
 
 def _members(question: Question, responses: Sequence[JudgeResponse]) -> dict[str, tuple[int, int, int]]:
     """Return of each member of a panel its votes for the verdicts, those against them, and those that could not be had."""
-    found: dict[str, list[int]] = {response.member: [0, 0, 0] for response in responses if response.member}
+    counts: dict[str, list[int]] = {response.member: [0, 0, 0] for response in responses if response.member}
     values = question.label_values
-    for index in range(len(question.items) if found else 0):
+    for index in range(len(question.items) if counts else 0):
         votes = _usable(question, index, responses)
         verdict = median_low(votes) if votes else None
         for response in responses:
             label = response.verdicts[index].label
-            found[response.member][2 if label is None else int(values[label] != verdict)] += 1
-    return {name: (agreeing, against, missing) for name, (agreeing, against, missing) in found.items()}
+            counts[response.member][2 if label is None else int(values[label] != verdict)] += 1
+    return {name: (agreeing, against, missing) for name, (agreeing, against, missing) in counts.items()}
 
 
-def _missing(usable: int, of: int, verdicts: Sequence[ItemVerdict]) -> str:
-    errors = Counter(verdict.error for verdict in verdicts if verdict.error)
-    reasons = "; ".join(error if count == 1 else f"{error} ({count} times)" for error, count in errors.items())
-    return f"{usable} of {of} votes could be had, too few for a verdict: {reasons}"
-
-
-def _counts(question: Question, responses: Sequence[JudgeResponse], num_samples: int) -> VoteCounts:
+def _counts(question: Question, responses: Sequence[JudgeResponse], num_samples: int) -> JudgeUsage:
     """Count the votes on a question, its items together."""
     agreeing = dissenting = split = lone = 0
     for index in range(len(question.items)):
@@ -304,13 +279,13 @@ def _counts(question: Question, responses: Sequence[JudgeResponse], num_samples:
         agreeing, dissenting, split = agreeing + most, dissenting + votes.total() - most, split + (len(votes) > 1)
         lone += votes.total() == 1
     complete = bool(responses) and not any(response.final for response in responses)
-    return VoteCounts(
-        items=len(question.items),
-        saved=max(num_samples - len(responses), 0) if complete else 0,
-        agreeing=agreeing,
-        dissenting=dissenting,
-        split=split,
-        lone=lone,
+    return JudgeUsage(
+        calls_saved=max(num_samples - len(responses), 0) if complete else 0,
+        ballots=len(question.items),
+        split_ballots=split,
+        votes=agreeing + dissenting,
+        dissenting_votes=dissenting,
+        lone_votes=lone,
         repaired=sum(any(verdict.repair for verdict in response.verdicts) for response in responses),
         members=_members(question, responses),
     )

@@ -16,28 +16,29 @@ import json
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from threading import Condition, Lock, Thread
-from typing import Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from uuid import uuid4
 
 from mlflow_adk_eval.errors import AdkEvalError, RunError, UsageError
-from mlflow_adk_eval.evalset.digest import canonical_json
+from mlflow_adk_eval.evalset.models import canonical_json
 from mlflow_adk_eval.judge.protocol import Account, Answer
 from mlflow_adk_eval.judge.setup import LedgerSource
-from mlflow_adk_eval.ledger.database import Database
-from mlflow_adk_eval.ledger.mask import SecretMask
-from mlflow_adk_eval.ledger.source import ledger_source
-from mlflow_adk_eval.ledger.sqlite import SqliteDatabase
-from mlflow_adk_eval.ledger.statements import HELD, PLACES, RUN_TEXTS, Statements
+from mlflow_adk_eval.ledger.database import HELD, PLACES, RUN_TEXTS, VARIABLE, SqliteDatabase, ledger_source
 from mlflow_adk_eval.ledger.trust import PARTS, code_of, ledger_key
 from mlflow_adk_eval.ledger.upkeep import LedgerContents, Pruned, contents, prune
+from mlflow_adk_eval.redact import secret_values, spellings
 from mlflow_adk_eval.runtime import user_at_host
+
+if TYPE_CHECKING:
+    from mlflow_adk_eval.ledger.postgres import PostgresDatabase
 
 LEASE_S = 15.0
 """How long a claim holds that is not renewed."""
@@ -65,7 +66,7 @@ class StartedRun:
     """The name that it shares with all runs that go on with it; empty: the one that it had, or its id where it is new."""
 
 
-class CallCache:
+class CallCache(AbstractContextManager["CallCache"]):
     """The record in one database, which is opened when it is first needed and made when there is something to keep."""
 
     def __init__(self, source: str | Path) -> None:
@@ -74,11 +75,28 @@ class CallCache:
         Raises:
             UsageError: if it is none, the driver of its database is missing, or its key is none.
         """
-        self._database = _database(source)
+        where = ledger_source(source)
+        if where is None:
+            raise UsageError("ledger: wanted a path or a postgresql:// URL, not 'off'")
+        self._database: SqliteDatabase | PostgresDatabase
+        if isinstance(where, Path):
+            self._database = file = SqliteDatabase(where)
+            self._key, self._whose = ledger_key(file.path)
+            parts = file.path.parent / PARTS / (code_of(self._key, PARTS, (), b"") or b"").hex()
+        else:
+            from mlflow_adk_eval.ledger.postgres import PostgresDatabase  # noqa: PLC0415 - SQLAlchemy, only for a URL
+
+            self._database, parts = PostgresDatabase(where), None
+            self._key, self._whose = ledger_key(None)
+        self.parts = parts
+        """The folder for scored parts of evaluations under way; with a key, one whose name nobody knows without it. ``None``: the ledger is no file."""
+        self.name = self._database.name
+        """What messages call it: the path of the file, or the database's URL without user and password."""
+        self.shared = self._database.remote
+        """Whether several hosts can use it at the same time; a file serves the processes of one."""
+        self._sql = self._database.sql
         self._errors: tuple[type[Exception], ...] = (AdkEvalError, *self._database.errors)
-        self._sql = Statements(self._database)
-        self._mask = SecretMask()
-        self._key, self._whose = ledger_key(self._database.path if isinstance(self._database, SqliteDatabase) else None)
+        self._marks = _secret_marks()
         self._foreign: set[tuple[str, ...]] = set()
         """What was found that was written without the key."""
         self._trouble = ""
@@ -87,48 +105,26 @@ class CallCache:
         self._lineages: dict[str, str] = {}
         self._unwritten: dict[tuple[str, ...], bytes] = {}
         """What could not be written yet, by its kind and place."""
-        self._claims = _Claims(self._database, self._sql, self._attempt)
-
-    def __enter__(self) -> Self:
-        return self
+        self._owner = f"{uuid4().hex} {os.getpid()} {user_at_host()}"
+        self._claims: dict[str, float] = {}
+        """The addresses that are claimed here, each with the time when it was claimed or renewed last."""
+        self._changed = Condition(Lock())
+        self._renewing: Thread | None = None
+        """Renews the claims that are held for long, so that a busy event loop loses none."""
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Give the database back. Using the ledger again opens it again."""
-        self._claims.close()
+        with self._changed:
+            renewing, self._renewing = self._renewing, None
+            self._changed.notify_all()
+        if renewing is not None:
+            renewing.join()
+        for address in list(self._claims):
+            self.give_up(address)
         self._database.close()
-
-    @property
-    def name(self) -> str:
-        """What messages call it: the path of the file, or the database's URL without user and password."""
-        return self._database.name
-
-    @property
-    def path(self) -> Path:
-        """The file.
-
-        Raises:
-            UsageError: if it is none.
-        """
-        if isinstance(self._database, SqliteDatabase):
-            return self._database.path
-        raise UsageError(f"{self.name}: this ledger is no file")
-
-    @property
-    def parts(self) -> Path:
-        """The folder for scored parts of evaluations under way; with a key, one whose name nobody knows without it.
-
-        Raises:
-            UsageError: if the ledger is no file.
-        """
-        return self.path.parent / PARTS / (code_of(self._key, PARTS, (), b"") or b"").hex()
-
-    @property
-    def shared(self) -> bool:
-        """Whether several hosts can use it at the same time; a file serves the processes of one."""
-        return self._database.remote
 
     def check(self) -> None:
         """Find out whether the ledger can be used, without making a file.
@@ -167,7 +163,7 @@ class CallCache:
     def put(self, address: str, answer: Answer, /) -> None:
         """Keep an answer. It takes the place of an earlier one at the same address, and ends the claim to it."""
         self._keep(canonical_json({name: getattr(answer, name) for name in _ANSWER}), "answer", address)
-        self._claims.forget(address)
+        self._claims.pop(address, None)
 
     def claim(self, address: str, /, *, again: bool = False) -> bool:
         """Claim an address before asking for its answer. Whoever may not asks nothing, but looks for the answer a little later.
@@ -178,7 +174,20 @@ class CallCache:
             address: what is about to be asked.
             again: whether to ask although there is an answer.
         """
-        return self._claims.take(address, again=again or ("answer", address) in self._foreign)
+        with self._changed:
+            if address in self._claims:
+                return False
+            self._claims[address] = time.monotonic()
+            if self._renewing is None:
+                self._renewing = Thread(target=self._renew, name="adk-eval-ledger", daemon=True)
+                self._renewing.start()
+        again = again or ("answer", address) in self._foreign
+        values = {"address": address, "owner": self._owner, "lease_s": LEASE_S, "again": again}
+        # Where the ledger cannot be used, the question is asked all the same.
+        claimed = self._attempt(partial(self._database.change, self._sql.claim, values), 1) == 1
+        if not claimed:
+            self._claims.pop(address, None)
+        return claimed
 
     def hold(self, lineage: str) -> None:
         """Hold the runs of a lineage, so that no other process has their conversations meanwhile. They are held until `release`.
@@ -192,8 +201,14 @@ class CallCache:
         rows = self._attempt(lambda: self._database.rows(self._sql.holder, {"address": address}), _NO_ROWS)
         owner, since = rows[0] if rows else ("", 0.0)
         _, process, who = [*str(owner or "").split(" ", 2), "", "", ""][:3]
-        if who == user_at_host() and _is_dead(process):
-            self._attempt(lambda: self._write(self._sql.give_up, {"address": address, "owner": owner}), 0)
+        is_dead = False
+        if who == user_at_host() and os.name == "posix" and process.isdecimal():
+            try:
+                os.kill(int(process), 0)
+            except OSError as error:
+                is_dead = isinstance(error, ProcessLookupError)  # else it is somebody else's
+        if is_dead:
+            self._attempt(lambda: self._database.change(self._sql.give_up, {"address": address, "owner": owner}), 0)
             if self.claim(address):
                 return
         raise RunError(
@@ -207,11 +222,14 @@ class CallCache:
 
     def give_up(self, address: str, /) -> None:
         """End a claim without an answer."""
-        self._claims.give_up(address)
+        if address in self._claims:
+            del self._claims[address]
+            self._attempt(lambda: self._database.change(self._sql.give_up, {"address": address, "owner": self._owner}), 0)
 
     def account(self, name: str, /) -> Account | None:
         """Return what processes share under a name; ``None`` where the ledger cannot be used."""
-        rows = self._attempt(lambda: self._database.rows(self._sql.read_account, {"name": name}), _NO_ROWS)
+        # Where there is no file yet, the first change makes it, unless another process has made it meanwhile.
+        rows = self._attempt(lambda: self._database.rows(self._sql.read_account, {"name": name}) or [(time.time(), 0, "", None)], _NO_ROWS)
         for now, version, body, code in rows:
             return Account(
                 now=now, version=version or 0, body=body if self._is_ours("account", (name,), (body or "").encode(), code) else ""
@@ -221,7 +239,7 @@ class CallCache:
     def set_account(self, name: str, body: str, /, *, version: int) -> bool:
         """Change what processes share, if it is still of that version. Return whether it was."""
         values = {"name": name, "body": body, "version": version, "code": code_of(self._key, "account", (name,), body.encode())}
-        return self._attempt(lambda: self._write(self._sql.write_account, values), 0) == 1
+        return self._attempt(lambda: self._database.change(self._sql.write_account, values), 0) == 1
 
     def conversation(self, run_id: str, key: str) -> bytes | None:
         """Return the conversation that this run, or one that it goes on with, keeps under `key`.
@@ -237,7 +255,7 @@ class CallCache:
 
     def keep_conversation(self, run_id: str, key: str, conversation: bytes) -> None:
         """Keep a conversation, which is JSON. It takes the place of an earlier one under the same `key`."""
-        self._mask = SecretMask()  # loading the agent may have set further variables
+        self._marks = _secret_marks()  # loading the agent may have set further variables
         lineage = self._attempt(lambda: self.scope(run_id), self._lineages.get(run_id, run_id))
         self._keep(conversation, "conversation", lineage, key)
 
@@ -251,12 +269,12 @@ class CallCache:
         del values["started_at"]
         values["code"] = code_of(self._key, "run", tuple(values[name] for name in _SIGNED), b"")
         with self._raising():
-            self._write(self._sql.begin, values)
+            self._database.change(self._sql.begin, values)
         self._lineages[run.run_id] = values["lineage"]
 
     def finish(self, run_id: str) -> None:
         """Record that a run has ended with a result."""
-        self._attempt(lambda: self._write(self._sql.finish, {"run_id": run_id}), 0)
+        self._attempt(lambda: self._database.change(self._sql.finish, {"run_id": run_id}), 0)
 
     def scope(self, run_id: str) -> str:
         """Return the name that a run shares with all that went on with it: the lineage of the first of them.
@@ -288,7 +306,7 @@ class CallCache:
             UsageError: if it cannot be read.
         """
         with self._raising():
-            return contents(self._database, self._sql)
+            return contents(self._database)
 
     def prune(
         self,
@@ -310,16 +328,19 @@ class CallCache:
             UsageError: if nothing of this is given, a model and a run are, it does not know the run, or it cannot be written to.
         """
         with self._raising():
-            return prune(self._database, self._sql, older_than_days=older_than_days, model=model, run_id=run_id, dry_run=dry_run)
+            return prune(self._database, older_than_days=older_than_days, model=model, run_id=run_id, dry_run=dry_run)
 
     def _kept(self, kind: str, *names: str) -> bytes | None:
         """Return what is kept of a kind in a place, unless it was written without the key."""
         if (kind, *names) in self._unwritten:
             return self._unwritten[kind, *names]
-        for body, code in self._rows(self._sql.get[kind], dict(zip(PLACES[kind], names, strict=True))):
-            if body is not None and self._is_ours(kind, names, bytes(body), code):
-                return self._mask.show(bytes(body))
-        return None
+        rows = self._rows(self._sql.get[kind], dict(zip(PLACES[kind], names, strict=True)))
+        text = next((bytes(body) for body, code in rows if body is not None and self._is_ours(kind, names, bytes(body), code)), None)
+        if text is not None and b"\x1a" in text:
+            for form, mark in reversed(self._marks):
+                text = text.replace(mark, form)
+            return None if b"\x1a" in text else text  # one that cannot be had back
+        return text
 
     def _keep(self, text: bytes, kind: str, *names: str) -> None:
         """Write JSON of a kind to its place, or hold it until that is possible."""
@@ -327,9 +348,11 @@ class CallCache:
             self._unwritten[kind, *names] = text
 
     def _put(self, text: bytes, kind: str, *names: str) -> int:
-        body = self._mask.hide(text)
+        body = text
+        for form, mark in self._marks:
+            body = body.replace(form, mark)
         values = {**dict(zip(PLACES[kind], names, strict=True)), "body": body, "code": code_of(self._key, kind, names, body)}
-        return self._write(self._sql.put[kind], values)
+        return self._database.change(self._sql.put[kind], values)
 
     def _is_ours(self, kind: str, names: tuple[str, ...], body: bytes, code: bytes | None) -> bool:
         """Whether an entry counts: it was written with the key, where there is one."""
@@ -351,13 +374,7 @@ class CallCache:
 
     def _rows(self, query: str, values: dict[str, Any]) -> Any:
         """Return what a query finds; nothing where there is no file yet, or no server any more."""
-        if not self._database.is_open and (self._trouble or not self._database.exists):
-            return []
-        return self._database.rows(query, values)
-
-    def _write(self, statement: str, values: dict[str, Any]) -> int:
-        """Change something, in a transaction of its own; return how many rows."""
-        return self._database.change((statement, values))[0]
+        return [] if self._trouble and not self._database.is_open else self._database.rows(query, values)
 
     def _attempt(self, work: Callable[[], T], otherwise: T, *, reading: bool = False) -> T:
         """Do something with the ledger. Where it cannot be used, take note of what is wrong with it and go on with `otherwise`.
@@ -399,52 +416,6 @@ class CallCache:
         except self._database.errors as error:
             raise (RunError if self._database.remote else UsageError)(self._database.wrong(error)) from error
 
-
-class _Claims:
-    """The addresses that this ledger has claimed. A thread renews those that are held for long, so that a busy event loop loses none."""
-
-    def __init__(self, database: Database, sql: Statements, attempt: Callable[[Callable[[], list[int]], list[int]], list[int]]) -> None:
-        self._database = database
-        self._sql = sql
-        self._attempt = attempt
-        self._owner = f"{uuid4().hex} {os.getpid()} {user_at_host()}"
-        self._held: dict[str, float] = {}
-        """Each with the time when it was claimed or renewed last."""
-        self._changed = Condition(Lock())
-        self._renewing: Thread | None = None
-
-    def take(self, address: str, *, again: bool) -> bool:
-        with self._changed:
-            if address in self._held:
-                return False
-            self._held[address] = time.monotonic()
-            if self._renewing is None:
-                self._renewing = Thread(target=self._renew, name="adk-eval-ledger", daemon=True)
-                self._renewing.start()
-        values = {"address": address, "owner": self._owner, "lease_s": LEASE_S, "again": again}
-        # Where the ledger cannot be used, the question is asked all the same.
-        claimed = self._attempt(partial(self._database.change, (self._sql.claim, values)), [1]) == [1]
-        if not claimed:
-            self.forget(address)
-        return claimed
-
-    def forget(self, address: str) -> None:
-        self._held.pop(address, None)
-
-    def give_up(self, address: str) -> None:
-        if address in self._held:
-            self.forget(address)
-            self._attempt(partial(self._database.change, (self._sql.give_up, {"address": address, "owner": self._owner})), [0])
-
-    def close(self) -> None:
-        with self._changed:
-            renewing, self._renewing = self._renewing, None
-            self._changed.notify_all()
-        if renewing is not None:
-            renewing.join()
-        for address in list(self._held):
-            self.give_up(address)
-
     def _renew(self) -> None:
         while True:
             with self._changed:
@@ -452,49 +423,51 @@ class _Claims:
                 if self._renewing is None:
                     return
                 due = time.monotonic() - _RENEWED_EVERY_S
-                late = [address for address, since in self._held.items() if since <= due]
+                late = [address for address, since in self._claims.items() if since <= due]
             for address in late:
                 values = {"address": address, "owner": self._owner, "lease_s": LEASE_S}
-                self._attempt(partial(self._database.change, (self._sql.renew, values)), [0])
-                if address in self._held:
-                    self._held[address] = time.monotonic()
+                self._attempt(partial(self._database.change, self._sql.renew, values), 0)
+                if address in self._claims:
+                    self._claims[address] = time.monotonic()
 
 
-def _database(source: str | Path) -> Database:
-    where = ledger_source(source)
-    if isinstance(where, str):
-        from mlflow_adk_eval.ledger.postgres import PostgresDatabase  # noqa: PLC0415 - SQLAlchemy, only for a URL
+def _secret_marks() -> list[tuple[bytes, bytes]]:
+    """Return what keeps the values of secret variables out of the ledger: a mark for each way to spell one, the longest first.
 
-        return PostgresDatabase(where)
-    if where is None:
-        raise UsageError("ledger: wanted a path or a postgresql:// URL, not 'off'")
-    return SqliteDatabase(where)
-
-
-def _is_dead(process: str) -> bool:
-    """Whether a process of this host has ended."""
-    if os.name != "posix" or not process.isdecimal():
-        return False
-    try:
-        os.kill(int(process), 0)
-    except ProcessLookupError:
-        return True
-    except OSError:  # it is somebody else's
-        pass
-    return False
+    In JSON, control characters are escaped, so a mark made of one is never part of what it stands in. Reading undoes the marks, since
+    a conversation that reads differently would be judged differently. Without the variable, what was kept cannot be used.
+    """
+    secret = secret_values()
+    values_of = Counter(secret.values())
+    forms: dict[bytes, bytes] = {}
+    for value, name in secret.items():
+        label = name if values_of[name] == 1 else f"{name} {uuid4().hex}"  # which of several it was is not known later
+        spelt = [form.encode("utf-8", "surrogatepass") for form in spellings(value)]
+        forms |= {form: f"\x1a[{label}]{number}\x1a".encode() for number, form in enumerate(spelt)}
+    return sorted(forms.items(), key=lambda item: -len(item[0]))
 
 
 @contextmanager
-def opened(source: LedgerSource) -> Generator[CallCache | None]:
+def opened(source: LedgerSource, *, needed: bool = True) -> Generator[CallCache | None]:
     """Provide the ledger, or ``None`` where nothing is to be kept.
+
+    Args:
+        source: as of `evaluate`.
+        needed: whether anybody is asked. Where nobody is, a folder that takes no ledger is no reason to stop, unless one was named.
 
     Raises:
         UsageError: if the ledger cannot be used.
     """
     where = ledger_source(source)
-    if where is None:
-        yield None
-        return
-    with CallCache(where) as ledger:
-        ledger.check()
+    with ExitStack() as stack:
+        ledger: CallCache | None = None
+        try:
+            if where is not None:
+                ledger = stack.enter_context(CallCache(where))
+                ledger.check()
+        except UsageError:
+            if needed or source is not None or os.environ.get(VARIABLE):
+                raise
+            stack.close()
+            ledger = None
         yield ledger

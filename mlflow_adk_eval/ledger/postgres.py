@@ -5,7 +5,7 @@ The driver is psycopg 3, whatever driver a URL names: SQLAlchemy's own default s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from threading import Lock
@@ -14,20 +14,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from mlflow_adk_eval.errors import AdkEvalError, UsageError
-from mlflow_adk_eval.ledger.database import APPLICATION, SCHEMA, Values
-from mlflow_adk_eval.ledger.source import CHOOSING
-from mlflow_adk_eval.ledger.statements import table_statements
+from mlflow_adk_eval.ledger.database import APPLICATION, CHOOSING, SCHEMA, Statements, Values
 from mlflow_adk_eval.redact import message_of
 from mlflow_adk_eval.runtime import require_extra
 
 if TYPE_CHECKING:
-    from sqlalchemy import URL, Connection, Engine, TextClause
+    from sqlalchemy import Connection, Engine, TextClause
 
+_PREFIX = "adk_eval_"
 _CONNECT_S = 10
 """How long to wait for the server."""
 _STATEMENT_S = 30
 """How long a statement may take, locks included."""
-_CONNECTIONS = 8
 AWAY_S = 15.0
 """For how long a server that was there is waited for."""
 T = TypeVar("T")
@@ -37,9 +35,7 @@ class PostgresDatabase:
     """Tables in the schema that the URL's user writes to by default. Each statement is a transaction of its own."""
 
     remote = True
-    prefix = "adk_eval_"
-    clock = "CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION)"
-    bytes_type = "BYTEA"
+    sql = Statements(_PREFIX, "CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION)", "BYTEA")
 
     def __init__(self, url: str) -> None:
         """Name the database, without reaching it.
@@ -56,7 +52,10 @@ class PostgresDatabase:
             parsed = sqlalchemy.make_url(url).set(drivername="postgresql+psycopg")
         except (SQLAlchemyError, ValueError):
             raise UsageError("ledger: this postgresql URL cannot be read; wanted postgresql://USER:PASSWORD@HOST:PORT/DATABASE") from None
-        self._secrets = tuple(_secrets(parsed))
+        options = [value for name, value in parsed.query.items() if "pass" in name.lower()]
+        secrets = [str(parsed.password or ""), *(part for value in options for part in ([value] if isinstance(value, str) else value))]
+        self._secrets = [secret for secret in secrets if secret]
+        """The passwords of the URL: its own, and those among its options."""
         self._url = parsed
         port = f":{parsed.port}" if parsed.port else ""
         self.name = f"postgresql://{parsed.host or ''}{port}/{parsed.database or ''}"
@@ -70,11 +69,6 @@ class PostgresDatabase:
         """Whether it was reached, and did not fail since."""
         return self._engine is not None
 
-    @property
-    def exists(self) -> bool:
-        """Whether there is anything to read: only the server knows."""
-        return True
-
     def check(self) -> None:
         """Reach the server, and make the tables where they are missing."""
         self._opened()
@@ -83,13 +77,15 @@ class PostgresDatabase:
         """Return what a query finds."""
         return self._executed(lambda connection: connection.execute(_text(statement), dict(values)).fetchall())
 
-    def change(self, *changes: tuple[str, Values]) -> list[int]:
-        """Execute statements in one transaction, and return how many rows each has changed."""
-        if len(changes) == 1:
-            statement, values = changes[0]
-            return [self._executed(lambda connection: connection.execute(_text(statement), dict(values)).rowcount)]
+    def change(self, statement: str, values: Values) -> int:
+        """Execute a statement in a transaction of its own, and return how many rows it has changed."""
+        return self._executed(lambda connection: connection.execute(_text(statement), dict(values)).rowcount)
+
+    def change_all(self, statements: Iterable[str], values: Values) -> None:
+        """Execute statements in one transaction."""
         with _transaction(self._opened()) as connection:
-            return [connection.execute(_text(statement), dict(values)).rowcount for statement, values in changes]
+            for statement in statements:
+                connection.execute(_text(statement), dict(values))
 
     def shrink(self) -> None:
         """Leave it to the server's autovacuum."""
@@ -105,16 +101,20 @@ class PostgresDatabase:
         """Return what is wrong with it, and what to do: what the server says, not what was sent to it."""
         if isinstance(error, AdkEvalError):
             return str(error)
-        said = message_of(getattr(error, "orig", None) or error)
+        message = message_of(getattr(error, "orig", None) or error)
         for secret in self._secrets:
-            said = said.replace(secret, "***")
-        return f"{self.name}: the ledger cannot be used ({said}); name another one {CHOOSING}"
+            message = message.replace(secret, "***")
+        return f"{self.name}: the ledger cannot be used ({message}); name another one {CHOOSING}"
 
     def _executed(self, work: Callable[[Connection], T]) -> T:
         """Do something with a connection. While a server that was there restarts, it is tried again, for as long as claims hold without it.
 
         Every statement of the ledger may be repeated: what one has done, the same one does not do again.
         """
+        from sqlalchemy.exc import DBAPIError  # noqa: PLC0415
+
+        def is_away(error: BaseException) -> bool:  # the connection failed, or was lost, rather than what was asked
+            return isinstance(error, DBAPIError) and (error.connection_invalidated or error.statement is None)
 
         def once() -> T:
             with self._opened().connect() as connection:
@@ -123,7 +123,7 @@ class PostgresDatabase:
         patience_s = AWAY_S if self._answers else 0.0
         wait = wait_random_exponential(multiplier=0.05, max=1.0)
         try:
-            result = Retrying(retry=retry_if_exception(_is_away), stop=stop_after_delay(patience_s), wait=wait, reraise=True)(once)
+            result = Retrying(retry=retry_if_exception(is_away), stop=stop_after_delay(patience_s), wait=wait, reraise=True)(once)
         except Exception:
             self._answers = False
             self.close()
@@ -132,65 +132,51 @@ class PostgresDatabase:
         return result
 
     def _opened(self) -> Engine:
-        if self._engine is not None:
-            return self._engine
-        with self._opening:
-            if self._engine is None:
-                self._engine = self._made()
-            return self._engine
-
-    def _made(self) -> Engine:
         from sqlalchemy import create_engine, event  # noqa: PLC0415
 
-        engine = create_engine(
-            self._url,
-            isolation_level="AUTOCOMMIT",
-            pool_size=_CONNECTIONS,
-            max_overflow=0,
-            hide_parameters=True,
-            connect_args={"connect_timeout": _CONNECT_S, "application_name": "mlflow-adk-eval"},
-        )
+        with self._opening:
+            if self._engine is not None:
+                return self._engine
+            engine = create_engine(
+                self._url,
+                isolation_level="AUTOCOMMIT",
+                pool_size=8,
+                max_overflow=0,
+                hide_parameters=True,
+                connect_args={"connect_timeout": _CONNECT_S, "application_name": "mlflow-adk-eval"},
+            )
 
-        def limit(connection: Any, _: object) -> None:  # no startup option: connection poolers refuse those
-            connection.execute(f"SET statement_timeout = {_STATEMENT_S * 1_000}")
-            connection.commit()
+            def limit(connection: Any, _: object) -> None:  # no startup option: connection poolers refuse those
+                connection.execute(f"SET statement_timeout = {_STATEMENT_S * 1_000}")
+                connection.commit()
 
-        event.listen(engine, "connect", limit)
-        try:
-            self._prepare(engine)
-        except BaseException:
-            engine.dispose()
-            raise
-        return engine
+            event.listen(engine, "connect", limit)
+            try:
+                self._prepare(engine)
+            except BaseException:
+                engine.dispose()
+                raise
+            self._engine = engine
+            return engine
 
     def _prepare(self, engine: Engine) -> None:
         """Make the tables where they are missing, and make sure that they are of this version."""
         from sqlalchemy import text  # noqa: PLC0415
 
-        version = f"SELECT version FROM {self.prefix}schema"
         with engine.connect() as connection:
-            exists = connection.execute(text(f"SELECT to_regclass('{self.prefix}schema')")).scalar() is not None
+            exists = connection.execute(text(f"SELECT to_regclass('{_PREFIX}schema')")).scalar() is not None
         with _transaction(engine) as connection:
             if not exists:
                 connection.execute(text(f"SELECT pg_advisory_xact_lock({APPLICATION})"))  # CREATE … IF NOT EXISTS alone may collide
-                connection.execute(
-                    text(f"CREATE TABLE IF NOT EXISTS {self.prefix}schema (one INTEGER PRIMARY KEY, version INTEGER NOT NULL)")
-                )
-                for statement in table_statements(self.prefix, self.bytes_type):
+                connection.execute(text(f"CREATE TABLE IF NOT EXISTS {_PREFIX}schema (one INTEGER PRIMARY KEY, version INTEGER NOT NULL)"))
+                for statement in self.sql.tables:
                     connection.execute(text(statement))
-                connection.execute(text(f"INSERT INTO {self.prefix}schema VALUES (1, {SCHEMA}) ON CONFLICT DO NOTHING"))
-            found = connection.execute(text(version)).scalar()
-        if found != SCHEMA:
+                connection.execute(text(f"INSERT INTO {_PREFIX}schema VALUES (1, {SCHEMA}) ON CONFLICT DO NOTHING"))
+            schema = connection.execute(text(f"SELECT version FROM {_PREFIX}schema")).scalar()
+        if schema != SCHEMA:
             raise UsageError(
-                f"{self.name}: this ledger has schema {found}, and this version of mlflow-adk-eval reads {SCHEMA}; name another one {CHOOSING}"
+                f"{self.name}: this ledger has schema {schema}, and this version of mlflow-adk-eval reads {SCHEMA}; name another one {CHOOSING}"
             )
-
-
-def _is_away(error: BaseException) -> bool:
-    """Whether the connection failed, or was lost, rather than what was asked."""
-    from sqlalchemy.exc import DBAPIError  # noqa: PLC0415
-
-    return isinstance(error, DBAPIError) and (error.connection_invalidated or error.statement is None)
 
 
 def _transaction(engine: Engine) -> AbstractContextManager[Connection]:
@@ -202,10 +188,3 @@ def _text(statement: str) -> TextClause:
     from sqlalchemy import text  # noqa: PLC0415
 
     return text(statement)
-
-
-def _secrets(url: URL) -> list[str]:
-    """Return the passwords of a URL: its own, and those among its options."""
-    options = [value for name, value in url.query.items() if "pass" in name.lower()]
-    texts = [str(url.password or ""), *(part for value in options for part in ([value] if isinstance(value, str) else value))]
-    return [text for text in texts if text]

@@ -15,15 +15,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.evalset.digest import canonical_json
+from mlflow_adk_eval.evalset.models import canonical_json
 
 KEY_VARIABLE = "ADK_EVAL_LEDGER_KEY"
 """The environment variable with the key by which entries are authenticated."""
 PARTS = "parts"
 """The folder beside the file that has scored parts of evaluations under way."""
 _SHORTEST = 32
-_BESIDE = ("-wal", "-shm", "-journal")
-"""What the names of SQLite's other files end with."""
 
 
 def refuse_foreign(path: Path) -> None:
@@ -33,29 +31,25 @@ def refuse_foreign(path: Path) -> None:
         UsageError: if git tracks a file of it or a link that leads to it, or a log is left without its database.
     """
     places = dict.fromkeys((path, path.resolve()))
-    logs = [log for place in places for end in _BESIDE if os.path.lexists(log := Path(f"{place}{end}"))]
+    # SQLite's other files are named after the ledger.
+    logs = [log for place in places for end in ("-wal", "-shm", "-journal") if os.path.lexists(log := Path(f"{place}{end}"))]
     if logs and not path.exists():
         raise UsageError(f"{logs[0]}: found without {path.name}, to which it belongs, so nobody knows who wrote it; delete it")
     beside = (*places, *(place.parent / PARTS for place in places))
     entries = [*(entry for entry in beside if os.path.lexists(entry)), *logs, *(folder for folder in path.parents if folder.is_symlink())]
-    if tracked := _tracked([entry.parent.resolve() / entry.name for entry in entries]):
-        raise UsageError(
-            f"{tracked}: git tracks this file of the ledger, so the author of a branch could decide what judges answer; "
-            f"run `git rm --cached {tracked}`, and name it in .gitignore"
-        )
-
-
-def _tracked(paths: list[Path]) -> Path | None:
-    """Return a path that git tracks, in whichever repository, if there is a git to say so."""
+    paths = [entry.parent.resolve() / entry.name for entry in entries]
+    # In whichever repository, if there is a git to say so.
     environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     tops = {folder for path in paths for folder in path.parents if (folder / ".git").exists()}  # not what git takes for a bare repository
-    for top, path in ((top, path) for top in tops for path in paths if path.is_relative_to(top)):
-        asked = f":(icase,literal){path.relative_to(top).as_posix()}"  # macOS finds a file by a name in other letters
-        listing = ["git", "-c", "safe.directory=*", "-c", "core.fsmonitor=false", "ls-files", "--", asked]
+    for top, entry in ((top, entry) for top in tops for entry in paths if entry.is_relative_to(top)):
+        literal = f":(icase,literal){entry.relative_to(top).as_posix()}"  # macOS finds a file by a name in other letters
+        listing = ["git", "-c", "safe.directory=*", "-c", "core.fsmonitor=false", "ls-files", "--", literal]
         with suppress(OSError):
             if subprocess.run(listing, check=False, capture_output=True, cwd=top, env=environ).stdout:  # noqa: S603
-                return path
-    return None
+                raise UsageError(
+                    f"{entry}: git tracks this file of the ledger, so the author of a branch could decide what judges answer; "
+                    f"run `git rm --cached {entry}`, and name it in .gitignore"
+                )
 
 
 def ledger_key(file: Path | None) -> tuple[bytes | None, str]:
@@ -78,17 +72,6 @@ def ledger_key(file: Path | None) -> tuple[bytes | None, str]:
         return given.encode("utf-8", "surrogateescape"), "not written with your key"
     if file is None or os.environ.get("CI", "").lower() not in ("1", "true") or not _in_checkout(file):
         return None, ""
-    return _key_of_job(), f"not written by this CI job (keep the ledger outside the checkout, or set {KEY_VARIABLE})"
-
-
-def _in_checkout(path: Path) -> bool:
-    real = path.resolve()
-    named = [os.environ[name] for name in ("GITHUB_WORKSPACE", "CI_PROJECT_DIR", "WORKSPACE") if os.environ.get(name)]
-    roots = [root for root in map(Path.resolve, (Path.cwd(), *map(Path, named))) if root != root.parent]
-    return any(map(real.is_relative_to, roots)) or any((folder / ".git").exists() for folder in real.parents)
-
-
-def _key_of_job() -> bytes:
     folder = Path(os.environ.get("RUNNER_TEMP") or tempfile.gettempdir())
     path = folder / f"adk_eval_ledger_key_{os.getuid() if os.name == 'posix' else ''}"
     with tempfile.NamedTemporaryFile(dir=folder) as new:  # which only its owner can read
@@ -96,11 +79,18 @@ def _key_of_job() -> bytes:
         new.flush()
         with suppress(FileExistsError):
             os.link(new.name, path)
-    found = path.lstat()
-    is_own = os.name != "posix" or (found.st_uid == os.getuid() and stat.S_ISREG(found.st_mode) and not found.st_mode & 0o077)
+    owner = path.lstat()
+    is_own = os.name != "posix" or (owner.st_uid == os.getuid() and stat.S_ISREG(owner.st_mode) and not owner.st_mode & 0o077)
     if _in_checkout(path) or not is_own:
         raise UsageError(f"{path}: others may have written this key; set {KEY_VARIABLE}, or RUNNER_TEMP to a folder outside the checkout")
-    return path.read_bytes()
+    return path.read_bytes(), f"not written by this CI job (keep the ledger outside the checkout, or set {KEY_VARIABLE})"
+
+
+def _in_checkout(path: Path) -> bool:
+    real = path.resolve()
+    named = [os.environ[name] for name in ("GITHUB_WORKSPACE", "CI_PROJECT_DIR", "WORKSPACE") if os.environ.get(name)]
+    roots = [root for root in map(Path.resolve, (Path.cwd(), *map(Path, named))) if root != root.parent]
+    return any(map(real.is_relative_to, roots)) or any((folder / ".git").exists() for folder in real.parents)
 
 
 def code_of(key: bytes | None, kind: str, names: tuple[str, ...], body: bytes) -> bytes | None:

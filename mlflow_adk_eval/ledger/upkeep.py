@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.ledger.database import Database
-from mlflow_adk_eval.ledger.statements import RUN_TEXTS, Statements
+from mlflow_adk_eval.ledger.database import RUN_TEXTS, SqliteDatabase
 
-_DAY_S = 86_400.0
-_PAGE = 1_000
+if TYPE_CHECKING:
+    from mlflow_adk_eval.ledger.postgres import PostgresDatabase
+
 _BUDGET = "budget: "
+_TOKENS = ("input_tokens", "output_tokens")
 
 
 class Pruned(NamedTuple):
@@ -67,19 +68,22 @@ class LedgerContents:
     budgets: tuple[SharedBudget, ...]
 
 
-def contents(database: Database, sql: Statements) -> LedgerContents:
+def contents(database: SqliteDatabase | PostgresDatabase) -> LedgerContents:
     """Return what there is. All answers are read, some at a time."""
-    if not database.exists:
+    sql = database.sql
+    held = database.rows(sql.answers_held, {})
+    if not held:  # there is no file
         nothing = dict.fromkeys(("bytes", "answers", "conversations", "runs", "asking"), 0)
         return LedgerContents(name=database.name, **nothing, oldest=None, newest=None, models=(), budgets=())
-    answers, size, oldest, newest = database.rows(sql.answers_held, {})[0]
+    answers, size, oldest, newest = held[0]
     conversations, more, first, last = database.rows(sql.conversations_held, {})[0]
+    times = [time for time in (oldest, first, newest, last) if time is not None]
     counts: dict[str, Counter[str]] = {}
-    for _, answer in _answers(database, sql):
-        tokens = {name: answer.get(name) or 0 for name in ("input_tokens", "output_tokens")}
+    for _, answer in _answers(database):
+        tokens = {name: answer.get(name) or 0 for name in _TOKENS}
         counts.setdefault(str(answer.get("model") or ""), Counter()).update(answers=1, **tokens)
     models = [ModelAnswers(model=model, **{name: count[name] for name in ("answers", *_TOKENS)}) for model, count in counts.items()]
-    times = [time for time in (oldest, first, newest, last) if time is not None]
+    spent = {name.removeprefix(_BUDGET): json.loads(body) for name, body in database.rows(sql.accounts, {}) if name.startswith(_BUDGET)}
     return LedgerContents(
         name=database.name,
         bytes=int(size or 0) + int(more or 0),
@@ -90,65 +94,53 @@ def contents(database: Database, sql: Statements) -> LedgerContents:
         oldest=datetime.fromtimestamp(min(times), UTC) if times else None,
         newest=datetime.fromtimestamp(max(times), UTC) if times else None,
         models=tuple(sorted(models, key=lambda one: (-one.input_tokens - one.output_tokens, one.model))),
-        budgets=tuple(_budgets(database, sql)),
+        budgets=tuple(SharedBudget(name=name, calls=calls, tokens=tokens) for name, (calls, tokens) in spent.items()),
     )
 
 
-_TOKENS = ("input_tokens", "output_tokens")
-
-
-def _answers(database: Database, sql: Statements) -> Iterator[tuple[str, dict[str, Any]]]:
+def _answers(database: SqliteDatabase | PostgresDatabase) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield each answer with its address."""
     after = ""
-    while rows := database.rows(sql.answers_after, {"after": after, "page": _PAGE}):
+    while rows := database.rows(database.sql.answers_after, {"after": after, "page": 1_000}):
         for address, body in rows:
             try:
-                found = json.loads(bytes(body).decode("utf-8", "replace"))
+                answer = json.loads(bytes(body).decode("utf-8", "replace"))
             except ValueError:
-                found = {}
-            yield address, found if isinstance(found, dict) else {}
+                answer = {}
+            yield address, answer if isinstance(answer, dict) else {}
         after = rows[-1][0]
 
 
-def _budgets(database: Database, sql: Statements) -> Iterator[SharedBudget]:
-    for name, body in database.rows(sql.accounts, {}):
-        if name.startswith(_BUDGET):
-            calls, tokens = json.loads(body)
-            yield SharedBudget(name=name.removeprefix(_BUDGET), calls=calls, tokens=tokens)
-
-
 def prune(
-    database: Database, sql: Statements, *, older_than_days: float | None, model: str | None, run_id: str | None, dry_run: bool
+    database: SqliteDatabase | PostgresDatabase, *, older_than_days: float | None, model: str | None, run_id: str | None, dry_run: bool
 ) -> Pruned:
     """Forget answers and conversations; see `CallCache.prune`."""
     if older_than_days is None and model is None and run_id is None:
         raise UsageError("prune what? wanted an age, a model or a run")
     if model is not None and run_id is not None:
         raise UsageError("a model and a run together make no sense: answers are of no run, as others may use them, too")
-    if not database.exists:
+    sql = database.sql
+    if not database.rows(sql.count_runs, {}):  # there is no file
         return Pruned(0, 0, 0)
-    found: dict[str, Any] = {"age_s": (older_than_days or 0) * _DAY_S}
+    values: dict[str, Any] = {"age_s": (older_than_days or 0) * 86_400.0}
     if model is not None:
-        addresses = [address for address, answer in _answers(database, sql) if answer.get("model") == model]
-        return Pruned(_prune_answers(database, sql, addresses, found, dry_run=dry_run), 0, 0)
-    if run_id is not None:
-        run = database.rows(sql.run, {"run_id": run_id})
-        if not run:
-            raise UsageError(f"{database.name}: the ledger does not know the run {run_id}")
-        found["lineage"] = run[0][RUN_TEXTS.index("lineage")]
-    counts, deletions = (sql.count_old_of_run, sql.prune_run) if run_id is not None else (sql.count_old, sql.prune)
-    pruned = Pruned(*(0 if count is None else database.rows(count, found)[0][0] for count in counts))
+        count = 0
+        for address in [address for address, answer in _answers(database) if answer.get("model") == model]:
+            chosen = {**values, "address": address}
+            count += database.rows(sql.count_old_answer, chosen)[0][0] if dry_run else database.change(sql.prune_answer, chosen)
+        pruned = Pruned(count, 0, 0)
+    else:
+        counts: Sequence[str | None] = sql.count_old
+        deletions: Sequence[str] = sql.prune
+        if run_id is not None:
+            run = database.rows(sql.run, {"run_id": run_id})
+            if not run:
+                raise UsageError(f"{database.name}: the ledger does not know the run {run_id}")
+            values["lineage"] = run[0][RUN_TEXTS.index("lineage")]
+            counts, deletions = sql.count_old_of_run, sql.prune_run
+        pruned = Pruned(*(0 if count is None else database.rows(count, values)[0][0] for count in counts))
+        if not dry_run:
+            database.change_all(deletions, values)
     if not dry_run:
-        database.change(*((statement, found) for statement in deletions))
         database.shrink()
     return pruned
-
-
-def _prune_answers(database: Database, sql: Statements, addresses: list[str], values: dict[str, Any], *, dry_run: bool) -> int:
-    count = 0
-    for address in addresses:
-        chosen = {**values, "address": address}
-        count += database.rows(sql.count_old_answer, chosen)[0][0] if dry_run else database.change((sql.prune_answer, chosen))[0]
-    if not dry_run:
-        database.shrink()
-    return count

@@ -6,15 +6,23 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from mlflow_adk_eval.config.criteria import JudgedSettings
+from mlflow_adk_eval.config.spec import JudgedSettings
 from mlflow_adk_eval.evalset import EvalSetResult
-from mlflow_adk_eval.evalset.conversation import ConversationOutcome, outcome_of
+from mlflow_adk_eval.evalset.conversation import (
+    FAILED,
+    INFORMATIONAL,
+    NOT_EVALUATED,
+    PASSED,
+    ConversationOutcome,
+    EvalCaseResult,
+    InvocationResult,
+    MetricResult,
+    outcome_of,
+)
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.evalset.result import FAILED, INFORMATIONAL, NOT_EVALUATED, PASSED, EvalCaseResult, InvocationResult, MetricResult
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, Verdict, Vote
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.results.table import cell_at
-from mlflow_adk_eval.results.votes import item_results, votes_by_turn
+from mlflow_adk_eval.results.table import cell_at, item_results, votes_by_turn
 
 _OF_VERDICT: dict[Verdict, int] = {"passed": PASSED, "failed": FAILED, "undecided": NOT_EVALUATED}
 _DETAILS = {"token_usage_v1": "token_usage_details", "invocation_duration_v1": "duration_details"}
@@ -42,40 +50,38 @@ def result_of(report: Report, *, app_name: str = "agent", created: float | None 
 
 
 def _case(report: Report, case: CaseResult, app_name: str) -> EvalCaseResult:
-    session_id = f"{case.eval_id}_{case.run_index + 1}"
+    session_id, conversation, expected = f"{case.eval_id}_{case.run_index + 1}", case.conversation, case.expected or ()
     given: Json = {}
-    if case.session_state is not None:
-        details = {"id": session_id, "app_name": app_name, "user_id": "user", "state": dict(case.session_state), "events": []}
-        given = {"session_details": details}
+    if conversation.session_state is not None:
+        state = dict(conversation.session_state)
+        given["session_details"] = {"id": session_id, "app_name": app_name, "user_id": "user", "state": state, "events": []}
+    votes = {result.criterion: votes_by_turn(result.votes) for result in case.results if result.votes}
+    turns = tuple(
+        InvocationResult(
+            actual_invocation=actual,
+            expected_invocation=expected[index] if index < len(expected) else None,
+            eval_metric_results=tuple(
+                _metric(report, case, result, cell, votes.get(result.criterion, {}).get(index, ()))
+                for result in case.results
+                if (cell := cell_at(result, index)) is not None
+            ),
+        )
+        for index, actual in enumerate(conversation.actual)
+    )
     return EvalCaseResult(
         eval_set_id=report.eval_set.eval_set_id,
         eval_id=case.eval_id,
         final_eval_status=_OF_VERDICT[case.verdict],
         overall_eval_metric_results=tuple(_metric(report, case, result, result.overall) for result in case.results),
-        eval_metric_result_per_invocation=tuple(_invocations(report, case)),
+        eval_metric_result_per_invocation=turns,
         session_id=session_id,
         user_id="user",
-        adk_eval=ConversationOutcome(**outcome_of(case)),
+        adk_eval=ConversationOutcome(**outcome_of(conversation)),
         **given,
     )
 
 
-def _invocations(report: Report, case: CaseResult) -> Iterator[InvocationResult]:
-    expected = case.expected or ()
-    votes = {result.criterion: votes_by_turn(result.votes) for result in case.results}
-    for index, actual in enumerate(case.actual):
-        cells = [(result, cell_at(result, index)) for result in case.results]
-        yield InvocationResult(
-            actual_invocation=actual,
-            expected_invocation=expected[index] if index < len(expected) else None,
-            eval_metric_results=tuple(
-                _metric(report, case, result, cell, votes[result.criterion].get(index, ())) for result, cell in cells if cell is not None
-            ),
-        )
-
-
 def _metric(report: Report, case: CaseResult, result: CriterionResult, outcome: Outcome, votes: Sequence[Vote] = ()) -> MetricResult:
-    scored = outcome if isinstance(outcome, Scored) else None
     given: dict[str, Any] = {}
     custom = (report.config.custom_metrics or {}).get(result.criterion)
     if custom:
@@ -83,15 +89,18 @@ def _metric(report: Report, case: CaseResult, result: CriterionResult, outcome: 
     settings = report.config.criteria_of(case.eval_id).get(result.criterion)
     if settings is not None:
         given["criterion"] = settings.model_dump(mode="json", exclude_none=True)
-    if scored and scored.details and result.criterion in _DETAILS:
-        given["details"] = {_DETAILS[result.criterion]: dict(scored.details)}
+    status = NOT_EVALUATED
+    if isinstance(outcome, Scored):
+        status = INFORMATIONAL if not result.decides else PASSED if result.reached(outcome) else FAILED
+        if outcome.details and result.criterion in _DETAILS:
+            given["details"] = {_DETAILS[result.criterion]: dict(outcome.details)}
     if isinstance(settings, JudgedSettings) and (rubric_scores := list(_rubric_scores(outcome, votes))):
         given["details"] = {"rubric_scores": rubric_scores}
     return MetricResult(
         metric_name=result.criterion,
         threshold=result.threshold,
-        score=scored.score if scored else None,
-        eval_status=_status(result, outcome),
+        score=outcome.score if isinstance(outcome, Scored) else None,
+        eval_status=status,
         **given,
     )
 
@@ -102,11 +111,3 @@ def _rubric_scores(cell: Outcome, votes: Sequence[Vote]) -> Iterator[Json]:
         if finding.id is not None and (finding.rationale or finding.score is not None or not finding.settled):
             without = "; ".join((f"no verdict; votes: {finding.counts or 'none'}", *finding.errors))
             yield {"rubric_id": finding.id, "score": finding.score, "rationale": finding.rationale if finding.settled else without}
-
-
-def _status(result: CriterionResult, outcome: Outcome) -> int:
-    if not isinstance(outcome, Scored):
-        return NOT_EVALUATED
-    if not result.decides:
-        return INFORMATIONAL
-    return PASSED if result.reached(outcome) else FAILED

@@ -6,7 +6,7 @@ list where judge and people disagree, and `remarks` says what the numbers do not
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -16,7 +16,7 @@ from rich.text import Text
 
 from mlflow_adk_eval.analysis.calibration.calibration import Calibration, Disagreement, Labelled
 from mlflow_adk_eval.analysis.calibration.judge_error import Corrected, JudgeRates
-from mlflow_adk_eval.report.sentences import counted
+from mlflow_adk_eval.text import counted
 
 _MOST_SHOWN = 10
 _HEADINGS = ("labelled", "agreement", "κ", "sensitivity", "specificity", "judge passes", "corrected")
@@ -35,12 +35,12 @@ def calibration_json(calibration: Calibration, confidence: float = 0.95) -> dict
     return {**value, "confidence": confidence, "disagreements": disagreements}
 
 
-def _derived(found: Labelled, confidence: float) -> dict[str, Any]:
-    rates, corrected = found.rates, found.corrected(confidence=confidence)
+def _derived(labelled: Labelled, confidence: float) -> dict[str, Any]:
+    rates, corrected = labelled, labelled.corrected(confidence=confidence)
     return {
         "labelled": rates.labelled,
         **{name: _bounded(*measure) for name, measure in _measures(rates, confidence).items()},
-        "judge_pass_rate": found.sample.rate,
+        "judge_pass_rate": labelled.sample.rate,
         "corrected": None if isinstance(corrected, str) else _bounded(corrected.value, (corrected.low, corrected.high)),
         "not_corrected": corrected if isinstance(corrected, str) else None,
         "labels_wanted": {"pass": rates.passes_wanted(confidence), "fail": rates.failures_wanted(confidence)},
@@ -79,51 +79,47 @@ def _table(calibration: Calibration, confidence: float) -> Table:
     return table
 
 
-def _cells(found: Labelled, confidence: float) -> Iterator[str]:
-    rates, corrected = found.rates, found.corrected(confidence=confidence)
+def _cells(labelled: Labelled, confidence: float) -> Iterator[str]:
+    rates, corrected = labelled, labelled.corrected(confidence=confidence)
     measures = _measures(rates, confidence)
     yield str(rates.labelled)
-    yield _percent(*measures["agreement"])
-    yield _number(*measures["kappa"])
-    yield _percent(*measures["sensitivity"], f"{rates.true_passes}/{rates.passes}")
-    yield _percent(*measures["specificity"], f"{rates.true_failures}/{rates.failures}")
-    yield _percent(found.sample.rate, None, f"{found.sample.passed}/{found.sample.judged}")
-    yield _percent(corrected.value, (corrected.low, corrected.high)) if isinstance(corrected, Corrected) else "–"
+    yield _estimate(*measures["agreement"])
+    yield _estimate(*measures["kappa"], form=".2f")
+    yield _estimate(*measures["sensitivity"], f"{rates.true_passes}/{rates.passes}")
+    yield _estimate(*measures["specificity"], f"{rates.true_failures}/{rates.failures}")
+    yield _estimate(labelled.sample.rate, None, f"{labelled.sample.passed}/{labelled.sample.judged}")
+    yield _estimate(corrected.value, (corrected.low, corrected.high)) if isinstance(corrected, Corrected) else "–"
 
 
-def _percent(value: float | None, interval: Interval, counts: str = "") -> str:
-    if value is None:
+def _estimate(value: float | None, interval: Interval, counts: str = "", *, form: str = ".0%") -> str:
+    if value is None or (form == ".2f" and interval is None):
         return "–"
-    bounds = f" [{interval[0]:.0%}–{interval[1]:.0%}]" if interval else ""
-    return escape(f"{value:.0%}{bounds}" + (f" {counts}" if counts else ""))
-
-
-def _number(value: float | None, interval: Interval) -> str:
-    return "–" if value is None or interval is None else escape(f"{value:.2f} [{interval[0]:.2f}–{interval[1]:.2f}]")
+    bounds = f" [{interval[0]:{form}}–{interval[1]:{form}}]" if interval else ""
+    return escape(f"{value:{form}}{bounds}" + (f" {counts}" if counts else ""))
 
 
 def remarks(calibration: Calibration, confidence: float = 0.95) -> list[str]:
     """Return what the numbers do not tell, and why some are missing, as sentences."""
-    found = list(calibration.notes)
+    sentences = list(calibration.notes)
     for name, criterion in calibration.criteria.items():
         # A criterion of which only rubrics are labelled has nothing to remark.
-        parts: dict[str, Labelled] = {name: criterion} if criterion.rates.labelled or not criterion.rubrics else {}
+        parts: dict[str, Labelled] = {name: criterion} if criterion.labelled or not criterion.rubrics else {}
         parts |= {f"{name}, rubric {rubric_id}": rubric for rubric_id, rubric in criterion.rubrics.items()}
-        found += [f"{what}: {remark}" for what, part in parts.items() for remark in _remarks(part, confidence)]
-    return found
+        sentences += [f"{what}: {remark}" for what, part in parts.items() for remark in _remarks(part, confidence)]
+    return sentences
 
 
-def _remarks(found: Labelled, confidence: float) -> Iterator[str]:
-    rates, corrected = found.rates, found.corrected(confidence=confidence)
+def _remarks(labelled: Labelled, confidence: float) -> Iterator[str]:
+    rates, corrected = labelled, labelled.corrected(confidence=confidence)
     if isinstance(corrected, str):
         yield f"no corrected pass rate: {corrected}"
     wanted = [(rates.passes_wanted(confidence), "pass", "sensitivity"), (rates.failures_wanted(confidence), "fail", "specificity")]
     more = [f"{count:,} more cells that people {verb} (for the {what})" for count, verb, what in wanted if count]
     if more:
         yield f"for intervals of ±0.1, label about {' and '.join(more)}"
-    if found.unscored:
-        yield f"{counted(found.unscored, 'labelled cell')} without a score from the judge, left out"
-    if people := found.people:
+    if labelled.unscored:
+        yield f"{counted(labelled.unscored, 'labelled cell')} without a score from the judge, left out"
+    if people := labelled.people:
         alpha = "" if people.alpha is None else f", Krippendorff's α {people.alpha:.2f}"
         tied = f"; {counted(people.tied, 'cell')} left out, as neither side had more labels" if people.tied else ""
         yield (
@@ -132,25 +128,58 @@ def _remarks(found: Labelled, confidence: float) -> Iterator[str]:
         )
 
 
-def _disagreements(found: tuple[Disagreement, ...]) -> Iterator[RenderableType]:
-    if not found:
+def _disagreements(disagreements: tuple[Disagreement, ...]) -> Iterator[RenderableType]:
+    if not disagreements:
         return
     table = Table(title="Where judge and people disagree, most certain first", title_justify="left", title_style="bold")
     for heading in ("case", "turn", "criterion", "judge", "people"):
         table.add_column(heading, overflow="fold")
-    for one in found[:_MOST_SHOWN]:
-        table.add_row(*map(escape, _disagreement_cells(one)))
+    for one in disagreements[:_MOST_SHOWN]:
+        verdict = "pass" if one.judge_passed else "fail"
+        table.add_row(
+            escape(one.eval_id + (f" (run {one.run_index + 1})" if one.run_index else "")),
+            "all" if one.invocation_index is None else str(one.invocation_index + 1),
+            escape(one.criterion + (f", {one.rubric_id}" if one.rubric_id else "")),
+            escape(f"{verdict}: {one.judge_said}" if one.judge_said else verdict),
+            escape(one.people_said),
+        )
     yield table
-    if len(found) > _MOST_SHOWN:
-        yield Text(f"  - and {len(found) - _MOST_SHOWN} more; --json lists them all", style="dim")
+    if len(disagreements) > _MOST_SHOWN:
+        yield Text(f"  - and {len(disagreements) - _MOST_SHOWN} more; --json lists them all", style="dim")
 
 
-def _disagreement_cells(one: Disagreement) -> tuple[str, str, str, str, str]:
-    verdict = "pass" if one.judge_passed else "fail"
-    return (
-        one.eval_id + (f" (run {one.run_index + 1})" if one.run_index else ""),
-        "all" if one.invocation_index is None else str(one.invocation_index + 1),
-        one.criterion + (f", {one.rubric_id}" if one.rubric_id else ""),
-        f"{verdict}: {one.judge_said}" if one.judge_said else verdict,
-        one.people_said,
-    )
+_RATES = {"accuracy": "accuracy", "kappa": "κ", "sensitivity": "sensitivity", "specificity": "specificity"}
+
+
+def bench_view(bench: Mapping[str, Any]) -> RenderableType:
+    """Return the numbers of a bench as a table with a column for each judge."""
+    scores: Sequence[Mapping[str, Any]] = bench["scores"]
+    title = f"Judges on {bench['source']}: {scores[0]['items']} items, {bench['confidence']:.0%} intervals"
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column("")
+    for one in scores:
+        table.add_column(escape(one["judge"]), justify="right", overflow="fold")
+    for name, word in _RATES.items():
+        table.add_row(word, *(_share(one["rates"][name], ".2f" if name == "kappa" else ".0%") for one in scores))
+    for criterion in scores[0]["by_criterion"]:
+        table.add_row(f"  {criterion}", *(_share(one["by_criterion"][criterion]["accuracy"]) for one in scores))
+    for kind in dict.fromkeys(kind for one in scores for kind in one["by_kind"]):
+        right = (one["by_kind"].get(kind) for one in scores)
+        table.add_row(f"  {escape(kind)}", *("–" if count is None else f"{count[0]} of {count[1]}" for count in right))
+    table.add_row("votes against their verdict", *("–" if one["flip_rate"] is None else f"{one['flip_rate']:.1%}" for one in scores))
+    for name, word in (("length", "verdict changes with length"), ("position", "verdict changes with order")):
+        changes: list[str] = []
+        for count in (one[name] for one in scores):
+            to_pass, to_fail, pairs = count["towards_pass"], count["towards_fail"], count["pairs"]
+            changes.append(f"{to_pass + to_fail} of {pairs} (to pass {to_pass}, to fail {to_fail})" if pairs else "–")
+        table.add_row(word, *changes)
+    table.add_row("items without a verdict", *(str(one["undecided"]) for one in scores))
+    table.add_row("unreadable answers", *(f"{one['unreadable']} of {one['answers']}" for one in scores))
+    table.add_row("tokens in, out", *(f"{one['input_tokens']:,}, {one['output_tokens']:,}" for one in scores))
+    table.add_row("median answer", *("–" if one["latency_s"] is None else f"{one['latency_s']:.2f} s" for one in scores))
+    run = [Text(f"run {bench['run_id']}", style="dim")] if bench["run_id"] else []
+    return Group(table, *run)
+
+
+def _share(bounds: Sequence[float] | None, form: str = ".0%") -> str:
+    return _estimate(bounds[0], (bounds[1], bounds[2]), form=form) if bounds else "–"

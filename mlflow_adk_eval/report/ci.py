@@ -13,7 +13,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +24,7 @@ from mlflow_adk_eval.report.sentences import format_outages
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.results.outcomes import Verdict
 from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.text import beginning
 
 EXIT_CODES: dict[Verdict, int] = {"passed": 0, "failed": 1, "undecided": 2}
 """What the command line returns for a verdict."""
@@ -51,7 +52,8 @@ def junit_of(decision: Decision) -> str:
 
     A missed demand is a failure; what there is not enough evidence for, an error.
     """
-    others = _reasons_beside_checks(decision)
+    of_checks = {check.reason for check in decision.checks}
+    others = [reason for reason in decision.reasons if reason not in of_checks]  # such as missing evidence
     open_checks = any(check.verdict != "passed" for check in decision.checks)
     explained = decision.passed or (open_checks and not others)
     results = [("evidence" if decision.checks else "thresholds", "passed" if explained else decision.verdict, "\n".join(others))]
@@ -64,12 +66,6 @@ def junit_of(decision: Decision) -> str:
         if verdict in kinds:
             ET.SubElement(case, kinds[verdict], message=_xml(reason[:_MAX_TEXT])).text = _xml(reason)
     return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
-
-
-def _reasons_beside_checks(decision: Decision) -> list[str]:
-    """Return the reasons that are about something else than a demand of the policy, such as missing evidence."""
-    of_checks = {check.reason for check in decision.checks}
-    return [reason for reason in decision.reasons if reason not in of_checks]
 
 
 def _xml(text: str) -> str:
@@ -99,19 +95,18 @@ def on_github() -> bool:
 
 def annotations_of(decision: Decision) -> list[str]:
     """Return what GitHub is to show beside the code: what speaks against a promotion, or that nothing does, and what was waived."""
-    return [*_verdict(decision), *(_command("warning", f"{_TITLE}: waived", waiver) for waiver in decision.waived[:_MAX_ANNOTATIONS])]
-
-
-def _verdict(decision: Decision) -> Iterator[str]:
+    waived = [_command("warning", f"{_TITLE}: waived", waiver) for waiver in decision.waived[:_MAX_ANNOTATIONS]]
     if decision.passed:
-        yield _command("notice", f"{_TITLE} passed", decision.reasons[0])
-        return
+        return [_command("notice", f"{_TITLE} passed", decision.reasons[0]), *waived]
     open_checks = [check for check in decision.checks if check.verdict != "passed"]
     of_open_checks = {check.reason for check in open_checks}
-    for reason in [reason for reason in decision.reasons if reason not in of_open_checks][:_MAX_ANNOTATIONS]:
-        yield _command("error", f"{_TITLE} {decision.verdict}", reason)
-    for check in open_checks[:_MAX_ANNOTATIONS]:
-        yield _command("error" if check.verdict == "failed" else "warning", f"{_TITLE}: {check.title} {check.verdict}", check.reason)
+    others = [reason for reason in decision.reasons if reason not in of_open_checks][:_MAX_ANNOTATIONS]
+    levels: dict[Verdict, Level] = {"failed": "error"}
+    checks = (
+        _command(levels.get(check.verdict, "warning"), f"{_TITLE}: {check.title} {check.verdict}", check.reason)
+        for check in open_checks[:_MAX_ANNOTATIONS]
+    )
+    return [*(_command("error", f"{_TITLE} {decision.verdict}", reason) for reason in others), *checks, *waived]
 
 
 def _command(level: Level, title: str, text: str) -> str:
@@ -120,17 +115,13 @@ def _command(level: Level, title: str, text: str) -> str:
     >>> _command("error", "a: b, c", "100 %\n::set-output::")
     '::error title=a%3A b%2C c::100 %25%0A::set-output::'
     """
-    return f"::{level} title={_property(title)}::{_data(text)}"
+    escaped = _data(title).replace(":", "%3A").replace(",", "%2C")
+    return f"::{level} title={escaped}::{_data(text)}"
 
 
 def _data(text: str) -> str:
-    cut = text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…"
-    kept = "".join(char if char.isprintable() or char in "\r\n" else " " for char in cut)
-    return kept.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
+    printable = "".join(char if char.isprintable() or char in "\r\n" else " " for char in beginning(text, _MAX_TEXT))
+    return printable.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 @contextmanager

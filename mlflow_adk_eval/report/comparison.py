@@ -17,8 +17,8 @@ from rich.text import Text
 from mlflow_adk_eval.analysis.comparison.compare import FLIPS, CaseChange, Comparison, Flip
 from mlflow_adk_eval.analysis.comparison.delta import CASE_RATE, Delta
 from mlflow_adk_eval.report.html.page import Words, on_one_line
-from mlflow_adk_eval.report.sentences import counted, format_number
 from mlflow_adk_eval.results.outcomes import Outcome, Scored, Verdict
+from mlflow_adk_eval.text import counted, format_number, listed
 
 HEADINGS: dict[Flip, str] = {
     "worse": "Passed before, fails now",
@@ -38,33 +38,28 @@ _MOST_CASES, _MOST_CAUSES = 20, 6
 _STYLES = {"better": "green", "worse": "red"}
 
 
-def format_counts(found: Comparison) -> dict[Flip, str]:
+def format_counts(comparison: Comparison) -> dict[Flip, str]:
     """Return how many cases flipped, by how; nothing of what did not happen."""
-    return {flip: f"{count:,} {_COUNTS[flip][count != 1]}" for flip, count in found.counts.items() if count}
+    return {flip: f"{count:,} {_COUNTS[flip][count != 1]}" for flip, count in comparison.counts.items() if count}
 
 
-def headline(found: Comparison) -> str:
+def headline(comparison: Comparison) -> str:
     """Return how many cases flipped, by how, as a sentence."""
-    if not found.cases:
+    if not comparison.cases:
         return "The runs have no case in common"
-    flips = ", ".join(format_counts(found).values())
-    both = f"{counted(len(found.cases), 'case')} in both runs"
+    flips = ", ".join(format_counts(comparison).values())
+    both = f"{counted(len(comparison.cases), 'case')} in both runs"
     return f"Of {both}, {flips}" if flips else f"No verdict flipped ({both})"
 
 
-def format_pairing(found: Comparison) -> tuple[str, ...]:
+def format_pairing(comparison: Comparison) -> tuple[str, ...]:
     """Return a sentence for each kind of cases that cannot be compared, with their ids."""
     kinds = (
-        (found.pairing.altered, "in both eval sets, but with other turns or expectations, so not compared"),
-        (found.pairing.only_before, "only in the first run"),
-        (found.pairing.only_after, "only in the second run"),
+        (comparison.pairing.altered, "in both eval sets, but with other turns or expectations, so not compared"),
+        (comparison.pairing.only_before, "only in the first run"),
+        (comparison.pairing.only_after, "only in the second run"),
     )
-    return tuple(f"{counted(len(names), 'case')} {what}: {_listed(names)}" for names, what in kinds if names)
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return ", ".join(names[:_MOST_NAMED]) + more
+    return tuple(f"{counted(len(names), 'case')} {what}: {listed(names, _MOST_NAMED)}" for names, what in kinds if names)
 
 
 def format_verdicts(verdicts: tuple[Verdict, ...]) -> str:
@@ -156,11 +151,11 @@ def verdict_on(delta: Delta, confidence: float) -> str:
     return "better" if delta.improved else "worse"
 
 
-def comparison_view(found: Comparison, words: Words, *, every: bool = False) -> RenderableType:
+def comparison_view(comparison: Comparison, words: Words, *, every: bool = False) -> RenderableType:
     """Return what changed: what the runs differ in, the numbers, and the flipped cases with their causes.
 
     Args:
-        found: the comparison.
+        comparison: what was found to differ.
         words: what makes texts of others fit to be shown.
         every: whether to list also the cases that kept their verdict, and all of each kind.
     """
@@ -168,27 +163,31 @@ def comparison_view(found: Comparison, words: Words, *, every: bool = False) -> 
     def line(text: str) -> str:
         return on_one_line(words(text))
 
-    sides = (("first", found.before), ("second", found.after))
-    parts: list[RenderableType] = [Text(line(f"{found.before.name} → {found.after.name}"), style="bold")]
+    sides = (("first", comparison.before), ("second", comparison.after))
+    parts: list[RenderableType] = [Text(line(f"{comparison.before.name} → {comparison.after.name}"), style="bold")]
     parts += [Text(f"attention: {line(f'the {which} run: {text}')}", style="yellow") for which, side in sides for text in side.warnings]
-    others = [one for one in found.differences if not one.intended]
+    others = [one for one in comparison.differences if not one.intended]
     parts += [Text("Not only the agent differs:", style="yellow")] if others else []
     parts += [Text("  - " + line(f"{one.about}: {one.before or 'nothing'} → {one.after or 'nothing'}")) for one in others]
-    parts += [_deltas(found, words), Text(headline(found), style="bold")]
+    parts += [_deltas(comparison, words), Text(headline(comparison), style="bold")]
     for flip in FLIPS:
-        cases = [case for case in found.cases if case.flip == flip]
+        cases = [case for case in comparison.cases if case.flip == flip]
         parts += _cases(HEADINGS[flip], cases, words, _STYLES.get(flip, "yellow"), most=None if every else _MOST_CASES)
-    parts += _cases(HEADINGS["none"], found.shifted, words, "", most=None) if every else _hint(len(found.shifted))
-    parts += [Text(f"note: {line(note)}", style="dim") for note in format_pairing(found)]
+    if every:
+        parts += _cases(HEADINGS["none"], comparison.shifted, words, "", most=None)
+    elif count := len(comparison.shifted):
+        verdicts = "case kept its verdict" if count == 1 else "cases kept their verdicts"
+        parts.append(Text(f"{count} {verdicts} with different scores; --all lists them", style="dim"))
+    parts += [Text(f"note: {line(note)}", style="dim") for note in format_pairing(comparison)]
     return Group(*parts)
 
 
-def _deltas(found: Comparison, words: Words) -> Table:
+def _deltas(comparison: Comparison, words: Words) -> Table:
     table = Table()
-    for heading in ("", "before", "now", "difference", f"interval, each end {100 * found.confidence:g}%", "p (Holm)", "", "cases"):
+    for heading in ("", "before", "now", "difference", f"interval, each end {100 * comparison.confidence:g}%", "p (Holm)", "", "cases"):
         table.add_column(heading, justify="left" if not heading else "right", overflow="fold")
-    for delta in found.deltas:
-        verdict = verdict_on(delta, found.confidence)
+    for delta in comparison.deltas:
+        verdict = verdict_on(delta, comparison.confidence)
         table.add_row(
             escape(words(name_of(delta))),
             format_value(delta, delta.before),
@@ -224,8 +223,3 @@ def _case(case: CaseChange, words: Words, *, most: int | None) -> Iterator[Text]
         yield Text.assemble("    - ", (named, "dim"), turn, on_one_line(words(cause.sentence)))
     if most is not None and len(causes) > most:
         yield Text(f"    - and {len(causes) - most} more", style="dim")
-
-
-def _hint(count: int) -> list[RenderableType]:
-    kept = "case kept its verdict" if count == 1 else "cases kept their verdicts"
-    return [Text(f"{count} {kept} with different scores; --all lists them", style="dim")] if count else []

@@ -26,27 +26,16 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from mlflow_adk_eval.evalset.conversation import TurnPair
 from mlflow_adk_eval.gating.promotion.record import format_version
 from mlflow_adk_eval.redact import redacted, secrets_of
-from mlflow_adk_eval.report.sentences import (
-    SPREAD_HEADINGS,
-    circumstances,
-    format_flaky,
-    format_number,
-    format_outages,
-    format_ranges,
-    format_run_rates,
-    format_share,
-    format_threshold,
-    pass_hat_lines,
-    spread_lines,
-)
+from mlflow_adk_eval.report import sentences
 from mlflow_adk_eval.results.decision import Check, Decision
-from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, Verdict, Vote, explanation_of
+from mlflow_adk_eval.results.outcomes import CaseResult, Outcome, Scored, Verdict, Vote, explanation_of
 from mlflow_adk_eval.results.repeats import Repeats
-from mlflow_adk_eval.results.report import CriterionSummary, Report
-from mlflow_adk_eval.results.table import cell_at
-from mlflow_adk_eval.results.votes import item_results, votes_by_turn
+from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.results.table import cell_at, item_results, votes_by_turn
+from mlflow_adk_eval.text import format_number
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.gating.promotion.aliases import AliasAudit  # with which all of the gate would be imported
@@ -63,8 +52,8 @@ _PAIRED_HEADINGS = ("baseline", "difference", "p")
 
 def console(*, stderr: bool = False) -> Console:
     """Return a console that colours only on a terminal and never folds what a program may read."""
-    found = _Console(stderr=stderr, highlight=False)
-    return found if found.is_terminal else _Console(stderr=stderr, highlight=False, width=max(found.width, 160))
+    screen = _Console(stderr=stderr, highlight=False)
+    return screen if screen.is_terminal else _Console(stderr=stderr, highlight=False, width=max(screen.width, 160))
 
 
 class _Console(Console):
@@ -86,15 +75,17 @@ class _Console(Console):
 
 def report_view(report: Report, *, detailed: bool = False) -> RenderableType:
     """Return a report as a table of criteria, the verdict and its reasons; `detailed`: and every cell."""
-    outage = format_outages(report.judging, report.simulating)
-    share = format_share(report.verdicts, report.num_runs)
+    outage = sentences.format_outages(report.judging, report.simulating)
+    share = sentences.format_share(report.verdicts, report.num_runs)
     parts: list[RenderableType] = [part for case in report.cases for part in _case_view(report, case)] if detailed else []
     parts.append(_criteria_view(report))
     parts += [repeats_view(report.repeats)] if report.num_runs > 1 and report.cases else []
     parts.append(_headline(report.verdict, f"{share} of {report.eval_set.eval_set_id}"))
     parts += _bullets(report.reasons, _MAX_REASONS)
     parts += [Text(outage, style="bold red")] if outage else []
-    parts += [Text(line, style="dim") for line in circumstances(report.cases, report.judging, report.simulating).values()]
+    parts += [
+        Text(line, style="dim") for line in sentences.circumstances(report.cases.courses(), report.judging, report.simulating).values()
+    ]
     parts += [Text(f"note: {note}", style="dim") for note in report.notes]
     return Group(*parts)
 
@@ -113,9 +104,9 @@ def _headline(verdict: Verdict, what: str) -> Text:
     return Text.assemble((verdict.upper(), f"bold {_COLOURS[verdict]}"), f"  {what}")
 
 
-def _bullets(lines: Sequence[str], most: int, style: str = "") -> list[RenderableType]:
+def _bullets(lines: Sequence[str], most: int) -> list[RenderableType]:
     more = [Text(f"  - and {len(lines) - most:,} more", style="dim")] if len(lines) > most else []
-    return [*(Text(f"  - {_line(line)}", style=style) for line in lines[:most]), *more]
+    return [*(Text(f"  - {_line(line)}") for line in lines[:most]), *more]
 
 
 def _line(text: str) -> str:
@@ -125,21 +116,19 @@ def _line(text: str) -> str:
 
 def _criteria_view(report: Report) -> Table:
     table = Table(title="Criteria", title_justify="left", title_style="bold")
-    for heading in ("criterion", "threshold", "mean", "pass rate", "evaluated", "errored"):
+    for heading in ("criterion", "threshold", "mean", "pass rate", "turns evaluated", "turns errored"):
         table.add_column(heading, justify="left" if heading == "criterion" else "right", overflow="fold")
     for summary in report.summaries().values():
-        table.add_row(*_criterion_row(summary))
+        lost = summary.errored + summary.skipped if summary.threshold is not None else 0
+        table.add_row(
+            escape(summary.criterion),
+            sentences.format_threshold(summary.threshold, greater_is_better=summary.greater_is_better, missing="[dim]information[/dim]"),
+            format_number(summary.mean),
+            "" if summary.pass_rate is None else f"{summary.pass_rate:.0%}",
+            str(summary.evaluated),
+            f"[red]{lost}[/red]" if lost else "0",
+        )
     return table
-
-
-def _criterion_row(summary: CriterionSummary) -> Iterator[str]:
-    lost = summary.errored + summary.skipped if summary.threshold is not None else 0
-    yield escape(summary.criterion)
-    yield format_threshold(summary.threshold, greater_is_better=summary.greater_is_better, missing="[dim]information[/dim]")
-    yield format_number(summary.mean)
-    yield "" if summary.pass_rate is None else f"{summary.pass_rate:.0%}"
-    yield str(summary.evaluated)
-    yield f"[red]{lost}[/red]" if lost else "0"
 
 
 def repeats_view(repeats: Repeats) -> RenderableType:
@@ -147,37 +136,40 @@ def repeats_view(repeats: Repeats) -> RenderableType:
     chances = Table(title=f"Repeated runs: {repeats.num_runs} of each case", title_justify="left", title_style="bold")
     for heading in ("", "all of k runs pass", "95% interval"):
         chances.add_column(heading, justify="right")
-    for line in pass_hat_lines(repeats):
+    for line in sentences.pass_hat_lines(repeats):
         chances.add_row(f"pass^{line.k}", f"{line.mean:.1%}", line.bounds)
     spreads = Table(caption="standard deviations, over the cases with a score in every run", caption_justify="left")
-    for heading in SPREAD_HEADINGS:
+    for heading in sentences.SPREAD_HEADINGS:
         spreads.add_column(heading, justify="left" if heading == "criterion" else "right", overflow="fold")
-    for criterion, *numbers in spread_lines(repeats):
+    for criterion, *numbers in sentences.spread_lines(repeats):
         spreads.add_row(escape(criterion), *numbers)
-    cases = ["; ".join(filter(None, (f"{case.eval_id}: {case.summary}", format_ranges(repeats, case)))) for case in repeats.flaky]
-    rates = Text(f"Cases passed by run: {format_run_rates(repeats)}")
-    return Group(chances, spreads, rates, Text(format_flaky(repeats), style="yellow" if cases else "green"), *_bullets(cases, _MAX_FLAKY))
+    cases = ["; ".join(filter(None, (f"{case.eval_id}: {case.summary}", sentences.format_ranges(repeats, case)))) for case in repeats.flaky]
+    rates = Text(f"Cases passed by run: {sentences.format_run_rates(repeats)}")
+    return Group(
+        chances, spreads, rates, Text(sentences.format_flaky(repeats), style="yellow" if cases else "green"), *_bullets(cases, _MAX_FLAKY)
+    )
 
 
-def ledger_view(found: LedgerContents, runs: Sequence[StartedRun]) -> RenderableType:
+def ledger_view(contents: LedgerContents, runs: Sequence[StartedRun]) -> RenderableType:
     """Return what a ledger holds, and a table of the models whose answers it has."""
-    size = f"{found.bytes / 1e6:,.1f} MB"
-    lines = [
-        f"Ledger {found.name}: {found.answers:,} answers, {found.conversations:,} conversations, {found.runs:,} runs, {size}",
-        *([f"Kept from {found.oldest:%Y-%m-%d %H:%M} to {found.newest:%Y-%m-%d %H:%M} UTC"] if found.oldest and found.newest else []),
-        *([f"{found.asking:,} questions are being asked now"] if found.asking else []),
-    ]
+    size = f"{contents.bytes / 1e6:,.1f} MB"
+    counts = f"{contents.answers:,} answers, {contents.conversations:,} conversations, {contents.runs:,} runs"
+    lines = [f"Ledger {contents.name}: {counts}, {size}"]
+    if contents.oldest and contents.newest:
+        lines.append(f"Kept from {contents.oldest:%Y-%m-%d %H:%M} to {contents.newest:%Y-%m-%d %H:%M} UTC")
+    if contents.asking:
+        lines.append(f"{contents.asking:,} questions are being asked now")
     table = Table(title="Answers by model", title_justify="left", title_style="bold", box=SIMPLE_HEAD)
     for heading in ("model", "answers", "input tokens", "output tokens"):
         table.add_column(heading, justify="left" if heading == "model" else "right")
-    for one in found.models:
+    for one in contents.models:
         table.add_row(escape(one.model or "unknown"), *(f"{number:,}" for number in (one.answers, one.input_tokens, one.output_tokens)))
-    spent = [f"Budget {one.name}: {one.calls:,} calls, {one.tokens:,} tokens" for one in found.budgets]
+    spent = [f"Budget {one.name}: {one.calls:,} calls, {one.tokens:,} tokens" for one in contents.budgets]
     unfinished = [run for run in runs if run.status == "running"]
     open_runs = [f"Not finished: run {run.run_id} of {run.agent_name}, begun {run.started_at:%Y-%m-%d %H:%M} UTC" for run in unfinished]
-    told = [Text(line) for line in (*spent, *open_runs[:_MAX_RUNS])]
+    unfinished_lines = [Text(line) for line in (*spent, *open_runs[:_MAX_RUNS])]
     more = [Text(f"and {len(open_runs) - _MAX_RUNS:,} more")] if len(open_runs) > _MAX_RUNS else []
-    return Group(*map(Text, lines), *([table] if found.models else []), *told, *more)
+    return Group(*map(Text, lines), *([table] if contents.models else []), *unfinished_lines, *more)
 
 
 def checks_view(checks: Sequence[Check]) -> Table:
@@ -207,13 +199,13 @@ def _check_cells(check: Check) -> dict[str, str]:
     }
 
 
-def audit_view(found: Sequence[AliasAudit]) -> RenderableType:
+def audit_view(audits: Sequence[AliasAudit]) -> RenderableType:
     """Return what was found about each alias, and a line that sums it up."""
-    if not found:
+    if not audits:
         return Text("No alias was ever promoted by the gate.", style="yellow")
-    bad = sum(not each.valid for each in found)
-    total = f"{len(found)} alias{'es' if len(found) != 1 else ''} audited, " + (f"{bad} not valid" if bad else "all valid")
-    return Group(*(line for each in found for line in _audit_lines(each)), Text(total, style="bold red" if bad else "bold green"))
+    bad = sum(not each.valid for each in audits)
+    total = f"{len(audits)} alias{'es' if len(audits) != 1 else ''} audited, " + (f"{bad} not valid" if bad else "all valid")
+    return Group(*(line for each in audits for line in _audit_lines(each)), Text(total, style="bold red" if bad else "bold green"))
 
 
 def _audit_lines(each: AliasAudit) -> Iterator[Text]:
@@ -233,31 +225,25 @@ def _case_view(report: Report, case: CaseResult) -> Iterator[RenderableType]:
     yield _headline(case.verdict, report.label(case))
     votes = {result.criterion: votes_by_turn(result.votes) for result in case.results}
     for index in range(case.turns):
-        actual = case.actual[index] if index < len(case.actual) else None
-        expected = case.expected[index] if case.expected and index < len(case.expected) else None
-        asked = actual or expected
-        yield Text(f"  #{index + 1} user      {asked.user_text if asked else ''}")
-        yield Text(f"     answered  {actual.final_text if actual else '(nothing)'}")
-        if expected and (actual is None or expected.final_text != actual.final_text):
-            yield Text(f"     expected  {expected.final_text}", style="dim")
+        turn = TurnPair(case, index)
+        yield Text(f"  #{index + 1} user      {turn.user_text}")
+        yield Text(f"     answered  {turn.answer if turn.actual else '(nothing)'}")
+        if turn.expected and (turn.actual is None or turn.expected_answer != turn.answer):
+            yield Text(f"     expected  {turn.expected_answer}", style="dim")
         for injection in (injection for injection in case.injections if injection.invocation_index == index):
             yield Text(f"     tool      {injection.tool}: {injection}", style="yellow")
         for result in case.results:
             cell = cell_at(result, index)
             if cell is not None and result.decides:
-                yield _cell_view(result, cell)
+                reached = result.reached(cell)
+                mark, style = {True: ("✓", "green"), False: ("✗", "red"), None: ("?", "yellow")}[reached]
+                score = format_number(cell.score) if isinstance(cell, Scored) else "not evaluated"
+                reason = (f"  {_indented(explanation_of(cell))}", "dim" if reached else "")
+                yield Text.assemble("     ", (mark, style), f" {result.criterion} {score}", reason)
                 yield from _votes_view(cell, votes[result.criterion].get(index, ()))
     if case.ending:
         yield Text(f"     ended     {case.ending}", style="dim" if case.ending.reason == "goal" else "yellow")
     yield Text("")
-
-
-def _cell_view(result: CriterionResult, cell: Outcome) -> Text:
-    reached = result.reached(cell)
-    mark, style = {True: ("✓", "green"), False: ("✗", "red"), None: ("?", "yellow")}[reached]
-    score = format_number(cell.score) if isinstance(cell, Scored) else "not evaluated"
-    shown = (f"  {_indented(explanation_of(cell))}", "dim" if reached else "")
-    return Text.assemble(("     ", ""), (mark, style), f" {result.criterion} {score}", shown)
 
 
 def _votes_view(cell: Outcome, votes: Sequence[Vote]) -> Iterator[Text]:
@@ -313,14 +299,14 @@ def progress_bar(label: str, *, shown: bool = True, line_every_s: float = 10.0) 
 def _lines(label: str, screen: Console, every_s: float) -> Progressing:
     begun = latest = time.monotonic()
 
-    def told(done: int, total: int | None) -> None:
+    def tell(done: int, total: int | None) -> None:
         nonlocal latest
         now = time.monotonic()
         if now - latest >= every_s:
             latest = now
             screen.print(progress_line(label, done, total, now - begun), markup=False)
 
-    return told
+    return tell
 
 
 def progress_line(label: str, done: int, total: int | None, elapsed_s: float) -> str:

@@ -12,25 +12,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Sequence
 from heapq import nsmallest
+from operator import itemgetter
 from typing import TypeVar
 
-from mlflow_adk_eval.report.sentences import (
-    circumstances,
-    format_flaky,
-    format_number,
-    format_outages,
-    format_ranges,
-    format_run_rates,
-    format_share,
-    format_threshold,
-    pass_hat_lines,
-)
+from mlflow_adk_eval.report import sentences
 from mlflow_adk_eval.report.tally import CaseLine, CriterionTotals, flaky_of, totals
 from mlflow_adk_eval.results.decision import Check, Decision
-from mlflow_adk_eval.results.markdown_text import for_mlflow, plain
 from mlflow_adk_eval.results.outcomes import CaseResult, verdict_of
 from mlflow_adk_eval.results.report import CriterionSummary, Report
 from mlflow_adk_eval.results.usage import JudgeUsage
+from mlflow_adk_eval.text import for_mlflow, format_number, plain
 
 T = TypeVar("T")
 
@@ -39,10 +30,6 @@ MARKS = {"passed": "✅", "failed": "❌", "undecided": "⚠️"}
 _MAX_FLAKY, _MAX_CRITERIA, _MAX_NOTE_CASES, _MAX_NOTE_REASON, _MAX_MISSED = 10, 40, 10, 300, 5
 _MAX_CASES, _MAX_LABEL = 100, 200
 _MAX_LINES, _MAX_GATE_REASON = 100, 2000
-
-
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _table(
@@ -66,15 +53,14 @@ def _table(
     """
     if not items:
         return ""
-    rows = [_row(*heads), _row(*("---:" if head in numbers else "---" for head in heads))]
-    rows += [_row(*cells_of(item)) for item in items[:most]]
-    return "\n".join(rows) + (f"\n\nand {len(items) - most} {noun}" if len(items) > most else "")
+    rows = [heads, ["---:" if head in numbers else "---" for head in heads], *map(cells_of, items[:most])]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows) + (f"\n\nand {len(items) - most} {noun}" if len(items) > most else "")
 
 
-def _bullets(items: Sequence[T], line_of: Callable[[T], str], *, count: int) -> str:
+def _bullets(lines: Sequence[str], *, count: int) -> str:
     """Return lines on items; `count`: how many there are with those that are not named."""
-    more = [f"- and {count - len(items):,} more"] if count > len(items) else []
-    return "\n".join([*(f"- {line_of(item)}" for item in items), *more])
+    more = [f"and {count - len(lines):,} more"] if count > len(lines) else []
+    return "\n".join(f"- {line}" for line in (*lines, *more))
 
 
 def note_of(report: Report, experiment_id: str = "", run_id: str = "") -> str:
@@ -87,41 +73,42 @@ def note_of(report: Report, experiment_id: str = "", run_id: str = "") -> str:
         experiment_id: of the run, for links to its pages.
         run_id: likewise; empty: there are none.
     """
-    outage = format_outages(report.judging, report.simulating)
+    outage = sentences.format_outages(report.judging, report.simulating)
     criteria = [summary for summary in report.summaries().values() if summary.threshold is not None or summary.evaluated or summary.errored]
-    heads = ("criterion", "threshold", "mean", "pass rate", "evaluated", "errored")
+    heads = ("criterion", "threshold", "mean", "pass rate", "turns evaluated", "turns errored")
+    # Which thresholds were not reached by all cases, the worst first.
+    reached = [(one.pass_rate, for_mlflow(one.criterion)) for one in criteria if one.pass_rate is not None]
+    missed = sorted((one for one in reached if one[0] < 1), key=itemgetter(0))
+    named = ", ".join(f"{criterion} {pass_rate:.1%}" for pass_rate, criterion in missed[:_MAX_MISSED])
+    named += f" and {len(missed) - _MAX_MISSED} more" if len(missed) > _MAX_MISSED else ""
     unpassed = [place for place, verdict in enumerate(report.verdicts) if verdict != "passed"]
-    worst = nsmallest(_MAX_NOTE_CASES, map(report.cases.__getitem__, unpassed), key=_badness)
+    worst = [
+        f"**{for_mlflow(report.label(case))}** {case.verdict}: "
+        + for_mlflow("; ".join(case.reasons()) or "no criterion decides", _MAX_NOTE_REASON)
+        for case in nsmallest(_MAX_NOTE_CASES, map(report.cases.at, unpassed), key=_badness)
+    ]
     runs = "" if report.num_runs == 1 else f", {report.num_runs} runs of each case"
-    share = format_share(report.verdicts, report.num_runs)
+    share = sentences.format_share(report.verdicts, report.num_runs)
     page = f"#/experiments/{experiment_id}/runs/{run_id}"
     links = f" · [report]({page}/artifacts/adk_eval/report.html) · [turns]({page}/traces)" if run_id else ""
     parts = [
         f"**{report.verdict}**: {share} ({for_mlflow(report.eval_set.eval_set_id)}{runs}){links}",
         f"**Attention**: {for_mlflow(outage)}" if outage else "",
-        _missed(criteria),
+        f"Cases that reach the threshold: {named}" if missed else "",
         f"Next: `mlflow-adk-eval gate {run_id}` or `mlflow-adk-eval compare ANOTHER_RUN {run_id}`" if run_id else "",
         _table(heads, criteria, _criterion_cells, most=_MAX_CRITERIA, noun="more criteria"),
-        _repeats(report),
-        _bullets(worst, lambda case: _case_line(report, case), count=len(unpassed)),
-        *map(for_mlflow, circumstances(report.cases, report.judging, report.simulating).values()),
+        _repeats(report) if report.num_runs > 1 and report.cases else "",
+        _bullets(worst, count=len(unpassed)),
+        *map(for_mlflow, sentences.circumstances(report.cases.courses(), report.judging, report.simulating).values()),
         "\n".join(f"Note: {for_mlflow(note)}" for note in report.notes),
     ]
     return "\n\n".join(filter(None, parts))
 
 
-def _missed(criteria: Sequence[CriterionSummary]) -> str:
-    """Return which thresholds were not reached by all cases, the worst first; nothing where all were."""
-    missed = sorted((one for one in criteria if one.pass_rate is not None and one.pass_rate < 1), key=lambda one: one.pass_rate or 0.0)
-    named = ", ".join(f"{for_mlflow(one.criterion)} {one.pass_rate:.1%}" for one in missed[:_MAX_MISSED])
-    more = f" and {len(missed) - _MAX_MISSED} more" if len(missed) > _MAX_MISSED else ""
-    return f"Cases that reach the threshold: {named}{more}" if missed else ""
-
-
 def _criterion_cells(summary: CriterionSummary) -> tuple[str, ...]:
     return (
         for_mlflow(summary.criterion),
-        format_threshold(summary.threshold, greater_is_better=summary.greater_is_better, missing="information"),
+        sentences.format_threshold(summary.threshold, greater_is_better=summary.greater_is_better, missing="information"),
         format_number(summary.mean, "not evaluated"),
         "" if summary.pass_rate is None else f"{summary.pass_rate:.1%}",
         f"{summary.evaluated:,}",
@@ -130,19 +117,17 @@ def _criterion_cells(summary: CriterionSummary) -> tuple[str, ...]:
 
 
 def _repeats(report: Report) -> str:
-    """Return how reliable the agent is, and a table of the flaky cases; nothing with one run of each case."""
-    if report.num_runs == 1 or not report.cases:
-        return ""
+    """Return how reliable the agent is, and a table of the flaky cases."""
     repeats = report.repeats
-    chances = ", ".join(f"pass^{line.k} {line.mean:.1%}" for line in pass_hat_lines(repeats))
-    sentence = f"{chances}; cases passed by run: {format_run_rates(repeats)}. {format_flaky(repeats)}."
+    chances = ", ".join(f"pass^{line.k} {line.mean:.1%}" for line in sentences.pass_hat_lines(repeats))
+    sentence = f"{chances}; cases passed by run: {sentences.format_run_rates(repeats)}. {sentences.format_flaky(repeats)}."
     flaky = _table(
         ("flaky case", "runs", "scores"),
         repeats.flaky,
         lambda case: (
             for_mlflow(case.eval_id, _MAX_NOTE_REASON),
             case.summary,
-            for_mlflow(format_ranges(repeats, case), _MAX_NOTE_REASON),
+            for_mlflow(sentences.format_ranges(repeats, case), _MAX_NOTE_REASON),
         ),
         most=_MAX_FLAKY,
         noun="more flaky cases",
@@ -155,11 +140,6 @@ def _badness(case: CaseResult) -> tuple[bool, float]:
     deciding = [result for result in case.results if result.decides]
     reached = sum(result.passed is True for result in deciding)
     return case.verdict != "failed", reached / len(deciding) if deciding else 0.0
-
-
-def _case_line(report: Report, case: CaseResult) -> str:
-    reasons = "; ".join(case.reasons()) or "no criterion decides"
-    return f"**{for_mlflow(report.label(case))}** {case.verdict}: {for_mlflow(reasons, _MAX_NOTE_REASON)}"
 
 
 def step_summary(
@@ -179,11 +159,11 @@ def step_summary(
         simulating: what the models that simulated users took.
         notes: further sentences.
     """
-    verdict, outage = verdict_of((case.verdict for case in cases), missing=missing), format_outages(judging, simulating)
+    verdict, outage = verdict_of((case.verdict for case in cases), missing=missing), sentences.format_outages(judging, simulating)
     unknown = f", {missing} more did not finish" if missing else ""
     heads, numbers = ("criterion", "threshold", "mean", "passed", "evaluated"), ("threshold", "mean", "passed", "evaluated")
     parts = [
-        f"### {MARKS[verdict]} ADK evaluation {verdict}: {format_share([case.verdict for case in cases])}{unknown}",
+        f"### {MARKS[verdict]} ADK evaluation {verdict}: {sentences.format_share([case.verdict for case in cases])}{unknown}",
         f"**Attention:** {plain(outage)}" if outage else "",
         _table(heads, totals(cases), _total_cells, most=sys.maxsize, numbers=numbers),
         _table(
@@ -194,7 +174,7 @@ def step_summary(
             noun="more flaky cases",
         ),
         _table(("case", "verdict", "reasons"), [case for case in cases if case.verdict != "passed"], _case_cells, most=_MAX_CASES),
-        *map(plain, (*circumstances(cases, judging, simulating).values(), *notes)),
+        *map(plain, (*sentences.circumstances(cases, judging, simulating).values(), *notes)),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -235,7 +215,7 @@ def decision_summary(decision: Decision, title: str = "") -> str:
 
 
 def _section(head: str, lines: Sequence[str]) -> str:
-    return head + _bullets(lines[:_MAX_LINES], lambda line: plain(line, _MAX_GATE_REASON), count=len(lines)) if lines else ""
+    return head + _bullets([plain(line, _MAX_GATE_REASON) for line in lines[:_MAX_LINES]], count=len(lines)) if lines else ""
 
 
 def _check_cells(check: Check) -> tuple[str, ...]:

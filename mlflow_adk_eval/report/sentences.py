@@ -21,28 +21,11 @@ from mlflow_adk_eval.evalset.conversation import Ending, EndReason, Injection, I
 from mlflow_adk_eval.results.outcomes import Verdict
 from mlflow_adk_eval.results.repeats import CaseRepeats, Repeats
 from mlflow_adk_eval.results.usage import JudgeUsage
+from mlflow_adk_eval.text import counted, format_number
 
 _KINDS: dict[InjectionKind, str] = {"error": "error", "response": "response", "latency": "delay"}
 _MOST_TOOLS = 5
 _MOST_RUNS = 10
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number of things.
-
-    >>> counted(1, "turn"), counted(2000, "turn")
-    ('1 turn', '2,000 turns')
-    """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def format_number(value: float | None, missing: str = "–") -> str:
-    """Return a score with four digits; `missing` where there is none.
-
-    >>> format_number(2 / 3), format_number(None)
-    ('0.6667', '–')
-    """
-    return missing if value is None else f"{value:.4g}"
 
 
 def format_threshold(threshold: float | None, *, greater_is_better: bool, missing: str = "") -> str:
@@ -70,15 +53,12 @@ def format_judge_usage(usage: JudgeUsage) -> str:
         f"; {name} voted with the panel in {agreeing} of {agreeing + against}" + (f" and has no vote in {missing}" if missing else "")
         for name, (agreeing, against, missing) in sorted(usage.members.items())
     ]
-    return f"Judged{by}: {', '.join(_consumption(usage))}{_agreement(usage)}{''.join(members)}"
-
-
-def _agreement(usage: JudgeUsage) -> str:
-    if not usage.votes:
-        return ""
-    if usage.flip_rate is None:
-        return f"; one vote decided each of {counted(usage.ballots, 'verdict')}, so nothing shows how far the judge agrees with itself"
-    return f"; {usage.flip_rate:.1%} of {counted(usage.votes - usage.lone_votes, 'vote')} went against their verdict"
+    agreement = ""
+    if usage.flip_rate is not None:
+        agreement = f"; {usage.flip_rate:.1%} of {counted(usage.votes - usage.lone_votes, 'vote')} went against their verdict"
+    elif usage.votes:
+        agreement = f"; one vote decided each of {counted(usage.ballots, 'verdict')}, so nothing shows how far the judge agrees with itself"
+    return f"Judged{by}: {', '.join(_consumption(usage))}{agreement}{''.join(members)}"
 
 
 def format_user_usage(usage: JudgeUsage) -> str:
@@ -113,12 +93,11 @@ def format_outages(judging: JudgeUsage | None, simulating: JudgeUsage | None) ->
 
 
 class HasCourse(Protocol):
-    """A conversation, a case's result or a line on one: anything that knows how it ended and which tool calls were not the real ones."""
+    """A conversation or a line on one: anything that knows how it ended and which tool calls were not the real ones."""
 
     @property
     def ending(self) -> Ending | None:
         """Why the simulated user ended it."""
-        ...
 
     @property
     def injections(self) -> tuple[Injection, ...]:
@@ -126,13 +105,13 @@ class HasCourse(Protocol):
         ...
 
 
-def circumstances(cases: Iterable[HasCourse], judging: JudgeUsage | None = None, simulating: JudgeUsage | None = None) -> dict[str, str]:
+def circumstances(courses: Iterable[HasCourse], judging: JudgeUsage | None = None, simulating: JudgeUsage | None = None) -> dict[str, str]:
     """Return sentences on how results came about, each by what it is about, as far as there is something to say."""
     endings: list[Ending] = []
     injections: list[Injection] = []
-    for case in getattr(cases, "with_course", cases):  # of cases that are on disk
-        endings += [case.ending] if case.ending else []
-        injections += case.injections
+    for course in courses:
+        endings += [course.ending] if course.ending else []
+        injections += course.injections
     return {
         **({"Endings": format_endings(endings)} if endings else {}),
         **({"Tool environment": format_injections(injections)} if injections else {}),
@@ -191,9 +170,9 @@ class PassHatLine:
 def pass_hat_lines(repeats: Repeats) -> Iterator[PassHatLine]:
     """Yield pass^k for each `k` that is shown, with its interval by case; nothing without cases."""
     for k in repeats.ks:
-        found = repeats.pass_hat(k)
-        if found is not None:
-            yield PassHatLine(k, found, mean_interval(repeats.pass_hats(k)))
+        chance = repeats.pass_hat(k)
+        if chance is not None:
+            yield PassHatLine(k, chance, mean_interval(repeats.pass_hats(k)))
 
 
 SPREAD_HEADINGS = ("criterion", "lowest run", "highest run", "between runs", "within a case", "between cases", "cases")
@@ -205,11 +184,11 @@ def spread_lines(repeats: Repeats) -> Iterator[tuple[str, ...]]:
     The lowest and the highest mean of a run, then standard deviations: of the means of the runs, of the runs of a case, and of the
     cases. Last, how many cases have a score in every run.
     """
-    for found in repeats.criteria.values():
-        deviations = (None if value is None else math.sqrt(value) for value in (found.within_variance, found.between_variance))
-        numbers = (min(found.run_means, default=None), max(found.run_means, default=None), found.run_std, *deviations)
-        cases = str(found.complete) if found.complete == found.planned else f"{found.complete} of {found.planned}"
-        yield found.criterion, *map(format_number, numbers), cases
+    for spread in repeats.criteria.values():
+        deviations = (None if value is None else math.sqrt(value) for value in (spread.within_variance, spread.between_variance))
+        numbers = (min(spread.run_means, default=None), max(spread.run_means, default=None), spread.run_std, *deviations)
+        cases = str(spread.complete) if spread.complete == spread.planned else f"{spread.complete} of {spread.planned}"
+        yield spread.criterion, *map(format_number, numbers), cases
 
 
 def format_run_rates(repeats: Repeats) -> str:

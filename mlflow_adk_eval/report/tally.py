@@ -6,9 +6,11 @@ the lines together, and `totals`, `flaky_of` and the pages of `markdown` are mad
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from mlflow_adk_eval.evalset.conversation import Ending, Injection
 from mlflow_adk_eval.results.outcomes import CaseResult, Verdict, mean
@@ -43,31 +45,34 @@ class CaseLine:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values."""
-        injections = [injection.model_dump() for injection in self.injections]
-        return asdict(self) | {"ending": self.ending.model_dump() if self.ending else None, "injections": injections}
+        value: dict[str, Any] = _LINE.dump_python(self, mode="json")
+        return value
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> CaseLine:
         """Return what `to_json` was made of."""
-        ending = Ending(**value["ending"]) if value["ending"] else None
-        injections = tuple(Injection(**injection) for injection in value["injections"])
-        scores = tuple(ScoreLine(**score) for score in value["scores"])
-        made: dict[str, Any] = {"reasons": tuple(value["reasons"]), "scores": scores, "ending": ending, "injections": injections}
-        return cls(**{**value, **made})
+        return _LINE.validate_python(value)
+
+
+_LINE = TypeAdapter(CaseLine)
 
 
 def case_line(result: CaseResult, label: str, *, case: str = "") -> CaseLine:
     """Return what a summary needs of a case run; `case` is what all runs of the case are called, where it has several."""
-    names = [field.name for field in fields(ScoreLine)]
-    scores = tuple(ScoreLine(**{name: getattr(found, name) for name in names}) for found in result.results)
+    scores = tuple(
+        ScoreLine(
+            criterion=one.criterion, threshold=one.threshold, greater_is_better=one.greater_is_better, score=one.score, passed=one.passed
+        )
+        for one in result.results
+    )
     return CaseLine(
         label=label,
         verdict=result.verdict,
         reasons=result.reasons(),
         scores=scores,
         case=case,
-        ending=result.ending,
-        injections=result.injections,
+        ending=result.conversation.ending,
+        injections=result.conversation.injections,
     )
 
 
@@ -97,23 +102,22 @@ class CriterionTotals:
 
 def totals(cases: Iterable[CaseLine]) -> list[CriterionTotals]:
     """Return the totals of each criterion that decides, in the order in which they first come up."""
-    found: dict[str, list[ScoreLine]] = {}
+    by_criterion: dict[str, list[ScoreLine]] = {}
     for score in (score for case in cases for score in case.scores if score.threshold is not None):
-        found.setdefault(score.criterion, []).append(score)
-    return [_totals(name, lines) for name, lines in found.items()]
-
-
-def _totals(name: str, lines: Sequence[ScoreLine]) -> CriterionTotals:
-    scores = [line.score for line in lines if line.score is not None]
-    return CriterionTotals(
-        criterion=name,
-        thresholds=tuple(sorted({line.threshold for line in lines if line.threshold is not None})),
-        greater_is_better=lines[0].greater_is_better,
-        mean=mean(scores) if scores else None,
-        passed=sum(line.passed is True for line in lines),
-        evaluated=len(scores),
-        planned=len(lines),
-    )
+        by_criterion.setdefault(score.criterion, []).append(score)
+    return [
+        CriterionTotals(
+            criterion=name,
+            thresholds=tuple(sorted({line.threshold for line in lines if line.threshold is not None})),
+            greater_is_better=lines[0].greater_is_better,
+            mean=mean(scores) if scores else None,
+            passed=sum(line.passed is True for line in lines),
+            evaluated=len(scores),
+            planned=len(lines),
+        )
+        for name, lines in by_criterion.items()
+        for scores in [[line.score for line in lines if line.score is not None]]
+    ]
 
 
 def flaky_of(cases: Iterable[CaseLine]) -> tuple[CaseRepeats, ...]:
@@ -122,4 +126,4 @@ def flaky_of(cases: Iterable[CaseLine]) -> tuple[CaseRepeats, ...]:
     for line in cases:
         if line.case:
             verdicts.setdefault(line.case, []).append(line.verdict)
-    return most_flaky_first(CaseRepeats(eval_id=case, verdicts=tuple(found), scores={}) for case, found in verdicts.items())
+    return most_flaky_first(CaseRepeats(eval_id=case, verdicts=tuple(of_case), scores={}) for case, of_case in verdicts.items())

@@ -11,14 +11,16 @@ and is *undecided* otherwise. `verdict_of` puts many such verdicts together, in 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, overload
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.evalset import Invocation
-    from mlflow_adk_eval.evalset.conversation import Ending, Injection
+    from mlflow_adk_eval.evalset.conversation import Conversation, Ending, Injection
 
+T = TypeVar("T")
 
 Status = Literal["scored", "skipped", "errored"]
 Verdict = Literal["passed", "failed", "undecided"]
@@ -112,8 +114,8 @@ def verdict_of(verdicts: Iterable[Verdict], *, missing: int = 0) -> Verdict:
     >>> verdict_of(["passed", "undecided", "failed"]), verdict_of([]), verdict_of(["passed"], missing=1)
     ('failed', 'undecided', 'undecided')
     """
-    found = set(verdicts)
-    return "failed" if "failed" in found else "passed" if found == {"passed"} and not missing else "undecided"
+    kinds = set(verdicts)
+    return "failed" if "failed" in kinds else "passed" if kinds == {"passed"} and not missing else "undecided"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,15 +169,8 @@ class CellCounts(NamedTuple):
     errored: int
     skipped: int
 
-    @classmethod
-    def of(cls, cells: Iterable[Outcome | None]) -> CellCounts:
-        """Count cells; those that were not planned are none."""
-        kinds = [type(cell) for cell in cells]
-        return cls(kinds.count(Scored), kinds.count(Errored), kinds.count(Skipped))
 
-
-@dataclass(frozen=True, slots=True)
-class PlannedCriterion:
+class PlannedCriterion(NamedTuple):
     """A criterion as a case has it, whatever came of it."""
 
     criterion: str
@@ -206,6 +201,69 @@ class Tally(NamedTuple):
         return reaches(self.score, threshold, greater_is_better=self.planned.greater_is_better)
 
 
+class LazySequence(Sequence[T]):
+    """A sequence whose items are made or read when somebody looks at them. It is equal to any sequence that holds the same."""
+
+    @abstractmethod
+    def at(self, place: int) -> T:
+        """Return the item at a place that there is."""
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        """Return an item, or some of them."""
+        if isinstance(index, slice):
+            return tuple(map(self.at, range(len(self))[index]))
+        return self.at(range(len(self))[index])
+
+    def __iter__(self) -> Iterator[T]:
+        """Yield the items."""
+        return map(self.at, range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        """Whether another sequence holds the same items."""
+        return isinstance(other, Sequence) and len(other) == len(self) and all(one == two for one, two in zip(self, other, strict=True))
+
+    def __hash__(self) -> int:
+        """Return a hash of the length, as the items may have none."""
+        return hash(len(self))
+
+
+class Stored(LazySequence[T]):
+    """A sequence of known length that is read when somebody looks into it."""
+
+    def __init__(self, length: int, read: Callable[[], Sequence[T]]) -> None:
+        """Take the length, and what reads the items."""
+        self._length, self._read = length, read
+
+    def __len__(self) -> int:
+        """Return the length, without reading."""
+        return self._length
+
+    def at(self, place: int) -> T:
+        """Return an item."""
+        return self._read()[place]
+
+    def __iter__(self) -> Iterator[T]:
+        """Yield the items."""
+        return iter(self._read())
+
+    def __repr__(self) -> str:
+        """Return the length; the items may be on disk."""
+        return f"<{self._length} stored>"
+
+
+class StoredCells(Stored["Outcome | None"]):
+    """Cells that are read when somebody looks at them, and how many there are of which outcome."""
+
+    def __init__(self, length: int, read: Callable[[], Sequence[Outcome | None]], counts: CellCounts) -> None:
+        """Take what reads the cells, and what is known without reading."""
+        super().__init__(length, read)
+        self.counts = counts
+
+
 @dataclass(frozen=True, slots=True)
 class CriterionResult:
     """One criterion on one case in one run."""
@@ -221,13 +279,10 @@ class CriterionResult:
     @property
     def counts(self) -> CellCounts:
         """How many of the planned cells have which outcome."""
-        known = getattr(self.per_invocation, "counts", None)  # of cells that are on disk
-        return known or CellCounts.of(self.per_invocation)
-
-    @property
-    def tally(self) -> Tally:
-        """What it came to in numbers."""
-        return Tally(PlannedCriterion(self.criterion, self.threshold, self.greater_is_better), self.score, *self.counts)
+        if isinstance(self.per_invocation, StoredCells):
+            return self.per_invocation.counts
+        kinds = [type(cell) for cell in self.per_invocation]
+        return CellCounts(kinds.count(Scored), kinds.count(Errored), kinds.count(Skipped))
 
     @property
     def decides(self) -> bool:
@@ -273,84 +328,104 @@ def case_outcome(cells: Sequence[Outcome | None]) -> Outcome:
     return Skipped(reasons) if skipped else Errored(reasons)
 
 
+class StoredResults(LazySequence[CriterionResult]):
+    """The results of a case run, each made when somebody looks at it."""
+
+    def __init__(self, planned: tuple[PlannedCriterion, ...], verdict: Verdict, result_at: Callable[[int], CriterionResult]) -> None:
+        """Take the criteria that they are of and what they come to, which is known without reading, and what makes one of them."""
+        self.planned, self._result_at = planned, result_at
+        self.verdict: Verdict = verdict
+
+    def __len__(self) -> int:
+        """Return the number of criteria."""
+        return len(self.planned)
+
+    def at(self, place: int) -> CriterionResult:
+        """Return a result without making the others."""
+        return self._result_at(place)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseResult:
     """One case in one run: what the agent did, and what each criterion made of it."""
 
     eval_id: str
     run_index: int
-    actual: Sequence[Invocation]
+    conversation: Conversation
     expected: Sequence[Invocation] | None
+    """The turns that the case asks for; ``None`` for a scenario."""
     results: Sequence[CriterionResult]
-    error: str = ""
-    """Why the agent did not finish this case; empty where it did."""
-    unfinished: bool = False
-    """Whether the last actual turn is the one in which the agent failed."""
-    session_state: Mapping[str, Any] | None = None
-    """The state of the session after the last turn, where the agent reports one."""
-    ending: Ending | None = None
-    """Why the simulated user ended the conversation; ``None`` where its turns were written."""
-    injections: tuple[Injection, ...] = ()
-    """The tool calls that the tool environment answered or delayed."""
-    from_ledger: bool = False
-    """Whether the conversation was had before the evaluation was resumed, and the ledger held it."""
+
+    @property
+    def actual(self) -> Sequence[Invocation]:
+        """What the agent did, turn by turn."""
+        return self.conversation.actual
+
+    @property
+    def error(self) -> str:
+        """Why the agent did not finish this case; empty where it did."""
+        return self.conversation.error
+
+    @property
+    def session_state(self) -> Mapping[str, Any] | None:
+        """The state of the session after the last turn, where the agent reports one."""
+        return self.conversation.session_state
+
+    @property
+    def ending(self) -> Ending | None:
+        """Why the simulated user ended the conversation; ``None`` where its turns were written."""
+        return self.conversation.ending
+
+    @property
+    def injections(self) -> tuple[Injection, ...]:
+        """The tool calls that the tool environment answered or delayed."""
+        return self.conversation.injections
 
     @property
     def turns(self) -> int:
         """The number of invocations that were planned or happened."""
-        return max(len(self.actual), len(self.expected or ()))
+        return max(len(self.conversation.actual), len(self.expected or ()))
+
+    @property
+    def rows(self) -> int:
+        """The number of rows in the table: one for each turn, and one of a case without turns."""
+        turns = len(self.conversation.actual), len(self.expected or ())
+        return max(1, *turns, *(len(result.per_invocation) for result in self.results))
 
     @property
     def planned(self) -> Sequence[PlannedCriterion | CriterionResult]:
         """The criteria that it has, whatever came of them."""
-        planned: Sequence[PlannedCriterion] | None = getattr(self.results, "planned", None)  # of results that are on disk
-        return self.results if planned is None else planned
+        return self.results.planned if isinstance(self.results, StoredResults) else self.results
 
     def result(self, criterion: str) -> CriterionResult | None:
         """Return the result of a criterion; ``None`` where the case does not have it."""
-        if getattr(self.results, "planned", None) is None:
-            return next((result for result in self.results if result.criterion == criterion), None)
         place = next((place for place, planned in enumerate(self.planned) if planned.criterion == criterion), None)
         return None if place is None else self.results[place]
 
     @property
     def verdict(self) -> Verdict:
         """*passed* only if every deciding criterion was evaluated and reached its threshold."""
-        known: Verdict | None = getattr(self.results, "verdict", None)  # of results that are on disk
-        if known is not None:
-            return known
+        if isinstance(self.results, StoredResults):
+            return self.results.verdict
         deciding = [result for result in self.results if result.decides]
         if any(result.passed is False for result in deciding):
             return "failed"
-        if self.error or not deciding or any(result.passed is None for result in deciding):
+        if self.conversation.error or not deciding or any(result.passed is None for result in deciding):
             return "undecided"
         return "passed"
 
     def reasons(self) -> tuple[str, ...]:
         """Return what stands between this case and a pass, as sentences."""
-        found = [f"the agent did not finish: {self.error}"] if self.error else []
+        error = self.conversation.error
+        reasons = [f"the agent did not finish: {error}"] if error else []
         if not any(planned.decides for planned in self.planned):
-            found.append("no criterion decides this case")
+            reasons.append("no criterion decides this case")
         for result in self.results:
             if not result.decides or result.passed:
                 continue
             if isinstance(result.overall, Scored):
                 relation = "below" if result.greater_is_better else "above"
-                found.append(f"{result.criterion} is {result.overall.score:.4g}, {relation} its threshold {result.threshold:.4g}")
+                reasons.append(f"{result.criterion} is {result.overall.score:.4g}, {relation} its threshold {result.threshold:.4g}")
             else:
-                found.append(f"{result.criterion} was not evaluated: {reason_of(result.overall)}")
-        return tuple(found)
-
-
-def tallies_of(cases: Iterable[CaseResult]) -> Iterator[tuple[str, bool, Sequence[Tally]]]:
-    """Yield of each case run its id, whether the agent failed in it, and what each criterion came to."""
-    known = getattr(cases, "tallies", None)  # of results that are on disk
-    yield from known() if known else ((case.eval_id, bool(case.error), [result.tally for result in case.results]) for case in cases)
-
-
-def results_of(cases: Iterable[CaseResult], criterion: str) -> Iterator[tuple[CaseResult, CriterionResult]]:
-    """Yield the case runs that have a criterion, each with its result."""
-    for case in cases:
-        result = case.result(criterion)
-        if result is not None:
-            yield case, result
+                reasons.append(f"{result.criterion} was not evaluated: {reason_of(result.overall)}")
+        return tuple(reasons)

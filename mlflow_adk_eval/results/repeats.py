@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -184,10 +184,10 @@ class Repeats:
 def repeats_of(results: Sequence[CaseResult], criteria: Sequence[str], num_runs: int) -> Repeats:
     """Return what the runs of each case come to. With one run of each, nothing can vary."""
     num_runs = max([num_runs, *(case.run_index + 1 for case in results)])
-    found: dict[str, dict[int, CaseResult]] = {}
+    by_case: dict[str, dict[int, CaseResult]] = {}
     for case in results:
-        found.setdefault(case.eval_id, {})[case.run_index] = case
-    cases = tuple(_case(eval_id, [runs.get(index) for index in range(num_runs)]) for eval_id, runs in found.items())
+        by_case.setdefault(case.eval_id, {})[case.run_index] = case
+    cases = tuple(_case(eval_id, [runs.get(index) for index in range(num_runs)]) for eval_id, runs in by_case.items())
     deciding = {result.criterion for case in results for result in case.results if result.decides}
     known = (name for name in criteria if name in deciding or any(case.known(name) for case in cases))
     return Repeats(num_runs=num_runs, cases=cases, criteria={name: _criterion(name, cases, decides=name in deciding) for name in known})
@@ -207,6 +207,9 @@ def _criterion(name: str, cases: Sequence[CaseRepeats], *, decides: bool) -> Cri
     planned = [case for case in cases if name in case.scores]
     complete = [known for case in planned if len(known := case.known(name)) == case.runs]
     within = mean(map(variance, complete)) if complete and len(complete[0]) >= _PAIR else None
+    between = None
+    if within is not None and len(complete) >= _PAIR:  # the component of the cases in a one-way analysis of variance with random effects
+        between = max(0.0, variance([mean(scores) for scores in complete]) - within / len(complete[0]))
     return CriterionRepeats(
         criterion=name,
         decides=decides,
@@ -214,27 +217,21 @@ def _criterion(name: str, cases: Sequence[CaseRepeats], *, decides: bool) -> Cri
         planned=len(planned),
         run_means=tuple(map(mean, zip(*complete, strict=True))),
         within_variance=within,
-        between_variance=None if within is None or len(complete) < _PAIR else _between(complete, within),
+        between_variance=between,
     )
-
-
-def _between(complete: Sequence[Sequence[float]], within: float) -> float:
-    """Return the variance component of the cases in a one-way analysis of variance with random effects."""
-    return max(0.0, variance([mean(scores) for scores in complete]) - within / len(complete[0]))
 
 
 def table_of_repeats(repeats: Repeats) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
     """Return the columns and rows of a table with one row per case."""
     columns = ["eval_id", "flaky", "verdicts", "runs", *VERDICTS, "pass_rate", *(f"pass_hat_{k}" for k in repeats.ks)]
     columns += [f"{name}/{measure}" for name in repeats.criteria for measure in ("mean", "std", "low", "high")]
-    return tuple(columns), [tuple(_row(repeats, case)) for case in repeats.cases]
-
-
-def _row(repeats: Repeats, case: CaseRepeats) -> Iterator[Any]:
-    yield from (case.eval_id, case.flaky, ", ".join(case.verdicts), case.runs, *map(case.count, VERDICTS), case.pass_rate)
-    yield from map(case.pass_hat, repeats.ks)
-    for name in repeats.criteria:
-        known = case.known(name)
-        yield mean(known) if known else None
-        yield math.sqrt(variance(known)) if len(known) >= _PAIR else None
-        yield from case.score_range(name) or (None, None)
+    rows: list[tuple[Any, ...]] = []
+    for case in repeats.cases:
+        row: list[Any] = [case.eval_id, case.flaky, ", ".join(case.verdicts), case.runs, *map(case.count, VERDICTS), case.pass_rate]
+        row += map(case.pass_hat, repeats.ks)
+        for name in repeats.criteria:
+            known = case.known(name)
+            deviation = math.sqrt(variance(known)) if len(known) >= _PAIR else None
+            row += (mean(known) if known else None, deviation, *(case.score_range(name) or (None, None)))
+        rows.append(tuple(row))
+    return tuple(columns), rows

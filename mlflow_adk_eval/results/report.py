@@ -1,8 +1,11 @@
-"""What an evaluation found: the report.
+"""What an evaluation found: the report, and the results of all case runs, in memory or on disk.
 
 The runner, the gate and the recordings all end in a `Report`: the eval set and config that were asked for, and a `CaseResult` for each
 case run. Nothing else is stored. Verdict, reasons, scores, summaries, repeated runs and frames are computed from the cases on demand,
 so a report that was read back from a run says exactly what it said when it was made.
+
+`Cases` is a sequence of `CaseResult`. What it says besides follows from the results; a run whose results are on disk (`runs.stored_run`) knows
+it without reading them.
 """
 
 from __future__ import annotations
@@ -12,18 +15,135 @@ from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from mlflow_adk_eval.results.outcomes import CaseResult, PlannedCriterion, Tally, Verdict, mean, tallies_of, verdict_of
+from mlflow_adk_eval.results.outcomes import (
+    CaseResult,
+    CriterionResult,
+    LazySequence,
+    PlannedCriterion,
+    Tally,
+    Verdict,
+    mean,
+    reaches,
+    verdict_of,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from mlflow_adk_eval.config.eval_config import EvalConfig
     from mlflow_adk_eval.evalset import EvalSet
-    from mlflow_adk_eval.evalset.conversation import Origin
+    from mlflow_adk_eval.evalset.conversation import Conversation, Origin
     from mlflow_adk_eval.results.repeats import Repeats
     from mlflow_adk_eval.results.usage import JudgeUsage
+
+Change = Callable[[CaseResult], CaseResult | None]
+"""Returns a result as it is to be; ``None``: it is left out."""
+
+
+class Cases(LazySequence[CaseResult]):
+    """The results of case runs, in the order of the eval set and of the runs within a case."""
+
+    memo: dict[Any, Any]
+    """What was computed of all cases, as that takes a while."""
+
+    def keys(self) -> Iterator[tuple[str, int]]:
+        """Yield the eval id and the run index of each case run."""
+        return ((case.eval_id, case.run_index) for case in self)
+
+    @property
+    def verdicts(self) -> Sequence[Verdict]:
+        """The verdict of each case run."""
+        return tuple(case.verdict for case in self)
+
+    @property
+    def criteria(self) -> Iterable[str]:
+        """The names of the criteria that some case has, each once."""
+        return dict.fromkeys(planned.criterion for case in self for planned in case.planned)
+
+    @property
+    def run_turns(self) -> Sequence[int]:
+        """How many rows of the table each case run has."""
+        return [case.rows for case in self]
+
+    def tallies(self) -> Iterator[tuple[str, bool, Sequence[Tally]]]:
+        """Yield of each case run its id, whether the agent failed in it, and what each criterion came to."""
+        for case in self:
+            tallies = [
+                Tally(PlannedCriterion(one.criterion, one.threshold, one.greater_is_better), one.score, *one.counts) for one in case.results
+            ]
+            yield case.eval_id, bool(case.conversation.error), tallies
+
+    def courses(self) -> Iterator[Conversation]:
+        """Yield the conversations that a simulated user ended, or in which the tool environment did something."""
+        return (case.conversation for case in self if case.conversation.ending or case.conversation.injections)
+
+    def of(self, criterion: str) -> Iterator[tuple[CaseResult, CriterionResult]]:
+        """Yield the case runs that have a criterion, each with its result."""
+        return ((case, result) for case in self if (result := case.result(criterion)) is not None)
+
+    def changed(self, change: Change) -> Cases:
+        """Return the results as they are changed, without those of which nothing is left."""
+        return CasesInMemory(result for case in self if (result := change(case)) is not None)
+
+    def loaded(self, place: int) -> CaseResult:
+        """Return the result at a place with everything of it in memory."""
+        return self.at(place)
+
+    def in_memory(self) -> Cases:
+        """Return the results with everything of them in memory."""
+        return CasesInMemory(map(self.loaded, range(len(self))))
+
+
+class CasesInMemory(Cases):
+    """Results that are in memory."""
+
+    def __init__(self, cases: Iterable[CaseResult] = ()) -> None:
+        """Take the results."""
+        self.memo = {}
+        self._cases = tuple(cases)
+
+    def at(self, place: int) -> CaseResult:
+        """Return the result at a place."""
+        return self._cases[place]
+
+    def __iter__(self) -> Iterator[CaseResult]:
+        """Yield the results."""
+        return iter(self._cases)
+
+    def __len__(self) -> int:
+        """Return the number of results."""
+        return len(self._cases)
+
+    def __repr__(self) -> str:
+        """Return them as a tuple."""
+        return repr(self._cases)
+
+
+class ChangedCases(Cases):
+    """Some results of others, changed when somebody looks at them."""
+
+    def __init__(self, cases: Cases, change: Change) -> None:
+        """Take the others, and how each is changed."""
+        self.memo = {}
+        self._cases, self._change = cases, change
+        self._places = array("q", (place for place, case in enumerate(cases) if change(case) is not None))
+
+    def at(self, place: int) -> CaseResult:
+        """Return the result at a place."""
+        result = self._change(self._cases.at(self._places[place]))
+        if result is None:
+            raise LookupError(place)
+        return result
+
+    def __len__(self) -> int:
+        """Return the number of results."""
+        return len(self._places)
+
+    def changed(self, change: Change) -> Cases:
+        """Return the results as they are changed once more."""
+        return ChangedCases(self, change)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +173,7 @@ class Report:
 
     eval_set: EvalSet
     config: EvalConfig
-    cases: Sequence[CaseResult]
+    cases: Cases
     """In the order of the eval set, and of the runs within a case. Those of a large run are read from disk when they are looked at."""
     num_runs: int = 1
     run_id: str | None = None
@@ -71,6 +191,12 @@ class Report:
     origin: Origin | None = field(default=None, compare=False)
     """Who had the conversations, and when; ``None`` where it is not known."""
 
+    def __post_init__(self) -> None:
+        """Take results that are listed."""
+        given: Sequence[CaseResult] = self.cases
+        if not isinstance(given, Cases):
+            object.__setattr__(self, "cases", CasesInMemory(given))
+
     def __repr__(self) -> str:
         """Return the verdict and the scores; the whole report may be a gigabyte."""
         scores = ", ".join(f"{name}={'not evaluated' if score is None else f'{score:.4g}'}" for name, score in self.scores.items())
@@ -79,7 +205,7 @@ class Report:
     @cached_property
     def criteria(self) -> tuple[str, ...]:
         """The names of all criteria: in the order of the config, then those that are information."""
-        return tuple(self._summaries)
+        return tuple(self._totals.summaries)
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -87,25 +213,19 @@ class Report:
         return verdict_of(self.verdicts)
 
     @cached_property
-    def verdicts(self) -> tuple[Verdict, ...]:
+    def verdicts(self) -> Sequence[Verdict]:
         """The verdict of each case run."""
-        known: tuple[Verdict, ...] | None = getattr(self.cases, "verdicts", None)  # of cases that are on disk
-        return known or tuple(case.verdict for case in self.cases)
+        return self.cases.verdicts
 
     @property
     def passed(self) -> bool:
         """Whether every case was evaluated on every criterion and reached its threshold."""
         return self.verdict == "passed"
 
-    @cached_property
+    @property
     def case_counts(self) -> tuple[int, int]:
         """How many cases there are, and how many of them passed in each of their runs."""
-        if self.num_runs == 1 and hasattr(self.cases, "verdicts"):  # those of cases that are on disk, which have an id each
-            return len(self.verdicts), self.verdicts.count("passed")
-        passed: dict[str, bool] = {}
-        for case, verdict in zip(self.cases, self.verdicts, strict=True):
-            passed[case.eval_id] = passed.get(case.eval_id, True) and verdict == "passed"
-        return len(passed), sum(passed.values())
+        return self._totals.cases, self._totals.passed
 
     @cached_property
     def reasons(self) -> tuple[str, ...]:
@@ -121,7 +241,7 @@ class Report:
         if not self.cases:
             yield "the eval set has no cases, so there is no evidence"
         unpassed = (place for place, verdict in enumerate(self.verdicts) if verdict != "passed")
-        for case in map(self.cases.__getitem__, unpassed):
+        for case in map(self.cases.at, unpassed):
             yield from (f"{self.label(case)}: {reason}" for reason in case.reasons())
 
     def label(self, case: CaseResult) -> str:
@@ -135,37 +255,15 @@ class Report:
 
     def summaries(self) -> dict[str, CriterionSummary]:
         """Return each criterion's totals over the cases that have it, in the order of `criteria`."""
-        return dict(self._summaries)
-
-    @property
-    def _summaries(self) -> Mapping[str, CriterionSummary]:
-        return self._totals.summaries
+        return dict(self._totals.summaries)
 
     @cached_property
     def _totals(self) -> _Totals:
-        memo: dict[object, _Totals] = getattr(self.cases, "memo", {})  # of cases that are on disk
-        order = _configured(self.config)
-        if order not in memo:
-            memo[order] = self._totalled()
-        return memo[order]
-
-    def _totalled(self) -> _Totals:
-        found: dict[str, _Criterion] = {}
-        eval_ids: list[str] = []
-        reasons = 0
-        for eval_id, failed, tallies in tallies_of(self.cases):
-            if not eval_ids or eval_ids[-1] != eval_id:
-                eval_ids.append(eval_id)
-            decided = False
-            for tally in tallies:
-                totals = found.get(tally.planned.criterion)
-                if totals is None:
-                    totals = found[tally.planned.criterion] = _Criterion(eval_ids, tally.planned)
-                totals.add(tally)
-                decided = decided or tally.planned.threshold is not None
-            reasons += failed + (not decided)
-        reasons += sum(totals.unpassed for totals in found.values())
-        return _Totals({name: found[name].summary() for name in _in_order(self.config, found)}, reasons)
+        order = tuple(self.config.by_criterion)
+        if order not in self.cases.memo:
+            self.cases.memo[order] = _totals_of(self.cases, order)
+        totals: _Totals = self.cases.memo[order]
+        return totals
 
     @cached_property
     def repeats(self) -> Repeats:
@@ -185,19 +283,84 @@ class Report:
         return frame_of_repeats(self.repeats) if rows == "repeats" else frame_of(self.cases, rows)
 
 
-def criteria_of(config: EvalConfig, cases: Iterable[CaseResult]) -> tuple[str, ...]:
+def criteria_of(config: EvalConfig, cases: Cases) -> tuple[str, ...]:
     """Return the names of all criteria that have results: in the order of the config, then those that are information."""
-    known = getattr(cases, "criteria", None)  # of cases that are on disk
-    return _in_order(config, dict.fromkeys(known or (result.criterion for case in cases for result in case.results)))
+    places = {name: place for place, name in enumerate(config.by_criterion)}
+    return tuple(sorted(dict.fromkeys(cases.criteria), key=lambda name: places.get(name, len(places))))
 
 
-def _configured(config: EvalConfig) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for criteria in (config.criteria, *config.case_criteria.values()) for name in criteria))
+class _Totals(NamedTuple):
+    """What all cases come to."""
+
+    summaries: Mapping[str, CriterionSummary]
+    reasons: int
+    """How many findings stand between the report and a pass."""
+    cases: int
+    passed: int
+    """How many cases passed in each of their runs."""
 
 
-def _in_order(config: EvalConfig, found: Mapping[str, object]) -> tuple[str, ...]:
-    configured = _configured(config)
-    return (*(name for name in configured if name in found), *(name for name in found if name not in configured))
+@dataclass(slots=True)
+class _Count:
+    """One criterion's totals, as cases are gone through."""
+
+    planned: PlannedCriterion
+    deciding: int = 0
+    passed: int = 0
+    scored: int = 0
+    errored: int = 0
+    skipped: int = 0
+    places: array[int] = field(default_factory=lambda: array("i"))
+    """The case of each score."""
+    scores: array[float] = field(default_factory=lambda: array("d"))
+
+
+def _totals_of(cases: Cases, order: Sequence[str]) -> _Totals:
+    """Return what all cases come to; `order`: the criteria of the config."""
+    counts: dict[str, _Count] = {}
+    eval_ids: list[str] = []
+    reasons = unpassed = last_unpassed = 0
+    for (eval_id, agent_failed, tallies), verdict in zip(cases.tallies(), cases.verdicts, strict=True):
+        if not eval_ids or eval_ids[-1] != eval_id:
+            eval_ids.append(eval_id)
+        if verdict != "passed" and last_unpassed != len(eval_ids):
+            unpassed, last_unpassed = unpassed + 1, len(eval_ids)
+        decided = False
+        for planned, score, scored, errored, skipped in tallies:
+            count = counts.get(planned.criterion)
+            if count is None:
+                count = counts[planned.criterion] = _Count(planned)
+            if planned.threshold is not None:
+                if not count.deciding:
+                    count.planned = planned
+                decided = True
+                count.deciding += 1
+                if score is not None and reaches(score, planned.threshold, greater_is_better=planned.greater_is_better):
+                    count.passed += 1
+            count.scored += scored
+            count.errored += errored
+            count.skipped += skipped
+            if score is not None:
+                count.places.append(len(eval_ids) - 1)
+                count.scores.append(score)
+        reasons += agent_failed + (not decided)
+    places = {name: place for place, name in enumerate(order)}
+    summaries = {
+        name: CriterionSummary(
+            criterion=name,
+            threshold=count.planned.threshold,
+            greater_is_better=count.planned.greater_is_better,
+            mean=mean(count.scores) if count.scores else None,
+            pass_rate=count.passed / count.deciding if count.deciding else None,
+            evaluated=count.scored,
+            errored=count.errored,
+            skipped=count.skipped,
+            case_scores=CaseScores(eval_ids, count.places, count.scores),
+        )
+        for name, count in sorted(counts.items(), key=lambda item: places.get(item[0], len(places)))
+    }
+    reasons += sum(count.deciding - count.passed for count in counts.values())
+    return _Totals(summaries, reasons, len(eval_ids), len(eval_ids) - unpassed)
 
 
 class CaseScores(Mapping[str, tuple[float, ...]]):
@@ -205,22 +368,22 @@ class CaseScores(Mapping[str, tuple[float, ...]]):
 
     def __init__(self, eval_ids: Sequence[str], places: Sequence[int], scores: Sequence[float]) -> None:
         """Take the ids of all cases, and for each score, case by case, the place of its case and the score."""
-        self._eval_ids, self._places, self._scores = eval_ids, places, scores
+        self._eval_ids, self._places, self.scores = eval_ids, places, scores
         self._index: dict[str, slice] | None = None
 
     def __getitem__(self, eval_id: str) -> tuple[float, ...]:
         """Return the scores of a case, one per run."""
         if self._index is None:
-            self._index = {self._eval_ids[place]: runs for place, runs in self._slices()}
-        return tuple(self._scores[self._index[eval_id]])
+            self._index = dict(self.slices())
+        return tuple(self.scores[self._index[eval_id]])
 
     def __iter__(self) -> Iterator[str]:
         """Yield the ids."""
-        return (self._eval_ids[place] for place, _ in self._slices())
+        return (eval_id for eval_id, _ in self.slices())
 
     def __len__(self) -> int:
         """Return the number of cases."""
-        return sum(1 for _ in self._slices())
+        return sum(1 for _ in self.slices())
 
     def items(self) -> ItemsView[str, tuple[float, ...]]:
         """Return the ids with their scores."""
@@ -230,27 +393,24 @@ class CaseScores(Mapping[str, tuple[float, ...]]):
         """Return the scores."""
         return _Values(self)
 
-    def pairs(self) -> Iterator[tuple[str, tuple[float, ...]]]:
-        """Yield each id with its scores."""
-        return ((self._eval_ids[place], tuple(self._scores[runs])) for place, runs in self._slices())
-
     def __repr__(self) -> str:
         """Return it as a dict."""
-        return repr(dict(self.pairs()))
+        return repr(dict(self.items()))
 
-    def _slices(self) -> Iterator[tuple[int, slice]]:
+    def slices(self) -> Iterator[tuple[str, slice]]:
+        """Yield each id, and where its scores are."""
         start = 0
         for end in range(1, len(self._places) + 1):
             if end == len(self._places) or self._places[end] != self._places[start]:
-                yield self._places[start], slice(start, end)
+                yield self._eval_ids[self._places[start]], slice(start, end)
                 start = end
 
 
-def scores_by_case(found: Iterable[tuple[str, Iterable[float]]]) -> CaseScores:
+def scores_by_case(by_case: Iterable[tuple[str, Iterable[float]]]) -> CaseScores:
     """Return the scores of cases, case by case, as columns."""
     eval_ids: list[str] = []
     places, scores = array("i"), array("d")
-    for eval_id, values in found:
+    for eval_id, values in by_case:
         eval_ids.append(eval_id)
         for value in values:
             places.append(len(eval_ids) - 1)
@@ -258,9 +418,9 @@ def scores_by_case(found: Iterable[tuple[str, Iterable[float]]]) -> CaseScores:
     return CaseScores(eval_ids, places, scores)
 
 
-def scaled(found: Mapping[str, Sequence[float]], change: Callable[[float], float]) -> CaseScores:
+def scaled(by_case: Mapping[str, Sequence[float]], change: Callable[[float], float]) -> CaseScores:
     """Return scores as they are changed."""
-    return scores_by_case((eval_id, map(change, values)) for eval_id, values in found.items())
+    return scores_by_case((eval_id, map(change, values)) for eval_id, values in by_case.items())
 
 
 class _Items(ItemsView[str, tuple[float, ...]]):
@@ -269,7 +429,7 @@ class _Items(ItemsView[str, tuple[float, ...]]):
     _mapping: CaseScores
 
     def __iter__(self) -> Iterator[tuple[str, tuple[float, ...]]]:
-        return self._mapping.pairs()
+        return ((eval_id, tuple(self._mapping.scores[runs])) for eval_id, runs in self._mapping.slices())
 
 
 class _Values(ValuesView[tuple[float, ...]]):
@@ -278,54 +438,4 @@ class _Values(ValuesView[tuple[float, ...]]):
     _mapping: CaseScores
 
     def __iter__(self) -> Iterator[tuple[float, ...]]:
-        return (scores for _, scores in self._mapping.pairs())
-
-
-@dataclass(frozen=True, slots=True)
-class _Totals:
-    """What all cases come to."""
-
-    summaries: Mapping[str, CriterionSummary]
-    reasons: int
-    """How many findings stand between the report and a pass."""
-
-
-class _Criterion:
-    """One criterion's totals, as cases are gone through."""
-
-    def __init__(self, eval_ids: Sequence[str], first: PlannedCriterion) -> None:
-        self._eval_ids, self._first = eval_ids, first
-        self._deciding = self._passed = self._scored = self._errored = self._skipped = 0
-        self._places, self._scores = array("i"), array("d")
-
-    @property
-    def unpassed(self) -> int:
-        """How many case runs have not passed it that should have."""
-        return self._deciding - self._passed
-
-    def add(self, tally: Tally) -> None:
-        planned, score, scored, errored, skipped = tally
-        if planned.threshold is not None:
-            if not self._deciding:
-                self._first = planned
-            self._deciding += 1
-            self._passed += tally.passed
-        self._scored += scored
-        self._errored += errored
-        self._skipped += skipped
-        if score is not None:
-            self._places.append(len(self._eval_ids) - 1)
-            self._scores.append(score)
-
-    def summary(self) -> CriterionSummary:
-        return CriterionSummary(
-            criterion=self._first.criterion,
-            threshold=self._first.threshold,
-            greater_is_better=self._first.greater_is_better,
-            mean=mean(self._scores) if self._scores else None,
-            pass_rate=self._passed / self._deciding if self._deciding else None,
-            evaluated=self._scored,
-            errored=self._errored,
-            skipped=self._skipped,
-            case_scores=CaseScores(self._eval_ids, self._places, self._scores),
-        )
+        return (tuple(self._mapping.scores[runs]) for _, runs in self._mapping.slices())

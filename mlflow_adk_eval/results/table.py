@@ -10,15 +10,28 @@ The frames are for notebooks: one row per case, invocation or vote, and criterio
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_jsonable_python
 
-from mlflow_adk_eval.errors import InputError, Problem, UsageError, shown
+from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import Invocation
-from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, Verdict, case_outcome, reason_of, status_of
+from mlflow_adk_eval.evalset.conversation import TurnPair
+from mlflow_adk_eval.results.outcomes import (
+    CaseResult,
+    CriterionResult,
+    Outcome,
+    Scored,
+    Verdict,
+    Vote,
+    case_outcome,
+    explanation_of,
+    reason_of,
+    status_of,
+)
 from mlflow_adk_eval.results.repeats import Repeats, table_of_repeats
 
 if TYPE_CHECKING:
@@ -33,8 +46,6 @@ TAIL = ("agent_error", "eval_id", "run_index", "invocation_index")
 COURSE = ("injected", "ending")
 """After everything else, where there is such a thing: the tool calls of the turn that were answered or delayed by the tool environment,
 and, in the last row of a conversation with a simulated user, why that ended it."""
-KEY = (*LEAD, *TAIL[1:])
-"""The columns that say what a row is about, without which a table is none of ours."""
 
 
 def columns_of(criterion: str) -> tuple[str, str, str]:
@@ -68,27 +79,6 @@ class Table:
         return text.encode("utf-8", "strict" if strict else "replace").decode()
 
 
-def parse_table(text: bytes, source: str) -> Table:
-    """Return the table in `text`.
-
-    Raises:
-        InputError: if it is none.
-    """
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise InputError(source, [Problem("$", f"text that is no JSON ({error})", "a table")]) from None
-    columns, rows = (value.get("columns"), value.get("data")) if isinstance(value, dict) else (None, None)
-    if not isinstance(columns, list) or not isinstance(rows, list):
-        raise InputError(source, [Problem("$", shown(value), "an object with columns and data")])
-    uneven = [index for index, row in enumerate(rows) if not isinstance(row, list) or len(row) != len(columns)]
-    missing = [name for name in KEY if name not in columns]
-    if uneven or missing:
-        found = f"row {uneven[0]} of another length" if uneven else f"no column {missing[0]}"
-        raise InputError(source, [Problem("$", found, f"{len(columns)} cells in each row, and the columns {', '.join(KEY)}")])
-    return Table(tuple(map(str, columns)), tuple(map(tuple, rows)))
-
-
 def table_of(cases: Sequence[CaseResult], criteria: Sequence[str]) -> Table:
     """Return every cell of these cases, one row per invocation; a case without turns has one row.
 
@@ -96,33 +86,19 @@ def table_of(cases: Sequence[CaseResult], criteria: Sequence[str]) -> Table:
         cases: the case runs, in the order of the rows.
         criteria: the names of all criteria, in the order of their columns.
     """
-    special = {result.criterion for case in cases for result in case.results if _has_own_score(result)}
+    own_scores = {
+        result.criterion
+        for case in cases
+        for result in case.results
+        if isinstance(result.overall, Scored) and result.overall != case_outcome(result.per_invocation)
+    }
     columns = [*LEAD, *CONTENT]
     for name in criteria:
-        columns += columns_of(name)
-        columns += [case_column(name)] if name in special else []
-    columns += TAIL
-    present = any(case.injections for case in cases), any(case.ending for case in cases)
+        columns += (*columns_of(name), *([case_column(name)] if name in own_scores else []))
+    present = any(case.conversation.injections for case in cases), any(case.conversation.ending for case in cases)
     course = [name for name, there in zip(COURSE, present, strict=True) if there]
-    rows = [(*row, *_course(case, row[-1], course)) for case in cases for row in _rows(case, criteria, special)]
-    return Table((*columns, *course), tuple(rows))
-
-
-def _course(case: CaseResult, index: int, columns: Iterable[str]) -> Iterable[str | None]:
-    here = "; ".join(f"{injection.tool}: {injection}" for injection in case.injections if injection.invocation_index == index)
-    found = {"injected": here or None, "ending": str(case.ending) if case.ending and index == turns_of(case) - 1 else None}
-    return (found[name] for name in columns)
-
-
-def turns_of(case: CaseResult) -> int:
-    """Return how many rows a case run has: at least one."""
-    return max(1, case.turns, *(len(result.per_invocation) for result in case.results))
-
-
-def run_turns(cases: Iterable[CaseResult]) -> Sequence[int]:
-    """Return how many rows each case run has."""
-    known: Sequence[int] | None = getattr(cases, "run_turns", None)  # of results that are on disk
-    return [turns_of(case) for case in cases] if known is None else known
+    rows = tuple(row for case in cases for row in _rows(case, criteria, own_scores, course))
+    return Table((*columns, *TAIL, *course), rows)
 
 
 def key_of(eval_id: str, invocation_index: int, run_index: int) -> str:
@@ -134,26 +110,30 @@ def key_of(eval_id: str, invocation_index: int, run_index: int) -> str:
     return f"{eval_id} #{invocation_index + 1}" + (f" run {run_index + 1}" if run_index else "")
 
 
-def _has_own_score(result: CriterionResult) -> bool:
-    return result.overall != case_outcome(result.per_invocation) and isinstance(result.overall, Scored)
-
-
-def _rows(case: CaseResult, criteria: Sequence[str], special: set[str]) -> Iterable[tuple[Any, ...]]:
-    results = {result.criterion: result for result in case.results}
-    turns = turns_of(case)
+def _rows(case: CaseResult, criteria: Sequence[str], own_scores: Container[str], course: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    results, conversation, turns = {result.criterion: result for result in case.results}, case.conversation, case.rows
     for index in range(turns):
-        error = case.error if index >= min(len(case.actual), turns - 1) else ""
-        verdict = row_verdict(case.results, index)
+        error = conversation.error if index >= min(len(conversation.actual), turns - 1) else ""
+        verdict, turn = row_verdict(case.results, index), TurnPair(case, index)
         row: list[Any] = [
             key_of(case.eval_id, index, case.run_index),
             "undecided" if error and verdict == "passed" else verdict,
-            *_content(case, index),
+            turn.answer if turn.actual else None,
+            turn.expected_answer if turn.expected else None,
+            _calls(turn.actual),
+            _calls(turn.expected),
+            turn.user_text,
         ]
         for name in criteria:
-            row += _cell(results.get(name), index)
-            if name in special:
-                row.append(results[name].score if name in results and index == turns - 1 else None)
-        yield (*row, error, case.eval_id, case.run_index, index)
+            result = results.get(name)
+            cell = cell_at(result, index) if result else None
+            row += (cell.score if isinstance(cell, Scored) else None, cell and status_of(cell), cell and explanation_of(cell))
+            if name in own_scores:
+                row.append(result.score if result and index == turns - 1 else None)
+        here = "; ".join(f"{injection.tool}: {injection}" for injection in conversation.injections if injection.invocation_index == index)
+        ending = str(conversation.ending) if conversation.ending and index == turns - 1 else None
+        happened = {"injected": here or None, "ending": ending}
+        yield (*row, error, case.eval_id, case.run_index, index, *(happened[name] for name in course))
 
 
 def row_verdict(results: Iterable[CriterionResult], index: int) -> Verdict | None:
@@ -169,26 +149,6 @@ def row_verdict(results: Iterable[CriterionResult], index: int) -> Verdict | Non
 def cell_at(result: CriterionResult, index: int) -> Outcome | None:
     """Return the outcome of one invocation; ``None`` where none was planned."""
     return result.per_invocation[index] if index < len(result.per_invocation) else None
-
-
-def _cell(result: CriterionResult | None, index: int) -> tuple[float | None, str | None, str | None]:
-    cell = cell_at(result, index) if result else None
-    if cell is None:
-        return None, None, None
-    return (cell.score, "scored", cell.rationale) if isinstance(cell, Scored) else (None, status_of(cell), reason_of(cell))
-
-
-def _content(case: CaseResult, index: int) -> tuple[Any, ...]:
-    actual = case.actual[index] if index < len(case.actual) else None
-    expected = case.expected[index] if case.expected and index < len(case.expected) else None
-    spoken = actual if actual and actual.user_text else expected
-    return (
-        actual.final_text if actual else None,
-        expected.final_text if expected else None,
-        _calls(actual),
-        _calls(expected),
-        spoken.user_text if spoken else "",
-    )
 
 
 def _calls(invocation: Invocation | None) -> list[Mapping[str, Any]] | None:
@@ -241,40 +201,35 @@ def frame_of(results: Sequence[CaseResult], rows: str) -> pd.DataFrame:
     """
     import pandas as pd  # noqa: PLC0415 - a second that only users of frames should pay
 
-    if rows not in _SHAPES:
-        wanted = ", ".join((*_SHAPES, "repeats"))
-        raise UsageError(f"to_frame({rows!r}): wanted one of {wanted}")
-    columns, rows_of = _SHAPES[rows]
+    pairs = [(case, result) for case in results for result in case.results]
+    if rows == "votes":
+        columns: tuple[str, ...] = tuple(VOTE_COLUMNS)
+        values: list[Row] = [tuple(getattr(vote, column) for column in columns) for _, result in pairs for vote in result.votes]
+    elif rows == "cases":
+        columns = ("eval_id", "run_index", "criterion", *_CELL)
+        values = [(case.eval_id, case.run_index, one.criterion, *_cell_values(one, one.overall)) for case, one in pairs]
+    elif rows == "invocations":
+        columns = ("eval_id", "run_index", "invocation_index", "criterion", *_CELL)
+        values = [
+            (case.eval_id, case.run_index, index, one.criterion, *_cell_values(one, outcome))
+            for case, one in pairs
+            for index, outcome in enumerate(one.per_invocation)
+            if outcome is not None
+        ]
+    else:
+        raise UsageError(f"to_frame({rows!r}): wanted one of cases, invocations, votes, repeats")
     # pandas takes no half of a surrogate pair, which a reason may quote from an agent's answer.
-    found = [tuple(map(_whole, row)) for case in results for result in case.results for row in rows_of(case, result)]
-    frame = pd.DataFrame(found, columns=list(columns))
+    fit = [[value.encode("utf-8", "replace").decode() if isinstance(value, str) else value for value in row] for row in values]
+    frame = pd.DataFrame(fit, columns=list(columns))
     return frame.astype({"score": "float64"}) if "score" in columns else frame
-
-
-def _whole(value: Any) -> Any:
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
 def frame_of_repeats(repeats: Repeats) -> pd.DataFrame:
     """Return a frame with one row per case, with all of its runs."""
     import pandas as pd  # noqa: PLC0415 - as above
 
-    columns, found = table_of_repeats(repeats)
-    return pd.DataFrame(found, columns=list(columns))
-
-
-def _cases(case: CaseResult, result: CriterionResult) -> Iterator[Row]:
-    yield case.eval_id, case.run_index, result.criterion, *_cell_values(result, result.overall)
-
-
-def _invocations(case: CaseResult, result: CriterionResult) -> Iterator[Row]:
-    for index, outcome in enumerate(result.per_invocation):
-        if outcome is not None:
-            yield case.eval_id, case.run_index, index, result.criterion, *_cell_values(result, outcome)
-
-
-def _votes(_: CaseResult, result: CriterionResult) -> Iterator[Row]:
-    yield from (tuple(getattr(vote, column) for column in VOTE_COLUMNS) for vote in result.votes)
+    columns, rows = table_of_repeats(repeats)
+    return pd.DataFrame(rows, columns=list(columns))
 
 
 def _cell_values(result: CriterionResult, outcome: Outcome) -> Row:
@@ -282,9 +237,79 @@ def _cell_values(result: CriterionResult, outcome: Outcome) -> Row:
     return score, status_of(outcome), result.threshold, result.reached(outcome), rationale, reason_of(outcome)
 
 
-_SHAPES: dict[str, tuple[tuple[str, ...], Callable[[CaseResult, CriterionResult], Iterator[Row]]]] = {
-    "cases": (("eval_id", "run_index", "criterion", *_CELL), _cases),
-    "invocations": (("eval_id", "run_index", "invocation_index", "criterion", *_CELL), _invocations),
-    "votes": (tuple(VOTE_COLUMNS), _votes),
-}
-"""The frames by name: their columns, and what makes their rows of one criterion's result on one case run."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemResult:
+    """What the votes on one item came to."""
+
+    id: str | None
+    """A rubric's or sentence's id; ``None``: the question was about one thing."""
+    score: float | None = None
+    """``None`` without a verdict, and where the cell's score is all there is."""
+    rationale: str = ""
+    tally: Mapping[str, int]
+    """Usable votes by label, the most frequent first; empty where nobody had to be asked."""
+    dissent: tuple[str, ...] = ()
+    """What was said by those who did not win."""
+    errors: tuple[str, ...] = ()
+    """Why the other votes cannot be used."""
+    settled: bool = True
+    """Whether there is a verdict."""
+
+    @property
+    def split(self) -> bool:
+        """Whether the votes contradict each other; without a verdict, whether they differ."""
+        return bool(self.dissent) if self.settled else len(self.tally) > 1
+
+    @property
+    def counts(self) -> str:
+        """The tally as text, such as ``valid 4, invalid 1``."""
+        return ", ".join(f"{label} {count}" for label, count in self.tally.items())
+
+
+def votes_by_turn(votes: Iterable[Vote]) -> dict[int, list[Vote]]:
+    """Return the votes on each turn, by its index."""
+    by_turn: dict[int, list[Vote]] = {}
+    for vote in votes:
+        by_turn.setdefault(vote.invocation_index, []).append(vote)
+    return by_turn
+
+
+def item_results(cell: Outcome, votes: Sequence[Vote]) -> tuple[ItemResult, ...]:
+    """Return what the votes came to on each item of a cell, in the order of its details; without a verdict, what the votes say.
+
+    Args:
+        cell: the outcome, in whose details each item stands as an object that has its ``votes``, or an ``id`` and a ``verdict``.
+        votes: those on this cell.
+    """
+    recorded = dict(_recorded(None, cell.details)) if isinstance(cell, Scored) else {}
+    by_item: dict[str | None, list[Vote]] = {}
+    for vote in votes:
+        by_item.setdefault(vote.rubric_id, []).append(vote)
+    results: list[ItemResult] = []
+    for item in dict.fromkeys((*recorded, *by_item)):
+        record, cast = recorded.get(item, {}), by_item.get(item, ())
+        errors = tuple(dict.fromkeys(vote.error for vote in cast if vote.error))
+        results.append(
+            ItemResult(
+                id=item,
+                score=record.get("score"),
+                rationale=str(record.get("rationale", "")),
+                tally=dict(Counter(vote.verdict for vote in cast if vote.verdict is not None).most_common()),
+                dissent=tuple(map(str, record.get("dissent", ()))),
+                errors=errors,
+                settled=item in recorded or (isinstance(cell, Scored) and not errors),
+            )
+        )
+    return tuple(results)
+
+
+def _recorded(name: str | None, value: Any) -> Iterator[tuple[str | None, Mapping[str, Any]]]:
+    """Yield the records of items within details, each by its item's id, or else by what it is called."""
+    if isinstance(value, Mapping):
+        if isinstance(value.get("votes"), Mapping) or {"id", "verdict"} <= value.keys():
+            yield value.get("id", name), value
+        for key, inner in value.items():
+            yield from _recorded(str(key), inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _recorded(name, inner)

@@ -63,13 +63,17 @@ class JudgeUsage:
         return self.dissenting_votes / compared if compared else None
 
 
+NUMBERS = tuple(each.name for each in fields(JudgeUsage) if each.default == 0)
+"""The fields that are added up."""
+
+
 def merged(first: Mapping[str, tuple[int, int, int]], second: Mapping[str, tuple[int, int, int]]) -> dict[str, tuple[int, int, int]]:
     """Return the votes of members of panels, those of both accounts together."""
-    found = {name: tuple(counts) for name, counts in first.items()}
+    total = dict(first)
     for name, (agreeing, against, missing) in second.items():
-        before = found.get(name, (0, 0, 0))
-        found[name] = before[0] + agreeing, before[1] + against, before[2] + missing
-    return {name: (agreeing, against, missing) for name, (agreeing, against, missing) in found.items()}
+        before = total.get(name, (0, 0, 0))
+        total[name] = before[0] + agreeing, before[1] + against, before[2] + missing
+    return total
 
 
 def added(usages: Sequence[JudgeUsage]) -> JudgeUsage:
@@ -80,7 +84,7 @@ def added(usages: Sequence[JudgeUsage]) -> JudgeUsage:
     """
     total = usages[0]
     for usage in usages[1:]:
-        numbers = {each.name: getattr(total, each.name) + getattr(usage, each.name) for each in fields(JudgeUsage) if each.default == 0}
+        numbers = {name: getattr(total, name) + getattr(usage, name) for name in NUMBERS}
         total = replace(
             total,
             **numbers,

@@ -8,7 +8,6 @@ metrics and tests execute single cases with the same functions.
 
 from mlflow_adk_eval.runner.evaluation import (
     CaseExecutor,
-    ConversationStore,
     Evaluation,
     ExecutedCase,
     Options,
@@ -18,17 +17,13 @@ from mlflow_adk_eval.runner.evaluation import (
     run,
     wait,
 )
-from mlflow_adk_eval.runner.keywords import Progress
-from mlflow_adk_eval.runner.record import record
-from mlflow_adk_eval.runner.score import score
+from mlflow_adk_eval.runner.recordings import record, score
 
 __all__ = [
     "CaseExecutor",
-    "ConversationStore",
     "Evaluation",
     "ExecutedCase",
     "Options",
-    "Progress",
     "apply_criteria",
     "arun",
     "conversation_with",

@@ -16,11 +16,12 @@ from uuid import uuid4
 from pydantic import TypeAdapter
 
 from mlflow_adk_eval.agents.recordings import recorded_run
-from mlflow_adk_eval.agents.traces import ReadConversation, TracedCases, conversation_key, conversations_of, traces_of
+from mlflow_adk_eval.agents.traces.conversations import ReadConversation, TracedCases, conversation_key, conversations_of
+from mlflow_adk_eval.agents.traces.spans import traces_of
 from mlflow_adk_eval.evalset.conversation import dumps_recorded
-from mlflow_adk_eval.results.parts import PART_BYTES, Part, WrittenPart
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.runner.batches import BatchRow, Scoring, score_batch
+from mlflow_adk_eval.runs.parts import PART_BYTES, Part, WrittenPart
 from mlflow_adk_eval.runtime import require_extra
 
 if TYPE_CHECKING:
@@ -102,11 +103,11 @@ def traced_runs(batches: Iterable[pa.RecordBatch], cases: TracedCases) -> Iterat
         for traced in conversations_of([row["trace"] for row in group]):
             read = ReadConversation.of(traced)
             place = {"began": traced.began, "first_trace": traced.traces[0].id, "label": traced.label}
-            found: list[dict[str, Any]] = [
+            runs: list[dict[str, Any]] = [
                 {**place, "eval_id": eval_id, "recorded": dumps_recorded(recorded_run(conversation), indent=None)}
                 for eval_id, conversation in cases.runs(read)
             ]
-            yield pa.RecordBatch.from_pylist(found or [{**place, "problem": str(read.problem) if read.problem else None}], schema=schema)
+            yield pa.RecordBatch.from_pylist(runs or [{**place, "problem": str(read.problem) if read.problem else None}], schema=schema)
 
 
 def write_parts(batches: Iterable[pa.RecordBatch], scoring: Scoring, out: str) -> Iterator[pa.RecordBatch]:
@@ -130,9 +131,9 @@ def write_parts(batches: Iterable[pa.RecordBatch], scoring: Scoring, out: str) -
         for kind, content in written.files.items():
             folder.write(f"{name}.{kind}.parquet", content)
         counts = {key: value for key, value in asdict(written.part).items() if key in COUNTS}
-        told = {"judging": _USAGE.dump_json(written.judging).decode() if written.judging else None, "trouble": written.trouble}
+        judging = {"judging": _USAGE.dump_json(written.judging).decode() if written.judging else None, "trouble": written.trouble}
         yield pa.RecordBatch.from_pylist(
-            [{"first_no": first_no, "first_id": rows[0].eval_id, "name": name, **told, **counts}],
+            [{"first_no": first_no, "first_id": rows[0].eval_id, "name": name, **judging, **counts}],
             schema=pa.schema([("first_no", pa.int64()), *((key, pa.string()) for key in TEXTS), *((key, pa.int64()) for key in COUNTS)]),
         )
 

@@ -25,23 +25,22 @@ from typing import NamedTuple, Self
 from pydantic_core import from_json
 
 from mlflow_adk_eval.agents import Recording
-from mlflow_adk_eval.agents.recordings import conversation_of, recorded_run
-from mlflow_adk_eval.config.eval_config import EvalConfig
+from mlflow_adk_eval.agents.recordings import StreamedRecording, recorded_run
+from mlflow_adk_eval.config.eval_config import EvalConfig, judged_criteria
 from mlflow_adk_eval.errors import Problem, RunError, UsageError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet, dumps
-from mlflow_adk_eval.evalset.conversation import RecordedRun, dumps_recorded
+from mlflow_adk_eval.evalset.conversation import RecordedRun, conversation_of, dumps_recorded
 from mlflow_adk_eval.evalset.parse import no_collection
 from mlflow_adk_eval.evalset.row_cases import CaseReader, CaseTexts
 from mlflow_adk_eval.evalset.row_files import Row
-from mlflow_adk_eval.evalset.rows import CaseFiles
+from mlflow_adk_eval.evalset.rows import CaseFiles, StreamedCases
 from mlflow_adk_eval.judge.setup import JudgeSetup
 from mlflow_adk_eval.ledger import is_shared, opened
-from mlflow_adk_eval.results.collect import InParts
 from mlflow_adk_eval.results.outcomes import CaseResult
-from mlflow_adk_eval.results.parts import CASES, PART_BYTES, PART_TURNS, AsTheyAre, PartWriter, WrittenPart
-from mlflow_adk_eval.results.votes import judged_criteria
+from mlflow_adk_eval.results.report import Cases, CasesInMemory
 from mlflow_adk_eval.runner.evaluation import CaseExecutor, Engine, Evaluation, Options, wait
-from mlflow_adk_eval.runner.stream import StreamedCases, StreamedRecording
+from mlflow_adk_eval.runs.collect import InParts
+from mlflow_adk_eval.runs.parts import CASES, PART_BYTES, PART_TURNS, AsTheyAre, PartWriter, WrittenPart
 
 _MAX_ATTEMPTS = 2
 _IN_FLIGHT = 2
@@ -90,20 +89,18 @@ def score_batch(rows: Iterable[BatchRow | tuple[str, int | None, str | None, str
     judged = check_ledger(scoring.config, scoring.judges, "batches")
     reader = CaseReader(scoring.source)
     with no_collection():
-        found = list(reader.cases(_rows(rows)))
+        cases = list(reader.cases(_rows(rows)))
     last = reader.last()
-    if reader.problems.count:
-        raise reader.problems.error()
-    found += [last] if last else []
-    eval_set = EvalSet.model_construct(eval_set_id=scoring.source, eval_cases=tuple(row.case for row in found))
-    recording = Recording({row.case.eval_id: tuple(map(conversation_of, row.runs)) for row in found if row.runs})
-    named = {row.case.eval_id for row in found}
-    here = {eval_id: criteria for eval_id, criteria in scoring.config.case_criteria.items() if eval_id in named}
+    reader.check()
+    cases += [last] if last else []
+    eval_set = EvalSet.model_construct(eval_set_id=scoring.source, eval_cases=tuple(row.case for row in cases))
+    recording = Recording({row.case.eval_id: tuple(map(conversation_of, row.runs)) for row in cases if row.runs})
+    texts = {row.case.eval_id: row.texts() for row in cases}
+    here = {eval_id: criteria for eval_id, criteria in scoring.config.case_criteria.items() if eval_id in texts}
     config = scoring.config.model_copy(update={"case_criteria": here})
     with TemporaryDirectory(prefix="adk_eval_") as folder, opened(scoring.judges.ledger if judged and scoring.judges else False) as ledger:
         judges = replace(scoring.judges, answers=ledger) if judged and scoring.judges else JudgeSetup()
         evaluation = Evaluation(eval_set, config, CaseExecutor(recording, Options(num_runs=scoring.num_runs, judges=judges)))
-        texts = {row.case.eval_id: row.texts() for row in found}
         part = _OnePart(Path(folder), scoring.criteria, texts, judged=judged)
         report = wait(lambda: evaluation.execute(collector=part))
         return replace(part.writer.close_one(), judging=report.judging, trouble=ledger.settle() if ledger else "")
@@ -145,8 +142,8 @@ class _OnePart:
     def add(self, case: EvalCase, runs: Sequence[CaseResult], /) -> None:
         self.writer.add(case, runs, self._texts[case.eval_id])
 
-    def results(self, eval_set: EvalSet, /) -> tuple[EvalSet, Sequence[CaseResult]]:
-        return eval_set, ()
+    def results(self, eval_set: EvalSet, /) -> tuple[EvalSet, Cases]:
+        return eval_set, CasesInMemory()
 
 
 def taken(evaluation: Evaluation, parts: InParts, written: WrittenPart) -> int:
@@ -158,21 +155,24 @@ def taken(evaluation: Evaluation, parts: InParts, written: WrittenPart) -> int:
     return parts.take(written, evaluation.planned).case_runs
 
 
-def engine_of(evaluation: Evaluation, parts: InParts | None) -> Engine | None:
-    """Return what scores an evaluation in as many processes as it asks for; ``None`` for one."""
+def engine_of(evaluation: Evaluation, parts: InParts) -> Engine:
+    """Return what scores an evaluation in as many processes as it asks for."""
     workers = evaluation.executor.options.workers
-    if workers == 1 or parts is None:
-        return None
     if multiprocessing.parent_process() is not None:
         raise UsageError(f"workers={workers}: this process was started by another one. {_GUARD}")
 
-    async def collect(evaluation: Evaluation, num_runs: int) -> None:
-        scoring = Scoring(evaluation.config, parts.criteria, num_runs, evaluation.eval_set.eval_set_id)
+    async def collect() -> None:
+        import pyarrow as pa  # noqa: PLC0415 - only runs that are kept need it
+        import pyarrow.parquet as pq  # noqa: PLC0415
+
+        scoring = Scoring(evaluation.config, parts.criteria, evaluation.num_runs, evaluation.eval_set.eval_set_id)
         progress, done = evaluation.executor.options.progress, 0
-        total = len(evaluation.eval_set.eval_cases) * num_runs
+        total = len(evaluation.eval_set.eval_cases) * evaluation.num_runs
         with _Pool(workers) as pool:
-            async for rows, written in pool.scored(batches_of(evaluation, num_runs), scoring):
-                _check(rows, written)
+            async for rows, written in pool.scored(batches_of(evaluation), scoring):
+                documents = pq.read_table(pa.BufferReader(written.files[CASES]), columns=["case"]).column("case").to_pylist()
+                if documents != [row.case for row in rows if row.case is not None]:
+                    raise RunError("a worker process gave back other cases than it was given")
                 done += taken(evaluation, parts, written)
                 if progress:
                     progress(done, total)
@@ -180,25 +180,15 @@ def engine_of(evaluation: Evaluation, parts: InParts | None) -> Engine | None:
     return collect
 
 
-def _check(rows: Sequence[BatchRow], written: WrittenPart) -> None:
-    """Refuse a part of other cases than were sent."""
-    import pyarrow as pa  # noqa: PLC0415 - only runs that are kept need it
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
-    documents = pq.read_table(pa.BufferReader(written.files[CASES]), columns=["case"]).column("case").to_pylist()
-    if documents != [row.case for row in rows if row.case is not None]:
-        raise RunError("a worker process gave back other cases than it was given")
-
-
-def batches_of(evaluation: Evaluation, num_runs: int) -> Iterator[list[BatchRow]]:
+def batches_of(evaluation: Evaluation) -> Iterator[list[BatchRow]]:
     """Yield the recorded cases of an evaluation as rows, cut as the parts of a run are."""
     batch: list[BatchRow] = []
     turns = weight = 0
     for eval_id, (text, recorded), (expected, *lengths) in _written(evaluation):
-        batch += [BatchRow(eval_id, index, None if index else text, one) for index, one in enumerate(recorded)]
+        batch += [BatchRow(eval_id, index, None if index else text, run) for index, run in enumerate(recorded)]
         if not recorded:
             batch.append(BatchRow(eval_id, None, text, None))
-        turns += sum(max(1, length, expected) for length in (*lengths, *[0] * (num_runs - len(lengths))))
+        turns += sum(max(1, length, expected) for length in (*lengths, *[0] * (evaluation.num_runs - len(lengths))))
         weight += len(text) + sum(map(len, recorded))
         if turns >= PART_TURNS or weight >= PART_BYTES:
             yield batch
@@ -209,26 +199,27 @@ def batches_of(evaluation: Evaluation, num_runs: int) -> Iterator[list[BatchRow]
 
 def _written(evaluation: Evaluation) -> Iterator[tuple[str, tuple[str, list[str]], list[int]]]:
     """Yield the id of each case, its text and those of its runs, and how many turns the case and each of the runs have."""
-    recording, listed = evaluation.recording, evaluation.eval_set.eval_cases
+    recording, source = evaluation.recording, evaluation.eval_set.eval_cases
     beside = isinstance(recording, StreamedRecording)
-    if isinstance(listed, StreamedCases) and isinstance(listed.source, CaseFiles):
-        for found in listed.source.written():
-            (text, recorded), turns = found.texts(), found.turns
+    if isinstance(source, StreamedCases) and isinstance(source.source, CaseFiles):
+        for entry in source.source.written():
+            (text, recorded), turns = entry.texts(), entry.turns
             if not beside:
-                recorded, lengths = _recorded(recording, found.eval_id)
+                recorded, lengths = _recorded(recording, entry.eval_id)
                 turns = [turns[0], *lengths]
-            yield found.eval_id, (text, recorded), turns
+            yield entry.eval_id, (text, recorded), turns
         return
-    for case in listed.handing_over() if isinstance(listed, StreamedCases) else listed:
-        runs = listed.all_taken(case.eval_id) if beside and isinstance(listed, StreamedCases) else None
+    for case in source.handing_over() if isinstance(source, StreamedCases) else source:
+        runs = source.all_taken(case.eval_id) if beside and isinstance(source, StreamedCases) else None
         recorded, lengths = _recorded(recording, case.eval_id, runs)
         yield case.eval_id, (dumps(case, indent=None).rstrip("\n"), recorded), [len(case.conversation or ()), *lengths]
 
 
 def _recorded(recording: Recording | None, eval_id: str, runs: Sequence[RecordedRun] | None = None) -> tuple[list[str], list[int]]:
     """Return the recorded runs of a case as text, and how many turns each has."""
-    found = [recorded_run(one) for one in recording.runs.get(eval_id, ())] if runs is None and recording else runs or ()
-    return [dumps_recorded(run, indent=None) for run in found], [len(run.invocations) for run in found]
+    if runs is None:
+        runs = [recorded_run(conversation) for conversation in recording.runs.get(eval_id, ())] if recording else ()
+    return [dumps_recorded(run, indent=None) for run in runs], [len(run.invocations) for run in runs]
 
 
 _GUARD = "In a script, what evaluates with workers must stand below `if __name__ == '__main__':`"
@@ -248,11 +239,11 @@ class _Pool:
         self._begin()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._executor.shutdown(wait=True, cancel_futures=True)
-
     def _begin(self) -> None:
         self._executor = ProcessPoolExecutor(self._workers, mp_context=self._context, initializer=_begin_work)
+
+    def __exit__(self, *_: object) -> None:
+        self._executor.shutdown(wait=True, cancel_futures=True)
 
     async def scored(self, batches: Iterator[list[BatchRow]], scoring: Scoring) -> AsyncIterator[tuple[list[BatchRow], WrittenPart]]:
         """Yield each batch with its part, in order. Batches that a process took with it when it ended are scored once more."""
@@ -299,12 +290,12 @@ class _Sent:
 
 def _begin_work() -> None:
     """Leave an interruption to the process that started this one, and end with it, however that ends."""
+
+    def end_with_parent() -> None:
+        if parent := multiprocessing.parent_process():
+            parent.join()
+            os._exit(1)
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by which that process ends this one
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    if parent := multiprocessing.parent_process():
-        parent.join()
-        os._exit(1)
+    threading.Thread(target=end_with_parent, daemon=True).start()

@@ -16,34 +16,31 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 import anyio
 
 from mlflow_adk_eval.agents import Agent, Conversation, LiveAgent, Recording
-from mlflow_adk_eval.agents.conversation import converse, described
-from mlflow_adk_eval.agents.recordings import changed_cases
-from mlflow_adk_eval.agents.setup import ConversationSetups, UserSource, conversation_setups
+from mlflow_adk_eval.agents.conversation import ConversationSetups, UserSource, conversation_setups, converse, described
+from mlflow_adk_eval.agents.recordings import ConversationCache, StreamedRecording, changed_cases
 from mlflow_adk_eval.agents.tool_environment import notes
-from mlflow_adk_eval.config.eval_config import EvalConfig
+from mlflow_adk_eval.config.eval_config import EvalConfig, judged_criteria
 from mlflow_adk_eval.criteria.criterion import CaseRun, Planned, apply, failed, result_of
 from mlflow_adk_eval.criteria.plan import plan
-from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.errors import UsageError, foreign_code
 from mlflow_adk_eval.evalset import EvalCase, EvalSet
 from mlflow_adk_eval.evalset.conversation import Origin
 from mlflow_adk_eval.evalset.parse import no_collection, no_rescanning
-from mlflow_adk_eval.foreign import foreign_code
+from mlflow_adk_eval.evalset.rows import StreamedCases
 from mlflow_adk_eval.judge.session import JudgeSession
 from mlflow_adk_eval.judge.setup import JudgeSetup
-from mlflow_adk_eval.results.collect import SMALL_TURNS, Collector, InMemory, InParts
-from mlflow_adk_eval.results.kept_parts import KeptParts
-from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, PlannedCriterion
-from mlflow_adk_eval.results.parts import AsTheyAre, Cleaner
+from mlflow_adk_eval.results.outcomes import CaseResult, PlannedCriterion
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.results.votes import judged_criteria
 from mlflow_adk_eval.runner.keywords import Progress
-from mlflow_adk_eval.runner.stream import StreamedCases, StreamedRecording
+from mlflow_adk_eval.runs.collect import SMALL_TURNS, Collector, InMemory, InParts, KeptParts
+from mlflow_adk_eval.runs.parts import AsTheyAre, Cleaner
 from mlflow_adk_eval.runtime import each, gathered, guarded_loop
+from mlflow_adk_eval.text import counted, listed
 
 T = TypeVar("T")
 
@@ -52,18 +49,8 @@ _logger = logging.getLogger(__name__)
 _MAX_NAMED = 5
 _LEAST_AHEAD = 1_000
 """How many cases may be begun before the first of them has ended."""
-
-
-class ConversationStore(Protocol):
-    """Conversations that were had earlier in this evaluation, before it was interrupted."""
-
-    def get(self, case: EvalCase, run_index: int, /) -> Conversation | None:
-        """Return what came of a conversation, if it is known."""
-        ...
-
-    def keep(self, case: EvalCase, run_index: int, conversation: Conversation, /) -> None:
-        """Keep a conversation, before anything else is done with it."""
-        ...
+Engine = Callable[[], Awaitable[None]]
+"""Executes all cases of an evaluation, and hands the results to a collector."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,41 +110,28 @@ class CaseExecutor:
         concurrency = self.options.concurrency
         return max(concurrency, self.options.judges.options.max_concurrency) if self.judges.asked else concurrency
 
-    async def execute(
-        self,
-        case: EvalCase,
-        run_index: int,
-        criteria: Sequence[Planned],
-        setups: ConversationSetups | None = None,
-        store: ConversationStore | None = None,
-    ) -> ExecutedCase:
+    async def execute(self, evaluation: Evaluation, case: EvalCase, run_index: int, store: ConversationCache | None = None) -> ExecutedCase:
         """Have a conversation, once there is room for it, and judge it.
 
         Args:
+            evaluation: what says how the conversation is set up, and what decides the case.
             case: what the conversation is about.
             run_index: the run of the case, counted from 0.
-            criteria: what decides the case.
-            setups: how a live agent's conversations are set up; ``None``: their turns are written.
-            store: where conversations are kept; ``None``: nowhere. One that failed is not kept.
+            store: where conversations are kept, before anything else is done with them; ``None``: nowhere. One that failed is not kept.
         """
         if self._conversations is None:
             self._conversations = anyio.CapacityLimiter(self.options.concurrency)
         async with self._conversations:
             started = time.perf_counter()
-            kept = conversation = store.get(case, run_index) if store else None
-            if kept is not None:
-                self.from_ledger += 1
-            if conversation is None:
-                conversation = await conversation_with(self.agent, case, run_index, setups)
-                if store and not conversation.error:
-                    store.keep(case, run_index, conversation)
-        conversation = replace(conversation, from_ledger=kept is not None)  # a recording may say it of another evaluation
+            known = store.get(case, run_index) if store else None
+            self.from_ledger += known is not None
+            conversation = known or await conversation_with(self.agent, case, run_index, evaluation.setups)
+            if store and not known and not conversation.error:
+                store.keep(case, run_index, conversation)
+        conversation = replace(conversation, from_ledger=known is not None)  # a recording may say it of another evaluation
+        criteria = evaluation.plan.of(case.eval_id)
         result = await apply_criteria(case, run_index, conversation, criteria, self.options.baseline)
         return ExecutedCase(result, time.perf_counter() - started)
-
-    async def aclose(self) -> None:
-        """Give back the connections of the judges."""
-        await self.judges.aclose()
 
 
 async def conversation_with(agent: Agent, case: EvalCase, run_index: int = 0, setups: ConversationSetups | None = None) -> Conversation:
@@ -165,7 +139,7 @@ async def conversation_with(agent: Agent, case: EvalCase, run_index: int = 0, se
     try:
         with foreign_code("the agent"):
             if setups and isinstance(agent, LiveAgent):
-                conversation = await converse(agent, case, run_index, setups.setup(case, run_index))
+                conversation = await converse(agent, case, run_index, setups(case, run_index))
             else:
                 conversation = await agent.converse(case, run_index)
     except Exception as error:  # noqa: BLE001 - an agent may be anybody's object, and must not cost the other cases
@@ -173,7 +147,7 @@ async def conversation_with(agent: Agent, case: EvalCase, run_index: int = 0, se
     wanted = None if case.conversation is None else len(case.conversation)
     if conversation.error or wanted is None or len(conversation.actual) == wanted:
         return conversation
-    took_place = "1 turn" if len(conversation.actual) == 1 else f"{len(conversation.actual)} turns"
+    took_place = counted(len(conversation.actual), "turn")
     return replace(conversation, error=f"{took_place} took place, and the case asks for {wanted}")
 
 
@@ -185,43 +159,29 @@ async def apply_criteria(
     run = CaseRun(
         case=case,
         run_index=run_index,
-        actual=conversation.actual,
+        actual=tuple(conversation.actual),
         session_state=conversation.session_state,
         error=conversation.error,
         unfinished=conversation.unfinished,
         ending=conversation.ending,
-        baseline=others[run_index % len(others)].actual if others else None,
+        baseline=tuple(others[run_index % len(others)].actual) if others else None,
     )
-    if any(criterion.judged for criterion in criteria):
-        results = await gathered(partial(_result, criterion, run) for criterion in criteria)
-    else:
-        results = [await _result(criterion, run) for criterion in criteria]
-    return CaseResult(
-        eval_id=case.eval_id,
-        run_index=run_index,
-        actual=run.actual,
-        expected=run.expected,
-        results=tuple(results),
-        error=run.error,
-        unfinished=run.unfinished,
-        session_state=run.session_state,
-        ending=conversation.ending,
-        injections=conversation.injections,
-        from_ledger=conversation.from_ledger,
-    )
-
-
-async def _result(criterion: Planned, run: CaseRun) -> CriterionResult:
     if not run.actual:
-        return result_of(criterion, run, failed(run, "there is no actual invocation"))
-    return await apply(criterion, run)
+        results = [result_of(criterion, run, failed(run, "there is no actual invocation")) for criterion in criteria]
+    elif any(criterion.judged for criterion in criteria):
+        results = await gathered(partial(apply, criterion, run) for criterion in criteria)
+    else:
+        results = [await apply(criterion, run) for criterion in criteria]
+    return CaseResult(
+        eval_id=case.eval_id, run_index=run_index, conversation=conversation, expected=case.conversation, results=tuple(results)
+    )
 
 
 class Evaluation:
     """One eval set and one config, ready for an executor: everything that can be wrong with them is found when it is made.
 
     It holds what follows from the inputs, each of it exactly once: the plan (the criteria of each case) and the set-up of the conversations.
-    Then it is executed once, as a whole by `execute`, or case by case by `execute_case` where the caller wants each result as soon as it is
+    Then it is executed once, as a whole by `execute`, or case by case by its executor where the caller wants each result as soon as it is
     there::
 
         report = await Evaluation(eval_set, config, CaseExecutor(agent, Options(num_runs=3))).execute()
@@ -235,51 +195,33 @@ class Evaluation:
             ConfigError: naming each criterion that cannot be applied to a case.
             JudgeError: if a judge, or the model that is to play the user, cannot be had.
         """
+        agent, options = executor.agent, executor.options
         self.eval_set = eval_set
         self.config = config
         self.executor = executor
+        self.recording = agent if isinstance(agent, Recording) else None
+        """The agent, where it is a recording; ``None`` where it has its conversations now."""
         self.remarks: set[str] = set()
         """What others have to say who execute it."""
         self.plan = plan(config, eval_set, executor.judges)
-        if self.plan.pairwise and executor.options.baseline is None:
+        if self.plan.pairwise and options.baseline is None:
             raise UsageError(f"{', '.join(self.plan.pairwise)}: wanted a baseline to compare with, given as baseline=")
-        if executor.options.workers > 1:
-            self._check_workers()
-        self._setups = conversation_setups(config, eval_set, executor.agent, executor.judges, executor.options.user_simulator)
-
-    def _check_workers(self) -> None:
-        told = f"workers={self.executor.options.workers}"
-        if self.recording is None:
-            raise UsageError(f"{told}: several processes only score recordings; record what the agent does first, or leave out workers")
-        if judged := judged_criteria(self.config):
-            raise UsageError(f"{told}: several processes only apply computed criteria, and judges decide {_few(list(judged))}")
-
-    @property
-    def agent(self) -> Agent:
-        """Who has the conversations."""
-        return self.executor.agent
-
-    @property
-    def recording(self) -> Recording | None:
-        """The agent, where it is a recording; ``None`` where it has its conversations now."""
-        return self.agent if isinstance(self.agent, Recording) else None
-
-    @property
-    def num_runs(self) -> int:
+        if options.workers > 1:
+            several = f"workers={options.workers}: several processes only"
+            if self.recording is None:
+                raise UsageError(f"{several} score recordings; record what the agent does first, or leave out workers")
+            if judged := judged_criteria(config):
+                raise UsageError(f"{several} apply computed criteria, and judges decide {listed(list(judged), _MAX_NAMED)}")
+        self.setups = conversation_setups(config, eval_set, agent, executor.judges, options.user_simulator)
+        self.num_runs = max(options.num_runs, self.recording.num_runs(eval_set.eval_ids) if self.recording else 1)
         """How many runs of each case there are to be."""
-        recorded = self.recording.num_runs(self.eval_set.eval_ids) if self.recording else 1
-        return max(self.executor.options.num_runs, recorded)
 
     def planned(self, eval_id: str) -> tuple[PlannedCriterion, ...]:
         """Return what decides a case, as its results name it."""
         return tuple(PlannedCriterion(one.name, one.threshold, one.greater_is_better) for one in self.plan.of(eval_id))
 
-    async def execute_case(self, case: EvalCase, run_index: int, store: ConversationStore | None = None) -> ExecutedCase:
-        """Have one conversation and judge it."""
-        return await self.executor.execute(case, run_index, self.plan.of(case.eval_id), self._setups, store)
-
     async def execute(
-        self, store: ConversationStore | None = None, collector: Collector | None = None, engine: Engine | None = None
+        self, store: ConversationCache | None = None, collector: Collector | None = None, engine: Engine | None = None
     ) -> Report:
         """Have every conversation, judge it, give back what the judges hold and return the report.
 
@@ -290,12 +232,11 @@ class Evaluation:
         """
         options, judges, recording = self.executor.options, self.executor.judges, self.recording
         started = datetime.now(UTC).isoformat(timespec="seconds")
-        num_runs = self.num_runs
         collector = collector or InMemory()
         try:
             # A live agent or a judge's client may leave cyclic garbage for hours; computing scores of recordings leaves next to none.
-            with no_collection() if self.recording and not self.plan.judged else no_rescanning():
-                await (engine(self, num_runs) if engine else self._collect(num_runs, store, collector))
+            with no_collection() if recording and not self.plan.judged else no_rescanning():
+                await (engine() if engine else self._execute_cases(store, collector))
         finally:
             await judges.aclose()
         eval_set, cases = collector.results(self.eval_set)
@@ -303,13 +244,13 @@ class Evaluation:
             eval_set=eval_set,
             config=self.config,
             cases=cases,
-            num_runs=num_runs,
-            notes=(*self._notes(), *(notes(self.config, cases) if self._setups else ()), *judges.notes),
+            num_runs=self.num_runs,
+            notes=(*self._notes(), *(notes(self.config, cases) if self.setups else ()), *judges.notes),
             judging=judges.usage(),
             from_ledger=self.executor.from_ledger,
             simulating=judges.simulating(),
             baseline=options.baseline.name if options.baseline and self.plan.pairwise else "",
-            origin=recording.origin if recording else Origin(agent=self.agent.name, recorded_at=started),
+            origin=recording.origin if recording else Origin(agent=self.executor.agent.name, recorded_at=started),
         )
 
     def collector(self, clean: Cleaner | None = None, keep_in: Path | None = None) -> InParts | None:
@@ -319,61 +260,67 @@ class Evaluation:
             clean: what makes texts fit to be logged; ``None``: nothing is.
             keep_in: the folder for parts of evaluations under way, so that this one can be gone on with; ``None``: none is kept.
         """
-        if clean is None and self.executor.options.workers == 1 and not isinstance(self.eval_set.eval_cases, StreamedCases):
+        cases = self.eval_set.eval_cases
+        if clean is None and self.executor.options.workers == 1 and not isinstance(cases, StreamedCases):
             return None
         parts = partial(InParts, self.plan.criteria(self.config), clean or AsTheyAre(), judged=bool(judged_criteria(self.config)))
-        listed = self.eval_set.eval_cases
-        if not isinstance(listed, StreamedCases):
+        if not isinstance(cases, StreamedCases):
             return parts()
-        large = listed.turns > SMALL_TURNS  # as is known already, so that nothing is kept in memory meanwhile
-        kept = KeptParts(keep_in, [self.config.digest(), str(self.num_runs), type(clean).__name__]) if keep_in and self.is_kept else None
-        return parts(small_turns=0 if large else None, texts_of=listed.texts_of, eval_ids=listed.eval_ids, kept=kept)
+        large = cases.turns > SMALL_TURNS  # as is known already, so that nothing is kept in memory meanwhile
+        identity = [self.config.digest(), str(self.num_runs), type(clean).__name__]
+        kept_parts = KeptParts(keep_in, identity) if keep_in and self.is_kept else None
+        return parts(small_turns=0 if large else None, texts_of=cases.texts_of, eval_ids=cases.eval_ids, kept=kept_parts)
 
     @property
     def is_kept(self) -> bool:
         """Whether its cells follow from many rows, the config and this package alone, so that parts of them can be taken over."""
-        listed, options = self.eval_set.eval_cases, self.executor.options
-        if not isinstance(listed, StreamedCases) or not isinstance(self.recording, StreamedRecording) or listed.turns <= SMALL_TURNS:
+        cases, options = self.eval_set.eval_cases, self.executor.options
+        if not isinstance(cases, StreamedCases) or not isinstance(self.recording, StreamedRecording) or cases.turns <= SMALL_TURNS:
             return False
         return options.workers == 1 and not (self.plan.judged or self.config.custom_metrics or options.baseline)
 
-    async def _collect(self, num_runs: int, store: ConversationStore | None, collector: Collector) -> None:
+    async def _execute_cases(self, store: ConversationCache | None, collector: Collector) -> None:
         """Execute each run of each case, and hand the results on in the order of the eval set."""
-        progress, limit = self.executor.options.progress, self.executor.limit
-        line = _InOrder(collector, num_runs, ahead=max(_LEAST_AHEAD, limit * 4))
-        listed = self.eval_set.eval_cases
-        cases, total = listed.handing_over() if isinstance(listed, StreamedCases) else iter(listed), len(listed) * num_runs
-        if isinstance(listed, StreamedCases) and isinstance(collector, InParts) and collector.kept:
-            cases = self._take_kept(listed, cases, collector, collector.kept)
-        done = collector.cases * num_runs if isinstance(collector, InParts) else 0
-        if progress and done:
-            progress(done, total)
+        options, source, num_runs = self.executor.options, self.eval_set.eval_cases, self.num_runs
+        cases, total, done = iter(source), len(source) * num_runs, 0
+        if isinstance(source, StreamedCases):
+            cases = source.handing_over()
+            if isinstance(collector, InParts) and collector.kept:
+                cases = self._without_kept(source, cases, collector, collector.kept)
+        if isinstance(collector, InParts) and collector.cases:
+            done = collector.cases * num_runs
+            if options.progress:
+                options.progress(done, total)
+        limit = self.executor.limit
+        line = InOrder(collector, num_runs, ahead=max(_LEAST_AHEAD, limit * 4))
 
         async def work(item: tuple[int, EvalCase, int]) -> None:
             nonlocal done
             number, case, run_index = item
             await line.turn_of(number)
-            executed = await self.execute_case(case, run_index, store)
-            line.ended(number, case, executed.result)
+            executed = await self.executor.execute(self, case, run_index, store)
+            result = executed.result
+            line.ended(number, case, result)
             if _logger.isEnabledFor(logging.INFO):
-                _logger.info("a case ended", extra=_facts_of(executed))
+                facts = {"eval_id": case.eval_id, "run_index": run_index, "seconds": round(executed.seconds, 3), "case_error": result.error}
+                _logger.info("a case ended", extra={**facts, "scores": {one.criterion: one.score for one in result.results}})
             done += 1
-            if progress:
-                progress(done, total)
+            if options.progress:
+                options.progress(done, total)
 
         runs = ((number, case, index) for number, case in enumerate(cases) for index in range(num_runs))
         await each(work, runs, limit=min(limit, total))
 
-    def _take_kept(self, listed: StreamedCases, cases: Iterator[EvalCase], collector: InParts, kept: KeptParts) -> Iterator[EvalCase]:
+    def _without_kept(self, source: StreamedCases, cases: Iterator[EvalCase], collector: InParts, kept: KeptParts) -> Iterator[EvalCase]:
         """Have the collector take the parts that are kept of the first cases, and return the other cases."""
-        for one in kept.listed():
-            some = list(islice(cases, one.part.cases))
-            written = kept.taken(one, [listed.known_texts(case.eval_id) for case in some])
+        for entry in kept.listed():
+            some = list(islice(cases, entry.part.cases))
+            written = kept.taken(entry, [source.known_texts(case.eval_id) for case in some])
             if written is None:
                 return chain(some, cases)
             collector.take(written, self.planned)
             for case in some:
-                listed.pass_over(case.eval_id)
+                source.pass_over(case.eval_id)
         if collector.cases:
             _logger.info("cases were taken over", extra={"cases": collector.cases})
         return cases
@@ -383,62 +330,44 @@ class Evaluation:
         recording, eval_set = self.recording, self.eval_set
         extra = sorted(set(recording.runs) - set(eval_set.eval_ids)) if recording and recording.runs else []
         if extra:
-            yield f"{len(extra)} recorded {'case is' if len(extra) == 1 else 'cases are'} not in the eval set: {_few(extra)}"
+            yield f"{len(extra)} recorded {'case is' if len(extra) == 1 else 'cases are'} not in the eval set: {listed(extra, _MAX_NAMED)}"
         changed = changed_cases(recording.origin, eval_set.eval_cases) if recording and recording.origin else []
         if changed:
-            yield f"{len(changed)} {'case has' if len(changed) == 1 else 'cases have'} been changed since the recording: {_few(changed)}"
+            yield f"{len(changed)} {'case has' if len(changed) == 1 else 'cases have'} been changed since the recording: {listed(changed, _MAX_NAMED)}"
         yield from sorted(self.remarks)
         unused = self.plan.unused_rubrics
         yield from unused.first
-        if unused.count > len(unused.first):
-            yield f"and {unused.count - len(unused.first)} more rubrics"
+        if unused.more:
+            yield f"and {unused.more} more rubrics"
 
 
-Engine = Callable[[Evaluation, int], Awaitable[None]]
-"""Executes all cases of an evaluation, each so many runs, and hands the results to a collector."""
-
-
-class _InOrder:
+@dataclass(slots=True)
+class InOrder:
     """Hands the results of cases on in the order of the eval set, and keeps cases from being begun far ahead of one that takes long."""
 
-    def __init__(self, collector: Collector, num_runs: int, *, ahead: int) -> None:
-        self._collector, self._num_runs, self._ahead = collector, num_runs, ahead
-        self._next = 0
-        self._waiting: dict[int, tuple[EvalCase, list[CaseResult]]] = {}
-        self._moved = anyio.Event()
+    collector: Collector
+    num_runs: int
+    ahead: int
+    _next: int = 0
+    _waiting: dict[int, tuple[EvalCase, list[CaseResult]]] = field(default_factory=dict[int, tuple[EvalCase, list[CaseResult]]])
+    _moved: anyio.Event = field(default_factory=anyio.Event)
 
     async def turn_of(self, number: int) -> None:
         """Wait until a case may begin."""
-        while number >= self._next + self._ahead:
+        while number >= self._next + self.ahead:
             await self._moved.wait()
 
     def ended(self, number: int, case: EvalCase, result: CaseResult) -> None:
         """Take the result of one run of a case."""
         self._waiting.setdefault(number, (case, []))[1].append(result)
         before = self._next
-        while self._next in self._waiting and len(self._waiting[self._next][1]) == self._num_runs:
-            found, runs = self._waiting.pop(self._next)
-            self._collector.add(found, sorted(runs, key=lambda run: run.run_index))
+        while self._next in self._waiting and len(self._waiting[self._next][1]) == self.num_runs:
+            first, runs = self._waiting.pop(self._next)
+            self.collector.add(first, sorted(runs, key=lambda run: run.run_index))
             self._next += 1
         if self._next > before:
             self._moved.set()
             self._moved = anyio.Event()
-
-
-def _facts_of(executed: ExecutedCase) -> dict[str, Any]:
-    result = executed.result
-    scores = {found.criterion: found.score for found in result.results}
-    return {
-        "eval_id": result.eval_id,
-        "run_index": result.run_index,
-        "seconds": round(executed.seconds, 3),
-        "case_error": result.error,
-        "scores": scores,
-    }
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:_MAX_NAMED]) + (", …" if len(names) > _MAX_NAMED else "")
 
 
 async def arun(eval_set: EvalSet, agent: Agent, config: EvalConfig, options: Options | None = None) -> Report:
@@ -453,10 +382,10 @@ def run(eval_set: EvalSet, agent: Agent, config: EvalConfig, options: Options | 
 
 def wait(start: Callable[[], Awaitable[T]]) -> T:
     """Return what an asynchronous function returns, also where an event loop is running, as in a notebook."""
-    found: list[T] = []
+    returned: list[T] = []
 
     async def main() -> None:
-        found.append(await start())  # a task's own result is turned into text when asyncio restores the signal handler
+        returned.append(await start())  # a task's own result is turned into text when asyncio restores the signal handler
 
     run_all = partial(anyio.run, main, backend_options={"loop_factory": guarded_loop})
     with foreign_code("code that this evaluation runs"):
@@ -467,4 +396,4 @@ def wait(start: Callable[[], Awaitable[T]]) -> T:
         else:
             with ThreadPoolExecutor(1) as thread:
                 thread.submit(run_all).result()
-    return found[0]
+    return returned[0]

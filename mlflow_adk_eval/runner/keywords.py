@@ -1,23 +1,20 @@
 """The keyword arguments that several functions share, each with its type and its meaning in one place.
 
-A function takes ``**options: Unpack[...]`` of one of the groups below, from which type checkers and editors know names, types and meanings. At
-run time `keywords` gives it the same signature and documentation, and refuses what it does not know. Defaults are those of the dataclasses
-that the values end up in, such as `Options`: `selected` picks the values for one of them.
+A function takes ``**options: Unpack[...]`` of one of the groups below, from which type checkers know names and types, and says in its own
+documentation what each of them means. At run time `keywords` gives it the same signature, and refuses what it does not know. Defaults are
+those of the dataclasses that the values end up in, such as `Options`: `selected` picks the values for one of them.
 """
 
 from __future__ import annotations
 
-import ast
-import inspect
-import itertools
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, wraps
-from inspect import Parameter, cleandoc, signature
+from functools import wraps
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypedDict, TypeVar
 
+from mlflow_adk_eval.agents.conversation import UserSource
 from mlflow_adk_eval.agents.recordings import Recorded
-from mlflow_adk_eval.agents.setup import UserSource
 from mlflow_adk_eval.errors import did_you_mean
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.judge.setup import BudgetSource, JudgeArgs, LedgerSource
@@ -135,58 +132,33 @@ def selected(options: Mapping[str, Any], kind: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name in names}
 
 
-def keywords(*groups: Any, defaults: tuple[Any, ...] = ()) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Give a function with ``**options`` the signature and documentation of its keywords, and refuse others.
+def keywords(group: Any, *defaults: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Give a function with ``**options: Unpack[group]`` the signature of its keywords at run time, and refuse others.
 
     Args:
-        groups: the typed dict of ``Unpack``, then those that it extends or repeats, which say what their keywords mean.
+        group: the typed dict of ``Unpack``.
         defaults: dataclasses and functions with parameters of the same names, whose defaults the signature shows; a keyword of none is ``None``.
     """
     known = {name: one.default for owner in defaults for name, one in signature(owner).parameters.items()}
-    docs = {name: text for group in reversed(groups) for name, text in docs_of(group).items()}
+    added = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=known.get(name), annotation=getattr(kind, "__forward_arg__", kind))
+        for name, kind in group.__annotations__.items()
+    ]
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         declared = signature(function)
         own = [one for one in declared.parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
-        added = [
-            Parameter(name, Parameter.KEYWORD_ONLY, default=known.get(name), annotation=getattr(found, "__forward_arg__", found))
-            for name, found in groups[0].__annotations__.items()
-        ]
-        shown = declared.replace(parameters=[*own, *added])
+        whole = declared.replace(parameters=[*own, *added])
 
         @wraps(function)
         def checked(*args: P.args, **given: P.kwargs) -> R:
             for name in given:
-                if name not in shown.parameters:
-                    hint = did_you_mean(name, shown.parameters)
+                if name not in whole.parameters:
+                    hint = did_you_mean(name, whole.parameters)
                     raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}. {hint}".rstrip())
             return function(*args, **given)
 
-        checked.__signature__ = shown  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue] - any function may have one
-        checked.__doc__ = _documented(function.__doc__ or "", [f"    {one.name}: {docs.get(one.name, '')}" for one in added])
+        checked.__signature__ = whole  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue] - any function may have one
         return checked
 
     return decorate
-
-
-def docs_of(group: Any) -> dict[str, str]:
-    """Return what a group says of each of its own keywords, as far as its source can be read."""
-    file = Path(inspect.getfile(group))
-    body = _classes(file).get(group.__name__, []) if file.is_file() else []
-    return {
-        ast.unparse(named.target): (text := " ".join(str(said.value.value).split()))[:1].lower() + text[1:]
-        for named, said in itertools.pairwise(body)
-        if isinstance(named, ast.AnnAssign) and isinstance(said, ast.Expr) and isinstance(said.value, ast.Constant)
-    }
-
-
-@cache
-def _classes(file: Path) -> dict[str, list[ast.stmt]]:
-    return {node.name: node.body for node in ast.parse(file.read_text("utf-8")).body if isinstance(node, ast.ClassDef)}
-
-
-def _documented(text: str, lines: list[str]) -> str:
-    """Return a docstring with more arguments at the end of its ``Args:``."""
-    head, _, rest = cleandoc(text).partition("Args:\n")
-    named, gap, tail = rest.partition("\n\n")
-    return f"{head}Args:\n{named}\n" + "\n".join(lines) + gap + tail

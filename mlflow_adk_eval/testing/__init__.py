@@ -48,8 +48,7 @@ _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names
 def __getattr__(name: str) -> Any:
     """Import a public name's module when the name is first used: pytest loads this package in every session."""
     if name not in _MODULE_OF:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
     globals()[name] = value
     return value

@@ -9,24 +9,21 @@ from typing import Any
 
 from rich.console import Console
 
-from mlflow_adk_eval.foreign import foreign_code
+from mlflow_adk_eval.errors import foreign_code
 from mlflow_adk_eval.gating.api import decided, gate
-from mlflow_adk_eval.gating.baseline.comparable import Reevaluate
-from mlflow_adk_eval.gating.baseline.search import BaselineSearch, overridden
-from mlflow_adk_eval.gating.evidence.examine import examine
-from mlflow_adk_eval.gating.mlflow_store import store_at
 from mlflow_adk_eval.gating.policy.load import load_policy
-from mlflow_adk_eval.gating.policy.model import Policy
+from mlflow_adk_eval.gating.promotion.baseline_search import BaselineSearch, overridden
 from mlflow_adk_eval.gating.promotion.record import stamped
+from mlflow_adk_eval.gating.registry import store_at
+from mlflow_adk_eval.gating.rules.comparable import Reevaluate
 from mlflow_adk_eval.gating.rules.decide import decide
 from mlflow_adk_eval.report.console import decision_view
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.runs.examined import examine
 from mlflow_adk_eval.tracking.bundle import evidence_of_report
 
-_NOT_LOGGED = "(not logged)"
 _NOTE = "the report was not logged in MLflow: this was decided from the report itself, and nobody can verify it later"
-_WIDTH = 140
 
 
 @foreign_code("code that decides")
@@ -60,36 +57,28 @@ def assert_gate(
     """
     __tracebackhide__ = True
     demanded = overridden(load_policy(policy), baseline)
-    how: dict[str, Any] = {"model": model, "reevaluate": reevaluate, "agent_version": agent_version, "tracking_uri": tracking_uri}
     if isinstance(report, Report) and report.run_id is None:
-        decision = _unlogged(report, demanded, **how)
+        run = examine(evidence_of_report(report))
+        if demanded.compares or agent_version or demanded.calibration:
+            with store_at(tracking_uri) as store:
+                search = BaselineSearch(store=store, policy=demanded, model=model, reevaluate=reevaluate)
+                decision = decided(run, search, agent_version)
+        else:
+            now = datetime.now(UTC)
+            decision = stamped(decide(run, demanded, now=now), now)
+        decision = replace(decision, run_id="(not logged)", notes=(*decision.notes, _NOTE))
     else:
-        decision = gate(report, demanded, **how, raise_on_failure=False)
+        decision = gate(
+            report,
+            demanded,
+            model=model,
+            reevaluate=reevaluate,
+            agent_version=agent_version,
+            tracking_uri=tracking_uri,
+            raise_on_failure=False,
+        )
     if not decision.passed:
-        raise AssertionError(_told(decision))
+        page = StringIO()
+        Console(file=page, width=140, highlight=False, no_color=True).print(decision_view(decision))
+        raise AssertionError("\n".join(line.rstrip() for line in page.getvalue().splitlines()))
     return decision
-
-
-def _unlogged(
-    report: Report,
-    policy: Policy,
-    *,
-    model: str | None,
-    reevaluate: Reevaluate | None,
-    agent_version: str | None,
-    tracking_uri: str | None,
-) -> Decision:
-    run = examine(evidence_of_report(report))
-    if policy.compares or agent_version or policy.calibration:
-        with store_at(tracking_uri) as store:
-            search = BaselineSearch(store=store, policy=policy, model=model, reevaluate=reevaluate)
-            decision = decided(run, search, agent_version)
-    else:
-        decision = stamped(decide(run, policy), datetime.now(UTC))
-    return replace(decision, run_id=_NOT_LOGGED, notes=(*decision.notes, _NOTE))
-
-
-def _told(decision: Decision) -> str:
-    page = StringIO()
-    Console(file=page, width=_WIDTH, highlight=False, no_color=True).print(decision_view(decision))
-    return "\n".join(line.rstrip() for line in page.getvalue().splitlines())

@@ -6,7 +6,7 @@ import csv
 import json
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -15,21 +15,64 @@ from pydantic import BaseModel
 from mlflow_adk_eval.agents import Limits
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
-from mlflow_adk_eval.config.inputs import ConfigSource
-from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.evalset import EvalSet, Invocation, migrate, parse_eval_set
-from mlflow_adk_eval.foreign import foreign_code
+from mlflow_adk_eval.config.inputs import ConfigSource, EvalFile, read_file
+from mlflow_adk_eval.errors import UsageError, foreign_code
+from mlflow_adk_eval.evalset import EvalCase, EvalSet, FunctionCall, migrate, parse_eval_set
+from mlflow_adk_eval.evalset.conversation import TurnPair
+from mlflow_adk_eval.evalset.files import test_files
 from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup
 from mlflow_adk_eval.ledger import opened
-from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, reason_of
-from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.results.outcomes import CaseResult, Scored, reason_of
+from mlflow_adk_eval.results.report import CasesInMemory, Report
 from mlflow_adk_eval.results.table import cell_at
-from mlflow_adk_eval.runner import CaseExecutor, Options
+from mlflow_adk_eval.runner import CaseExecutor, Evaluation, ExecutedCase, Options
 from mlflow_adk_eval.runner.keywords import ConversationArgs, keywords, selected
 from mlflow_adk_eval.runtime import each
-from mlflow_adk_eval.testing.cases import Cases, jobs_of
-from mlflow_adk_eval.testing.failure import conversation_of, failure_of, kind_of, text_of
-from mlflow_adk_eval.testing.sources import EvalFile, read_files
+from mlflow_adk_eval.testing.failure import conversation_lines, failure_of, kind_of, text_of
+
+JobKey = tuple[Path, str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One conversation to have and to judge."""
+
+    file: EvalFile
+    case: EvalCase
+    run_index: int
+
+    @property
+    def key(self) -> JobKey:
+        """What tells it from all others."""
+        return self.file.path, self.case.eval_id, self.run_index
+
+
+class Cases:
+    """Executes cases of several files with one executor; each file is an evaluation of its own, planned when it is first needed."""
+
+    def __init__(self, executor: CaseExecutor) -> None:
+        """Start with nothing planned."""
+        self.executor = executor
+        self._evaluations: dict[Path, Evaluation] = {}
+
+    def evaluation(self, file: EvalFile) -> Evaluation:
+        """Return the evaluation of a file's cases; see `Evaluation` for what it raises."""
+        if file.path not in self._evaluations:
+            self._evaluations[file.path] = Evaluation(file.eval_set, file.config, self.executor)
+        return self._evaluations[file.path]
+
+    async def execute(self, job: Job) -> ExecutedCase:
+        """Have a conversation, once there is room for it, and judge it."""
+        return await self.executor.execute(self.evaluation(job.file), job.case, job.run_index)
+
+
+def renamed(result: CaseResult, eval_id: str) -> CaseResult:
+    """Return the result of a case that has another id in a merged set."""
+    if result.eval_id == eval_id:
+        return result
+    results = tuple(replace(found, votes=tuple(replace(vote, eval_id=eval_id) for vote in found.votes)) for found in result.results)
+    return replace(result, eval_id=eval_id, results=results)
+
 
 COLUMNS = (
     "eval_set_id",
@@ -48,8 +91,6 @@ COLUMNS = (
     "reason",
 )
 """ADK's eleven, then ours."""
-
-_STATUS = {True: "PASSED", False: "FAILED"}
 
 
 def append_rows(path: Path, reports: Iterable[Report]) -> None:
@@ -75,32 +116,15 @@ def _rows(eval_set_id: str, case: CaseResult) -> Iterator[tuple[object, ...]]:
             if cell is None:
                 continue
             score = cell.score if isinstance(cell, Scored) else None
-            said = (result.criterion, result.threshold, score, _status(result, cell))
-            yield (eval_set_id, case.eval_id, *said, *_content(case, index), case.run_index, index, reason_of(cell))
+            status = {True: "PASSED", False: "FAILED", None: "NOT_EVALUATED"}[result.reached(cell)] if result.decides else "INFORMATIONAL"
+            turn = TurnPair(case, index)
+            spoken = turn.expected or turn.actual
+            judged = (eval_set_id, case.eval_id, result.criterion, result.threshold, score, status)
+            answers = (spoken.user_text if spoken else "", turn.expected_answer, turn.answer)
+            yield (*judged, *answers, _calls(turn.expected_calls), _calls(turn.calls), case.run_index, index, reason_of(cell))
 
 
-def _status(result: CriterionResult, cell: Outcome) -> str:
-    if not result.decides:
-        return "INFORMATIONAL"
-    reached = result.reached(cell)
-    return "NOT_EVALUATED" if reached is None else _STATUS[reached]
-
-
-def _content(case: CaseResult, index: int) -> tuple[str, ...]:
-    actual = case.actual[index] if index < len(case.actual) else None
-    expected = case.expected[index] if case.expected and index < len(case.expected) else None
-    spoken = expected or actual
-    return (
-        spoken.user_text if spoken else "",
-        expected.final_text if expected else "",
-        actual.final_text if actual else "",
-        _calls(expected),
-        _calls(actual),
-    )
-
-
-def _calls(invocation: Invocation | None) -> str:
-    calls = invocation.tool_calls if invocation else []
+def _calls(calls: Sequence[FunctionCall]) -> str:
     return "\n".join(f"{call.name}({json.dumps(call.args or {}, ensure_ascii=False, default=str)})" for call in calls)
 
 
@@ -115,7 +139,7 @@ class EvaluateAgentArgs(JudgeArgs, ConversationArgs, total=False):
     """The criteria; ``None``: the ``test_config.json`` beside each file, else ADK's defaults."""
 
 
-@keywords(EvaluateAgentArgs, JudgeArgs, ConversationArgs, defaults=(Options, judge_setup))
+@keywords(EvaluateAgentArgs, Options, judge_setup)
 async def evaluate_agent(  # noqa: PLR0913, PLR0917 - these ten are ADK's, in ADK's order
     agent_module: Any,
     eval_dataset_file_path_or_dir: str | Path,
@@ -142,6 +166,23 @@ async def evaluate_agent(  # noqa: PLR0913, PLR0917 - these ten are ADK's, in AD
         output_file: a CSV file to which a row for each turn and criterion is added.
         app_name: taken for the sake of ADK's callers.
         eval_set_results_manager: there is none to choose.
+        judge: who judges, instead of the models that the config names: a model's name, a judge or a callable; a list of them is a
+            panel that votes together.
+        judge_hosts: the hosts, with or without a port, that the config may name as the endpoint of a judge or a simulated user,
+            besides those of ``ADK_EVAL_JUDGE_HOSTS``.
+        judge_options: how judges are asked: how many requests at a time, how long one may take and how often it is repeated.
+        budget: how much may be spent on judges and simulated users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and
+            ``name``.
+        ledger: what keeps judges' answers, a file or a ``postgresql://`` URL; ``None``: as ``ADK_EVAL_LEDGER`` says, else
+            ``.adk_eval/ledger.sqlite``; ``False``: none.
+        rejudge_failed: whether to ask again where a judge's kept answer cannot be read.
+        concurrency: how many conversations are had at the same time.
+        case_timeout_s: how long one case may take, in seconds; ``None``: as long as it takes.
+        turn_timeout_s: how long the agent may take to answer one message, in seconds; ``None``: as long as it takes.
+        user_simulator: who plays the user of conversation scenarios: a model's name, a judge object, or a function of the scenario
+            and the turns so far that returns the next message, or ``None`` to end the conversation; ``None``: the model that the
+            config names.
+        config: the criteria; ``None``: the ``test_config.json`` beside each file, else ADK's defaults.
 
     Returns:
         A report for each file, in the order of their paths.
@@ -154,7 +195,9 @@ async def evaluate_agent(  # noqa: PLR0913, PLR0917 - these ten are ADK's, in AD
     """
     __tracebackhide__ = True
     _refuse(artifact_service=artifact_service, eval_set_results_manager=eval_set_results_manager)
-    files = read_files(eval_dataset_file_path_or_dir, options.get("config"), initial_session=initial_session_file)
+    source = Path(eval_dataset_file_path_or_dir)
+    paths = test_files(source) if source.is_dir() else [eval_dataset_file_path_or_dir]  # noqa: ASYNC240 - nothing else runs yet
+    files = [read_file(path, options.get("config"), initial_session=initial_session_file) for path in paths]
     reports = await _reports(files, agent_module, agent_name, num_runs, options)
     _conclude(files, reports, output_file=output_file, detailed=print_detailed_results)
     return reports
@@ -224,8 +267,15 @@ class AgentEvaluator:
         _refuse(artifact_service=artifact_service, eval_set_results_manager=eval_set_results_manager)
         if not criteria and eval_config is None:
             raise UsageError("eval_config: wanted the criteria to evaluate by")
-        config = load_config({"criteria": dict(criteria)} if criteria else _config(eval_config))
-        loaded = _eval_set(eval_set)
+        given: Any = {"criteria": dict(criteria)} if criteria else eval_config
+        if isinstance(given, BaseModel) and not isinstance(given, EvalConfig):  # one of ADK's
+            given = given.model_dump(mode="json", exclude_none=True, serialize_as_any=True)
+        config = load_config(given)
+        loaded = eval_set
+        if not isinstance(loaded, EvalSet):  # one of ADK's
+            loaded = parse_eval_set(loaded.model_dump_json().encode(), "eval_set", stem="eval_set")
+        if not loaded.eval_cases:
+            raise UsageError(f"eval set {loaded.eval_set_id!r} has no cases, so there is nothing to evaluate")
         files = [EvalFile(Path(loaded.eval_set_id), loaded, config)]
         reports = await _reports(files, agent_module, agent_name, num_runs, {})
         _conclude(files, reports, output_file=output_file, detailed=print_detailed_results)
@@ -257,28 +307,13 @@ def _refuse(**services: Any) -> None:
             raise UsageError(f"{name}: none can be chosen here; {_NO_CHOICE[name]}")
 
 
-def _eval_set(given: EvalSet | BaseModel) -> EvalSet:
-    """Return an eval set of ours, also of one of ADK's."""
-    loaded = given if isinstance(given, EvalSet) else parse_eval_set(given.model_dump_json().encode(), "eval_set", stem="eval_set")
-    if not loaded.eval_cases:
-        raise UsageError(f"eval set {loaded.eval_set_id!r} has no cases, so there is nothing to evaluate")
-    return loaded
-
-
-def _config(given: EvalConfig | BaseModel | None) -> EvalConfig | dict[str, Any] | None:
-    if given is None or isinstance(given, EvalConfig):
-        return given
-    dumped: dict[str, Any] = given.model_dump(mode="json", exclude_none=True, serialize_as_any=True)
-    return dumped
-
-
 async def _reports(
     files: Sequence[EvalFile], agent: Any, agent_name: str | None, num_runs: int, options: EvaluateAgentArgs
 ) -> tuple[Report, ...]:
     """Return the report on each file. The conversations of all files are had side by side, within the same limits."""
     limits = Limits(case_s=options.get("case_timeout_s"), turn_s=options.get("turn_timeout_s"))
     resolved = resolve_agent(agent, agent_name=agent_name, limits=limits)
-    jobs = jobs_of(files, num_runs)
+    jobs = [Job(file, case, run_index) for file in files for case in file.eval_set.eval_cases for run_index in range(num_runs)]
     found: dict[int, CaseResult] = {}
     judges = judge_setup(**selected(options, JudgeArgs))
     with foreign_code("the agent"), opened(judges.ledger) as ledger:
@@ -293,12 +328,12 @@ async def _reports(
                 cases.evaluation(file)
             await each(work, range(len(jobs)), limit=cases.executor.limit)
         finally:
-            await cases.executor.aclose()
+            await cases.executor.judges.aclose()
     return tuple(
         Report(
             eval_set=file.eval_set,
             config=file.config,
-            cases=tuple(found[index] for index, job in enumerate(jobs) if job.file is file),
+            cases=CasesInMemory(found[index] for index, job in enumerate(jobs) if job.file is file),
             num_runs=num_runs,
         )
         for file in files
@@ -312,27 +347,18 @@ def _conclude(files: Sequence[EvalFile], reports: Sequence[Report], *, output_fi
     if detailed:
         for report in reports:
             for case in report.cases:
-                print(text_of(conversation_of(case, report.config)), end="\n\n")  # noqa: T201 - the caller asks for it
-    failures = [
-        _failure(file, report, case)
-        for file, report in zip(files, reports, strict=True)
-        for case in report.cases
-        if case.verdict != "passed"
-    ]
-    empty = [str(file.path) for file, report in zip(files, reports, strict=True) if not report.cases]
+                print(text_of(conversation_lines(case, report.config)), end="\n\n")  # noqa: T201 - the caller asks for it
+    failures: list[str] = []
+    flaky: list[str] = []
+    empty: list[str] = []
+    for file, report in zip(files, reports, strict=True):
+        for case in report.cases:
+            if case.verdict != "passed":
+                explanation = textwrap.indent(text_of(failure_of(case, report.config)), "  ")
+                failures.append(f"{kind_of(case)}: {report.label(case)} ({file.path})\n{explanation}")
+        flaky += [f"flaky: {case.eval_id}: {case.summary}" for case in report.repeats.flaky]
+        empty += [] if report.cases else [f"{file.path}: no cases, so there is no evidence"]
     if failures or empty:
         total = sum(len(report.cases) for report in reports)
-        head = ["\n".join((f"{len(failures)} of {total} case runs did not pass", *_flaky(reports)))] if total else []
-        raise AssertionError("\n\n".join([*head, *(f"{path}: no cases, so there is no evidence" for path in empty), *failures]))
-
-
-def _flaky(reports: Sequence[Report]) -> Iterator[str]:
-    """Yield a line for each case whose runs came to different verdicts."""
-    for report in reports:
-        for case in report.repeats.flaky:
-            yield f"flaky: {case.eval_id}: {case.summary}"
-
-
-def _failure(file: EvalFile, report: Report, case: CaseResult) -> str:
-    explanation = textwrap.indent(text_of(failure_of(case, report.config)), "  ")
-    return f"{kind_of(case)}: {report.label(case)} ({file.path})\n{explanation}"
+        head = ["\n".join((f"{len(failures)} of {total} case runs did not pass", *flaky))] if total else []
+        raise AssertionError("\n\n".join([*head, *empty, *failures]))

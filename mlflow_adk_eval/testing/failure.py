@@ -10,9 +10,10 @@ from itertools import islice
 from typing import Literal
 
 from mlflow_adk_eval.config.eval_config import EvalConfig
-from mlflow_adk_eval.criteria.text.alignment import Step, align, differences
+from mlflow_adk_eval.criteria.alignment import align, differences
 from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings
-from mlflow_adk_eval.evalset import FunctionCall, Invocation
+from mlflow_adk_eval.evalset import FunctionCall
+from mlflow_adk_eval.evalset.conversation import TurnPair
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, reason_of
 from mlflow_adk_eval.results.table import cell_at
 
@@ -68,8 +69,15 @@ def word_diff(expected: str, actual: str) -> list[Span]:
     want, got = _WORDS.findall(expected), _WORDS.findall(actual)
     if len(want) * len(got) > _LARGEST_TABLE:
         return [(f"[-{expected}-]", "expected"), ("\n", ""), (f"{{+{actual}+}}", "actual")]
+    blocks: list[tuple[str, str]] = []  # pieces that are the same or differ; two that differ are one if only a space is between them
+    for _, i, j, k, m in difflib.SequenceMatcher(None, want, got, autojunk=False).get_opcodes():
+        block = "".join(want[i:j]), "".join(got[k:m])
+        if len(blocks) > 1 and block[0] != block[1] and blocks[-1][0] == blocks[-1][1] and blocks[-1][0].isspace():
+            space, before = blocks.pop(), blocks.pop()
+            block = before[0] + space[0] + block[0], before[1] + space[1] + block[1]
+        blocks.append(block)
     spans: list[Span] = []
-    for old, new in _blocks(want, got):
+    for old, new in blocks:
         if old == new:
             spans.append((old, ""))
             continue
@@ -78,18 +86,6 @@ def word_diff(expected: str, actual: str) -> list[Span]:
         if new:
             spans.append((f"{{+{new}+}}", "actual"))
     return spans
-
-
-def _blocks(want: Sequence[str], got: Sequence[str]) -> list[tuple[str, str]]:
-    """Return both texts in pieces that are the same or differ; two that differ are one if only a space is between them."""
-    found: list[tuple[str, str]] = []
-    for _, i, j, k, m in difflib.SequenceMatcher(None, want, got, autojunk=False).get_opcodes():
-        block = "".join(want[i:j]), "".join(got[k:m])
-        if len(found) > 1 and block[0] != block[1] and found[-1][0] == found[-1][1] and found[-1][0].isspace():
-            space, before = found.pop(), found.pop()
-            block = before[0] + space[0] + block[0], before[1] + space[1] + block[1]
-        found.append(block)
-    return found
 
 
 _MAX_TURNS = 10
@@ -103,7 +99,9 @@ _TONES: Mapping[bool | None, Tone] = {True: "dim", False: "missed", None: ""}
 def kind_of(case: CaseResult) -> str:
     """Return in a word or two what became of a case: a missed threshold is one thing, missing evidence another.
 
-    >>> kind_of(CaseResult(eval_id="a", run_index=0, actual=(), expected=None, results=(), error="no such model"))
+    >>> from mlflow_adk_eval.evalset.conversation import Conversation
+    >>> conversation = Conversation(actual=(), error="no such model")
+    >>> kind_of(CaseResult(eval_id="a", run_index=0, conversation=conversation, expected=None, results=()))
     'agent failed'
     """
     if case.verdict != "undecided":
@@ -122,8 +120,16 @@ def summary_of(case: CaseResult) -> str:
 def failure_of(case: CaseResult, config: EvalConfig) -> list[Line]:
     """Return why a case did not pass, and each turn in which something was missed, with both sides."""
     open_results = [result for result in case.results if result.decides and not result.passed]
-    lines = [*_heads(case, open_results), *_reached(case)]
-    turns = [index for index in range(_turns(case)) if any(_is_open(result, cell_at(result, index)) for result in open_results)]
+    lines = list(_heads(case, open_results))
+    for result in case.results:
+        if result.passed and result.threshold is not None:
+            sign = "≥" if result.greater_is_better else "≤"
+            lines.append(line(f"{result.criterion} is {result.score:.4g} ({sign} {result.threshold:.4g})", "dim"))
+    turns = [
+        index
+        for index in range(_turns(case))
+        if any((cell := cell_at(result, index)) is not None and result.reached(cell) is not True for result in open_results)
+    ]
     for index in turns[:_MAX_TURNS]:
         lines += [line(""), *_turn(case, index, config), *_findings(open_results, index, case.error)]
     if len(turns) > _MAX_TURNS:
@@ -131,9 +137,10 @@ def failure_of(case: CaseResult, config: EvalConfig) -> list[Line]:
     return lines
 
 
-def conversation_of(case: CaseResult, config: EvalConfig) -> list[Line]:
+def conversation_lines(case: CaseResult, config: EvalConfig) -> list[Line]:
     """Return every turn of a case with every score, whether or not it passed."""
-    lines = [line(f"{kind_of(case)}: {_label(case)}", "head")]
+    run = f" (run {case.run_index + 1})" if case.run_index else ""
+    lines = [line(f"{kind_of(case)}: {seen(case.eval_id)}{run}", "head")]
     for index in range(_turns(case)):
         lines += [*_turn(case, index, config), *_findings(case.results, index, case.error)]
     return lines
@@ -149,10 +156,6 @@ def votes_of(case: CaseResult) -> list[Line]:
         head = f"{vote.criterion}, turn {vote.invocation_index + 1}{item}, vote {vote.vote_index + 1} by {vote.model}: "
         lines += indented([(seen(f"{head}{f'{vote.verdict}. ' if vote.verdict else ''}{said}"), "")], 0)
     return [*lines, line(f"and {len(votes) - _MAX_VOTES} more votes")] if len(votes) > _MAX_VOTES else lines
-
-
-def _label(case: CaseResult) -> str:
-    return seen(case.eval_id) + (f" (run {case.run_index + 1})" if case.run_index else "")
 
 
 def _turns(case: CaseResult) -> int:
@@ -182,45 +185,31 @@ def _short(outcome: Outcome, agent_error: str) -> str:
     return "the agent did not finish" if agent_error and agent_error in reason else reason
 
 
-def _reached(case: CaseResult) -> Iterator[Line]:
-    for result in case.results:
-        if result.passed and result.threshold is not None:
-            sign = "≥" if result.greater_is_better else "≤"
-            yield line(f"{result.criterion} is {result.score:.4g} ({sign} {result.threshold:.4g})", "dim")
-
-
-def _is_open(result: CriterionResult, cell: Outcome | None) -> bool:
-    return cell is not None and result.reached(cell) is not True
-
-
 def _turn(case: CaseResult, index: int, config: EvalConfig) -> Iterator[Line]:
-    actual = case.actual[index] if index < len(case.actual) else None
-    expected = case.expected[index] if case.expected and index < len(case.expected) else None
-    spoken = actual if actual and actual.user_text else expected
-    yield from indented([(f"turn {index + 1}", "head"), ("  user: ", "dim"), (seen(spoken.user_text if spoken else ""), "")], 0)
+    turn = TurnPair(case, index)
+    yield from indented([(f"turn {index + 1}", "head"), ("  user: ", "dim"), (seen(turn.user_text), "")], 0)
     for injection in case.injections:
         if injection.invocation_index == index:
             yield line(f"  tool environment: {seen(injection.tool)}: {injection}", "unknown")
-    if actual is None:
+    if turn.actual is None:
         yield line("  the agent did not have this turn", "missed")
-    elif expected is None:
-        yield from _alone(actual)
-    else:
-        yield from _calls(actual.tool_calls, expected.tool_calls, _settings(case.eval_id, config))
-        yield from _answer(actual, expected)
-
-
-def _settings(eval_id: str, config: EvalConfig) -> ToolTrajectorySettings:
-    found = config.criteria_of(eval_id).get(_TRAJECTORY)
-    return found if isinstance(found, ToolTrajectorySettings) else ToolTrajectorySettings(threshold=1.0)
-
-
-def _alone(actual: Invocation) -> Iterator[Line]:
-    """Yield what the agent did where nothing was expected of it."""
-    if actual.tool_calls:
+        return
+    if turn.expected is not None:
+        settings = config.criteria_of(case.eval_id).get(_TRAJECTORY)
+        if not isinstance(settings, ToolTrajectorySettings):
+            settings = ToolTrajectorySettings(threshold=1.0)
+        yield from _calls(turn.calls, turn.expected_calls, settings)
+    elif turn.calls:
         yield line("  tool calls", "dim")
-        yield from (line(f"      {_call(call)}") for call in actual.tool_calls[:_MAX_CALLS])
-    yield from indented([("answered: ", "dim"), (seen(actual.final_text) or "(nothing)", "")], 2)
+        yield from (line(f"      {_call(call)}") for call in turn.calls[:_MAX_CALLS])
+    want, got = seen(turn.expected_answer), seen(turn.answer)
+    if not want:
+        yield from indented([("answered: ", "dim"), (got or "(nothing)", "")], 2)
+    elif want == got:
+        yield from indented([("answered as expected: ", "dim"), (got, "")], 2)
+    else:
+        yield line("  answer ([-expected-], {+the agent's+})", "dim")
+        yield from indented(word_diff(want, got), 6)
 
 
 def _calls(actual: Sequence[FunctionCall], expected: Sequence[FunctionCall], settings: ToolTrajectorySettings) -> Iterator[Line]:
@@ -232,37 +221,22 @@ def _calls(actual: Sequence[FunctionCall], expected: Sequence[FunctionCall], set
         return
     yield line("  tool calls (- expected, + the agent's)", "dim")
     for step in steps[:_MAX_CALLS]:
-        yield from _step(step)
+        if step.kind == "same" and step.actual:
+            yield line(f"      {_call(step.actual)}")
+            continue
+        if step.expected:
+            yield line(f"    - {_call(step.expected)}", "expected")
+        if step.actual:
+            yield line(f"    + {_call(step.actual)}", "actual")
+        if step.expected and step.actual:
+            for found in islice(differences(step.actual.args or {}, step.expected.args or {}), _MAX_DIFFERENCES):
+                yield line(seen(f"    ?   {found.path}: expected {found.expected}, got {found.actual}"), "dim")
     if len(steps) > _MAX_CALLS:
         yield line(f"      and {len(steps) - _MAX_CALLS} more", "dim")
 
 
-def _step(step: Step) -> Iterator[Line]:
-    if step.kind == "same" and step.actual:
-        yield line(f"      {_call(step.actual)}")
-        return
-    if step.expected:
-        yield line(f"    - {_call(step.expected)}", "expected")
-    if step.actual:
-        yield line(f"    + {_call(step.actual)}", "actual")
-    if step.expected and step.actual:
-        for found in islice(differences(step.actual.args or {}, step.expected.args or {}), _MAX_DIFFERENCES):
-            yield line(seen(f"    ?   {found.path}: expected {found.expected}, got {found.actual}"), "dim")
-
-
 def _call(call: FunctionCall) -> str:
     return seen(f"{call.name}({json.dumps(call.args or {}, ensure_ascii=False, default=str)})").replace("\n", " ")
-
-
-def _answer(actual: Invocation, expected: Invocation) -> Iterator[Line]:
-    want, got = seen(expected.final_text), seen(actual.final_text)
-    if expected.final_response is None or not want:
-        yield from indented([("answered: ", "dim"), (got or "(nothing)", "")], 2)
-    elif want == got:
-        yield from indented([("answered as expected: ", "dim"), (got, "")], 2)
-    else:
-        yield line("  answer ([-expected-], {+the agent's+})", "dim")
-        yield from indented(word_diff(want, got), 6)
 
 
 def _findings(results: Sequence[CriterionResult], index: int, agent_error: str) -> Iterator[Line]:
@@ -272,14 +246,9 @@ def _findings(results: Sequence[CriterionResult], index: int, agent_error: str) 
         if cell is None or not result.decides:
             continue
         if isinstance(cell, Scored):
-            yield from indented(
-                [(f"{result.criterion} {cell.score:.4g}", _TONES[result.reached(cell)]), (_why(result.criterion, cell), "")], 2
-            )
+            # Of tool calls the first sentence, since the calls themselves are shown.
+            rationale = cell.rationale.partition("\n\n")[0] if result.criterion == _TRAJECTORY else cell.rationale
+            why = f": {seen(rationale)}".replace("\n\n", "\n") if rationale else ""
+            yield from indented([(f"{result.criterion} {cell.score:.4g}", _TONES[result.reached(cell)]), (why, "")], 2)
         else:
             yield from indented([(f"{result.criterion} NOT EVALUATED: {seen(_short(cell, agent_error))}", "unknown")], 2)
-
-
-def _why(criterion: str, cell: Scored) -> str:
-    """Return a judgement's explanation; of tool calls its first sentence, since the calls themselves are shown."""
-    rationale = cell.rationale.partition("\n\n")[0] if criterion == _TRAJECTORY else cell.rationale
-    return f": {seen(rationale)}".replace("\n\n", "\n") if rationale else ""

@@ -10,13 +10,7 @@ from typing import Any
 import anyio
 
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.judge.protocol import (
-    Answer,
-    NoAnswer,
-    Refused,
-    Request,
-    Unavailable,
-)
+from mlflow_adk_eval.judge.protocol import Answer, NoAnswer, Refused, Request, ResolvedJudge, Unavailable
 from mlflow_adk_eval.redact import message_of
 
 __all__ = ["Answer", "Refused", "Request", "ScriptedJudge", "Unavailable", "answer_for"]
@@ -44,13 +38,16 @@ def answer_for(request: Request, labels: Labels, rationale: str = "as the script
     texts = {**(remarks or {}), "rationale": rationale}
     properties: Mapping[str, Any] = request.schema["properties"]
     if "verdict" in properties:
-        return Answer(text=json.dumps(_verdict(properties, _only(labels), texts), ensure_ascii=False))
+        if not isinstance(labels, str) and len(labels) != 1:
+            raise ValueError(f"one verdict is asked for; the script gives {len(labels)}")
+        only = labels if isinstance(labels, str) else next(iter(labels.values()))
+        return Answer(text=json.dumps(_verdict(properties, only, texts), ensure_ascii=False))
     given = {key: _label(request, key, labels) for key in properties}
     filled = {key: _verdict(properties[key]["properties"], label, texts) for key, label in given.items() if label is not None}
     return Answer(text=json.dumps(filled, ensure_ascii=False))
 
 
-class ScriptedJudge:
+class ScriptedJudge(ResolvedJudge):
     """A judge that follows a script, and remembers what it was asked."""
 
     def __init__(
@@ -134,7 +131,10 @@ class ScriptedJudge:
         if isinstance(answer, Exception):
             raise answer
         counted = replace(answer, model=answer.model or self._model, latency_s=answer.latency_s or self._latency_s)
-        return counted if counted.input_tokens is not None else replace(counted, **_tokens(request, answer))
+        if counted.input_tokens is None:  # a count of words serves as one of tokens
+            asked = f"{request.instructions} {request.text}"
+            counted = replace(counted, input_tokens=len(asked.split()), output_tokens=len(answer.text.split()))
+        return counted
 
     def _line(self, request: Request) -> Line:
         if isinstance(self._script, str):
@@ -147,22 +147,8 @@ class ScriptedJudge:
         return self._script[max(names, key=len)]
 
 
-def _tokens(request: Request, answer: Answer) -> Json:
-    """Return a count of words, which serves as one of tokens."""
-    asked = f"{request.instructions} {request.text}"
-    return {"input_tokens": len(asked.split()), "output_tokens": len(answer.text.split())}
-
-
 def _verdict(properties: Mapping[str, Any], label: str | None, texts: Mapping[str, str]) -> Json:
     return {name: label if name == "verdict" else texts.get(name, "") for name in properties if name != "verdict" or label is not None}
-
-
-def _only(labels: Labels) -> str | None:
-    if isinstance(labels, str):
-        return labels
-    if len(labels) != 1:
-        raise ValueError(f"one verdict is asked for; the script gives {len(labels)}")
-    return next(iter(labels.values()))
 
 
 def _label(request: Request, key: str, labels: Labels) -> str | None:

@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-from _pytest._code.code import ReprEntryNative, ReprExceptionInfo, ReprFileLocation, ReprTraceback, TerminalRepr
-from _pytest._io import TerminalWriter
+from _pytest._code.code import ReprEntryNative, ReprExceptionInfo, ReprFileLocation, ReprTraceback, TerminalRepr  # noqa: PLC2701 - what `Item.repr_failure` is to return has no public name
+from _pytest._io import TerminalWriter  # noqa: PLC2701 - nor what that is written to
 
-from mlflow_adk_eval.errors import AdkEvalError
-from mlflow_adk_eval.foreign import foreign_code
+from mlflow_adk_eval.config.inputs import EvalFile, read_file
+from mlflow_adk_eval.errors import AdkEvalError, foreign_code
 from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.runner import ExecutedCase
-from mlflow_adk_eval.testing.cases import Job
-from mlflow_adk_eval.testing.failure import Line, Tone, failure_of, kind_of, line, summary_of, text_of, votes_of
-from mlflow_adk_eval.testing.sources import EvalFile, read_file
+from mlflow_adk_eval.testing.evaluator import Job
+from mlflow_adk_eval.testing.failure import Line, Tone, failure_of, kind_of, line, summary_of, text_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +76,8 @@ class EvalSetFile(pytest.File):
         """Yield a test for each run of each case."""
         options = self._adk.options
         try:
-            file = read_file(_near(self.path), options.config)
+            near = self.path.relative_to(Path.cwd()) if self.path.is_relative_to(Path.cwd()) else self.path  # as messages call it
+            file = read_file(near, options.config)
         except AdkEvalError as error:
             raise self.CollectError(str(error)) from None
         names = safe_names(file.eval_set.eval_ids)
@@ -104,12 +104,6 @@ class EvalCaseItem(pytest.Item):
         # Said of most of ADK's own classes; where warnings are errors it would end every conversation.
         self.add_marker(pytest.mark.filterwarnings(r"ignore:\[EXPERIMENTAL\]:UserWarning"))
 
-    @property
-    def case_nodeid(self) -> str:
-        """The node id that all runs of the case have in common; empty where it has one."""
-        run = f"[run{self.job.run_index + 1}]"
-        return self.nodeid.removesuffix(run) if self._adk.options.num_runs > 1 else ""
-
     @foreign_code("the agent")
     def setup(self) -> None:
         """Make the agent and the judges ready."""
@@ -121,8 +115,9 @@ class EvalCaseItem(pytest.Item):
         self.result, self.seconds = None, None
         finished = self._adk.finished(self)
         self.result, self.seconds = finished.result, finished.seconds
-        found = _properties(finished.result)
-        self.user_properties = [*(pair for pair in self.user_properties if pair[0] not in found), *found.items()]
+        scores = {result.criterion: "not evaluated" if result.score is None else result.score for result in finished.result.results}
+        properties: dict[str, object] = {"adk_verdict": kind_of(finished.result), **scores}
+        self.user_properties = [*(pair for pair in self.user_properties if pair[0] not in properties), *properties.items()]
         if finished.result.verdict != "passed":
             raise CaseNotPassed(finished.result)
 
@@ -139,12 +134,6 @@ class EvalCaseItem(pytest.Item):
     def reportinfo(self) -> tuple[Path, int, str]:
         """Return where the case stands; pytest wants a line, and JSON has none worth naming."""
         return self.path, 0, self.name
-
-    def sections(self) -> Iterator[tuple[str, str]]:
-        """Yield what to show below a failure."""
-        votes = text_of(votes_of(self.result)) if self.result else ""
-        if votes:
-            yield "Votes of the judges", votes
 
 
 class CaseNotPassed(Exception):  # noqa: N818 - a verdict, not a mishap
@@ -185,7 +174,8 @@ def safe_names(eval_ids: Sequence[str]) -> dict[str, str]:
     names: dict[str, str] = {}
     taken: set[str] = set()
     for eval_id in eval_ids:
-        name = base = _safe(eval_id)
+        visible = _UNSAFE.sub(lambda unsafe: unsafe[0].encode("unicode_escape").decode("ascii"), eval_id)
+        name = base = re.sub(r":{2,}", ":", visible.translate(_BRACKETS)).strip(" :") or "(no name)"
         number = 1
         while name in taken:
             number += 1
@@ -193,18 +183,3 @@ def safe_names(eval_ids: Sequence[str]) -> dict[str, str]:
         taken.add(name)
         names[eval_id] = name
     return names
-
-
-def _safe(eval_id: str) -> str:
-    visible = _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), eval_id)
-    return re.sub(r":{2,}", ":", visible.translate(_BRACKETS)).strip(" :") or "(no name)"
-
-
-def _near(path: Path) -> Path:
-    """Return a path as messages call it."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-
-
-def _properties(case: CaseResult) -> dict[str, object]:
-    scores = {result.criterion: "not evaluated" if result.score is None else result.score for result in case.results}
-    return {"adk_verdict": kind_of(case), **scores}

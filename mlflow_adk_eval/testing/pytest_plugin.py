@@ -2,19 +2,16 @@
 
 pytest loads this module in every session of everybody who has this package installed. So it imports nothing but pytest and the standard
 library, declares the options, and does nothing more unless there is an agent. With one, `pytest_session.AdkSession` is registered as
-a second plugin: it collects eval sets (`pytest_items`), has their cases run side by side (`cases`), and sums up (`pytest_summary`).
+a second plugin: it collects eval sets (`pytest_items`), has their cases run side by side, and sums up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from mlflow_adk_eval.testing.pytest_items import AdkOptions
 
 HELP = {
     "agent": ("AGENT", "Run *.test.json and *.evalset.json files on this agent: a module or folder with a root_agent, or a recording."),
@@ -40,28 +37,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Begin, if there is an agent."""
-    options = options_of(config)
-    if options is None:
-        return
-    if options.experiment and config.getoption("dist", "no") != "no":
-        raise pytest.UsageError(
-            "--adk-experiment: the cases of one MLflow run must come from one process; leave out -n, since conversations run in parallel anyway"
-        )
-    config.addinivalue_line("markers", "adk: a case of an ADK eval set.")
-    from mlflow_adk_eval.testing.pytest_session import PytestSession  # noqa: PLC0415 - only where there is an agent
-
-    config.pluginmanager.register(PytestSession(config, options), "mlflow_adk_eval_session")
-
-
-def options_of(config: pytest.Config) -> AdkOptions | None:
-    """Return the options of a session, or ``None`` without an agent."""
     agent = _given(config, "agent")
     if not agent:
-        return None
+        return
     from mlflow_adk_eval.testing.pytest_items import AdkOptions  # noqa: PLC0415 - only where there is an agent
 
     named = _given(config, "config")
-    return AdkOptions(
+    options = AdkOptions(
         agent=agent,
         config=Path(named) if named else None,
         num_runs=_number(config, "num_runs", int) or 1,
@@ -72,6 +54,14 @@ def options_of(config: pytest.Config) -> AdkOptions | None:
         user_simulator=_given(config, "user_simulator"),
         experiment=_given(config, "experiment"),
     )
+    if options.experiment and config.getoption("dist", "no") != "no":
+        raise pytest.UsageError(
+            "--adk-experiment: the cases of one MLflow run must come from one process; leave out -n, since conversations run in parallel anyway"
+        )
+    config.addinivalue_line("markers", "adk: a case of an ADK eval set.")
+    from mlflow_adk_eval.testing.pytest_session import PytestSession  # noqa: PLC0415 - only where there is an agent
+
+    config.pluginmanager.register(PytestSession(config, options), "mlflow_adk_eval_session")
 
 
 def _given(config: pytest.Config, name: str) -> str | None:

@@ -1,13 +1,13 @@
-"""A session of pytest that holds an agent to its eval sets. What the hooks share lives here."""
+"""A session of pytest that holds an agent to its eval sets: what the hooks share, and what it came to on the terminal, for GitHub, in MLflow."""
 
 from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,18 +17,146 @@ import pytest
 
 from mlflow_adk_eval.agents import Agent, Limits
 from mlflow_adk_eval.agents.resolve import resolve_agent
-from mlflow_adk_eval.errors import AdkEvalError, JudgeError, RunError
+from mlflow_adk_eval.config.inputs import EvalFile, merge_files
+from mlflow_adk_eval.errors import AdkEvalError, JudgeError, RunError, TrackingError
 from mlflow_adk_eval.judge.setup import judge_setup
 from mlflow_adk_eval.ledger import opened
 from mlflow_adk_eval.report.ci import append_step_summary
-from mlflow_adk_eval.report.tally import CaseLine, case_line
-from mlflow_adk_eval.results.usage import JudgeUsage
+from mlflow_adk_eval.report.markdown import step_summary
+from mlflow_adk_eval.report.sentences import circumstances, format_outages
+from mlflow_adk_eval.report.tally import CaseLine, case_line, flaky_of, totals
+from mlflow_adk_eval.results.outcomes import CaseResult
+from mlflow_adk_eval.results.report import CasesInMemory, Report
+from mlflow_adk_eval.results.usage import JudgeUsage, added
 from mlflow_adk_eval.runner import CaseExecutor, ExecutedCase, Options
 from mlflow_adk_eval.runtime import BACKGROUND, each, model_or_object
-from mlflow_adk_eval.testing.cases import Cases, Job, JobKey
+from mlflow_adk_eval.testing.evaluator import Cases, Job, JobKey, renamed
+from mlflow_adk_eval.testing.failure import text_of, votes_of
 from mlflow_adk_eval.testing.pytest_items import SUFFIXES, AdkOptions, EvalCaseItem, EvalSetFile
-from mlflow_adk_eval.testing.pytest_summary import Results, log_results
-from mlflow_adk_eval.testing.sources import EvalFile
+
+Markup = dict[str, bool]
+
+_MAX_FLAKY = 10
+
+
+@dataclass(slots=True)
+class Results:
+    """What the tests of a session found, wherever they ran."""
+
+    planned: set[str] = field(default_factory=set[str])
+    """The node ids of the cases that were selected."""
+    lines: dict[str, CaseLine] = field(default_factory=dict[str, CaseLine])
+    """The results, by node id."""
+    usages: list[JudgeUsage] = field(default_factory=list[JudgeUsage])
+    """What the judges of each process took."""
+    simulations: list[JudgeUsage] = field(default_factory=list[JudgeUsage])
+    """What the models of each process that played users took."""
+    notes: list[tuple[str, bool]] = field(default_factory=list[tuple[str, bool]])
+    """Sentences, each with whether it is bad news."""
+
+    @property
+    def missing(self) -> int:
+        """How many of the selected cases have no result."""
+        return len(self.planned - self.lines.keys())
+
+    @property
+    def judging(self) -> JudgeUsage | None:
+        """What all judges took; ``None`` where none was asked."""
+        return added(self.usages) if self.usages else None
+
+    @property
+    def simulating(self) -> JudgeUsage | None:
+        """What all models that played users took; ``None`` where none did."""
+        return added(self.simulations) if self.simulations else None
+
+    def note(self, text: str, *, bad: bool = False) -> None:
+        """Add a sentence."""
+        self.notes.append((text, bad))
+
+    def markdown(self) -> str:
+        """Return the page for GitHub."""
+        return step_summary(
+            list(self.lines.values()),
+            missing=self.missing,
+            judging=self.judging,
+            simulating=self.simulating,
+            notes=[text for text, _ in self.notes],
+        )
+
+    def terminal(self) -> Iterator[tuple[str, Markup]]:
+        """Yield the lines for the terminal."""
+        found = totals(self.lines.values())
+        widths = [
+            max((len(text) for text in texts), default=0) for texts in zip(*((one.criterion, one.threshold) for one in found), strict=True)
+        ]
+        for one in found:
+            average = "–" if one.mean is None else f"{one.mean:.4g}"
+            missing = f", {one.planned - one.evaluated} NOT EVALUATED" if one.evaluated < one.planned else ""
+            total = (
+                f"{one.criterion:<{widths[0]}}  {one.threshold:<{widths[1]}}  mean {average}  passed {one.passed} of {one.planned}{missing}"
+            )
+            yield total, {"green" if one.passed == one.planned else "red": True}
+        flaky = flaky_of(self.lines.values())
+        for case in flaky[:_MAX_FLAKY]:
+            yield f"flaky: {case.eval_id}: {case.summary}", {"yellow": True}
+        if len(flaky) > _MAX_FLAKY:
+            yield f"and {len(flaky) - _MAX_FLAKY} more flaky cases", {"yellow": True}
+        if self.missing:
+            yield f"{self.missing} of {len(self.planned)} selected cases did not finish", {"yellow": True}
+        if outage := format_outages(self.judging, self.simulating):
+            yield outage, {"red": True}
+        for sentence in circumstances(self.lines.values(), self.judging, self.simulating).values():
+            yield sentence, {}
+        for text, bad in self.notes:
+            yield text, {"red": True} if bad else {}
+
+
+def log_results(results: Results, done: Sequence[tuple[Job, ExecutedCase]], *, agent: Agent, experiment: str) -> str:
+    """Log a session as one run in MLflow, and return a sentence that names it.
+
+    Raises:
+        TrackingError: if MLflow cannot be reached, or the session is not something that a run may stand for.
+    """
+    if results.missing:
+        raise TrackingError(f"{results.missing} of {len(results.planned)} selected cases did not finish")
+    report = replace(report_of(done), judging=results.judging, simulating=results.simulating)
+    from mlflow_adk_eval.tracking.evaluate import log_report  # noqa: PLC0415 - imports MLflow
+
+    logged = log_report(report, agent_name=agent.name, agent=agent, experiment=experiment)
+    return f"MLflow run {logged.run_id} in experiment {experiment!r}" + "".join(f"; {note}" for note in report.notes)
+
+
+def report_of(done: Sequence[tuple[Job, ExecutedCase]]) -> Report:
+    """Return results as the report on one eval set: that of their file, or one made of several.
+
+    If only some of a file's cases ran, the eval set holds only these, and so has another digest than the whole.
+
+    Raises:
+        TrackingError: if some cases ran more often than others.
+    """
+    files = {job.file.path: job.file for job, _ in sorted(done, key=lambda one: one[0].key)}
+    ran: dict[Path, dict[str, dict[int, CaseResult]]] = {path: {} for path in files}
+    for job, executed in done:
+        ran[job.file.path].setdefault(job.case.eval_id, {})[job.run_index] = executed.result
+    runs = {tuple(sorted(results)) for by_case in ran.values() for results in by_case.values()}
+    num_runs = max(map(len, runs), default=0)
+    if runs != {tuple(range(num_runs))}:
+        raise TrackingError("not every selected case had the same runs, so they are no eval set with a number of runs")
+    parts = [file.selected(list(ran[path])) for path, file in files.items()]
+    whole = merge_files(parts)
+    cases: list[CaseResult] = [
+        renamed(ran[part.path][case.eval_id][run_index], whole.eval_ids[part.path, case.eval_id])
+        for part in parts
+        for case in part.eval_set.eval_cases
+        for run_index in range(num_runs)
+    ]
+    notes = tuple(
+        f"a selection: {len(part.eval_set.eval_cases)} of {len(files[part.path].eval_set.eval_cases)} cases of {part.path}"
+        for part in parts
+        if part is not files[part.path]
+    )
+    return Report(eval_set=whole.eval_set, config=whole.config, cases=CasesInMemory(cases), num_runs=num_runs, notes=notes)
+
 
 T = TypeVar("T")
 
@@ -40,7 +168,7 @@ class Waiting:
 
     def __init__(self, cases: Cases) -> None:
         """Begin with nothing announced."""
-        self._cases = cases
+        self.cases = cases
         self._coming: dict[JobKey, Future[ExecutedCase]] = {}
         self._under_way: dict[anyio.CancelScope, anyio.Event] = {}
         self._thread: threading.Thread | None = None
@@ -59,7 +187,7 @@ class Waiting:
         """
         coming = self._coming.pop(job.key, None)
         try:
-            found = coming.result() if coming else BACKGROUND.call(lambda: self._until_closed(lambda: self._cases.execute(job)))
+            found = coming.result() if coming else BACKGROUND.call(lambda: self._until_closed(lambda: self.cases.execute(job)))
         except CancelledError:
             found = None
         if found is None:
@@ -74,10 +202,10 @@ class Waiting:
 
     def _have(self, jobs: Sequence[Job], coming: dict[JobKey, Future[ExecutedCase]]) -> None:
         async def work(index: int) -> None:
-            coming[jobs[index].key].set_result(await self._cases.execute(jobs[index]))
+            coming[jobs[index].key].set_result(await self.cases.execute(jobs[index]))
 
         try:
-            BACKGROUND.call(lambda: self._until_closed(partial(each, work, range(len(jobs)), limit=self._cases.executor.limit)))
+            BACKGROUND.call(lambda: self._until_closed(partial(each, work, range(len(jobs)), limit=self.cases.executor.limit)))
         finally:
             for future in coming.values():
                 future.cancel()
@@ -101,7 +229,7 @@ class Waiting:
         with anyio.move_on_after(_CLOSING_S):
             for ended in under_way.values():
                 await ended.wait()
-        await self._cases.executor.aclose()
+        await self.cases.executor.judges.aclose()
 
 
 _LINE = "adk_case"
@@ -114,7 +242,6 @@ class _Ready:
     """An agent and judges that can be used."""
 
     agent: Agent
-    cases: Cases
     waiting: Waiting
     resources: ExitStack
 
@@ -127,16 +254,11 @@ class PytestSession:
         self.options = options
         self._config = config
         self._ready: _Ready | AdkEvalError | None = None
-        self._announced = self._is_on_demand(config)
+        # A case may only begin when its test does where the session may end before, or others share the work.
+        self._announced = any(config.getoption(name, None) for name in ("maxfail", "stepwise")) or hasattr(config, "workerinput")
         self._items: list[EvalCaseItem] = []
         self._done: dict[JobKey, tuple[Job, ExecutedCase]] = {}
         self._results = Results()
-
-    @staticmethod
-    def _is_on_demand(config: pytest.Config) -> bool:
-        """Whether a case may only begin when its test does: the session may end before, or others share the work."""
-        given = (config.getoption(name, None) for name in ("maxfail", "stepwise"))
-        return any(given) or hasattr(config, "workerinput")
 
     def prepare(self, file: EvalFile) -> None:
         """Make sure that a file's cases can run.
@@ -144,7 +266,7 @@ class PytestSession:
         Raises:
             AdkEvalError: if the agent cannot be loaded, a judge cannot be had, or a criterion cannot be applied.
         """
-        self._usable().cases.evaluation(file)
+        self._usable().waiting.cases.evaluation(file)
 
     def finished(self, item: EvalCaseItem) -> ExecutedCase:
         """Return what came of an item's case. The first to ask begins with those of all items that will be asked for."""
@@ -159,23 +281,19 @@ class PytestSession:
     def _usable(self) -> _Ready:
         if self._ready is None:
             try:
-                self._ready = self._made()
+                options = self.options
+                agent = resolve_agent(options.agent, limits=Limits(case_s=options.case_timeout_s, turn_s=options.turn_timeout_s))
+                judge = model_or_object(options.judge, "--adk-judge", error=JudgeError)
+                user_simulator = model_or_object(options.user_simulator, "--adk-user-simulator", error=JudgeError)
+                with ExitStack() as resources:
+                    setup = replace(judge_setup(judge=judge), answers=resources.enter_context(opened(None)))
+                    executor = CaseExecutor(agent, Options(concurrency=options.concurrency, judges=setup, user_simulator=user_simulator))
+                    self._ready = _Ready(agent, Waiting(Cases(executor)), resources.pop_all())
             except AdkEvalError as error:
                 self._ready = error
         if isinstance(self._ready, AdkEvalError):
             raise self._ready
         return self._ready
-
-    def _made(self) -> _Ready:
-        options = self.options
-        agent = resolve_agent(options.agent, limits=Limits(case_s=options.case_timeout_s, turn_s=options.turn_timeout_s))
-        judge = model_or_object(options.judge, "--adk-judge", error=JudgeError)
-        user_simulator = model_or_object(options.user_simulator, "--adk-user-simulator", error=JudgeError)
-        with ExitStack() as resources:
-            setup = replace(judge_setup(judge=judge), answers=resources.enter_context(opened(None)))
-            executor = CaseExecutor(agent, Options(concurrency=options.concurrency, judges=setup, user_simulator=user_simulator))
-            cases = Cases(executor)
-            return _Ready(agent, cases, Waiting(cases), resources.pop_all())
 
     def _will_run(self, item: EvalCaseItem) -> bool:
         """Whether a test is sure to ask for its case; one that may be skipped must not cost anything before."""
@@ -191,9 +309,7 @@ class PytestSession:
 
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> EvalSetFile | None:
         """Collect an eval set."""
-        if not file_path.name.endswith(SUFFIXES):
-            return None
-        return EvalSetFile.from_parent(parent, path=file_path, adk=self)
+        return EvalSetFile.from_parent(parent, path=file_path, adk=self) if file_path.name.endswith(SUFFIXES) else None
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Note what was selected."""
@@ -216,18 +332,18 @@ class PytestSession:
         if call.excinfo and isinstance(call.excinfo.value, AdkEvalError):
             report.longrepr = item.repr_failure(call.excinfo)  # which pytest asks for only where the test itself fails, not its setup
         if call.when == "call" and item.result is not None:
-            setattr(report, _LINE, case_line(item.result, item.nodeid, case=item.case_nodeid).to_json())
+            all_runs = item.nodeid.removesuffix(f"[run{item.job.run_index + 1}]") if self.options.num_runs > 1 else ""
+            setattr(report, _LINE, case_line(item.result, item.nodeid, case=all_runs).to_json())
             report.duration = item.seconds or 0.0
-            if report.failed:
-                report.sections += item.sections()
+            if report.failed and (votes := text_of(votes_of(item.result))):
+                report.sections.append(("Votes of the judges", votes))
         return report
 
     def pytest_report_teststatus(self, report: Any) -> tuple[str, str, Any] | None:
         """Tell missing evidence from a missed threshold. Both are failures."""
         found = getattr(report, _LINE, None)
-        if found and report.failed and found["verdict"] == "undecided":
-            return "failed", "?", ("UNDECIDED", {"yellow": True})
-        return None
+        is_undecided = found and report.failed and found["verdict"] == "undecided"
+        return ("failed", "?", ("UNDECIDED", {"yellow": True})) if is_undecided else None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take note of a result."""
@@ -251,7 +367,8 @@ class PytestSession:
         if ready:
             ready.waiting.close()
             ready.resources.close()
-        usage, simulating = (ready.cases.usage, ready.cases.simulating) if ready else (None, None)
+        judges = ready.waiting.cases.executor.judges if ready else None
+        usage, simulating = (judges.usage(), judges.simulating()) if judges else (None, None)
         to_controller: dict[str, Any] | None = getattr(self._config, "workeroutput", None)
         if to_controller is not None:
             to_controller[_JUDGING] = asdict(usage) if usage else None
@@ -260,24 +377,19 @@ class PytestSession:
         self._results.usages += [usage] if usage else []
         self._results.simulations += [simulating] if simulating else []
         if ready and self.options.experiment:
-            self._log(session, ready, self.options.experiment)
+            done = list(self._done.values())
+            try:
+                # MLflow's own are no fault of these tests, which may treat warnings as errors.
+                with warnings.catch_warnings(action="ignore"):
+                    self._results.note(log_results(self._results, done, agent=ready.agent, experiment=self.options.experiment))
+            except AdkEvalError as error:
+                self._results.note(f"NOT logged in MLflow: {error}", bad=True)
+                session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
         if self._results.planned and not self._config.option.collectonly:
-            self._publish()
-
-    def _log(self, session: pytest.Session, ready: _Ready, experiment: str) -> None:
-        done = list(self._done.values())
-        try:
-            with warnings.catch_warnings(action="ignore"):  # MLflow's own are no fault of these tests, which may treat warnings as errors
-                self._results.note(log_results(self._results, done, agent=ready.agent, experiment=experiment))
-        except AdkEvalError as error:
-            self._results.note(f"NOT logged in MLflow: {error}", bad=True)
-            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
-
-    def _publish(self) -> None:
-        try:
-            append_step_summary(self._results.markdown())
-        except AdkEvalError as error:
-            self._results.note(str(error), bad=True)
+            try:
+                append_step_summary(self._results.markdown())
+            except AdkEvalError as error:
+                self._results.note(str(error), bad=True)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Show the totals."""

@@ -16,6 +16,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import mlflow
@@ -23,17 +24,15 @@ from mlflow import MlflowClient
 from mlflow.entities import LoggedModel, LoggedModelStatus
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
-from mlflow.tracking._tracking_service.utils import _use_tracking_uri  # pyright: ignore[reportPrivateUsage] - resets the URI afterwards
 
-from mlflow_adk_eval.agents.git import GitState, git_state
-from mlflow_adk_eval.agents.source import UNKNOWN, AgentSource
+from mlflow_adk_eval.agents.source import UNKNOWN, AgentSource, GitState, git_state
 from mlflow_adk_eval.errors import TrackingError, UsageError
-from mlflow_adk_eval.gating.attestation.evaluation import AGENT_SOURCE, SOURCE_PARAM
-from mlflow_adk_eval.gating.evidence.integrity import few
-from mlflow_adk_eval.gating.mlflow_client import CREATION, created_once, unless_absent
+from mlflow_adk_eval.gating.attestation import AGENT_SOURCE, SOURCE_PARAM
 from mlflow_adk_eval.redact import redacted, secrets_of
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.tracking.client import connect, existing, is_absent, reaching_mlflow
+from mlflow_adk_eval.store.reaching import CREATION, created_once, existing, is_absent, reaching_mlflow, unless_absent
+from mlflow_adk_eval.text import few
+from mlflow_adk_eval.tracking.client import connect
 from mlflow_adk_eval.tracking.storable import model_name
 
 _LOGGED = re.compile(r"(?:models:/)?(m-\w+)")
@@ -49,7 +48,6 @@ _WANTED = "models:/<name>/<version>, models:/<name>@<alias> or the id of a Logge
 _MAX_NAMED = 3
 _MAKING_S, _LOOK_AGAIN_S = 30.0, 0.3
 """For how long another job may take over a LoggedModel before it is taken for dead, and how often that is looked up."""
-_THERE_ALREADY = "RESOURCE_ALREADY_EXISTS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,10 +74,10 @@ class AgentVersion:
         >>> [AgentVersion(model_id="m", label=label).version_first for label in ("lights@02281c6a", "models:/lights/3", "lights")]
         ['02281c6a lights', 'v3 lights', 'lights']
         """
-        if found := _NUMBERED.fullmatch(self.label):
-            return f"v{found[2]} {found[1]}"
-        found = _MARKED.fullmatch(self.label)
-        return f"{found[2]} {found[1]}" if found else self.label
+        if registered := _NUMBERED.fullmatch(self.label):
+            return f"v{registered[2]} {registered[1]}"
+        marked = _MARKED.fullmatch(self.label)
+        return f"{marked[2]} {marked[1]}" if marked else self.label
 
 
 def find_version(
@@ -99,40 +97,37 @@ def find_version(
     """
     if agent_version is None:
         return _of_source(client, agent_name, experiment_id, source)
-    found = _named(client, agent_version)
-    notes, state = _source_notes(client, found, source), _git_of(source)
-    tags = {**(_tags(state) if state else {}), _SOURCE_TAG: source.description}
-    return replace(found, source=source, notes=notes, tags=tags, diff=_diff(state))
+    named = _named(client, agent_version)
+    notes = _source_notes(client, named, source)
+    state, tags, diff = _git_facts(source)
+    tags = {**(tags if state else {}), _SOURCE_TAG: source.description}
+    return replace(named, source=source, notes=notes, tags=tags, diff=diff)
 
 
 def _named(client: MlflowClient, agent_version: str) -> AgentVersion:
-    if found := _LOGGED.fullmatch(agent_version):
-        return AgentVersion(model_id=_logged(client, found[1], f"agent_version {agent_version!r}"), label=agent_version)
-    if found := _NUMBERED.fullmatch(agent_version):
-        with existing(f"agent_version {agent_version!r}"):
-            return _registered(client, agent_version, client.get_model_version(found[1], found[2]))
-    if found := _ALIASED.fullmatch(agent_version):
-        with existing(f"agent_version {agent_version!r}"):
-            version = client.get_model_version_by_alias(found[1], found[2])
-        return _registered(client, f"models:/{found[1]}/{version.version}", version)
-    near = _NEAR.fullmatch(agent_version)
-    hint = f". Did you mean 'models:/{near[1]}'?" if near else ""
-    raise UsageError(f"agent_version {agent_version!r}: wanted {_WANTED}{hint}")
-
-
-def _logged(client: MlflowClient, model_id: str, what: str) -> str:
+    """Return the LoggedModel that a name says, or that a registered version was made from."""
+    what, label = f"agent_version {agent_version!r}", agent_version
+    model = _LOGGED.fullmatch(agent_version)
+    if model is None:
+        with existing(what):
+            if name := _NUMBERED.fullmatch(agent_version):
+                version = client.get_model_version(name[1], name[2])
+            elif name := _ALIASED.fullmatch(agent_version):
+                version = client.get_model_version_by_alias(name[1], name[2])
+                label = f"models:/{name[1]}/{version.version}"
+            else:
+                near = _NEAR.fullmatch(agent_version)
+                hint = f". Did you mean 'models:/{near[1]}'?" if near else ""
+                raise UsageError(f"{what}: wanted {_WANTED}{hint}")
+        model = _LOGGED.fullmatch(version.source or "")
+        if model is None:
+            raise UsageError(
+                f"agent_version {label!r}: this version was registered from {version.source!r}, not from a LoggedModel, "
+                "so no run can be tied to it; register one as mlflow.register_model('models:/<id of a LoggedModel>', name)"
+            )
+        what = f"the LoggedModel of agent_version {label!r}"
     with existing(what):
-        return str(client.get_logged_model(model_id).model_id)
-
-
-def _registered(client: MlflowClient, label: str, version: ModelVersion) -> AgentVersion:
-    source = _LOGGED.fullmatch(version.source or "")
-    if source is None:
-        raise UsageError(
-            f"agent_version {label!r}: this version was registered from {version.source!r}, not from a LoggedModel, "
-            "so no run can be tied to it; register one as mlflow.register_model('models:/<id of a LoggedModel>', name)"
-        )
-    return AgentVersion(model_id=_logged(client, source[1], f"the LoggedModel of agent_version {label!r}"), label=label)
+        return AgentVersion(model_id=str(client.get_logged_model(model[1]).model_id), label=label)
 
 
 def _source_notes(client: MlflowClient, version: AgentVersion, source: AgentSource) -> tuple[str, ...]:
@@ -147,20 +142,23 @@ def _source_notes(client: MlflowClient, version: AgentVersion, source: AgentSour
         return ()
     model = client.get_logged_model(version.model_id)
     if source.said_version:
-        if (said := model.params.get(_SAID_PARAM, source.said_version)) != source.said_version:
+        if (then := model.params.get(_SAID_PARAM, source.said_version)) != source.said_version:
             raise UsageError(
-                f"agent_version {version.label!r}: that agent said that it is version {said}, this one is {source.description}"
+                f"agent_version {version.label!r}: that agent said that it is version {then}, this one is {source.description}"
             )
         return ()
-    said = model.params.get(SOURCE_PARAM, "")
-    if said == source.sha256:
+    sha256 = model.params.get(SOURCE_PARAM, "")
+    if sha256 == source.sha256:
         return ()
-    if not said:
+    if not sha256:
         text = f"{version.label} does not say which source it is made of, so nothing shows that it is the agent that was evaluated"
         return (f"agent_version: {text} ({source.description}, sha256 {source.sha256[:12]}…)",)
-    differing = _differing(_files_of(client, model, said), source)
+    differing = ""
+    if files := _files_of(client, model, sha256):
+        changed = [name for name in sorted({*files, *source.files}) if files.get(name) != source.files.get(name)]
+        differing = f"; {', '.join(few(changed, limit=_MAX_NAMED))} differ" if changed else "; its models or .env variables differ"
     raise UsageError(
-        f"agent_version {version.label!r} is made of another source than this agent: sha256 {said[:12]}…, this agent's is"
+        f"agent_version {version.label!r} is made of another source than this agent: sha256 {sha256[:12]}…, this agent's is"
         f" {source.sha256[:12]}… ({source.description}){differing}. Evaluate the agent that it is, or leave out agent_version:"
         " changed source is a new version, which --register registers"
     )
@@ -195,54 +193,35 @@ def _files_of(client: MlflowClient, model: LoggedModel, sha256: str) -> Mapping[
     """Return the hashes of the files that a LoggedModel is made of; none where its list is gone or was changed."""
     with tempfile.TemporaryDirectory() as folder, suppress(MlflowException, OSError, ValueError):
         uri = f"{model.artifact_location}/{AGENT_SOURCE}"
-        kept = Path(mlflow.artifacts.download_artifacts(uri, dst_path=folder, tracking_uri=client.tracking_uri)).read_bytes()
-        if hashlib.sha256(kept).hexdigest() == sha256:
-            files: dict[str, str] = json.loads(kept)["files"]
+        manifest = Path(mlflow.artifacts.download_artifacts(uri, dst_path=folder, tracking_uri=client.tracking_uri)).read_bytes()
+        if hashlib.sha256(manifest).hexdigest() == sha256:
+            files: dict[str, str] = json.loads(manifest)["files"]
             return files
     return {}
 
 
-def _differing(files: Mapping[str, str], source: AgentSource) -> str:
-    if not files:
-        return ""
-    changed = [name for name in sorted({*files, *source.files}) if files.get(name) != source.files.get(name)]
-    return f"; {', '.join(few(changed, limit=_MAX_NAMED))} differ" if changed else "; its models or .env variables differ"
-
-
 def _of_source(client: MlflowClient, agent_name: str, experiment_id: str, source: AgentSource) -> AgentVersion:
     """Return the version that a source is, at its commit where it lies in git, and make it if it is a new one."""
-    state = _git_of(source)
-    label, diff = _label(agent_name, state, source), _diff(state)
-    tags = {**_tags(state), _SOURCE_TAG: source.description}
-    git = (state.commit, state.diff_sha256) if state else ()
-    identity = (agent_name, source.sha256 or source.description, *git)
+    state, tags, diff = _git_facts(source)
+    if state:
+        label = f"{agent_name}@{state.commit[:8]}" + (f"+{state.diff_sha256[:8]}" if state.diff else "")
+    else:
+        label = agent_name + (f"#{source.sha256[:8]}" if source.sha256 else f"@{source.said_version}" if source.said_version else "")
+    tags |= {_SOURCE_TAG: source.description}
+    identity = (agent_name, source.sha256 or source.description, *((state.commit, state.diff_sha256) if state else ()))
     fingerprint = hashlib.sha256("\0".join(identity).encode("utf-8", "replace")).hexdigest()
-    known = {SOURCE_PARAM: source.sha256, _SAID_PARAM: source.said_version}
-    params = {_FINGERPRINT: fingerprint, **{name: value for name, value in known.items() if value}}
-    kept = {"mlflow.source.git.diff": diff} if diff and len(diff) <= _LONGEST_DIFF_TAG else {}
-    version = _NewVersion(client, experiment_id, model_name(label), {**tags, **kept}, params, source)
-    model_id = version.find() or version.create()
-    return AgentVersion(model_id=model_id, label=label, tags=tags, diff=diff, source=source)
+    params = {_FINGERPRINT: fingerprint, SOURCE_PARAM: source.sha256, _SAID_PARAM: source.said_version}
+    diff_tag = {"mlflow.source.git.diff": diff} if diff and len(diff) <= _LONGEST_DIFF_TAG else {}
+    known = {name: value for name, value in params.items() if value}
+    version = _NewVersion(client, experiment_id, model_name(label), {**tags, **diff_tag}, known, source)
+    return AgentVersion(model_id=version.agreed(), label=label, tags=tags, diff=diff, source=source)
 
 
-def _git_of(source: AgentSource) -> GitState | None:
-    return git_state(source.folder) if source.folder else None
-
-
-def _diff(state: GitState | None) -> str:
-    return redacted(state.diff, secrets_of()) if state else ""
-
-
-def _label(agent_name: str, state: GitState | None, source: AgentSource) -> str:
+def _git_facts(source: AgentSource) -> tuple[GitState | None, dict[str, str], str]:
+    """Return the state of the repository that a source lies in, what runs say of it as tags, and the changes since its commit."""
+    state = git_state(source.folder) if source.folder else None
     if state is None:
-        mark = f"#{source.sha256[:8]}" if source.sha256 else f"@{source.said_version}" if source.said_version else ""
-        return agent_name + mark
-    return f"{agent_name}@{state.commit[:8]}" + (f"+{state.diff_sha256[:8]}" if state.diff else "")
-
-
-def _tags(state: GitState | None) -> dict[str, str]:
-    if state is None:
-        return {"adk_eval.git": "absent"}
+        return None, {"adk_eval.git": "absent"}, ""
     tags = {
         "mlflow.source.git.commit": state.commit,
         "mlflow.source.git.branch": state.branch,
@@ -250,7 +229,7 @@ def _tags(state: GitState | None) -> dict[str, str]:
         "mlflow.source.git.dirty": str(bool(state.diff)).lower(),
         "adk_eval.git.diff_sha256": state.diff_sha256,
     }
-    return {name: value for name, value in tags.items() if value}
+    return state, {name: value for name, value in tags.items() if value}, redacted(state.diff, secrets_of())
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,41 +243,36 @@ class _NewVersion:
     params: Mapping[str, str]
     source: AgentSource
 
-    def find(self) -> str | None:
-        """Return the LoggedModel of this source, once whoever makes it is done; ``None`` if there is none."""
+    def agreed(self) -> str:
+        """Return the LoggedModel of this source: one that is there, once whoever makes it is done, or a new one, which all agree on."""
         deadline = time.monotonic() + _MAKING_S
         while known := self._known():
             if ready := next((model for model in known if model.status == LoggedModelStatus.READY), None):
                 return str(ready.model_id)
             if time.monotonic() > deadline or time.time() - known[0].creation_timestamp / 1000 > _MAKING_S:  # who began it has died
-                return self._complete(known[0])
+                self._save(known[0])
+                return self._finalize(known[0])
             time.sleep(_LOOK_AGAIN_S)
-        return None
-
-    def create(self) -> str:
-        """Create it, unless somebody else does at the same time, and return which one it is."""
         mark = uuid4().hex
-        mine = created_once(lambda: self._create({**self.tags, CREATION: mark}), lambda: self._known(mark), self._delete)
+        # As `mlflow.create_external_model` does in its global state.
+        how: dict[str, Any] = {"name": self.name, "params": dict(self.params), "model_type": "agent"}
+        tags = {**self.tags, CREATION: mark, "mlflow.model.isExternal": "true"}
+        mine = created_once(
+            lambda: self.client.create_logged_model(self.experiment_id, tags=tags, **how), lambda: self._known(mark), self._delete
+        )
         self._save(mine)
         first = min(self._known() or [mine], key=lambda model: (model.status != LoggedModelStatus.READY, _age(model)))
         if first.model_id == mine.model_id:
             return self._finalize(mine)
-        self._delete(mine)
-        return self.find() or self.create()
+        self._delete(mine)  # somebody else makes one at the same time
+        return self.agreed()
 
     def _known(self, mark: str = "") -> list[LoggedModel]:
         """Return the LoggedModels of this source, the oldest first, or those that carry a mark."""
         condition = f"tags.`{CREATION}` = '{mark}'" if mark else f"params.`{_FINGERPRINT}` = '{self.params[_FINGERPRINT]}'"
-        found = self.client.search_logged_models([self.experiment_id], filter_string=condition)
-        same = [model for model in found if model.params.get(SOURCE_PARAM, "") == self.source.sha256]
+        models = self.client.search_logged_models([self.experiment_id], filter_string=condition)
+        same = [model for model in models if model.params.get(SOURCE_PARAM, "") == self.source.sha256]
         return sorted(same, key=_age)
-
-    def _create(self, tags: Mapping[str, str]) -> LoggedModel:
-        """Do what `mlflow.create_external_model` does in its global state."""
-        external = {**tags, "mlflow.model.isExternal": "true"}
-        return self.client.create_logged_model(
-            self.experiment_id, name=self.name, tags=external, params=dict(self.params), model_type="agent"
-        )
 
     def _save(self, model: LoggedModel) -> None:
         from mlflow.models.utils import get_external_mlflow_model_spec  # noqa: PLC0415 - only the first evaluation of a version
@@ -308,10 +282,6 @@ class _NewVersion:
                 (Path(folder) / AGENT_SOURCE).write_bytes(self.source.manifest)
             get_external_mlflow_model_spec(model).save(str(Path(folder) / "MLmodel"))
             self.client.log_model_artifacts(model.model_id, folder)
-
-    def _complete(self, model: LoggedModel) -> str:
-        self._save(model)
-        return self._finalize(model)
 
     def _delete(self, model: LoggedModel) -> None:
         with unless_absent():
@@ -350,27 +320,24 @@ def register(report: Report | str, name: str, *, tracking_uri: str | None = None
             model_id = client.get_run(run_id).data.params.get("adk_eval.model_id")
         if model_id is None:
             raise TrackingError(f"run {run_id} does not say which agent version it evaluated")
-        version = _version(client, name, f"models:/{model_id}", model_id)
-        _link(client, model_id, name, version)
+        try:
+            client.get_registered_model(name)
+        except MlflowException as error:
+            if not is_absent(error):
+                raise
+            try:
+                client.create_registered_model(name)
+            except MlflowException as refused:
+                if refused.error_code != "RESOURCE_ALREADY_EXISTS":  # by somebody else, or by a request whose answer was lost
+                    raise
+        source = f"models:/{model_id}"
+        version = _registered_from(client, name, source) or _create_version(client, name, source, model_id)
+        # The LoggedModel's pages name the version, which only MLflow's server sees to by itself.
+        linked = json.loads(client.get_logged_model(model_id).tags.get(_VERSIONS, "[]"))
+        ours = {"name": name, "version": version}
+        if not any({**entry, "version": str(entry.get("version"))} == ours for entry in linked):
+            client.set_logged_model_tags(model_id, {_VERSIONS: json.dumps([*linked, ours])})
         return version
-
-
-def _version(client: MlflowClient, name: str, source: str, model_id: str) -> str:
-    try:
-        client.get_registered_model(name)
-    except MlflowException as error:
-        if not is_absent(error):
-            raise
-        _create_registered_model(client, name)
-    return _registered_from(client, name, source) or _create_version(client, name, source, model_id)
-
-
-def _create_registered_model(client: MlflowClient, name: str) -> None:
-    try:
-        client.create_registered_model(name)
-    except MlflowException as error:
-        if error.error_code != _THERE_ALREADY:  # by somebody else, or by a request whose answer was lost
-            raise
 
 
 def _registered_from(client: MlflowClient, name: str, source: str) -> str | None:
@@ -388,8 +355,8 @@ def _create_version(client: MlflowClient, name: str, source: str, model_id: str)
             return client.create_model_version(name, source, model_id=model_id, tags={CREATION: mark})
 
     def marked() -> list[ModelVersion]:
-        found = [version for version in client.search_model_versions(f"name = '{name}'") if version.tags.get(CREATION) == mark]
-        return sorted(found, key=lambda version: int(version.version))
+        ours = (version for version in client.search_model_versions(f"name = '{name}'") if version.tags.get(CREATION) == mark)
+        return sorted(ours, key=lambda version: int(version.version))
 
     def delete(version: ModelVersion) -> None:
         with unless_absent():
@@ -402,14 +369,6 @@ def _create_version(client: MlflowClient, name: str, source: str, model_id: str)
     return first
 
 
-def _link(client: MlflowClient, model_id: str, name: str, version: str) -> None:
-    """Have the LoggedModel's pages name the version, which only MLflow's server sees to by itself."""
-    linked = json.loads(client.get_logged_model(model_id).tags.get(_VERSIONS, "[]"))
-    ours = {"name": name, "version": version}
-    if not any({**one, "version": str(one.get("version"))} == ours for one in linked):
-        client.set_logged_model_tags(model_id, {_VERSIONS: json.dumps([*linked, ours])})
-
-
 @contextmanager
 def _default_store(tracking_uri: str) -> Generator[None, None, None]:
     """Make a store the default one within: MLflow looks up the LoggedModel of a new version there, whatever the client's store is."""
@@ -417,11 +376,14 @@ def _default_store(tracking_uri: str) -> Generator[None, None, None]:
     if before == tracking_uri:
         yield
         return
+    mlflow.set_tracking_uri(tracking_uri)
     try:
-        with _use_tracking_uri(tracking_uri):
-            yield
+        yield
     finally:
-        if environment is None:
-            os.environ.pop("MLFLOW_TRACKING_URI", None)
-        else:
-            os.environ["MLFLOW_TRACKING_URI"] = environment
+        for uri in (None, before):  # at first as where nobody has set any, so that the environment counts
+            if mlflow.get_tracking_uri() != before:
+                mlflow.set_tracking_uri(uri)  # pyright: ignore[reportArgumentType] - ``None`` is what takes it back
+                if environment is None:
+                    os.environ.pop("MLFLOW_TRACKING_URI", None)
+                else:
+                    os.environ["MLFLOW_TRACKING_URI"] = environment

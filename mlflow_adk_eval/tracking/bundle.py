@@ -7,116 +7,73 @@ would hold without there being one.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
+import platform
 import shutil
 import sys
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
+from mlflow.entities import Dataset
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from mlflow_adk_eval.analysis.stats import mean_interval
-from mlflow_adk_eval.config.eval_config import dumps_config
-from mlflow_adk_eval.config.spec import CRITERIA
+from mlflow_adk_eval.config.eval_config import EvalConfig, dumps_config, judged_criteria
+from mlflow_adk_eval.config.spec import CRITERIA, VertexSettings
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalSet, dumps, eval_set_digest
-from mlflow_adk_eval.evalset.digest import canonical, canonical_json
+from mlflow_adk_eval.evalset.models import canonical, canonical_json
 from mlflow_adk_eval.evalset.parse import no_collection
-from mlflow_adk_eval.gating.attestation.evaluation import AGENT_SOURCE
-from mlflow_adk_eval.gating.evidence.examine import recomputed_metrics, rounded_metric
-from mlflow_adk_eval.gating.evidence.integrity import Evidence, key_of_criterion
+from mlflow_adk_eval.gating.attestation import AGENT_SOURCE, SOURCE_PARAM
+from mlflow_adk_eval.judge.protocol import THIS_PROCESS
 from mlflow_adk_eval.redact import secrets_of
 from mlflow_adk_eval.report.adk_result import result_of
 from mlflow_adk_eval.report.html.report import html_of
 from mlflow_adk_eval.report.markdown import note_of
 from mlflow_adk_eval.report.sentences import pass_hat_lines
-from mlflow_adk_eval.results.collect import SMALL_TURNS, InParts
-from mlflow_adk_eval.results.files import StoredFiles, files_in, linked
 from mlflow_adk_eval.results.outcomes import CaseResult
-from mlflow_adk_eval.results.parts import SCHEMA, Part
 from mlflow_adk_eval.results.repeats import most_flaky_first, table_of_repeats
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.results.stored import loaded
-from mlflow_adk_eval.results.table import Table, run_turns, table_of
-from mlflow_adk_eval.results.usage import JudgeUsage
-from mlflow_adk_eval.results.votes import judged_criteria
+from mlflow_adk_eval.results.table import Table, table_of
 from mlflow_adk_eval.runner.keywords import TraceLimit
-from mlflow_adk_eval.tracking.run_facts import FOLDER, dataset_of, judge_params, outage_tag, start_params
+from mlflow_adk_eval.runs.collect import SMALL_TURNS, InParts
+from mlflow_adk_eval.runs.files import StoredFiles, files_in, linked
+from mlflow_adk_eval.runs.manifest import FOLDER, Evidence, key_of_criterion, recomputed_metrics, rounded_metric, sha256
+from mlflow_adk_eval.runs.parts import SCHEMA
+from mlflow_adk_eval.runs.stored_run import loaded
 from mlflow_adk_eval.tracking.storable import (
+    LONGEST_DIGEST,
     LONGEST_PARAM,
     LONGEST_TAG,
     Secrets,
     StoreCleaner,
     clean_table,
     fitted,
-    model_json,
     storable,
     storable_text,
 )
 from mlflow_adk_eval.tracking.trace_records import TraceRecord, records_of
 
+if TYPE_CHECKING:
+    from mlflow_adk_eval.tracking.eval_set_datasets import DatasetOrigin
 
-def metrics_of_judging(usage: JudgeUsage | None) -> Iterator[tuple[str, float]]:
-    """Yield what judging took, where judges were asked."""
-    if usage is None:
-        return
-    yield "judge/calls", float(usage.calls)
-    yield "judge/tokens", float(usage.tokens)
-    yield "judge/calls_saved", float(usage.calls_saved)
-    yield "judge/reused", float(usage.reused)
-    yield "judge/asked_elsewhere", float(usage.asked_elsewhere)
-    yield "judge/shared", float(usage.shared)
-    if usage.flip_rate is not None:
-        yield "judge/flip_rate", usage.flip_rate
-    for name, (agreeing, against, missing) in usage.members.items():
-        key = key_of_criterion(name)
-        yield f"judge/missing/{key}", float(missing)
-        if agreeing + against:
-            yield f"judge/agreement/{key}", agreeing / (agreeing + against)
-
-
-def metrics_of_simulating(usage: JudgeUsage | None) -> Iterator[tuple[str, float]]:
-    """Yield what the models took that played users, where there were any."""
-    if usage is None:
-        return
-    yield "user_simulator/calls", float(usage.calls)
-    yield "user_simulator/tokens", float(usage.tokens)
-    yield "user_simulator/reused", float(usage.reused)
-    yield "user_simulator/asked_elsewhere", float(usage.asked_elsewhere)
-
-
+LONGEST_NAME = 500
+_PACKAGES = ("mlflow-adk-eval", "mlflow", "google-adk")
+_JUDGE_PACKAGES = ("google-genai", "google-cloud-aiplatform", "litellm")
+"""What judges are reached through."""
 REPEATS = "repeats.json"
 """Only runs with more than one run of each case have it."""
-
-
-def repeats_artifact(report: Report, secrets: Secrets) -> dict[str, bytes]:
-    """Return the artifact with a row for each case, where cases were repeated; of very many, the most flaky ones first."""
-    if report.num_runs == 1:
-        return {}
-    repeats = report.repeats
-    if len(repeats.cases) > SMALL_TURNS:
-        told = (*most_flaky_first(repeats.cases), *(case for case in repeats.cases if not case.flaky))
-        repeats = replace(repeats, cases=told[:SMALL_TURNS])
-    columns, rows = table_of_repeats(repeats)
-    return {REPEATS: clean_table(Table(columns, tuple(rows)), secrets)[1].encode()}
-
-
-def series_of_repeats(report: Report) -> Mapping[str, tuple[float, ...]]:
-    """Return the metrics that have a value for each run, which MLflow draws over its steps."""
-    rates = report.repeats.run_pass_rates if report.num_runs > 1 else ()
-    return {"case_pass_rate_by_run": tuple(map(rounded_metric, rates))} if rates else {}
-
-
 SELF_COMPARISON = "self_comparison"
 """The status of a run in which what the agent did was compared with itself."""
 AGENT_CHANGED = "agent_changed"
@@ -241,9 +198,9 @@ def load(folder: Path) -> Bundle:
     except (OSError, ValueError, TypeError, ValidationError) as error:
         raise UsageError(f"{folder}: the bundle cannot be read: {str(error).splitlines()[0]}") from None
     named = from_json(artifacts.get(MANIFEST, b"{}")).get("artifacts", {})
-    found = {name: _sha256(content) for name, content in artifacts.items() if name != MANIFEST}
-    if found != named:
-        changed = ", ".join(sorted(name for name in {*found, *named} if found.get(name) != named.get(name)))
+    hashes = {name: sha256(content) for name, content in artifacts.items() if name != MANIFEST}
+    if hashes != named:
+        changed = ", ".join(sorted(name for name in {*hashes, *named} if hashes.get(name) != named.get(name)))
         raise UsageError(f"{folder}: the bundle was changed since it was written: {changed}")
     return bundle
 
@@ -258,25 +215,75 @@ def bundle_of(report: Report, run: Run, *, traces: TraceLimit, secrets: Secrets,
         secrets: what must not be written down.
         parts: what collected the results, and has written their parts; ``None``: the parts are written now.
     """
-    parts = parts or _in_parts(report, secrets)
-    extent = _extent(parts.turns, traces)
-    text, rows, records = _table_and_records(report, secrets, extent, traces)
+    # 1. The parts, which are all of the evidence; many more turns than people read are in them alone.
+    if parts is None:
+        parts = InParts(report.criteria, StoreCleaner(secrets), judged=bool(judged_criteria(report.config)), small_turns=sys.maxsize)
+        runs: dict[str, list[CaseResult]] = {}
+        for result in report.cases:
+            runs.setdefault(result.eval_id, []).append(result)
+        for case in report.eval_set.eval_cases:
+            parts.add(case, runs.get(case.eval_id, ()))
+        parts.results(report.eval_set)
+    everything = traces is True or (traces != "failed" and parts.turns <= traces)
+    extent = "none" if not traces else ("all" if everything else "failed")
+    # 2. The table for people, with as many rows as MLflow shows, and the records of traces; the sample is no longer in memory then.
+    shown = sample_of(report)
+    whole = table_of(shown, report.criteria)
+    table, text = clean_table(whole, secrets)
+    while len(text) > LARGEST_TABLE and len(whole.rows) > 1:
+        fewer = max(1, int(len(whole.rows) * min(0.9, LARGEST_TABLE / len(text))))
+        whole = Table(whole.columns, whole.rows[:fewer])
+        table, text = clean_table(whole, secrets)
+    records = () if extent == "none" else tuple(_records(report, shown, table, secrets, extent, traces))
+    rows = len(table.rows)
     (parts.folder / TABLE).write_bytes(text.encode())
-    del text
+    del shown, whole, table, text
+    # 3. The documents.
+    started = datetime.fromtimestamp(run.started_ms / 1000, tz=UTC)
+    facts = {
+        "Digest": run.dataset_digest,
+        "Agent": run.agent_name,
+        "Agent version": run.model_id,
+        "MLflow run": run.run_id,
+        "Started": f"{started:%Y-%m-%d %H:%M} UTC",
+    }
+    title = f"{run.agent_name} on {report.eval_set.eval_set_id}"
     documents = {
         "config.json": dumps_config(report.config).encode(),
-        **repeats_artifact(report, secrets),
-        REPORT: _page(report, run, secrets),
+        REPORT: html_of(report, title=title, facts=facts, secrets=secrets).encode(),
+        **({REPEATS: _table_of_repeats(report, secrets).encode()} if report.num_runs > 1 else {}),
         **({"agent.diff": run.agent_diff.encode()} if run.agent_diff else {}),
         **({AGENT_SOURCE: run.agent_source.encode()} if run.agent_source else {}),
     }
     if parts.turns <= SMALL_TURNS:
-        result = result_of(report, app_name=run.agent_name, created=run.started_ms / 1000)
-        documents |= {EVAL_SET: dumps(report.eval_set, indent=None).encode(), RESULT: model_json(result, secrets).encode()}
+        adk_result = result_of(report, app_name=run.agent_name, created=run.started_ms / 1000)
+        documents[EVAL_SET] = dumps(report.eval_set, indent=None).encode()
+        documents[RESULT] = StoreCleaner(secrets).document(adk_result).encode()
     for name, content in documents.items():
         (parts.folder / name).write_bytes(content)
-    manifest = manifest_of(parts.files, report.eval_set, parts.parts)
+    # 4. The manifest: all artifacts with their hashes, what the eval set is called and what each part holds.
+    eval_set = report.eval_set
+    head = {name: getattr(eval_set, name) for name in EvalSet.model_fields.keys() & eval_set.model_fields_set - {"eval_cases"}}
+    counted = ("first_case_no", "last_case_no", "cases", "case_runs", "turns", "votes")
+    manifest = canonical_json({
+        "schema": SCHEMA,
+        "artifacts": {name: sha256(content) for name, content in parts.files.items() if name != MANIFEST},
+        "eval_set": {name: value for name, value in head.items() if value is not None},
+        "parts": [{name: getattr(part, name) for name in counted} for part in parts.parts],
+    })  # fmt: skip
     (parts.folder / MANIFEST).write_bytes(manifest)
+    # 5. What the run itself says.
+    sample = f"The table and the report show a sample: {rows:,} of {parts.turns:,} turns, those that did not pass first."
+    notes = (
+        note_of(report, run.experiment_id, run.run_id),
+        _ON_TRACES[extent].format(turns=parts.turns, count=len(records)),
+        sample if rows < parts.turns else "",
+    )
+    tables = (TABLE,) if report.num_runs == 1 else (TABLE, REPEATS)
+    rates = report.repeats.run_pass_rates if report.num_runs > 1 else ()
+    # Why a judge was given up, and a model that played users, where that was so.
+    models = {"adk_eval.judge_outage": report.judging, "adk_eval.user_simulator_outage": report.simulating}
+    outages = {name: usage.outage for name, usage in models.items() if usage and usage.outage}
     return Bundle(
         run=run,
         artifacts=parts.files,
@@ -285,59 +292,38 @@ def bundle_of(report: Report, run: Run, *, traces: TraceLimit, secrets: Secrets,
             **judge_params(report, secrets),
             **({"adk_eval.from_ledger": str(report.from_ledger)} if report.from_ledger else {}),
             **({"adk_eval.baseline": storable_text(report.baseline, secrets)} if report.baseline else {}),
-            "adk_eval.manifest_sha256": _sha256(manifest),
+            "adk_eval.manifest_sha256": sha256(manifest),
         },
         metrics=dict(metrics_of(report)),
-        tags=_tags(report, run, extent, len(records), parts.turns, rows, secrets),
+        tags={
+            "adk_eval.verdict": report.verdict,
+            "adk_eval.traces": extent,
+            "adk_eval.trace_count": str(len(records)),
+            "adk_eval.turns": str(parts.turns),
+            **{name: fitted(storable_text(outage, secrets), LONGEST_TAG) for name, outage in outages.items()},
+            NOTE: fitted(storable_text("\n\n".join(filter(None, notes)), secrets), LONGEST_TAG),
+            TABLES: json.dumps([{"path": f"{FOLDER}/{name}", "type": "table"} for name in tables]),
+        },
         traces=records,
         status=SELF_COMPARISON if compares_itself(report) else "complete",
-        series=series_of_repeats(report),
+        series={"case_pass_rate_by_run": tuple(map(rounded_metric, rates))} if rates else {},
     )
-
-
-def _table_and_records(report: Report, secrets: Secrets, extent: str, traces: TraceLimit) -> tuple[str, int, tuple[TraceRecord, ...]]:
-    """Return the table for people as text, how many rows it has, and the records of traces; the sample is then no longer in memory."""
-    shown = sample_of(report)
-    table, text = _fitting_table(table_of(shown, report.criteria), secrets)
-    return text, len(table.rows), () if extent == "none" else tuple(_records(report, shown, table, secrets, extent, traces))
-
-
-def _in_parts(report: Report, secrets: Secrets) -> InParts:
-    """Write the parts of a report that is in memory."""
-    parts = InParts(report.criteria, StoreCleaner(secrets), judged=bool(judged_criteria(report.config)), small_turns=sys.maxsize)
-    runs: dict[str, list[CaseResult]] = {}
-    for result in report.cases:
-        runs.setdefault(result.eval_id, []).append(result)
-    for case in report.eval_set.eval_cases:
-        parts.add(case, runs.get(case.eval_id, ()))
-    parts.results(report.eval_set)
-    return parts
 
 
 def sample_of(report: Report) -> Sequence[CaseResult]:
     """Return the results that people are shown, in their order: all of a small run; else those that failed, then undecided ones, then others."""
     left, chosen = SMALL_TURNS, set[int]()
-    turns = run_turns(report.cases)
+    turns = report.cases.run_turns
     if sum(turns) <= left:
         return report.cases
     for verdict in ("failed", "undecided", "passed"):
-        for place, found in enumerate(report.verdicts):
-            if found == verdict and turns[place] <= left:
+        for place, own in enumerate(report.verdicts):
+            if own == verdict and turns[place] <= left:
                 chosen.add(place)
                 left -= turns[place]
             if left <= 0:
                 break
     return [loaded(report.cases[place]) for place in sorted(chosen)]
-
-
-def _fitting_table(table: Table, secrets: Secrets) -> tuple[Table, str]:
-    """Return a table fit to be stored, and its text; of one that MLflow would not show, as many rows as it shows."""
-    cleaned, text = clean_table(table, secrets)
-    while len(text) > LARGEST_TABLE and len(table.rows) > 1:
-        fewer = max(1, int(len(table.rows) * min(0.9, LARGEST_TABLE / len(text))))
-        table = Table(table.columns, table.rows[:fewer])
-        cleaned, text = clean_table(table, secrets)
-    return cleaned, text
 
 
 def _records(
@@ -370,56 +356,38 @@ def compares_itself(report: Report) -> bool:
     )
 
 
-def _page(report: Report, run: Run, secrets: Secrets) -> bytes:
-    """Return the report for people, with what only the run knows."""
-    started = datetime.fromtimestamp(run.started_ms / 1000, tz=UTC)
-    facts = {
-        "Digest": run.dataset_digest,
-        "Agent": run.agent_name,
-        "Agent version": run.model_id,
-        "MLflow run": run.run_id,
-        "Started": f"{started:%Y-%m-%d %H:%M} UTC",
-    }
-    return html_of(report, title=f"{run.agent_name} on {report.eval_set.eval_set_id}", facts=facts, secrets=secrets).encode()
-
-
-def manifest_of(artifacts: Mapping[str, bytes], eval_set: EvalSet, parts: Iterable[Part]) -> bytes:
-    """Return the list of all artifacts with their hashes, what the eval set is called and what each part holds, as canonical JSON."""
-    head = {name: getattr(eval_set, name) for name in EvalSet.model_fields.keys() & eval_set.model_fields_set - {"eval_cases"}}
-    counted = ("first_case_no", "last_case_no", "cases", "case_runs", "turns", "votes")
-    return canonical_json({
-        "schema": SCHEMA,
-        "artifacts": {name: _sha256(content) for name, content in artifacts.items() if name != MANIFEST},
-        "eval_set": {name: value for name, value in head.items() if value is not None},
-        "parts": [{name: getattr(part, name) for name in counted} for part in parts],
-    })  # fmt: skip
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _extent(rows: int, traces: TraceLimit) -> str:
-    if not traces:
-        return "none"
-    return "all" if traces is True or (traces != "failed" and rows <= traces) else "failed"
+def _table_of_repeats(report: Report, secrets: Secrets) -> str:
+    """Return the table with a row for each case, as text; of very many, the most flaky ones first."""
+    repeats = report.repeats
+    if len(repeats.cases) > SMALL_TURNS:
+        cases = (*most_flaky_first(repeats.cases), *(case for case in repeats.cases if not case.flaky))
+        repeats = replace(repeats, cases=cases[:SMALL_TURNS])
+    columns, rows = table_of_repeats(repeats)
+    return clean_table(Table(columns, tuple(rows)), secrets)[1]
 
 
 def metrics_of(report: Report) -> Iterator[tuple[str, float]]:
     """Yield the metrics of a run, rounded: those that the gate will compute again, their intervals, and what models took. Others are left out."""
-    found = [*recomputed_metrics(report).items(), *_intervals(report)]
-    known = [(name, float(value)) for name, value in found if value is not None and math.isfinite(value)]
-    taken = (*metrics_of_judging(report.judging), *metrics_of_simulating(report.simulating))
-    yield from ((name, rounded_metric(value)) for name, value in (*known, *taken))
-
-
-def _intervals(report: Report) -> Iterator[tuple[str, float | None]]:
+    measures: dict[str, float | None] = {**recomputed_metrics(report)}
     for name, summary in report.summaries().items():
-        low, high = mean_interval(summary.case_scores, proportion=not CRITERIA.is_quantity(name)) or (None, None)
-        yield from ((f"{key_of_criterion(name)}/ci_{side}", value) for side, value in (("low", low), ("high", high)))
+        interval = mean_interval(summary.case_scores, proportion=not CRITERIA.is_quantity(name)) or (None, None)
+        measures |= {f"{key_of_criterion(name)}/ci_{side}": value for side, value in zip(("low", "high"), interval, strict=True)}
     for line in pass_hat_lines(report.repeats) if report.num_runs > 1 else ():
-        low, high = line.interval or (None, None)
-        yield from ((f"pass_hat_{line.k}_ci_{side}", value) for side, value in (("low", low), ("high", high)))
+        measures |= {f"pass_hat_{line.k}_ci_{side}": value for side, value in zip(("low", "high"), line.interval or (), strict=False)}
+    judging, simulating = report.judging, report.simulating
+    for prefix, usage in (("judge", judging), ("user_simulator", simulating)):
+        if usage:
+            took = {"calls": usage.calls, "tokens": usage.tokens, "reused": usage.reused, "asked_elsewhere": usage.asked_elsewhere}
+            measures |= {f"{prefix}/{name}": value for name, value in took.items()}
+    if judging:
+        measures |= {"judge/calls_saved": judging.calls_saved, "judge/shared": judging.shared, "judge/flip_rate": judging.flip_rate}
+        for name, (agreeing, against, missing) in judging.members.items():
+            measures[f"judge/missing/{key_of_criterion(name)}"] = missing
+            if agreeing + against:
+                measures[f"judge/agreement/{key_of_criterion(name)}"] = agreeing / (agreeing + against)
+    for name, value in measures.items():
+        if value is not None and math.isfinite(value):
+            yield name, rounded_metric(float(value))
 
 
 _ON_TRACES = {
@@ -427,26 +395,6 @@ _ON_TRACES = {
     "failed": "Traces cover {count:,} of {turns:,} turns, none of which passed.",
     "all": "",
 }
-
-
-def _tags(report: Report, run: Run, extent: str, count: int, turns: int, rows: int, secrets: Secrets) -> dict[str, str]:
-    sample = "" if rows == turns else f"The table and the report show a sample: {rows:,} of {turns:,} turns, those that did not pass first."
-    note = "\n\n".join(
-        filter(None, (note_of(report, run.experiment_id, run.run_id), _ON_TRACES[extent].format(turns=turns, count=count), sample))
-    )
-    return {
-        "adk_eval.verdict": report.verdict,
-        "adk_eval.traces": extent,
-        "adk_eval.trace_count": str(count),
-        "adk_eval.turns": str(turns),
-        **outage_tag(report, secrets),
-        NOTE: fitted(storable_text(note, secrets), LONGEST_TAG),
-        TABLES: json.dumps([{"path": f"{FOLDER}/{name}", "type": "table"} for name in _tables(report)]),
-    }
-
-
-def _tables(report: Report) -> tuple[str, ...]:
-    return (TABLE,) if report.num_runs == 1 else (TABLE, REPEATS)
 
 
 @no_collection()
@@ -479,3 +427,93 @@ def evidence_of_report(report: Report) -> Evidence:
         artifacts={name: content for name, content in bundle.artifacts.items() if name != MANIFEST},
         manifest=bundle.artifacts[MANIFEST],
     )
+
+
+def start_params(config: EvalConfig, digest: str, model_id: str, source_sha256: str = "") -> dict[str, str]:
+    """Return the parameters of a run that are known before the agent is called.
+
+    Args:
+        config: the criteria.
+        digest: the digest of the eval set.
+        model_id: the LoggedModel that is evaluated.
+        source_sha256: the hash of the agent's source; empty where that is not known.
+    """
+    params: dict[str, str] = {f"threshold.{key_of_criterion(name)}": threshold for name, threshold in config.thresholds().items()}
+    params |= {
+        "adk_eval.eval_set_digest": digest,
+        "adk_eval.config_digest": config.digest(),
+        "adk_eval.model_id": model_id,
+        **({SOURCE_PARAM: source_sha256} if source_sha256 else {}),
+        "adk_eval.version.python": platform.python_version(),
+    }
+    for name, listed in config.by_criterion.items():
+        for match_type in listed[0].model_dump(include={"match_type"}).values():
+            params[f"adk_eval.match_type.{key_of_criterion(name)}"] = str(match_type)
+    params |= settings_params(config)
+    for package in (*_PACKAGES, *(_JUDGE_PACKAGES if judged_criteria(config) else ())):
+        with suppress(PackageNotFoundError):
+            params[f"adk_eval.version.{package.replace('-', '_') if package == 'mlflow-adk-eval' else package}"] = version(package)
+    return params
+
+
+def dataset_of(
+    eval_set: EvalSet, run_id: str = "", *, digest: str = "", origin: DatasetOrigin | None = None, dataset_id: str = ""
+) -> Dataset:
+    """Return what MLflow is to know an eval set as.
+
+    Args:
+        eval_set: the cases, which the digest is about.
+        run_id: the run among whose artifacts it is.
+        digest: its digest, where that is known already.
+        origin: where it came from instead.
+        dataset_id: the dataset that shows its cases, to which MLflow's pages link then.
+    """
+    digest = digest or eval_set_digest(eval_set)
+    source = {"eval_set_id": eval_set.eval_set_id, "uri": f"runs:/{run_id}/{FOLDER}/eval_set.json"}
+    source |= {"dataset_id": dataset_id} if dataset_id else {}
+    return Dataset(
+        name=fitted(origin.name if origin else eval_set.eval_set_id, LONGEST_NAME),
+        digest=digest.removeprefix("sha256:")[:LONGEST_DIGEST],
+        source_type=origin.source_type if origin else "adk_evalset",
+        source=origin.source if origin else json.dumps(source),
+        profile=json.dumps({"num_cases": len(eval_set.eval_cases), "digest": digest}),
+    )
+
+
+def settings_params(config: EvalConfig) -> dict[str, str]:
+    """Return how often a config has judges asked; several numbers, smallest first, where cases differ. Vertex is asked once."""
+    samples: dict[str, set[int]] = {}
+    for name, settings in judged_criteria(config).items():
+        ours = (one for one in settings if not isinstance(one, VertexSettings) or one.backend == "judge")
+        samples[name] = {one.judge_model_options.num_samples for one in ours}
+    return {f"adk_eval.num_samples.{key_of_criterion(name)}": _joined(sorted(counts)) for name, counts in samples.items() if counts}
+
+
+def judge_params(report: Report, secrets: Secrets) -> dict[str, str]:
+    """Return who judged, in all and by criterion, who played users, and the hash of each prompt. The config names only who was to do it."""
+    params: dict[str, str] = {}
+    if report.judging is not None:
+        params["adk_eval.judge_model"] = _joined(report.judging.models)
+        # Which versions answered for each criterion, and at which hosts; of what is the caller's own in Python, only what it is called.
+        answered: dict[str, set[str]] = {}
+        for case in report.cases:
+            for result in case.results:
+                sources = {(vote.model, vote.host) for vote in result.votes if vote.verdict is not None}
+                if sources:
+                    named = {model if host == THIS_PROCESS else f"{model} at {host or 'an unknown host'}" for model, host in sources}
+                    answered.setdefault(result.criterion, set()).update(named)
+        params |= {f"adk_eval.judge.{key_of_criterion(name)}": _joined(sorted(models)) for name, models in answered.items()}
+    if report.simulating is not None:
+        params["adk_eval.user_simulator.model"] = _joined(report.simulating.models)
+    # A prompt's version stands beside its hash: a parameter's key has no room for it, as MLflow refuses its characters there.
+    for usage in filter(None, (report.judging, report.simulating)):
+        prompts: dict[str, list[str]] = {}
+        for prompt, digest in usage.prompts.items():
+            name, _, number = prompt.partition("@")
+            prompts.setdefault(name, []).append(f"{number} {digest}".strip())
+        params |= {f"adk_eval.prompt.{key_of_criterion(name)}": _joined(sorted(texts)) for name, texts in prompts.items()}
+    return {name: storable_text(text, secrets) for name, text in params.items() if text}
+
+
+def _joined(values: Iterable[object]) -> str:
+    return " | ".join(map(str, values))

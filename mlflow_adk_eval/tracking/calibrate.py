@@ -1,48 +1,43 @@
-"""From runs and people's labels to a calibration."""
+"""How often judges are wrong, by what people say: labels on the traces of runs, as MLflow's HUMAN assessments, or in a table."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mlflow_adk_eval.analysis.calibration.calibration import (
-    CalibratedRun,
-    Calibration,
-    LabelSource,
-)
-from mlflow_adk_eval.analysis.calibration.labelled import disagreements_of
-from mlflow_adk_eval.analysis.calibration.labels import (
-    SAMPLE,
-    Label,
-    LabelError,
-    LabelRow,
-    Reader,
-    Unit,
-    Units,
-    opinions_of,
-    read_rows,
-)
+from mlflow import MlflowClient
+from mlflow.entities import Assessment, AssessmentSource, AssessmentSourceType, Feedback, TraceInfo
+from mlflow.tracing.client import TracingClient
+
+from mlflow_adk_eval.analysis.calibration.calibration import CalibratedRun, Calibration, LabelSource, disagreements_of
+from mlflow_adk_eval.analysis.calibration.labels import SAMPLE, Label, LabelError, Reader, Unit, Units, opinions_of, read_label, read_rows
 from mlflow_adk_eval.analysis.calibration.sampling import CellSample
-from mlflow_adk_eval.config.criteria import RubricSettings
-from mlflow_adk_eval.errors import Problem, UsageError, shown
-from mlflow_adk_eval.evalset.digest import canonical_json
+from mlflow_adk_eval.config.eval_config import judged_criteria
+from mlflow_adk_eval.config.spec import RubricSettings
+from mlflow_adk_eval.errors import Problem, UsageError, did_you_mean, shown
+from mlflow_adk_eval.evalset.models import canonical_json
 from mlflow_adk_eval.gating.api import run_id_of
-from mlflow_adk_eval.gating.evidence.calibrated import cells_of, criteria_of, end_of, united
-from mlflow_adk_eval.gating.evidence.judged_cells import JudgedRun, judged_run
-from mlflow_adk_eval.gating.mlflow_store import store_at
+from mlflow_adk_eval.gating.calibration import JudgedRun, cells_of, criteria_of, end_of, judged_run, united
+from mlflow_adk_eval.gating.registry import store_at
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.results.votes import judged_criteria
 from mlflow_adk_eval.runtime import user_at_host
-from mlflow_adk_eval.tracking.labels import human_labels
+from mlflow_adk_eval.store.reaching import created_once
+from mlflow_adk_eval.tracking.client import every_trace
+from mlflow_adk_eval.tracking.storable import assessment_name, fitted
 
 ARTIFACT = "adk_eval_calibration/calibration.json"
 """Where a run keeps a calibration, beside its evidence."""
+_LONGEST_NAME = 1000
+_MOST_NAMED = 8
 
 Table = str | Path | Iterable[Mapping[str, Any]]
+Meaning = tuple[str, str | None]
+"""A criterion and, where a label is about one of its rubrics, that."""
 
 
 def calibrate(
@@ -75,37 +70,65 @@ def calibrate(
     if not run_ids:
         raise UsageError("calibrate: no run is named")
     with store_at(tracking_uri) as store:
-        found = [judged_run(store.evidence(run_id)) for run_id in run_ids]
-        units = united(found)
-        if labels is None:
-            human = human_labels(store.client, run_ids, units, _renamed(found, assessment))
-            given, source, notes, sample = human.labels, "mlflow", human.notes, None
-        else:
+        # 1. What judges decided in the runs.
+        judged_runs = [judged_run(store.evidence(run_id)) for run_id in run_ids]
+        units = united(judged_runs)
+        # 2. What people say of it.
+        if labels is not None:
             given, source, notes, sample = from_table(labels, units)
-        calibration = _calibration(found, units, given, source, notes, sample)
+        else:
+            source, sample, renamed = "mlflow", None, assessment or {}
+            if isinstance(renamed, str):
+                names = list(dict.fromkeys(name for run in judged_runs for name in judged_criteria(run.documents.config)))
+                if len(names) != 1:
+                    listed_names = ", ".join(names) or "none"
+                    raise UsageError(f"assessment {renamed!r}: it must be said of which criterion, as the judged ones are {listed_names}")
+                renamed = {names[0]: renamed}
+            given, notes = _human_labels(store.client, run_ids, units, renamed)
+        opinions = opinions_of(given)
+        if not opinions:
+            known = dict.fromkeys(
+                unit.criterion if unit.rubric_id is None else f"{unit.criterion}.{unit.rubric_id}" for unit in units.judged
+            )
+            raise UsageError(" ".join((f"nothing is labelled: {source} has no label of {', '.join(known)}.", *notes)))
+        # 3. How often the judges are wrong.
+        order = list(dict.fromkeys((unit.criterion, unit.rubric_id) for unit in units.judged))
+        judged = dict(sorted(units.judged.items(), key=lambda entry: order.index((entry[0].criterion, entry[0].rubric_id))))
+        lines = sorted(canonical_json({**asdict(label.unit), "passed": label.passed, "labeller": label.labeller}) for label in given)
+        digest, labellers = hashlib.sha256(b"\n".join(lines)).hexdigest(), len({label.labeller for label in given})
+        calibration = Calibration(
+            made_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            made_by=user_at_host(),
+            runs=tuple(
+                CalibratedRun(run_id=run.evidence.run_id, evidence_sha256=run.evidence.sha256, ended_at=end_of(run.evidence))
+                for run in judged_runs
+            ),
+            labels=LabelSource(source=source, sha256=digest, count=len(given), labellers=labellers),
+            sampled=sample,
+            labelled=cells_of(opinions, judged_runs),
+            criteria=criteria_of(judged_runs, units, opinions, source, sample),
+            notes=tuple(notes),
+            disagreements=disagreements_of(judged, opinions),
+        )
         for run_id in run_ids if log else ():
             store.client.log_text(run_id, calibration.dumps(), ARTIFACT)
     return calibration
-
-
-def _renamed(runs: Sequence[JudgedRun], assessment: str | Mapping[str, str] | None) -> Mapping[str, str]:
-    if assessment is None or not isinstance(assessment, str):
-        return assessment or {}
-    judged = list(dict.fromkeys(name for run in runs for name in judged_criteria(run.documents.config)))
-    if len(judged) != 1:
-        found = ", ".join(judged) or "none"
-        raise UsageError(f"assessment {assessment!r}: it must be said of which criterion, as the judged ones are {found}")
-    return {judged[0]: assessment}
 
 
 def from_table(table: Table, units: Units) -> tuple[tuple[Label, ...], str, tuple[str, ...], CellSample | None]:
     """Return the labels in a table, its name, what to note, and the sample that it is, if `label_sheet` drew it.
 
     Raises:
-        LabelError: with every label that cannot be read or is about nothing.
+        LabelError: with every label that cannot be read or is about nothing, or if the rows are of several samples.
     """
     source, rows = read_rows(table)
-    sample = _sample_of(source, rows)
+    first = rows[0].cells.get(SAMPLE, "") if rows else ""
+    others = [row for row in rows if row.cells.get(SAMPLE, "") != first]
+    sample = CellSample.read(first) if first else None
+    if others or (first and sample is None):
+        row = others[0] if others else rows[0]
+        what, wanted = row.cells.get(SAMPLE, "nothing"), "what `calibrate --sample` wrote, the same in each row"
+        raise LabelError(source, [Problem(f"{row.place}, {SAMPLE}", shown(what), wanted)])
     filled = [row for row in rows if row.cells.get("label")] if sample else rows
     reader = Reader(units)
     for row in filled:
@@ -115,22 +138,6 @@ def from_table(table: Table, units: Units) -> tuple[tuple[Label, ...], str, tupl
     left = len(rows) - len(filled)
     notes = (f"{left} of the {len(rows)} cells of the sample are not labelled; those that are stand for them",) if left else ()
     return tuple(reader.labels), Path(source).name, notes, sample
-
-
-def _sample_of(source: str, rows: Sequence[LabelRow]) -> CellSample | None:
-    """Return the sample that the rows of a sheet are; ``None``: they are none.
-
-    Raises:
-        LabelError: if they are of several.
-    """
-    first = rows[0].cells.get(SAMPLE, "") if rows else ""
-    others = [row for row in rows if row.cells.get(SAMPLE, "") != first]
-    sample = CellSample.read(first) if first else None
-    if others or (first and sample is None):
-        row = others[0] if others else rows[0]
-        found, wanted = row.cells.get(SAMPLE, "nothing"), "what `calibrate --sample` wrote, the same in each row"
-        raise LabelError(source, [Problem(f"{row.place}, {SAMPLE}", shown(found), wanted)])
-    return sample
 
 
 def label_sheet(
@@ -155,9 +162,9 @@ def label_sheet(
         raise UsageError(f"a sample of {size} with the seed {seed}: wanted at least 1 cell, and a seed of at least 0")
     listed = [runs] if isinstance(runs, str | Report) else list(runs)
     with store_at(tracking_uri) as store:
-        found = {run_id: judged_run(store.evidence(run_id)) for run_id in dict.fromkeys(map(run_id_of, listed))}
-        sample = CellSample(size=size, seed=seed)
-        return [_sheet_row(found[unit.run_id], unit, sample, alone=len(found) == 1) for unit in sample.drawn(united(found.values()))]
+        runs_by_id = {run_id: judged_run(store.evidence(run_id)) for run_id in dict.fromkeys(map(run_id_of, listed))}
+        sample, alone = CellSample(size=size, seed=seed), len(runs_by_id) == 1
+        return [_sheet_row(runs_by_id[unit.run_id], unit, sample, alone=alone) for unit in sample.drawn(united(runs_by_id.values()))]
 
 
 def _sheet_row(run: JudgedRun, unit: Unit, sample: CellSample, *, alone: bool) -> dict[str, str]:
@@ -185,35 +192,147 @@ def _as_text(text: str) -> str:
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
-def _calibration(
-    runs: Sequence[JudgedRun], units: Units, labels: Sequence[Label], source: str, notes: Sequence[str], sample: CellSample | None
-) -> Calibration:
-    opinions = opinions_of(labels)
-    if not opinions:
-        raise UsageError(" ".join((f"nothing is labelled: {source} has no label of {_known(units)}.", *notes)))
-    order = list(dict.fromkeys((unit.criterion, unit.rubric_id) for unit in units.judged))
-    judged = dict(sorted(units.judged.items(), key=lambda found: order.index((found[0].criterion, found[0].rubric_id))))
-    return Calibration(
-        made_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        made_by=user_at_host(),
-        runs=tuple(
-            CalibratedRun(run_id=run.evidence.run_id, evidence_sha256=run.evidence.sha256, ended_at=end_of(run.evidence)) for run in runs
-        ),
-        labels=_source(labels, source),
-        sampled=sample,
-        labelled=cells_of(opinions, runs),
-        criteria=criteria_of(runs, units, opinions, source, sample),
-        notes=tuple(notes),
-        disagreements=disagreements_of(judged, opinions),
+def _meanings_of(units: Units, renamed: Mapping[str, str]) -> dict[str, Meaning]:
+    """Return what each name of an assessment means: a criterion, ``<criterion>.<rubric>``, or a rubric alone where there is one of that id.
+
+    Args:
+        units: all that can be labelled.
+        renamed: names by criterion, where people use others than the criterion's.
+
+    Raises:
+        UsageError: for a name of a criterion that is not there.
+    """
+    known = list(dict.fromkeys((unit.criterion, unit.rubric_id) for unit in units.judged))
+    criteria = [criterion for criterion, rubric_id in known if rubric_id is None]
+    for name in renamed:
+        if name not in criteria:
+            raise UsageError(
+                f"the runs have no criterion {name!r}; they have {', '.join(criteria)}. {did_you_mean(name, criteria)}".strip()
+            )
+    ids = Counter(rubric_id for _, rubric_id in known if rubric_id is not None)
+    meanings: dict[str, Meaning] = {renamed.get(name) or assessment_name(name): (name, None) for name in criteria}
+    for criterion, rubric_id in known:
+        if rubric_id is not None:
+            meanings.setdefault(assessment_name(f"{criterion}.{rubric_id}"), (criterion, rubric_id))
+            if ids[rubric_id] == 1:
+                meanings.setdefault(assessment_name(rubric_id), (criterion, rubric_id))
+    return meanings
+
+
+def _human_labels(
+    client: MlflowClient, run_ids: Sequence[str], units: Units, renamed: Mapping[str, str]
+) -> tuple[tuple[Label, ...], tuple[str, ...]]:
+    """Return what people say of the cells of runs, and a note on what they say besides, under other names.
+
+    Raises:
+        LabelError: if a label cannot be read, or is about a cell that does not exist.
+    """
+    meanings = _meanings_of(units, renamed)
+    labels: list[Label] = []
+    problems: list[Problem] = []
+    others: Counter[str] = Counter()
+    traces = list(_traces(client, run_ids, units))
+    for turn, info in traces:
+        for assessment in _labels(info):
+            match label := _read(turn, info, assessment, meanings.get(assessment.name), units):
+                case Label():
+                    labels.append(label)
+                case Problem():
+                    problems.append(label)
+                case None:
+                    others[assessment.name] += 1
+    if problems:
+        raise LabelError("HUMAN assessments in MLflow", problems)
+    if not traces:
+        return tuple(labels), ("There are no traces to label, so use a table.",)
+    if not others:
+        return tuple(labels), ()
+    named = ", ".join(f"{shown(name)} ({count})" for name, count in list(others.items())[:_MOST_NAMED])
+    hint = next(filter(None, (did_you_mean(name, meanings) for name in others)), "")
+    return tuple(labels), (f"people's assessments of other names were left out: {named}. {hint}".strip(),)
+
+
+class Labelling:
+    """The labels of one person on what judges decided in a run: what has one, what can have one, and new ones."""
+
+    def __init__(self, client: MlflowClient, run_id: str, units: Units, labeller: str) -> None:
+        """Read what the person has labelled; labels of others, and labels that cannot be read, are left as they are."""
+        self._client, self._labeller = client, labeller
+        self._traces: dict[tuple[str, int, int | None], str] = {}
+        self.labels: dict[Unit, bool] = {}
+        """The person's latest label of each unit."""
+        meanings, mine = _meanings_of(units, {}), list[Label]()
+        for turn, info in _traces(client, [run_id], units):
+            self._traces[turn.eval_id, turn.run_index, turn.invocation_index] = info.trace_id
+            read = (_read(turn, info, one, meanings.get(one.name), units) for one in _labels(info) if one.source.source_id == labeller)
+            mine += [label for label in read if isinstance(label, Label)]
+        self.labels |= {label.unit: label.passed for label in sorted(mine, key=lambda label: label.at)}
+        self.units = [unit for unit, judged in units.judged.items() if judged.judged and unit.rubric_id is None and self._trace(unit)]
+        """The cells of criteria that a judge decides, on turns that have a trace."""
+
+    def _trace(self, unit: Unit) -> str:
+        return self._traces.get((unit.eval_id, unit.run_index, -1 if unit.invocation_index is None else unit.invocation_index), "")
+
+    def add(self, unit: Unit, *, passed: bool, reason: str = "") -> None:
+        """Keep a label as a HUMAN assessment on the trace of its turn, where `human_labels` reads it; once, also where an answer of MLflow is lost."""
+        client, trace_id = TracingClient(self._client.tracking_uri), self._trace(unit)
+        label = Feedback(
+            name=assessment_name(unit.criterion),
+            value=passed,
+            rationale=reason or None,
+            source=AssessmentSource(source_type=AssessmentSourceType.HUMAN, source_id=self._labeller),
+        )
+
+        def same() -> list[Assessment]:
+            """Return the person's latest label here, where it says the same: an earlier request may have arrived."""
+            mine = [
+                one for one in _labels(client.get_trace_info(trace_id)) if (one.name, one.source.source_id) == (label.name, self._labeller)
+            ]
+            latest = max(mine, key=lambda one: one.last_update_time_ms or 0, default=None)
+            return [latest] if latest and (latest.value, latest.rationale or None) == (passed, label.rationale) else []
+
+        if not same():
+            created_once(lambda: client.log_assessment(trace_id, label), same, lambda _: None)
+        self.labels[unit] = passed
+
+
+def _labels(info: TraceInfo) -> Iterator[Feedback]:
+    """Yield what people said of a trace, and nobody has replaced since."""
+    for one in info.assessments:
+        if isinstance(one, Feedback) and one.source.source_type == AssessmentSourceType.HUMAN and one.valid is not False and not one.error:
+            yield one
+
+
+def _traces(client: MlflowClient, run_ids: Sequence[str], units: Units) -> Iterator[tuple[Unit, TraceInfo]]:
+    """Yield the turns of runs, as units that no criterion is said of yet, with their traces; a run may have others, as of its agent."""
+    named = {fitted(unit.eval_id, _LONGEST_NAME): unit.eval_id for unit in units.judged}
+    for run_id in run_ids:
+        experiment_id = client.get_run(run_id).info.experiment_id
+        for info in (trace.info for trace in every_trace(client, experiment_id, run_id=run_id)):
+            eval_id = named.get(info.tags.get("adk.eval_case_id", ""))
+            indexes = [info.tags.get(name, "") for name in ("adk.run_index", "adk.invocation_index")]
+            if eval_id is not None and all(map(str.isdecimal, indexes)):
+                run_index, invocation_index = map(int, indexes)
+                yield Unit(run_id=run_id, eval_id=eval_id, run_index=run_index, invocation_index=invocation_index, criterion=""), info
+
+
+def _read(turn: Unit, info: TraceInfo, assessment: Feedback, meaning: Meaning | None, units: Units) -> Label | Problem | None:
+    """Return a label of a turn, or what is wrong with it; ``None`` where it is about something else."""
+    if meaning is None:
+        return None
+    where = f"trace {info.trace_id} ({turn.eval_id!r}, turn {(turn.invocation_index or 0) + 1}), assessment {assessment.name!r}"
+    here = replace(turn, criterion=meaning[0], rubric_id=meaning[1])
+    # What is judged once for the whole case may be labelled on any of its turns.
+    unit = units.find(here) or units.find(replace(here, invocation_index=None))
+    if unit is None or unit.invocation_index is None:
+        return Problem(where, "a label", "none, since nothing was to be judged by it in this turn")
+    passed = read_label(assessment.value, units.judged[unit])
+    if isinstance(passed, str):
+        return Problem(where, shown(assessment.value), passed)
+    return Label(
+        unit=unit,
+        passed=passed,
+        labeller=assessment.source.source_id or "",
+        said=" ".join((assessment.rationale or "").split()),
+        at=assessment.last_update_time_ms or 0,
     )
-
-
-def _known(units: Units) -> str:
-    named = dict.fromkeys(unit.criterion if unit.rubric_id is None else f"{unit.criterion}.{unit.rubric_id}" for unit in units.judged)
-    return ", ".join(named)
-
-
-def _source(labels: Sequence[Label], source: str) -> LabelSource:
-    lines = sorted(canonical_json({**asdict(label.unit), "passed": label.passed, "labeller": label.labeller}) for label in labels)
-    digest = hashlib.sha256(b"\n".join(lines)).hexdigest()
-    return LabelSource(source=source, sha256=digest, count=len(labels), labellers=len({label.labeller for label in labels}))

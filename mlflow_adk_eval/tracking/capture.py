@@ -10,13 +10,12 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.tracing.client import TracingClient
 
-from mlflow_adk_eval.agents.traces import TracedConversation, conversations_of
-from mlflow_adk_eval.agents.traces.cases import Redact, cases_of
-from mlflow_adk_eval.agents.traces.conversations import CASE, conversation_key
+from mlflow_adk_eval.agents.traces.conversations import CASE, Redact, TracedConversation, cases_of, conversation_key, conversations_of
 from mlflow_adk_eval.agents.traces.spans import Trace, traces_of
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalSet
-from mlflow_adk_eval.tracking.client import connect, every_trace, existing, experiment_of, reaching_mlflow
+from mlflow_adk_eval.store.reaching import existing, reaching_mlflow
+from mlflow_adk_eval.tracking.client import connect, every_trace, experiment_of
 
 _PAGE, _PAGE_WITH_SPANS = 100, 5
 """How many traces are read at once: with their spans, a trace may take 50 MB."""
@@ -87,27 +86,24 @@ def _conversations(
         if trace_ids is not None:
             yield from _drawn(conversations_of([_trace(client, trace_id) for trace_id in trace_ids]), sample, seed)
             return
-        yield from _Search(client, _experiment(client, where["experiment"]), where).conversations(sample, seed)
+        # Unlike where something is logged, there is no experiment to create.
+        if (name := where["experiment"]) is None:
+            experiment_id = experiment_of(client, None)
+        elif (known := client.get_experiment_by_name(name)) is not None:
+            experiment_id = known.experiment_id
+        else:
+            with existing(f"experiment {name!r}"):
+                experiment_id = client.get_experiment(name).experiment_id
+        yield from _Search(client, experiment_id, where).conversations(sample, seed)
 
 
-def _drawn(found: Sequence[Any], sample: int | None, seed: int) -> Sequence[Any]:
-    return found if sample is None else random.Random(seed).sample(list(found), min(sample, len(found)))  # noqa: S311 - no secret
+def _drawn(entries: Sequence[Any], sample: int | None, seed: int) -> Sequence[Any]:
+    return entries if sample is None else random.Random(seed).sample(list(entries), min(sample, len(entries)))  # noqa: S311 - no secret
 
 
 def _trace(client: MlflowClient, trace_id: str) -> Any:
     with existing(f"trace {trace_id!r}"):
         return client.get_trace(trace_id)
-
-
-def _experiment(client: MlflowClient, experiment: str | None) -> str:
-    """Return an experiment's id; unlike where something is logged, there is none to create."""
-    if experiment is None:
-        return experiment_of(client, None)
-    found = client.get_experiment_by_name(experiment)
-    if found is None:
-        with existing(f"experiment {experiment!r}"):
-            found = client.get_experiment(experiment)
-    return str(found.experiment_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,18 +136,16 @@ class _Search:
 
     def _whole(self, group: Sequence[Trace]) -> Sequence[TracedConversation]:
         """Return the conversations that some traces are of, with what the filter left out of them."""
-        loaded = traces_of(self._loaded([trace.id for trace in group]))
+        ids = [trace.id for trace in group]
+        by_id: Mapping[str, Any] = {}
+        if len(ids) > 1:  # several by one request, several requests at the same time
+            client = TracingClient(self.client.tracking_uri)
+            by_id = {trace.info.trace_id: trace for trace in client.batch_get_traces(ids)}
+        loaded = traces_of([by_id.get(trace_id) or _trace(self.client, trace_id) for trace_id in ids])
         sessions = dict.fromkeys(trace.session for trace in loaded if trace.session and CASE not in trace.tags)
         if not sessions:
             return conversations_of(loaded)
         return [conversation for session in sessions for conversation in self._session(session)]
-
-    def _loaded(self, ids: Sequence[str]) -> Sequence[Any]:
-        """Return traces with their spans, in this order; several by one request, several requests at the same time."""
-        if len(ids) == 1:
-            return [_trace(self.client, ids[0])]
-        found = {trace.info.trace_id: trace for trace in TracingClient(self.client.tracking_uri).batch_get_traces(list(ids))}
-        return [found.get(trace_id) or _trace(self.client, trace_id) for trace_id in ids]
 
     def _session(self, session: str) -> Sequence[TracedConversation]:
         """Return a session, also those turns that MLflow keeps under the session of an agent that was used as a tool."""
@@ -163,7 +157,7 @@ class _Search:
         return conversations_of(list(traces.values()))
 
     def _traces(self, filter_string: str | None, *, spans: bool) -> Iterator[Trace]:
-        found = every_trace(
+        traces = every_trace(
             self.client,
             self.experiment_id,
             run_id=self.where["run_id"],
@@ -172,5 +166,5 @@ class _Search:
             latest_first=False,
             page_size=_PAGE_WITH_SPANS if spans else _PAGE,
         )
-        for trace in found:
+        for trace in traces:
             yield from traces_of([trace])

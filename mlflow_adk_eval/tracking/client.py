@@ -1,33 +1,23 @@
 """Connecting to MLflow: a client of a store that answers, and its experiments.
 
-How long the client may try, and its failures in our own words, are shared with the gate: `gating.mlflow_client`.
+How long the client may try, and its failures in our own words, are shared with the gate: `store.reaching`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import mlflow
 from mlflow import MlflowClient
 from mlflow.entities import Trace
+from mlflow.environment_variables import MLFLOW_EXPERIMENT_ID, MLFLOW_EXPERIMENT_NAME
+from mlflow.tracking.default_experiment.registry import get_experiment_id
 
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.gating.mlflow_client import HASTY, created_experiment, existing, is_absent, opened, reaching_mlflow
 from mlflow_adk_eval.redact import without_credentials
-
-__all__ = [
-    "HASTY",
-    "connect",
-    "every_trace",
-    "existing",
-    "experiment_id",
-    "experiment_of",
-    "is_absent",
-    "open_store",
-    "page_of",
-    "reaching_mlflow",
-]
+from mlflow_adk_eval.store.reaching import HASTY, created_experiment, existing, opened, reaching_mlflow
 
 _KIND = {"mlflow.experimentKind": "genai_development"}
 
@@ -40,13 +30,25 @@ def connect(tracking_uri: str | None = None) -> MlflowClient:
     """
     uri = tracking_uri or mlflow.get_tracking_uri()
     with reaching_mlflow(f"MLflow at {without_credentials(uri)} cannot be reached", HASTY):
-        return opened(uri, lambda: _client(uri))
+
+        def answering() -> MlflowClient:
+            client = MlflowClient(tracking_uri=uri)
+            client.search_experiments(max_results=1)
+            return client
+
+        return opened(uri, answering)
 
 
-def _client(uri: str) -> MlflowClient:
-    client = MlflowClient(tracking_uri=uri)
-    client.search_experiments(max_results=1)
-    return client
+_RUNS = "runs:/"
+
+
+def run_named(source: Any) -> str | None:
+    """Return the id of the run that ``runs:/<id>`` names; ``None`` for anything else.
+
+    >>> run_named("runs:/0123abcd"), run_named("my_agent")
+    ('0123abcd', None)
+    """
+    return source.removeprefix(_RUNS).strip("/") if isinstance(source, str) and source.startswith(_RUNS) else None
 
 
 def page_of(run_id: str, path: str = "", tracking_uri: str | None = None) -> str:
@@ -82,27 +84,23 @@ def experiment_of(client: MlflowClient, experiment: str | None, *, inherited: st
         UsageError: if the experiment was deleted.
     """
     if experiment is None:
-        return inherited or _current_experiment(client)
-    found = client.get_experiment_by_name(experiment)
-    if found is None and experiment.isdigit():
+        if inherited or client.tracking_uri != mlflow.get_tracking_uri():
+            return inherited or "0"
+        # What ``mlflow.start_run()`` would log to in the same store; `mlflow.set_experiment` leaves its choice in this variable, too.
+        if chosen := MLFLOW_EXPERIMENT_ID.get():
+            return str(chosen)
+        experiment = MLFLOW_EXPERIMENT_NAME.get()
+        if experiment is None:
+            return get_experiment_id() or "0"
+    known = client.get_experiment_by_name(experiment)
+    if known is None and experiment.isdigit():
         with existing(f"experiment {experiment}"):
-            found = client.get_experiment(experiment)
-    if found is None:
+            known = client.get_experiment(experiment)
+    if known is None:
         return created_experiment(client, experiment, tags=_KIND)
-    if found.lifecycle_stage != "active":
+    if known.lifecycle_stage != "active":
         raise UsageError(f"experiment {experiment!r} was deleted; restore it or name another")
-    return str(found.experiment_id)
-
-
-def _current_experiment(client: MlflowClient) -> str:
-    """Return the experiment that ``mlflow.start_run()`` would log to, if it would log to the same store."""
-    from mlflow.tracking.fluent import (  # noqa: PLC0415 - the only way to `set_experiment`'s state
-        _get_experiment_id,  # pyright: ignore[reportPrivateUsage]
-    )
-
-    if client.tracking_uri == mlflow.get_tracking_uri():
-        return _get_experiment_id() or "0"
-    return "0"
+    return str(known.experiment_id)
 
 
 def open_store(folder: str | Path, *, experiment: str) -> str:

@@ -1,16 +1,23 @@
-"""Comparing runs in MLflow, or reports, and keeping the page that explains what changed."""
+"""Comparing runs in MLflow, or reports, keeping the page that explains what changed, and how many cases a comparison takes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from mlflow_adk_eval.analysis.comparison.compare import ComparedRun, Comparison, compared, compared_run
-from mlflow_adk_eval.errors import TrackingError, UsageError
-from mlflow_adk_eval.gating.evidence.examine import ReadableRun, examine
-from mlflow_adk_eval.gating.evidence.integrity import Evidence
-from mlflow_adk_eval.gating.mlflow_store import store_at
+from mlflow_adk_eval.analysis.comparison.compare import Comparison, compared
+from mlflow_adk_eval.analysis.comparison.runs import ComparedRun, compared_run
+from mlflow_adk_eval.analysis.stats import Interval, cases_needed, detectable_drop, detectable_rate_drop, mean_interval, rate_cases_needed
+from mlflow_adk_eval.analysis.stats.power import Source, spread_of
+from mlflow_adk_eval.config.spec import CRITERIA
+from mlflow_adk_eval.errors import TrackingError, UsageError, did_you_mean
+from mlflow_adk_eval.gating.registry import store_at
+from mlflow_adk_eval.results.outcomes import mean
 from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.runs.examined import ReadableRun, examine
+from mlflow_adk_eval.runs.manifest import Evidence
 from mlflow_adk_eval.tracking.client import page_of
 
 PAGES = "adk_eval_compare"
@@ -34,18 +41,17 @@ def compare(a: str | Report, b: str | Report, *, confidence: float = 0.95, track
     """
     if not 0.5 < confidence < 1:  # noqa: PLR2004 - below, an end of an interval would hold less often than not
         raise UsageError(f"confidence is {confidence!r}; wanted a number between 0.5 and 1")
-    before, after = (_side(run, name, tracking_uri) for run, name in ((a, "before"), (b, "after")))
-    return compared(before, after, confidence=confidence)
-
-
-def _side(run: str | Report, name: str, tracking_uri: str | None) -> ComparedRun:
-    if isinstance(run, Report):
-        return compared_run(run, name)
-    if not run:
-        raise UsageError("the run id is empty")
-    with store_at(tracking_uri) as store:
-        evidence = store.evidence(run)
-    return run_of_evidence(evidence)
+    runs: list[ComparedRun] = []
+    for run, name in ((a, "before"), (b, "after")):
+        if isinstance(run, Report):
+            runs.append(compared_run(run, name))
+            continue
+        if not run:
+            raise UsageError("the run id is empty")
+        with store_at(tracking_uri) as store:
+            evidence = store.evidence(run)
+        runs.append(run_of_evidence(evidence))
+    return compared(*runs, confidence=confidence)
 
 
 def run_of_evidence(evidence: Evidence) -> ComparedRun:
@@ -69,8 +75,8 @@ def run_of_examined(run: ReadableRun) -> ComparedRun:
     """Return a run whose evidence was examined as one side of a comparison; its problems become warnings."""
     evidence, copies = run.evidence, run.documents.copies
     name, digest = evidence.tags.get("mlflow.runName", "") or evidence.run_id, evidence.params.get("adk_eval.eval_set_digest", "")
-    found = compared_run(run.report, name, run.rows, digest=digest, copies=copies)
-    return replace(found, run_id=evidence.run_id, facts=dict(_facts(evidence)), warnings=run.problems)
+    side = compared_run(run.report, name, run.rows, digest=digest, copies=copies)
+    return replace(side, run_id=evidence.run_id, facts=dict(_facts(evidence)), warnings=run.problems)
 
 
 _PARAMS: Mapping[str, str] = {
@@ -79,11 +85,7 @@ _PARAMS: Mapping[str, str] = {
     "adk_eval.user_simulator.model": "Simulated users",
     "adk_eval.baseline": "Baseline",
 }
-_PREFIXES: Mapping[str, str] = {
-    "adk_eval.judge.": "Judge of ",
-    "adk_eval.prompt.": "Prompt of ",
-    "adk_eval.version.": "Version of ",
-}
+_PREFIXES: Mapping[str, str] = {"adk_eval.judge.": "Judge of ", "adk_eval.prompt.": "Prompt of ", "adk_eval.version.": "Version of "}
 
 
 def _facts(evidence: Evidence) -> Iterator[tuple[str, str]]:
@@ -116,3 +118,166 @@ def log_comparison(found: Comparison, html: str, *, tracking_uri: str | None = N
     with store_at(tracking_uri) as store:
         store.client.log_text(after, html, path)
     return page_of(after, f"/artifacts/{path}", tracking_uri)
+
+
+CASE_PASS_RATE = "case_pass_rate"  # noqa: S105 - not that kind of pass
+"""The measure that is planned for besides the criteria: the share of its runs that a case passed, over the cases."""
+
+Values = Mapping[str, Sequence[float]]
+"""By case, one per run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What one measure takes."""
+
+    measure: str
+    """A criterion, or ``case_pass_rate``."""
+    cases: int
+    """How many cases have it."""
+    mean: float
+    interval: Interval | None
+    """Of the mean; ``None`` where cases do not say how much cases differ."""
+    test: Literal["mcnemar", "permutation"]
+    """By which runs will be compared."""
+    spread: float | None
+    """The standard deviation of a case's difference between two versions that is reckoned with; ``None`` where nothing is known of it."""
+    source: Source | None
+    """Where the spread comes from."""
+    told: str
+    """The same as a sentence."""
+    drop: float
+    """What is to be found, in the unit of the measure: a rise, where lower is better."""
+    detectable: float | None
+    """The smallest drop that the present cases would show; ``None`` where there is none."""
+    needed: int | None
+    """How many cases would show `drop`; ``None`` where it cannot be said."""
+
+    @property
+    def enough(self) -> bool:
+        """Whether the present cases would show it."""
+        return self.needed is not None and self.cases >= self.needed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How many cases each measure takes."""
+
+    run_id: str | None
+    baseline_run_id: str | None
+    detect: float
+    """What is to be found: in the unit of the measure, for quantities as a share of their mean."""
+    confidence: float
+    power: float
+    num_runs: int
+    """How often each case is to run."""
+    needs: tuple[Need, ...]
+
+    @property
+    def enough(self) -> bool:
+        """Whether the present cases would show every drop."""
+        return all(need.enough for need in self.needs)
+
+
+def plan(
+    run: str | Report,
+    detect: float,
+    *,
+    baseline: str | Report | None = None,
+    criteria: Iterable[str] = (),
+    confidence: float = 0.95,
+    power: float = 0.8,
+    num_runs: int | None = None,
+    tracking_uri: str | None = None,
+) -> Plan:
+    """Return how many cases it takes to notice that an agent got worse, by how far the cases of a run vary.
+
+    Args:
+        run: the id of a run, or a report.
+        detect: how much worse: a difference of scores or pass rates; for tokens, calls and durations a share of their mean.
+        baseline: an earlier run of the same cases, from which to learn how far versions differ case by case.
+        criteria: the measures, among them ``case_pass_rate``; none: that and those that decide.
+        confidence: one less the chance of an alarm where nothing got worse.
+        power: the chance to notice.
+        num_runs: how often each case is to run; ``None``: as often as in the run.
+        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
+
+    Raises:
+        UsageError: if there is no such run or criterion, or a number makes no sense.
+        TrackingError: if MLflow cannot be reached, or the evidence of a run cannot be believed.
+    """
+    if not 0 < detect < math.inf:
+        raise UsageError(f"detect: {detect!r}; wanted a difference above 0")
+    for name, value in (("confidence", confidence), ("power", power)):
+        if not 0 < value < 1:
+            raise UsageError(f"{name}: {value!r}; wanted a number between 0 and 1, such as 0.95")
+    if num_runs is not None and num_runs < 1:
+        raise UsageError(f"num_runs: {num_runs!r}; wanted a whole number of at least 1")
+    now = _report(run, tracking_uri)
+    before = None if baseline is None else _report(baseline, tracking_uri)
+    measures, earlier = _measures(now), _measures(before) if before else {}
+    for name in (criteria := tuple(criteria)):
+        if name not in measures:
+            raise UsageError(f"criterion {name!r}: the run has no scores of it. {did_you_mean(name, measures)}".strip())
+    deciding = [name for name, summary in now.summaries().items() if summary.threshold is not None]
+    chosen = list(dict.fromkeys(criteria)) or [name for name in (CASE_PASS_RATE, *deciding) if name in measures]
+    if not chosen:
+        raise UsageError("the run has no scores to plan with")
+    runs = num_runs or now.num_runs
+    return Plan(
+        run_id=now.run_id,
+        baseline_run_id=before.run_id if before else None,
+        detect=detect,
+        confidence=confidence,
+        power=power,
+        num_runs=runs,
+        needs=tuple(_need(name, measures[name], earlier.get(name), detect, confidence, power, runs) for name in chosen),
+    )
+
+
+def _report(run: str | Report, tracking_uri: str | None) -> Report:
+    """Return a report as it is, or what a run holds, if that can be believed."""
+    if isinstance(run, Report):
+        return run
+    with store_at(tracking_uri) as store:
+        examined = examine(store.evidence(run))
+    if examined.problems or not isinstance(examined, ReadableRun):
+        raise TrackingError(f"run {run} is no evidence to plan with: {examined.problems[0]}")
+    return replace(examined.report, run_id=run)
+
+
+def _measures(report: Report) -> dict[str, Values]:
+    """Return the values of each measure that has any."""
+    passed: dict[str, list[float]] = {}
+    for case in report.cases:
+        passed.setdefault(case.eval_id, []).append(float(case.verdict == "passed"))
+    scores = {name: summary.case_scores for name, summary in report.summaries().items()}
+    return {name: values for name, values in {CASE_PASS_RATE: passed, **scores}.items() if values}
+
+
+def _need(name: str, values: Values, before: Values | None, detect: float, confidence: float, power: float, num_runs: int) -> Need:
+    average = mean(value for runs in values.values() for value in runs)
+    spread = spread_of(values, before, num_runs, confidence=confidence)
+    drop = detect * abs(average) if CRITERIA.is_quantity(name) else detect
+    # The smallest drop that so many cases show, and how many show the one that is to be found.
+    detectable, needed = None, None
+    if spread.value is not None and drop and spread.passes:
+        share = spread.value**2
+        detectable = detectable_rate_drop(share, len(values), confidence=confidence, power=power)
+        needed = rate_cases_needed(share, min(drop, 1.0), confidence=confidence, power=power)
+    elif spread.value is not None and drop:
+        detectable = detectable_drop(spread.value, len(values), confidence=confidence, power=power)
+        needed = cases_needed(spread.value, drop, confidence=confidence, power=power)
+    return Need(
+        measure=name,
+        cases=len(values),
+        mean=average,
+        interval=mean_interval(values, confidence, proportion=not CRITERIA.is_quantity(name)),
+        test="mcnemar" if spread.passes else "permutation",
+        spread=spread.value,
+        source=spread.source,
+        told=spread.explanation,
+        drop=drop,
+        detectable=detectable if detectable is not None and math.isfinite(detectable) else None,
+        needed=needed,
+    )

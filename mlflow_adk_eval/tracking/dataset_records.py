@@ -14,16 +14,22 @@ from pydantic_core import PydanticSerializationError
 
 from mlflow_adk_eval.errors import EvalSetError, Problem, json_path, shown
 from mlflow_adk_eval.evalset import EvalCase, EvalSet, dump
-from mlflow_adk_eval.evalset.digest import canonical, canonical_json
-from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.evalset.parse import parse
-from mlflow_adk_eval.tables.records import CASE, EXPECTATIONS, record_of
-from mlflow_adk_eval.tracking.foreign_records import OTHERS, foreign_case
+from mlflow_adk_eval.evalset.models import Json, canonical, canonical_json
+from mlflow_adk_eval.evalset.parse import parse, repeated
+from mlflow_adk_eval.shapes.records import CASE, EXPECTATIONS, record_of
+from mlflow_adk_eval.shapes.rows import row_of
 
 ORDER = "adk_eval.order"
 """The tag with a record's place in the eval set; MLflow keeps no order."""
 _HASH = "adk_eval.sha256."
 """How the tags begin that say what a part of a record was when it was pushed."""
+OTHERS = "mlflow_expectations"
+"""The unknown field of a case that keeps what a record expects and ADK has no word for, such as MLflow's ``guidelines``."""
+
+_BESIDE = {"eval_id", "session_input"}
+_SIMULATED = {"goal", "persona", "simulation_guidelines"}
+_SCENARIO = "conversation_scenario"
+_MESSAGE = 'a text, or {"role", "content"} with a text'
 _INPUTS, _RESPONSE = "inputs", "expected_response"
 _SOURCE = {"source_type": "CODE", "source_data": {"by": "mlflow_adk_eval"}}
 
@@ -58,11 +64,8 @@ def records_of(eval_set: EvalSet) -> list[Json]:
         EvalSetError: if a dataset cannot hold all of a case, naming what; or if two cases have one id.
     """
     source = f"eval set {eval_set.eval_set_id!r}"
-    first: dict[str, int] = {}
-    for index, case in enumerate(eval_set.eval_cases):
-        if (earlier := first.setdefault(case.eval_id, index)) != index:
-            found = f"{shown(case.eval_id)}, which is $.eval_cases[{earlier}].eval_id too"
-            raise EvalSetError(source, [Problem(f"$.eval_cases[{index}].eval_id", found, "an id of its own")])
+    if problems := repeated([case.eval_id for case in eval_set.eval_cases], "$.eval_cases[{}].eval_id"):
+        raise EvalSetError(source, problems)
     return [_record(case, index, source) for index, case in enumerate(eval_set.eval_cases)]
 
 
@@ -79,16 +82,14 @@ def _record(case: EvalCase, index: int, source: str) -> Json:
     record = record_of(ours)
     for written in (dump(ours), _given(ours)):  # the second keeps even what is null
         expectations = {**others, **record["expectations"], CASE: written}
-        found: Json = {"inputs": record["inputs"], "expectations": expectations, "source": _SOURCE}
-        found["tags"] = {ORDER: str(index), **_hashes(found)}
-        if not (lost := list(_differences(filled, _filled(_back(found, source), source, at)))):
-            return found
+        parts = {_INPUTS: record["inputs"], **expectations}
+        hashes = {f"{_HASH}{name}": _hash(parts[name]) for name in (_INPUTS, CASE, _RESPONSE) if name in parts}
+        pushed: Json = {"inputs": record["inputs"], "expectations": expectations, "source": _SOURCE, "tags": {ORDER: str(index), **hashes}}
+        copied = json.loads(json.dumps(pushed))
+        stored = Stored(record_id="", inputs=copied["inputs"], expectations=copied["expectations"], tags=copied["tags"])
+        if not (lost := list(_differences(filled, _filled(case_of(stored, source), source, at)))):
+            return pushed
     raise EvalSetError(source, [Problem(json_path(at, lost[0]), "what a dataset would not give back", "JSON that stays what it is")])
-
-
-def _back(record: Json, source: str) -> EvalCase:
-    copied = json.loads(json.dumps(record))
-    return case_of(Stored(record_id="", inputs=copied["inputs"], expectations=copied["expectations"], tags=copied["tags"]), source)
 
 
 def _given(case: EvalCase) -> Json:
@@ -101,11 +102,6 @@ def _filled(case: EvalCase, source: str, at: str) -> Json:
         return case.model_dump(mode="json")
     except PydanticSerializationError as error:
         raise EvalSetError(source, [Problem(at, f"what is no JSON ({error})", "JSON")]) from None
-
-
-def _hashes(record: Json) -> Json:
-    parts = {_INPUTS: record["inputs"], **record["expectations"]}
-    return {f"{_HASH}{name}": _hash(parts[name]) for name in (_INPUTS, CASE, _RESPONSE) if name in parts}
 
 
 def _hash(value: Any) -> str:
@@ -129,8 +125,8 @@ def cases_of(records: Sequence[Stored], source: str) -> tuple[EvalCase, ...]:
             problems += [_of_record(record, problem) for problem in error.problems]
             continue
         if case.eval_id in cases:
-            found = f"{shown(case.eval_id)}, which record {holders[case.eval_id]} is too"
-            problems.append(_of_record(record, Problem("$.inputs.eval_id", found, "an id of its own")))
+            twice = f"{shown(case.eval_id)}, which record {holders[case.eval_id]} is too"
+            problems.append(_of_record(record, Problem("$.inputs.eval_id", twice, "an id of its own")))
         cases[case.eval_id] = case
         holders[case.eval_id] = record.record_id
     if problems:
@@ -149,7 +145,7 @@ def case_of(record: Stored, source: str) -> EvalCase:
         EvalSetError: with every problem of the record.
     """
     if CASE not in record.expectations:
-        return foreign_case(record.record_id, record.inputs, record.expectations, source)
+        return _foreign_case(record.record_id, record.inputs, record.expectations, source)
     case = parse(_CASE, record.expectations[CASE], source, at=f"$.expectations.{CASE}")
     case = _with_response(case, record, source)
     if _edited(record, _INPUTS) and _key(record_of(case)["inputs"]) != _key(record.inputs):
@@ -207,7 +203,7 @@ def changes(stored: Sequence[Stored], wanted: Sequence[Json]) -> Changes:
     MLflow merges a record into the one with the same inputs and keeps expectations that are gone, so such a one is replaced.
     """
     present = {_key(record.inputs): record for record in stored}
-    kept: set[str] = set()
+    merged: set[str] = set()
     upsert: list[Json] = []
     for record in wanted:
         old = present.get(_key(record["inputs"]))
@@ -215,11 +211,11 @@ def changes(stored: Sequence[Stored], wanted: Sequence[Json]) -> Changes:
             upsert.append(record)
             continue
         if not old.expectations.keys() - record["expectations"].keys():
-            kept.add(old.record_id)
+            merged.add(old.record_id)
         tags = {**old.tags, **record["tags"]}
         if _key([old.expectations, old.tags]) != _key([record["expectations"], tags]):
             upsert.append({**record, "tags": tags})
-    return Changes(delete=tuple(old.record_id for old in stored if old.record_id not in kept), upsert=tuple(upsert))
+    return Changes(delete=tuple(old.record_id for old in stored if old.record_id not in merged), upsert=tuple(upsert))
 
 
 def _key(value: Any) -> str:
@@ -254,3 +250,82 @@ def _differences(one: Any, other: Any, steps: tuple[int | str, ...] = ()) -> Ite
             yield steps
         case _:
             return
+
+
+def _foreign_case(record_id: str, inputs: Any, expectations: Mapping[str, Any], source: str) -> EvalCase:
+    """Return the case that a record without an ``eval_case`` describes; without an ``eval_id`` it is named by the record.
+
+    Raises:
+        EvalSetError: if there is anything in it that a case cannot hold.
+    """
+    # 1. The inputs, of which exactly one is what the user says.
+    if not isinstance(inputs, Mapping):
+        raise EvalSetError(source, [Problem("$.inputs", shown(inputs), "an object")])
+    names = sorted(set(inputs) - _BESIDE)
+    if _SIMULATED & set(names):
+        what, wanted = f"a goal for MLflow's simulated user ({', '.join(names)})", f"a {_SCENARIO} in ADK's format"
+        raise EvalSetError(source, [Problem("$.inputs", what, wanted)])
+    if len(names) != 1:
+        wanted = "one that is what the user says, and besides it at most eval_id and session_input"
+        raise EvalSetError(source, [Problem("$.inputs", f"inputs named {', '.join(names) or 'nothing'}", wanted)])
+    # 2. What is expected, of which a case keeps what it has no word for.
+    eval_id = str(inputs.get("eval_id", record_id))
+    expected = {name: value for name, value in expectations.items() if value is not None}
+    others = {name: expected.pop(name) for name in sorted(expected.keys() - set(EXPECTATIONS))}
+    beside = {"eval_id": eval_id, **({"session_input": inputs["session_input"]} if "session_input" in inputs else {})}
+    if _SCENARIO in inputs:
+        fields = {"rubrics": "rubrics", "expected_session_state": "final_session_state"}
+        if unfit := sorted(expected.keys() - fields.keys()):
+            wanted = "nothing of the kind: what a simulated user will hear is not known"
+            raise EvalSetError(source, [Problem(f"$.expectations.{unfit[0]}", "an expectation of a scenario", wanted)])
+        renamed = {fields[name]: value for name, value in expected.items()}
+        case = parse(_CASE, {**beside, _SCENARIO: inputs[_SCENARIO], **renamed}, source, at="$.inputs")
+    else:
+        turns = _turns(inputs[names[0]], source)
+        case = row_of({**beside, **_cells(turns, expected, source)}, source).case
+    return EvalCase.model_validate({**case.model_dump(mode="json", exclude_unset=True), OTHERS: others}) if others else case
+
+
+def _turns(messages: Any, source: str) -> list[Json]:
+    """Return what was said as turns; an answer in a list of messages belongs to the message before it."""
+    turns: list[Json] = []
+    for index, message in enumerate(messages if isinstance(messages, list) else [messages]):
+        role, content = _message(message)
+        if role == "user" and content is not None:
+            turns.append({"user_content": content})
+        elif role == "model" and content is not None and turns and "final_response" not in turns[-1]:
+            turns[-1]["final_response"] = content
+        else:
+            what = f"{shown(message)} of role {role!r}" if content is not None else shown(message)
+            raise EvalSetError(source, [Problem(f"$.inputs, message {index + 1}", what, f"{_MESSAGE}, by user and assistant in turn")])
+    if not turns:
+        raise EvalSetError(source, [Problem("$.inputs", "no message", _MESSAGE)])
+    return turns
+
+
+def _message(message: Any) -> tuple[str, Any]:
+    """Return who speaks and what: a text, a message in ADK's format, or ``None`` if it is neither."""
+    match message:
+        case str():
+            return "user", message
+        case {"parts": _}:
+            return str(message.get("role") or "user"), dict(message)
+        case {"role": str(role), "content": str(content)} if len(message) == 2:  # noqa: PLR2004 - nothing besides these two
+            return "model" if role == "assistant" else role, content
+        case _:
+            return "", None
+
+
+def _cells(turns: list[Json], expected: Json, source: str) -> Json:
+    """Return the cells of a row whose reference the record is; the expected response is the last turn's."""
+    cells: Json = {name: expected[name] for name in ("expected_tool_calls", "expected_session_state", "rubrics") if name in expected}
+    cells["predictions"] = [""] * len(turns)
+    if "expected_conversation" in expected:
+        if "expected_response" in expected or any("final_response" in turn for turn in turns):
+            raise EvalSetError(source, [Problem("$.expectations.expected_conversation", "answers beside it", "one of the two")])
+        return {**cells, "targets": expected["expected_conversation"], "inputs": [turn["user_content"] for turn in turns]}
+    if "expected_response" in expected:
+        if "final_response" in turns[-1]:
+            raise EvalSetError(source, [Problem("$.expectations.expected_response", "a second answer to the last message", "one")])
+        turns[-1]["final_response"] = expected["expected_response"]
+    return {**cells, "targets": turns}

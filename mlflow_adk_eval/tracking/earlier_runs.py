@@ -1,34 +1,43 @@
-"""Earlier runs that an evaluation starts from: to go on with what was paid for, or to judge again what the agent did.
+"""What an earlier run holds: to go on with what was paid for, to judge again what the agent did, or as files that others read.
 
-`earlier_run` finds the run to resume, in the ledger and in MLflow; `failed_cases` names what is to be run again; `recording_of_run` makes a recording of a finished run, once its artifacts
-are those that its parameter vouches for.
+`earlier_run` finds the run to resume, in the ledger and in MLflow; `failed_cases` names what is to be run again; `recording_of_run` makes a
+recording of a finished run, once its artifacts are those that its parameter vouches for. `export` writes the eval set and the result as ADK has
+them, or rows of cases with what was recorded: a small run has the first two among its artifacts, a large one only its parts, from which they are
+made here when they are asked for.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from itertools import groupby
+from pathlib import Path
+from typing import Literal, TypeVar
 
-from pydantic import TypeAdapter
-
-from mlflow_adk_eval.agents import Recording, load_recording
-from mlflow_adk_eval.agents.protocol import Conversation
-from mlflow_adk_eval.agents.recordings import case_digest, conversation_of, on
+from mlflow_adk_eval.agents import Recording
+from mlflow_adk_eval.agents.recordings import CountedRuns, case_digest, recorded_run
 from mlflow_adk_eval.errors import InputError, TrackingError, UsageError
 from mlflow_adk_eval.evalset import EvalSet
-from mlflow_adk_eval.evalset.conversation import Origin
-from mlflow_adk_eval.evalset.parse import parse
-from mlflow_adk_eval.evalset.result import parse_result
-from mlflow_adk_eval.gating.evidence.examine import ReadableRun, examine
-from mlflow_adk_eval.gating.evidence.integrity import EVAL_SET, FOLDER, IN_PARTS, Evidence, Manifest, integrity_problems, read_manifest
-from mlflow_adk_eval.gating.mlflow_store import store_at
+from mlflow_adk_eval.evalset.conversation import Conversation, Origin, conversation_of, dumps_result
+from mlflow_adk_eval.evalset.conversion import write_cases
+from mlflow_adk_eval.evalset.row_cases import CaseRow
+from mlflow_adk_eval.evalset.rows import CasesInMemory
+from mlflow_adk_eval.gating.registry import store_at
 from mlflow_adk_eval.ledger import CallCache
-from mlflow_adk_eval.results.parts import PartReader, StoredPart
-from mlflow_adk_eval.tracking.client import existing, reaching_mlflow
+from mlflow_adk_eval.report.adk_result import result_of
+from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.runs.examined import ReadableRun, examine
+from mlflow_adk_eval.runs.manifest import FOLDER, Evidence
+from mlflow_adk_eval.runs.stored_run import StoredPart, StoredRun, loaded, open_run
+from mlflow_adk_eval.store.reaching import existing, reaching_mlflow
+from mlflow_adk_eval.tracking.bundle import SELF_COMPARISON
 from mlflow_adk_eval.tracking.logged_run import LoggedRun
+from mlflow_adk_eval.writing import whole_file
+
+_KIND = "adk_eval.evidence"
+What = Literal["eval_set", "result", "rows"]
 
 
 def failed_cases(run_id: str, tracking_uri: str | None = None) -> tuple[str, ...]:
@@ -42,20 +51,22 @@ def failed_cases(run_id: str, tracking_uri: str | None = None) -> tuple[str, ...
         UsageError: if there is no such run, it holds no evaluation, or every case passed.
         TrackingError: if MLflow cannot be reached, or the run's evidence cannot be believed.
     """
+    run = examine(_evidence(run_id, tracking_uri, "it is unknown which of its cases passed"))
+    if not isinstance(run, ReadableRun):
+        raise TrackingError(f"run {run_id}: {run.problems[0]}, so it cannot be believed which of its cases passed")
+    eval_ids = tuple(dict.fromkeys(case.eval_id for case in run.report.cases if case.verdict != "passed"))
+    if not eval_ids:
+        raise UsageError(f"every case passed in run {run_id}, so there is none to run again")
+    return eval_ids
+
+
+def _evidence(run_id: str, tracking_uri: str | None, lacking: str) -> Evidence:
+    """Return the evidence of a run that has ended; `lacking` says what it means that there is none."""
     with store_at(tracking_uri) as store:
         evidence = store.evidence(run_id)
     if evidence.manifest is None:
-        raise UsageError(f"run {run_id} holds no finished evaluation, so it is unknown which of its cases passed")
-    run = examine(evidence)
-    if not isinstance(run, ReadableRun):
-        raise TrackingError(f"run {run_id}: {run.problems[0]}, so it cannot be believed which of its cases passed")
-    found = tuple(dict.fromkeys(case.eval_id for case in run.report.cases if case.verdict != "passed"))
-    if not found:
-        raise UsageError(f"every case passed in run {run_id}, so there is none to run again")
-    return found
-
-
-_EVIDENCE = "adk_eval.manifest_sha256"
+        raise UsageError(f"run {run_id} holds no finished evaluation, so {lacking}")
+    return evidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,54 +91,32 @@ def earlier_run(resume: str, logged: LoggedRun, ledger: CallCache | None) -> Ear
             of the agent: what was said and done there is no evidence here.
         TrackingError: if MLflow cannot be reached.
     """
-    run_id = _known(resume, logged, ledger)
+    if ledger is None:
+        raise UsageError(f"resume {resume!r}: without a ledger nothing is known of earlier runs")
+    if resume == "latest":
+        like = (logged.digest, logged.agent.model_id)
+        run_id = next((run.run_id for run in ledger.runs() if (run.eval_set_digest, run.agent_version) == like), "")
+        if not run_id:
+            raise UsageError(f"resume 'latest': the ledger {ledger.name} knows no run of this eval set with this version of the agent")
+    elif (run_id := resume) not in {run.run_id for run in ledger.runs()}:
+        raise UsageError(
+            f"resume {resume!r}: the ledger {ledger.name} does not know this run; it keeps what was paid for, so resume where it is"
+        )
     with reaching_mlflow("the run could not be started"), existing(f"resume {run_id!r}"):
         run = logged.client.get_run(run_id)
     params = run.data.params
     for name, what in {"adk_eval.eval_set_digest": "another eval set", "adk_eval.model_id": "another version of the agent"}.items():
         wanted = logged.params[name]
         if params.get(name) != wanted:
-            found = f"it was about {what}: {name} is {params[name]}, now {wanted}" if name in params else f"it has no parameter {name}"
-            raise UsageError(f"resume {run_id!r}: {found}")
+            why = f"it was about {what}: {name} is {params[name]}, now {wanted}" if name in params else f"it has no parameter {name}"
+            raise UsageError(f"resume {run_id!r}: {why}")
     is_open = (
-        _EVIDENCE not in params  # nothing has been said in the run that could not be taken back
+        "adk_eval.manifest_sha256" not in params  # nothing has been said in the run that could not be taken back
         and all(params.get(name, value) == value for name, value in logged.params.items())
         and run.info.lifecycle_stage == "active"
         and run.info.experiment_id == logged.experiment_id
     )
     return EarlierRun(run_id=run_id, open=is_open)
-
-
-def _known(resume: str, logged: LoggedRun, ledger: CallCache | None) -> str:
-    """Return the id of the run, if the ledger knows it."""
-    if ledger is None:
-        raise UsageError(f"resume {resume!r}: without a ledger nothing is known of earlier runs")
-    runs = ledger.runs()
-    if resume != "latest":
-        if resume not in {run.run_id for run in runs}:
-            raise UsageError(
-                f"resume {resume!r}: the ledger {ledger.name} does not know this run; it keeps what was paid for, so resume where it is"
-            )
-        return resume
-    like = (logged.digest, logged.agent.model_id)
-    found = [run.run_id for run in runs if (run.eval_set_digest, run.agent_version) == like]
-    if not found:
-        raise UsageError(f"resume 'latest': the ledger {ledger.name} knows no run of this eval set with this version of the agent")
-    return found[0]
-
-
-RESULT = "result.evalset_result.json"
-_SCHEME = "runs:/"
-_EVAL_SET = TypeAdapter(EvalSet)
-
-
-def run_named(source: Any) -> str | None:
-    """Return the id of the run that ``runs:/<id>`` names; ``None`` for anything else.
-
-    >>> run_named("runs:/0123abcd"), run_named("my_agent")
-    ('0123abcd', None)
-    """
-    return source.removeprefix(_SCHEME).strip("/") if isinstance(source, str) and source.startswith(_SCHEME) else None
 
 
 def recording_of_run(run_id: str, tracking_uri: str | None = None) -> Recording:
@@ -141,49 +130,27 @@ def recording_of_run(run_id: str, tracking_uri: str | None = None) -> Recording:
         UsageError: if there is no such run, or it holds no evaluation.
         TrackingError: if MLflow cannot be reached, or the run's artifacts are not those that its parameter vouches for.
     """
-    with store_at(tracking_uri) as store:
-        evidence = store.evidence(run_id)
-    if evidence.manifest is None:
-        raise UsageError(f"run {run_id} holds no finished evaluation, so that there is nothing to judge again")
-    problems = integrity_problems(evidence)
-    manifest = read_manifest(evidence.manifest)
-    if problems or isinstance(manifest, str):
-        raise TrackingError(f"run {run_id}: {problems[0]}, so what the agent did in it cannot be believed")
-    if manifest.schema == IN_PARTS:
-        return _recording_of_parts(evidence, manifest)
-    if RESULT not in evidence.artifacts:
-        raise UsageError(f"run {run_id} does not hold what the agent did, so that there is nothing to judge again")
-    return _recording(evidence)
-
-
-def _recording(evidence: Evidence) -> Recording:
-    eval_set = parse(_EVAL_SET, evidence.artifacts[EVAL_SET], f"run {evidence.run_id}, {FOLDER}/{EVAL_SET}")
-    result = parse_result(evidence.artifacts[RESULT], f"run {evidence.run_id}, {FOLDER}/{RESULT}")
-    recording = load_recording(result)
-    origin = _origin(evidence, result.creation_timestamp, recording.num_runs(eval_set.eval_ids))
-    return replace(recording, origin=on(eval_set, origin))
-
-
-def _origin(evidence: Evidence, began: float, num_runs: int) -> Origin:
-    return Origin(
-        agent=evidence.tags.get("adk_eval.agent_version", ""),
-        agent_version=evidence.params.get("adk_eval.model_id", ""),
-        recorded_at=datetime.fromtimestamp(began, tz=UTC).isoformat(timespec="seconds"),
-        num_runs=num_runs,
-    )
-
-
-def _recording_of_parts(evidence: Evidence, manifest: Manifest) -> Recording:
-    reader = PartReader(evidence.artifacts, manifest.parts, f"run {evidence.run_id}, {FOLDER}")
+    evidence = _evidence(run_id, tracking_uri, "that there is nothing to judge again")
+    opened = open_run(evidence, f"run {run_id}, {FOLDER}")
+    if isinstance(opened, list):
+        raise TrackingError(f"run {run_id}: {opened[0]}, so what the agent did in it cannot be believed")
+    run, manifest = opened
     try:
-        runs, digests = PartConversations(reader), PartDigests(reader)
+        runs = _Conversations(
+            run,
+            lambda part: [eval_id for eval_id, _ in part.run_ids],
+            lambda part, places: tuple(conversation_of(part.run(place)) for place in places),
+        )
+        digests = _ByCase(run, lambda part: part.case_ids, lambda part, places: case_digest(part.case(places[0])))
     except InputError as error:
         raise TrackingError(f"{error.source} cannot be read: {error.problems[0]}, so what the agent did cannot be judged again") from None
-    origin = _origin(evidence, (evidence.start_time or 0) / 1000, max(map(runs.count, runs), default=1))
     return Recording(
         runs,
-        origin=replace(
-            origin,
+        origin=Origin(
+            agent=evidence.tags.get("adk_eval.agent_version", ""),
+            agent_version=evidence.params.get("adk_eval.model_id", ""),
+            recorded_at=datetime.fromtimestamp((evidence.start_time or 0) / 1000, tz=UTC).isoformat(timespec="seconds"),
+            num_runs=max(map(runs.count, runs), default=1),
             eval_set_id=str(manifest.eval_set.get("eval_set_id", "")),
             eval_set_digest=evidence.params.get("adk_eval.eval_set_digest", ""),
             case_digests=digests,
@@ -195,25 +162,24 @@ V = TypeVar("V")
 
 
 class _ByCase(Mapping[str, V]):
-    """Something of each case of a run in parts, by eval id, read when it is asked for."""
+    """Something of each case of a stored run, by eval id, read when it is asked for."""
 
-    def __init__(self, reader: PartReader, ids: Callable[[StoredPart], Iterable[str | None]]) -> None:
-        self._reader = reader
+    def __init__(
+        self, run: StoredRun, ids: Callable[[StoredPart], Iterable[str | None]], read: Callable[[StoredPart, Sequence[int]], V]
+    ) -> None:
+        """Take the run, what says of which case each thing in a part is, and what reads those of a case."""
+        self._run, self._read = run, read
         self._places: dict[str, int] = {}
         self._parts, self._firsts, self._counts = array("i"), array("i"), array("i")
-        for part in reader.parts:
-            # Not through the reader, which would keep what it has read.
-            for first, eval_id in enumerate(ids(reader.part(part.number))):
-                self._add(part.number, first, eval_id or "")
+        for part in run.once():
+            for first, eval_id in enumerate(ids(part)):
+                place = self._places.setdefault(eval_id or "", len(self._places))
+                if place < len(self._parts):
+                    self._counts[place] += 1
+                else:
+                    for column, value in ((self._parts, part.part.number), (self._firsts, first), (self._counts, 1)):
+                        column.append(value)
         self._last: tuple[str, V] | None = None
-
-    def _add(self, part: int, first: int, eval_id: str) -> None:
-        place = self._places.setdefault(eval_id, len(self._places))
-        if place < len(self._parts):
-            self._counts[place] += 1
-        else:
-            for column, value in ((self._parts, part), (self._firsts, first), (self._counts, 1)):
-                column.append(value)
 
     def count(self, eval_id: str) -> int:
         """Return how many there are of a case."""
@@ -225,11 +191,8 @@ class _ByCase(Mapping[str, V]):
         if self._last is None or self._last[0] != eval_id:
             place = self._places[eval_id]
             first = self._firsts[place]
-            self._last = eval_id, self._read(self._reader[self._parts[place]], range(first, first + self._counts[place]))
+            self._last = eval_id, self._read(self._run[self._parts[place]], range(first, first + self._counts[place]))
         return self._last[1]
-
-    def _read(self, part: StoredPart, places: Iterable[int]) -> V:
-        raise NotImplementedError
 
     def __iter__(self) -> Iterator[str]:
         """Yield the ids."""
@@ -240,23 +203,60 @@ class _ByCase(Mapping[str, V]):
         return len(self._places)
 
 
-class PartConversations(_ByCase[tuple[Conversation, ...]]):
-    """What the agent did in each case of a run in parts, run by run."""
-
-    def __init__(self, reader: PartReader) -> None:
-        """Take what reads the parts."""
-        super().__init__(reader, lambda part: (eval_id for eval_id, _ in part.run_ids))
-
-    def _read(self, part: StoredPart, places: Iterable[int]) -> tuple[Conversation, ...]:
-        return tuple(conversation_of(part.run(place)) for place in places)
+class _Conversations(_ByCase[tuple[Conversation, ...]], CountedRuns):
+    """What the agent did in each case, run by run."""
 
 
-class PartDigests(_ByCase[str]):
-    """The digest of each case of a run in parts."""
+def export(run_id: str, what: What, path: str | Path, *, tracking_uri: str | None = None) -> int:
+    """Write what a run holds into a file, and return how many case runs, or cases of an eval set, that are.
 
-    def __init__(self, reader: PartReader) -> None:
-        """Take what reads the parts."""
-        super().__init__(reader, lambda part: iter(part.case_ids))
+    Args:
+        run_id: the run.
+        what: ``eval_set``: the cases; ``result``: ADK's result file; ``rows``: JSON Lines or Parquet of the cases with what the agent did.
+        path: the file. Its ending says in which form an eval set or rows are written. It is overwritten if it exists.
+        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
 
-    def _read(self, part: StoredPart, places: Iterable[int]) -> str:
-        return case_digest(part.case(next(iter(places))))
+    Raises:
+        UsageError: if there is no such run, it holds no evaluation, or the file cannot be written.
+        TrackingError: if MLflow cannot be reached, or the run's evidence cannot be believed.
+    """
+    evidence = _evidence(run_id, tracking_uri, "that there is nothing to export")
+    if evidence.params.get(_KIND) == SELF_COMPARISON:  # no evidence for the gate, but all of its cases are there
+        params = {name: value for name, value in evidence.params.items() if name != _KIND}
+        evidence = replace(evidence, tags={**evidence.tags, "adk_eval.status": "complete"}, params=params)
+    run = examine(evidence)
+    if run.problems or not isinstance(run, ReadableRun):
+        raise TrackingError(f"run {run_id}: {run.problems[0]}, so it cannot be exported")
+    report = replace(run.report, cases=run.report.cases.in_memory())
+    agent, started = evidence.tags.get("adk_eval.agent_version", "") or "agent", (evidence.start_time or 0) / 1000
+    if what == "eval_set":
+        return write_cases(CasesInMemory(report.eval_set), path)
+    if what == "rows":
+        return write_cases(_Rows(report), path)
+    with whole_file(path) as stream:
+        stream.write(dumps_result(result_of(report, app_name=agent, created=started)).encode())
+    return len(report.cases)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The cases of a report with what the agent did, as a source of rows."""
+
+    report: Report
+
+    @property
+    def head(self) -> EvalSet:
+        """The eval set without its cases."""
+        return self.report.eval_set.model_copy(update={"eval_cases": ()})
+
+    def batches(self, size: int = 100) -> Iterator[Sequence[CaseRow]]:
+        """Yield all rows from the start, in order, at most `size` at a time."""
+        runs = (list(results) for _, results in groupby(self.report.cases, key=lambda case: case.eval_id))
+        batch: list[CaseRow] = []
+        for case, results in zip(self.report.eval_set.eval_cases, runs, strict=True):
+            batch.append(CaseRow(case, tuple(recorded_run(loaded(result).conversation) for result in results)))
+            if len(batch) == size:
+                yield batch
+                batch = []
+        if batch:
+            yield batch

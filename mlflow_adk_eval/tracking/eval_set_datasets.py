@@ -7,18 +7,21 @@ import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count, takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import mlflow
 from mlflow import MlflowClient
 from mlflow.entities import EvaluationDataset as StoredDataset
+from mlflow.tracing.client import TracingClient
 
 from mlflow_adk_eval.config.eval_config import default_config
 from mlflow_adk_eval.config.inputs import EvalSetSource, load_inputs
 from mlflow_adk_eval.errors import AdkEvalError, EvalSetError, Problem, TrackingError, UsageError, shown
 from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
-from mlflow_adk_eval.gating.mlflow_client import retried
-from mlflow_adk_eval.tracking.client import HASTY, connect, existing, experiment_of, reaching_mlflow
+from mlflow_adk_eval.evalset.files import DatasetInput
+from mlflow_adk_eval.store.reaching import HASTY, existing, reaching_mlflow, retried
+from mlflow_adk_eval.tracking.client import connect, experiment_of
 from mlflow_adk_eval.tracking.dataset_records import Changes, Stored, cases_of, changes, records_of
 
 if TYPE_CHECKING:
@@ -32,7 +35,6 @@ DIGEST = "adk_eval.eval_set_digest"
 """The tag with the digest of the eval set that was pushed."""
 
 _TAG_SIZE = 4000
-_MANAGED = "mlflow_evaluation_dataset"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,48 +73,44 @@ def push_eval_set(
     with reaching_mlflow(f"eval set {loaded.eval_set_id!r} could not be stored as a dataset"):
         store = DatasetStore(client)
         experiment_id = experiment_of(client, experiment)
-        dataset = _target(store, loaded.eval_set_id if name is None else name, experiment_id)
+        # 1. The dataset to write to, a new one if there is none.
+        name = loaded.eval_set_id if name is None else name
+        dataset = store.by_id(name) if is_dataset_id(name) else store.by_name(name, experiment_id)
+        if dataset is None:
+            dataset = client.create_dataset(name, experiment_id)
+        dataset_id = dataset.dataset_id
+        stored = store.records(dataset_id)
+        if not is_dataset_id(name) and FIELDS not in (dataset.tags or {}) and stored:
+            msg = (
+                f"dataset {name!r} has records that no eval set was pushed for, which would be deleted; to replace them, name it by its id"
+            )
+            raise UsageError(f"{msg}, {dataset_id}")
         if experiment is not None:
-            store.join(dataset.dataset_id, experiment_id)
-        _write(store, dataset, wanted, tags)
-        return _given_out(client, store, dataset.dataset_id)
+            store.join(dataset_id, experiment_id)
+        # 2. What has changed, and whether all of it has arrived.
+        todo = changes(stored, wanted)
+        if others := sum(not record.pushed for record in stored if record.record_id in todo.delete):
+            _logger.warning(
+                "dataset %r: %d records are deleted that were added in MLflow and are not in the eval set", dataset.name, others
+            )
+        present: Mapping[str, Any] = dataset.tags or {}
+        stale = [key for key in present if key.startswith(FIELDS) and key not in tags]
+        changed = {key: value for key, value in tags.items() if present.get(key) != value}
+        if changed:
+            client.set_dataset_tags(dataset_id, changed)
+        for key in stale:
+            client.delete_dataset_tag(dataset_id, key)
+        if todo or changed or stale:
+            store.apply(dataset_id, todo, wanted[0] if wanted and not todo.upsert else None)
+            if left := changes(store.records(dataset_id), wanted):
+                lost = f"{len(left.upsert)} of {len(wanted)} records are missing or other ones, {len(left.delete)} are too many"
+                raise TrackingError(f"dataset {dataset.name!r} ({dataset_id}) does not hold what it was given: {lost}")
+        # 3. The dataset as MLflow's users know it, with its records if MLflow would look for them in another store.
+        from mlflow.genai.datasets import EvaluationDataset  # noqa: PLC0415 - slow
 
-
-def _target(store: DatasetStore, name: str, experiment_id: str) -> StoredDataset:
-    """Return the dataset to write to, a new one if there is none."""
-    if is_dataset_id(name):
-        return store.by_id(name)
-    found = store.by_name(name, experiment_id)
-    if found is None:
-        return store.client.create_dataset(name, experiment_id)
-    if FIELDS not in (found.tags or {}) and store.records(found.dataset_id):
-        msg = f"dataset {name!r} has records that no eval set was pushed for, which would be deleted; to replace them, name it by its id"
-        raise UsageError(f"{msg}, {found.dataset_id}")
-    return found
-
-
-def _write(store: DatasetStore, dataset: StoredDataset, wanted: list[dict[str, Any]], tags: dict[str, str]) -> None:
-    """Write what has changed, and look whether all of it has arrived."""
-    stored = store.records(dataset.dataset_id)
-    todo = changes(stored, wanted)
-    if others := sum(not record.pushed for record in stored if record.record_id in todo.delete):
-        _logger.warning("dataset %r: %d records are deleted that were added in MLflow and are not in the eval set", dataset.name, others)
-    retagged = store.set_tags(dataset, tags, family=FIELDS)
-    if not todo and not retagged:
-        return
-    store.apply(dataset.dataset_id, todo, wanted[0] if wanted and not todo.upsert else None)
-    if left := changes(store.records(dataset.dataset_id), wanted):
-        lost = f"{len(left.upsert)} of {len(wanted)} records are missing or other ones, {len(left.delete)} are too many"
-        raise TrackingError(f"dataset {dataset.name!r} ({dataset.dataset_id}) does not hold what it was given: {lost}")
-
-
-def _given_out(client: MlflowClient, store: DatasetStore, dataset_id: str) -> EvaluationDataset:
-    """Return the dataset as MLflow's users know it, with its records if MLflow would look for them in another store."""
-    from mlflow.genai.datasets import EvaluationDataset  # noqa: PLC0415 - slow
-
-    dataset = client.get_dataset(dataset_id)
-    if client.tracking_uri != mlflow.get_tracking_uri():
-        dataset._records = store.loaded(dataset_id)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - no public way
+        dataset = client.get_dataset(dataset_id)
+        if client.tracking_uri != mlflow.get_tracking_uri():
+            dataset._records = store.loaded(dataset_id)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - no public way
     return EvaluationDataset(dataset)
 
 
@@ -121,7 +119,7 @@ _MOST_KEPT = 100
 
 
 def keep_as_dataset(client: MlflowClient, eval_set: EvalSet, digest: str, experiment_id: str) -> str:
-    """Return the id of the dataset that shows an eval set's cases on MLflow's Datasets page, made once for each digest; empty where there is none.
+    """Return the id of the dataset that shows an eval set's cases on MLflow's Datasets page, created once for each digest; empty where there is none.
 
     That is one request, and five where the dataset is new. An evaluation is not given up for it: what MLflow lacks or refuses is left out.
     """
@@ -130,28 +128,23 @@ def keep_as_dataset(client: MlflowClient, eval_set: EvalSet, digest: str, experi
     name = f"{eval_set.eval_set_id}@{digest.removeprefix('sha256:')[:8]}"
     try:
         with reaching_mlflow("the eval set is not on the Datasets page", HASTY):
-            return _kept(DatasetStore(client), eval_set, name, digest, experiment_id)
+            store = DatasetStore(client)
+            known = store.kept(name, digest, experiment_id)
+            if not known:
+                created = client.create_dataset(name, experiment_id, _fields_tags(eval_set))
+                # Jobs that make one at the same time find the same one to be the oldest.
+                known = store.kept(name, digest, experiment_id) or [created]
+                if known[0].dataset_id != created.dataset_id:
+                    client.delete_dataset(created.dataset_id)
+            dataset_id = str(known[0].dataset_id)
+            # The digest is tagged last: a dataset without it may lack records, as a job has left it or is making it.
+            if DIGEST not in known[0].tags:
+                retried(lambda: store.apply(dataset_id, changes([], records_of(eval_set)), None))
+                retried(lambda: client.set_dataset_tags(dataset_id, {DIGEST: digest}))
+            return dataset_id
     except AdkEvalError as error:
         _logger.info("%s", error)
         return ""
-
-
-def _kept(store: DatasetStore, eval_set: EvalSet, name: str, digest: str, experiment_id: str) -> str:
-    """Return the id of the oldest dataset made for a digest; make one where there is none, and finish one that a job has left or is making.
-
-    The digest is tagged last: a dataset without it may lack records. Jobs that make one at the same time find the same one to be the oldest.
-    """
-    found = store.kept(name, digest, experiment_id)
-    if not found:
-        made = store.client.create_dataset(name, experiment_id, _fields_tags(eval_set))
-        found = store.kept(name, digest, experiment_id) or [made]
-        if found[0].dataset_id != made.dataset_id:
-            store.client.delete_dataset(made.dataset_id)
-    dataset_id = str(found[0].dataset_id)
-    if DIGEST not in found[0].tags:
-        retried(lambda: store.apply(dataset_id, changes([], records_of(eval_set)), None))
-        retried(lambda: store.client.set_dataset_tags(dataset_id, {DIGEST: digest}))
-    return dataset_id
 
 
 def pull_eval_set(dataset: Any, *, experiment: str | None = None, tracking_uri: str | None = None) -> EvalSet:
@@ -173,33 +166,22 @@ def pull_eval_set(dataset: Any, *, experiment: str | None = None, tracking_uri: 
     client = connect(tracking_uri)
     with reaching_mlflow(f"dataset {named!r} could not be read"):
         store = DatasetStore(client)
-        found = _source(store, named, experiment)
-        records = store.records(found.dataset_id)
-    source = f"dataset {found.name!r}"
-    return _with_fields(found, source).model_copy(update={"eval_cases": cases_of(records, source)})
-
-
-def _source(store: DatasetStore, named: str, experiment: str | None) -> StoredDataset:
-
-    if is_dataset_id(named):
-        return store.by_id(named)
-    found = store.by_name(named, experiment_of(store.client, experiment), only_there=experiment is not None)
-    if found is None:
-        where = f" in experiment {experiment!r}" if experiment is not None else ""
-        raise UsageError(f"there is no dataset {named!r}{where}")
-    return found
-
-
-def _with_fields(dataset: StoredDataset, source: str) -> EvalSet:
-    """Return the eval set without its cases; one that was never pushed is called what the dataset is."""
-    text = "".join(_chunks_of(dict(dataset.tags or {})))
-    if not text:
-        return EvalSet(eval_set_id=dataset.name, eval_cases=())
-    try:
-        fields = json.loads(text)
-        return EvalSet.model_validate({**fields, "eval_cases": ()})
+        if is_dataset_id(named):
+            stored = store.by_id(named)
+        else:
+            known = store.by_name(named, experiment_of(client, experiment), only_there=experiment is not None)
+            if known is None:
+                where = f" in experiment {experiment!r}" if experiment is not None else ""
+                raise UsageError(f"there is no dataset {named!r}{where}")
+            stored = known
+        records, tags = store.records(stored.dataset_id), stored.tags or {}
+    source = f"dataset {stored.name!r}"
+    text = "".join(str(tags[name]) for name in takewhile(tags.__contains__, map(_chunk, count(1))))
+    try:  # one that was never pushed is called what the dataset is
+        empty = EvalSet.model_validate({**(json.loads(text) if text else {"eval_set_id": stored.name}), "eval_cases": ()})
     except (ValueError, TypeError) as error:
         raise EvalSetError(source, [Problem(f"tag {FIELDS}", f"something else than was pushed ({error})", "it untouched")]) from None
+    return empty.model_copy(update={"eval_cases": cases_of(records, source)})
 
 
 def _fields_tags(eval_set: EvalSet) -> dict[str, str]:
@@ -214,43 +196,22 @@ def _fields_tags(eval_set: EvalSet) -> dict[str, str]:
     return {_chunk(index): text[start : start + _TAG_SIZE] for index, start in enumerate(range(0, len(text), _TAG_SIZE), 1)}
 
 
-def _chunks_of(tags: dict[str, Any]) -> Iterator[str]:
-    index = 1
-    while (key := _chunk(index)) in tags:
-        yield str(tags[key])
-        index += 1
-
-
 def _chunk(index: int) -> str:
     return FIELDS if index == 1 else f"{FIELDS}.{index}"
 
 
-def eval_set_of(source: Any, *, tracking_uri: str | None = None) -> Any:
-    """Return the eval set of an MLflow dataset: of one in its store, or of ``mlflow.data.from_adk_evalset``; all else as it is.
+def contents_of(inputs: DatasetInput, *, tracking_uri: str | None = None) -> tuple[EvalSet, DatasetOrigin]:
+    """Return the eval set of a dataset of MLflow, and where that says that it comes from, so that a run links to it.
 
     Raises:
         AdkEvalError: as `pull_eval_set`.
     """
-    if _is_managed(source):
-        return pull_eval_set(source, tracking_uri=tracking_uri)
-    return source.eval_set if _is_eval_set_dataset(source) else source
-
-
-def origin_of(source: Any) -> DatasetOrigin | None:
-    """Return where an MLflow dataset says that it comes from, so that a run links to it; ``None`` for all else."""
-    if _is_managed(source):
-        return DatasetOrigin(_MANAGED, json.dumps({"dataset_id": source.dataset_id}), str(source.name))
-    if _is_eval_set_dataset(source):
-        return DatasetOrigin(source.source._get_source_type(), source.source.to_json(), str(source.name))  # noqa: SLF001 - MLflow's protocol
-    return None
-
-
-def _is_managed(source: Any) -> bool:
-    return type(source).__module__.startswith("mlflow.") and str(getattr(source, "dataset_id", "")).startswith("d-")
-
-
-def _is_eval_set_dataset(source: Any) -> bool:
-    return type(getattr(source, "source", None)).__name__ == "EvalSetSource" and hasattr(source, "eval_set")
+    dataset = inputs.dataset
+    if inputs.stored:
+        origin = DatasetOrigin("mlflow_evaluation_dataset", json.dumps({"dataset_id": dataset.dataset_id}), str(dataset.name))
+        return pull_eval_set(dataset, tracking_uri=tracking_uri), origin
+    source = dataset.source
+    return dataset.eval_set, DatasetOrigin(source._get_source_type(), source.to_json(), str(dataset.name))  # noqa: SLF001 - MLflow's protocol
 
 
 T = TypeVar("T")
@@ -278,7 +239,7 @@ class DatasetStore:
 
     @property
     def _store(self) -> Any:
-        return self.client._tracking_client.store  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - no public way to records
+        return TracingClient(self.client.tracking_uri).store  # which MLflow keeps, and which alone has the records
 
     def by_id(self, dataset_id: str) -> StoredDataset:
         """Return a dataset.
@@ -297,13 +258,13 @@ class DatasetStore:
         """
         if not name.strip() or len(name) > _LONGEST_NAME:
             raise UsageError(f"dataset name {name[:60]!r}: wanted 1 to {_LONGEST_NAME} characters")
-        found = self._named(name, [experiment_id])
-        if not found and not only_there:
-            found = self._named(name, None)
-        if len(found) > 1:
-            ids = ", ".join(dataset.dataset_id for dataset in found)
-            raise UsageError(f"{len(found)} datasets are named {name!r}: {ids}. Name one by its id, or delete the others")
-        return found[0] if found else None
+        named = self._named(name, [experiment_id])
+        if not named and not only_there:
+            named = self._named(name, None)
+        if len(named) > 1:
+            ids = ", ".join(dataset.dataset_id for dataset in named)
+            raise UsageError(f"{len(named)} datasets are named {name!r}: {ids}. Name one by its id, or delete the others")
+        return named[0] if named else None
 
     def kept(self, name: str, digest: str, experiment_id: str) -> list[StoredDataset]:
         """Return the datasets of a name that were made for the eval set of a digest, the finished ones first and then the oldest."""
@@ -313,8 +274,11 @@ class DatasetStore:
         )
 
     def _named(self, name: str, experiment_ids: list[str] | None) -> list[StoredDataset]:
+        # At least those of the name are found. MLflow has no way to write a text with both kinds of quotes.
+        condition = f"name = '{name}'" if "'" not in name else "name LIKE '{}'".format(name.replace("'", "_"))
+        condition = condition if '"' in name else f'name = "{name}"'
         listed = self.client.search_datasets(
-            experiment_ids, filter_string=_filter(name), max_results=_MOST_NAMESAKES, order_by=["created_time ASC"]
+            experiment_ids, filter_string=condition, max_results=_MOST_NAMESAKES, order_by=["created_time ASC"]
         )
         return [dataset for dataset in listed if dataset.name == name]
 
@@ -336,42 +300,24 @@ class DatasetStore:
         records, _ = self._store._load_dataset_records(dataset_id, max_results=None)  # noqa: SLF001 - as MLflow's own dataset does
         return list(records)
 
-    def apply(self, dataset_id: str, changes: Changes, kept: Mapping[str, Any] | None) -> None:
+    def apply(self, dataset_id: str, changes: Changes, unchanged: Mapping[str, Any] | None) -> None:
         """Change what a dataset holds.
 
         Args:
             dataset_id: which one.
             changes: what to delete, and then what to merge.
-            kept: a record that stays as it is, if any. Merging it gives the dataset its new digest after nothing but deletions,
+            unchanged: a record that stays as it is, if any. Merging it gives the dataset its new digest after nothing but deletions,
                 which MLflow does not count as changes.
         """
         for ids in _batches(changes.delete):
             self._store.delete_dataset_records(dataset_id, list(ids))
-        for records in list(_batches(changes.upsert or ([kept] if kept else []))) or [[]]:
+        for records in list(_batches(changes.upsert or ([unchanged] if unchanged else []))) or [[]]:
             self._store.upsert_dataset_records(dataset_id, list(records))
-
-    def set_tags(self, dataset: StoredDataset, tags: Mapping[str, str], *, family: str) -> bool:
-        """Give a dataset its tags, and take away others whose key begins with `family`; return whether anything changed."""
-        present: Mapping[str, Any] = dataset.tags or {}
-        stale = [key for key in present if key.startswith(family) and key not in tags]
-        changed = {key: value for key, value in tags.items() if present.get(key) != value}
-        if changed:
-            self.client.set_dataset_tags(dataset.dataset_id, changed)
-        for key in stale:
-            self.client.delete_dataset_tag(dataset.dataset_id, key)
-        return bool(changed or stale)
 
     def join(self, dataset_id: str, experiment_id: str) -> None:
         """Let a dataset belong to an experiment, too."""
         if experiment_id not in self._store.get_dataset_experiment_ids(dataset_id):
             self.client.add_dataset_to_experiments(dataset_id, [experiment_id])
-
-
-def _filter(name: str) -> str:
-    """Return a filter that finds at least the datasets of a name. MLflow has no way to write a text with both kinds of quotes."""
-    if '"' not in name:
-        return f'name = "{name}"'
-    return f"name = '{name}'" if "'" not in name else "name LIKE '{}'".format(name.replace("'", "_"))
 
 
 def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:

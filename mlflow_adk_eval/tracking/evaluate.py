@@ -3,15 +3,18 @@
 The data flows one way. What the user names becomes an eval set, a config and an agent (`inputs_of`); with these, `LoggedEvaluation` makes the
 plan, the judges and the set-up of conversations, all before the agent is called. Then it opens the run, has the conversations, judges them
 into a report, and logs the report as a bundle. What was paid for is in the ledger meanwhile, so that a killed run can be resumed.
+
+`reevaluation` evaluates a champion anew, on the cases and by the criteria of a candidate that it could not be compared with.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 from uuid import uuid4
@@ -21,31 +24,36 @@ import anyio.to_thread
 from mlflow.entities import Dataset
 
 from mlflow_adk_eval.agents import Agent, Limits, Recording, load_recording
-from mlflow_adk_eval.agents.http.session import HttpAgent
-from mlflow_adk_eval.agents.recordings import ConversationCache, Recorded
+from mlflow_adk_eval.agents.http.http_agent import HttpAgent
+from mlflow_adk_eval.agents.recordings import ConversationCache, recording_beside
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.agents.source import UNKNOWN, source_of
-from mlflow_adk_eval.config.eval_config import EvalConfig
+from mlflow_adk_eval.config.eval_config import EvalConfig, endpoints_in, judged_criteria, load_config
 from mlflow_adk_eval.config.inputs import ConfigSource, EvalSetSource, load_inputs
 from mlflow_adk_eval.errors import AgentError, UsageError
-from mlflow_adk_eval.evalset import EvalSet, eval_set_digest, select
+from mlflow_adk_eval.evalset import EvalCase, EvalSet, eval_set_digest, select
+from mlflow_adk_eval.evalset.files import DatasetInput, Inputs, open_inputs
+from mlflow_adk_eval.evalset.models import canonical
+from mlflow_adk_eval.gating.registry import store_at
+from mlflow_adk_eval.gating.rules.comparable import Reevaluate, ReevaluationRequest
 from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup
-from mlflow_adk_eval.ledger import CallCache, StartedRun
+from mlflow_adk_eval.ledger import CallCache, StartedRun, opened
 from mlflow_adk_eval.redact import secrets_of
-from mlflow_adk_eval.results.collect import InParts
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.results.votes import judged_criteria
 from mlflow_adk_eval.runner import CaseExecutor, Evaluation, Options, wait
 from mlflow_adk_eval.runner.batches import engine_of
 from mlflow_adk_eval.runner.evaluation import Engine
-from mlflow_adk_eval.runner.keywords import AgentArgs, ConversationArgs, EvaluateArgs, LogArgs, keywords, selected
-from mlflow_adk_eval.runner.stream import inputs_read_as_needed, kept_beside, ledger_of, recorded_beside
+from mlflow_adk_eval.runner.keywords import AgentArgs, EvaluateArgs, LogArgs, keywords, selected
+from mlflow_adk_eval.runs.collect import InParts
+from mlflow_adk_eval.runs.examined import Documents, ReadableRun, examine
+from mlflow_adk_eval.runs.manifest import state_problems
 from mlflow_adk_eval.runtime import note, span
-from mlflow_adk_eval.tracking.bundle import AGENT_CHANGED, Bundle
-from mlflow_adk_eval.tracking.client import HASTY, reaching_mlflow
-from mlflow_adk_eval.tracking.earlier_runs import EarlierRun, earlier_run, failed_cases, recording_of_run, run_named
+from mlflow_adk_eval.store.reaching import HASTY, existing, reaching_mlflow
+from mlflow_adk_eval.text import few
+from mlflow_adk_eval.tracking.bundle import AGENT_CHANGED, Bundle, dataset_of
+from mlflow_adk_eval.tracking.client import connect, run_named
+from mlflow_adk_eval.tracking.earlier_runs import EarlierRun, earlier_run, failed_cases, recording_of_run
 from mlflow_adk_eval.tracking.logged_run import LoggedRun, RunTarget, users_run
-from mlflow_adk_eval.tracking.run_facts import dataset_of
 from mlflow_adk_eval.tracking.storable import StoreCleaner
 
 if TYPE_CHECKING:
@@ -57,7 +65,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 
-@keywords(EvaluateArgs, JudgeArgs, AgentArgs, ConversationArgs, LogArgs, defaults=(Options, RunTarget, judge_setup))
+@keywords(EvaluateArgs, Options, RunTarget, judge_setup)
 def evaluate(
     eval_set: EvalSetSource | DatasetSource,
     agent: Any = None,
@@ -82,6 +90,41 @@ def evaluate(
             as the agent; ``None``: what the agent's source is.
         failed: the id of an earlier run, also as ``runs:/<id>``: only the cases that did not pass there are run, and the new run is no
             evidence for the whole eval set; ``None``: all cases.
+        judge: who judges, instead of the models that the config names: a model's name, a judge or a callable; a list of them is a
+            panel that votes together.
+        judge_hosts: the hosts, with or without a port, that the config may name as the endpoint of a judge or a simulated user,
+            besides those of ``ADK_EVAL_JUDGE_HOSTS``.
+        judge_options: how judges are asked: how many requests at a time, how long one may take and how often it is repeated.
+        budget: how much may be spent on judges and simulated users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and
+            ``name``.
+        ledger: what keeps judges' answers, a file or a ``postgresql://`` URL; ``None``: as ``ADK_EVAL_LEDGER`` says, else
+            ``.adk_eval/ledger.sqlite``; ``False``: none.
+        rejudge_failed: whether to ask again where a judge's kept answer cannot be read.
+        concurrency: how many conversations are had at the same time.
+        case_timeout_s: how long one case may take, in seconds; ``None``: as long as it takes.
+        turn_timeout_s: how long the agent may take to answer one message, in seconds; ``None``: as long as it takes.
+        user_simulator: who plays the user of conversation scenarios: a model's name, a judge object, or a function of the scenario
+            and the turns so far that returns the next message, or ``None`` to end the conversation; ``None``: the model that the
+            config names.
+        agent_name: the sub-agent to evaluate instead of the root agent.
+        progress: called with the number of finished case runs and of all.
+        experiment: the MLflow experiment, by name or id; ``None``: the current one.
+        run_name: the name of the MLflow run; ``None``: the eval set and the agent version.
+        traces: how many traces at most: of all turns, or if there are more, of those that did not pass; ``failed``: of the latter
+            anyway, at most 2,000; ``True``: of all turns; ``False``: none.
+        tracking_uri: the MLflow server or store; ``None``: as MLflow is configured.
+        pending_folder: where the evaluation is kept if MLflow cannot take it; ``None``: ``adk_eval_pending``.
+        register_prompts: whether to keep the judges' prompts in MLflow's prompt registry; the run then names their versions.
+        signing_key: signs what was evaluated when the evaluation ends: a PEM file with an ed25519 or ECDSA P-256 key, or its
+            content; ``sigstore`` for the OIDC identity of this CI job, ``sigstore:FILE`` for the same with the services of a
+            Sigstore ClientTrustConfig (extra `sigstore`); ``None``: what ``MLFLOW_ADK_EVAL_SIGNING_KEY`` says, or no signature.
+        num_runs: how often the agent has each conversation.
+        workers: how many processes score. With more than one, the agent is a recording, and no judge decides anything.
+        resume: the run of an earlier evaluation of the same agent version on the same eval set, or ``latest``: the conversations
+            that it had are not had again, and what its judges answered is not paid for again. If it holds no result yet, it is gone
+            on with; else there is a new run.
+        baseline: what pairwise criteria compare with: a recording of another agent, its file, or ``runs:/<id>`` for what an agent
+            did in a run.
 
     Returns:
         The report, with the id of its run.
@@ -97,7 +140,7 @@ def evaluate(
         return evaluation.execute()[0]
 
 
-@keywords(EvaluateArgs, JudgeArgs, AgentArgs, ConversationArgs, LogArgs, defaults=(Options, RunTarget, judge_setup))
+@keywords(EvaluateArgs, Options, RunTarget, judge_setup)
 async def aevaluate(
     eval_set: EvalSetSource | DatasetSource,
     agent: Any = None,
@@ -115,6 +158,7 @@ async def aevaluate(
         config: as of `evaluate`.
         agent_version: as of `evaluate`.
         failed: as of `evaluate`.
+        options: all other keywords of `evaluate`.
     """
     with _prepared(eval_set, agent, config, agent_version, failed, options) as evaluation:
         return (await evaluation.aexecute())[0]
@@ -130,57 +174,52 @@ def _prepared(
     options: EvaluateArgs,
 ) -> Generator[LoggedEvaluation]:
     """Provide the evaluation that arguments ask for, with its ledger open."""
-    judges, uri = judge_setup(**selected(options, JudgeArgs)), options.get("tracking_uri")
-    given: dict[str, Any] = {**selected(options, Options), "judges": judges, "baseline": _baseline(options.get("baseline"), uri)}
-    how = Options(**given)
+    uri = options.get("tracking_uri")
+    # 1. How it is done, and as what it is logged.
+    judges, baseline, compared = judge_setup(**selected(options, JudgeArgs)), options.get("baseline"), None
+    if (earlier := run_named(baseline)) is not None:
+        compared = replace(recording_of_run(earlier, uri), name=f"runs:/{earlier}")
+    elif baseline is not None:
+        compared = load_recording(baseline)
+        compared = replace(compared, name=str(baseline)) if isinstance(baseline, str | Path) else compared
+    how = replace(Options(**selected(options, Options)), judges=judges, baseline=compared)
     target = RunTarget(**selected(options, RunTarget), agent_version=agent_version, parent=users_run(uri))
-    loaded, chosen, dataset = inputs_of(eval_set, config, tracking_uri=uri)
-    agent = recorded_beside(loaded, eval_set) if agent is None else agent
+    # 2. The cases and the criteria; perhaps only those cases that did not pass in an earlier run.
+    inputs = open_inputs(eval_set)
+    loaded, chosen, dataset = inputs_of(inputs, config, tracking_uri=uri)
+    agent = recording_beside(loaded, inputs) if agent is None else agent
     if agent is None:
         raise UsageError(
             "agent: wanted a module with a root_agent, an ADK agent, a callable, the address of an agent, a recording or traces of MLflow"
         )
     if failed is not None:
-        target = replace(target, failed_of=run_named(failed) or failed)
-        loaded, chosen = _only(failed_cases(target.failed_of or "", uri), loaded, chosen)
+        before = run_named(failed) or failed
+        target, eval_ids = replace(target, failed_of=before), failed_cases(before, uri)
+        loaded, chosen = select(loaded, eval_ids), chosen.without(set(loaded.eval_ids).difference(eval_ids))
+    # 3. The agent, or what it did in an earlier run, which is then about the same version.
     if (earlier := run_named(agent)) is not None:
         agent = recording_of_run(earlier, uri)
         target = replace(target, agent_version=agent_version or agent.origin.agent_version)
     limits = Limits(case_s=options.get("case_timeout_s"), turn_s=options.get("turn_timeout_s"))
     resolved = resolve_agent(agent, agent_name=options.get("agent_name"), limits=limits, eval_set=loaded)
-    with ledger_of(judges.ledger, needed=not isinstance(resolved, Recording) or bool(judged_criteria(chosen))) as ledger:
+    # 4. What was paid for before, and the plan.
+    with opened(judges.ledger, needed=not isinstance(resolved, Recording) or bool(judged_criteria(chosen))) as ledger:
         yield LoggedEvaluation(loaded, resolved, chosen, how, replace(target, dataset=dataset), ledger, options.get("resume"))
 
 
-def _only(eval_ids: tuple[str, ...], eval_set: EvalSet, config: EvalConfig) -> tuple[EvalSet, EvalConfig]:
-    """Return an eval set with only the named cases, and its config without what it says of the others."""
-    chosen = select(eval_set, eval_ids)
-    return chosen, config.without(set(eval_set.eval_ids).difference(eval_ids))
-
-
-def _baseline(source: Recorded | None, tracking_uri: str | None) -> Recording | None:
-    """Return what pairwise criteria compare with."""
-    earlier = run_named(source)
-    if earlier is not None:
-        return replace(recording_of_run(earlier, tracking_uri), name=f"runs:/{earlier}")
-    if source is None:
-        return None
-    found = load_recording(source)
-    return replace(found, name=str(source)) if isinstance(source, str | Path) else found
-
-
 def inputs_of(
-    eval_set: EvalSetSource | DatasetSource, config: ConfigSource, *, tracking_uri: str | None = None
+    eval_set: EvalSetSource | DatasetSource | Inputs, config: ConfigSource, *, tracking_uri: str | None = None
 ) -> tuple[EvalSet, EvalConfig, Dataset | None]:
     """Return the eval set, the config to evaluate it with, and what MLflow knows the set as, if it is a dataset of MLflow."""
-    if isinstance(eval_set, str | Path | EvalSet | Sequence):
-        return *(inputs_read_as_needed(eval_set, config) or load_inputs(eval_set, config)), None
-    from mlflow_adk_eval.tracking.eval_set_datasets import eval_set_of, origin_of  # noqa: PLC0415 - loads what most evaluations do not need
+    inputs = open_inputs(eval_set)
+    if not isinstance(inputs, DatasetInput):
+        return *load_inputs(inputs, config, as_needed=True), None
+    from mlflow_adk_eval.tracking.eval_set_datasets import contents_of  # noqa: PLC0415 - loads what most evaluations do not need
 
-    origin = origin_of(eval_set)
-    named = getattr(eval_set, "named", None) if config is None else None  # the file of a dataset may have a config beside it
-    loaded, chosen = load_inputs(eval_set_of(eval_set, tracking_uri=tracking_uri), load_inputs(named)[1] if named else config)
-    return loaded, chosen, dataset_of(loaded, origin=origin) if origin else None
+    contents, origin = contents_of(inputs, tracking_uri=tracking_uri)
+    named = None if inputs.stored or config is not None else inputs.dataset.named  # its file may have a config beside it
+    loaded, chosen = load_inputs(contents, load_inputs(named)[1] if named else config)
+    return loaded, chosen, dataset_of(loaded, origin=origin)
 
 
 class LoggedEvaluation:
@@ -200,9 +239,9 @@ class LoggedEvaluation:
         target: RunTarget,
         ledger: CallCache | None = None,
         resume: str | None = None,
-        engine: Callable[[Evaluation, InParts | None], Engine | None] = engine_of,
+        engine: Callable[[Evaluation, InParts], Engine] | None = None,
     ) -> None:
-        """Plan the evaluation; `engine` returns what executes its cases, ``None``: this process. If it is to resume a run, that is looked up in MLflow first, since it says which answers count.
+        """Plan the evaluation; `engine` returns what executes its cases, ``None``: as many processes as the options say. If it is to resume a run, that is looked up in MLflow first, since it says which answers count.
 
         Raises:
             UsageError: if there is no such run to resume, or it is about something else.
@@ -212,70 +251,69 @@ class LoggedEvaluation:
         """
         self._digest = "" if resume is None else eval_set_digest(eval_set)
         self._source = source_of(agent, _said_version(agent))
-        self._target, self._engine_of = target, engine
-        self._logged = self._run_of(eval_set, config, agent) if resume else None
-        self._earlier: EarlierRun | None = earlier_run(resume, self._logged, ledger) if resume and self._logged else None
+        self._new_run = partial(LoggedRun, target, eval_set, config, agent_name=agent.name, source=self._source)
+        self._logged: LoggedRun
+        """Once it is started, or an earlier run was looked up."""
+        self._earlier: EarlierRun | None = None
+        if resume:
+            self._logged = self._new_run(digest=self._digest)
+            self._earlier = earlier_run(resume, self._logged, ledger)
         self._scope = ledger.scope(self._earlier.run_id) if ledger and self._earlier else options.judges.scope or uuid4().hex
         judges = replace(options.judges, answers=ledger, scope=self._scope if ledger else None)
-        self._evaluation = Evaluation(eval_set, config, CaseExecutor(agent, replace(options, judges=judges)))
+        self._evaluation = planned = Evaluation(eval_set, config, CaseExecutor(agent, replace(options, judges=judges)))
         self._digest = self._digest or eval_set_digest(eval_set)  # which a source that was gone through knows
-        self._keep_in = kept_beside(ledger)
-        can_go_on = self._evaluation.plan.judged or self._earlier or not self._evaluation.recording or self._evaluation.is_kept
+        self._keep_in = ledger.parts if ledger else None
+        can_go_on = planned.plan.judged or self._earlier or not planned.recording or planned.is_kept
         self._ledger = ledger if can_go_on else None
-
-    def _run_of(self, eval_set: EvalSet, config: EvalConfig, agent: Agent) -> LoggedRun:
-        return LoggedRun(self._target, eval_set, config, agent_name=agent.name, digest=self._digest, source=self._source)
+        self._engine_of = engine or (engine_of if options.workers > 1 else None)
+        self._facts = {"adk_eval.agent": agent.name, "adk_eval.eval_set": eval_set.eval_set_id}
 
     def execute(self) -> tuple[Report, Bundle]:
         """Evaluate and log; return the report, with the id of its run, and what was logged."""
-        with span("evaluate", self._facts()):
-            logged, parts = self._start(), self._parts()
-            note({"adk_eval.run_id": logged.run.run_id})
+        with span("evaluate", self._facts):
+            self._start()
             try:
-                report = wait(lambda: self._evaluation.execute(self._conversations(logged), parts, self._engine(parts)))
+                report = wait(self._report)
             except BaseException as error:
-                self._abandon(logged, error)
+                self._abandon(error)
                 raise
-            note({"adk_eval.verdict": report.verdict})
-            return self._finish(logged, report, parts)
+            return self._finish(report)
 
     async def aexecute(self) -> tuple[Report, Bundle]:
         """Do what `execute` does; MLflow is written to outside the event loop."""
-        with span("evaluate", self._facts()):
-            logged, parts = await anyio.to_thread.run_sync(self._start), self._parts()
-            note({"adk_eval.run_id": logged.run.run_id})
+        with span("evaluate", self._facts):
+            await anyio.to_thread.run_sync(self._start)
             try:
-                report = await self._evaluation.execute(self._conversations(logged), parts, self._engine(parts))
+                report = await self._report()
             except BaseException as error:
                 with anyio.CancelScope(shield=True):
-                    await anyio.to_thread.run_sync(self._abandon, logged, error)
+                    await anyio.to_thread.run_sync(self._abandon, error)
                 raise
-            note({"adk_eval.verdict": report.verdict})
-            return await anyio.to_thread.run_sync(self._finish, logged, report, parts)
+            return await anyio.to_thread.run_sync(self._finish, report)
 
-    def _facts(self) -> dict[str, str]:
-        """Return what a span says of the evaluation before it begins."""
-        return {"adk_eval.agent": self._evaluation.agent.name, "adk_eval.eval_set": self._evaluation.eval_set.eval_set_id}
-
-    def _start(self) -> LoggedRun:
+    def _start(self) -> None:
         """Open the run, or go on with the earlier one, and let the ledger know."""
-        if self._ledger:
-            self._ledger.hold(self._scope)
-            if self._earlier and self._logged:  # as it is now that nobody else goes on with it
-                self._earlier = earlier_run(self._earlier.run_id, self._logged, self._ledger)
-        planned, earlier = self._evaluation, self._earlier
-        logged = self._logged or self._run_of(planned.eval_set, planned.config, planned.agent)
-        if self._ledger:
+        planned, ledger = self._evaluation, self._ledger
+        if ledger:
+            ledger.hold(self._scope)
+            if self._earlier:  # as it is now that nobody else goes on with it
+                self._earlier = earlier_run(self._earlier.run_id, self._logged, ledger)
+        earlier = self._earlier
+        if not earlier:
+            self._logged = self._new_run(digest=self._digest)
+        logged = self._logged
+        if ledger:
             logged.params["adk_eval.evaluation"] = self._scope
         logged.start(reopen=earlier.run_id if earlier and earlier.open else None)
-        if self._ledger:
-            run_id = logged.run.run_id
-            self._ledger.begin(
+        run_id = logged.run.run_id
+        note({"adk_eval.run_id": run_id})
+        if ledger:
+            ledger.begin(
                 StartedRun(
                     run_id=run_id,
                     eval_set_digest=self._digest,
                     config_digest=planned.config.digest(),
-                    agent_name=planned.agent.name,
+                    agent_name=planned.executor.agent.name,
                     agent_version=logged.run.model_id,
                     started_at=datetime.now(UTC),
                     lineage=self._scope,
@@ -284,55 +322,49 @@ class LoggedEvaluation:
             if earlier and earlier.run_id != run_id:
                 with reaching_mlflow("the run could not be started", HASTY):
                     logged.client.set_tag(run_id, "adk_eval.resumed_from", earlier.run_id)
-        return logged
+        self._parts = planned.collector(StoreCleaner(secrets_of()), self._keep_in)
 
-    def _conversations(self, logged: LoggedRun) -> ConversationCache | None:
-        """Return where the conversations of a live agent are kept, with those that an earlier run had."""
-        if not self._ledger or self._evaluation.recording:
-            return None
-        return ConversationCache(self._ledger, logged.run.run_id, self._evaluation.agent.name, self._evaluation.config)
+    async def _report(self) -> Report:
+        """Have the conversations, and judge them. Those of a live agent are kept, and those that an earlier run had are not had again."""
+        planned, store = self._evaluation, None
+        if self._ledger and not planned.recording:
+            store = ConversationCache(self._ledger, self._logged.run.run_id, planned.executor.agent.name, planned.config)
+        engine = self._engine_of(planned, self._parts) if self._engine_of and self._parts else None
+        return await planned.execute(store, self._parts, engine)
 
-    def _abandon(self, logged: LoggedRun, error: BaseException) -> None:
-        logged.abandon(error)
+    def _abandon(self, error: BaseException) -> None:
+        self._logged.abandon(error)
         if self._ledger:
             self._ledger.release(self._scope)
-            run_id = logged.run.run_id
+            run_id = self._logged.run.run_id
             _logger.warning(
                 "what is finished is kept: the same command with --resume %s goes on from there (in Python: resume=%r)", run_id, run_id
             )
 
-    def _parts(self) -> InParts | None:
-        return self._evaluation.collector(StoreCleaner(secrets_of()), self._keep_in)
-
-    def _engine(self, parts: InParts | None) -> Engine | None:
-        return self._engine_of(self._evaluation, parts)
-
-    def _finish(self, logged: LoggedRun, report: Report, parts: InParts | None) -> tuple[Report, Bundle]:
-        if report.origin and not self._evaluation.recording:
+    def _finish(self, report: Report) -> tuple[Report, Bundle]:
+        """Log the report with what there is to note, and let the ledger know."""
+        note({"adk_eval.verdict": report.verdict})
+        planned, logged, ledger = self._evaluation, self._logged, self._ledger
+        if report.origin and not planned.recording:
             report = replace(report, origin=replace(report.origin, agent_version=logged.run.model_id))
-        if self._ledger and (trouble := self._ledger.settle()):
+        if ledger and (trouble := ledger.settle()):
             report = replace(report, notes=(*report.notes, trouble))
-        if changed := self._changed_version():
+        before, now = self._source.said_version, _said_version(planned.executor.agent)
+        if now not in ("", before):
+            changed = (
+                f"the agent said that it is {f'version {before}' if before else 'no version'} before the evaluation and version {now} after"
+                " it, so the evaluation is about neither"
+            )
             report = replace(report, notes=(*report.notes, changed))
             logged.target = replace(logged.target, status=AGENT_CHANGED if logged.target.status == "complete" else logged.target.status)
-        finished = logged.finish(report, parts)
-        if parts:
-            parts.forget_kept()
-        if self._ledger:
-            self._ledger.finish(logged.run.run_id)
-            self._ledger.release(self._scope)
+        finished = logged.finish(report, self._parts)
+        if self._parts and self._parts.kept:
+            self._parts.kept.forget()
+        if ledger:
+            ledger.finish(logged.run.run_id)
+            ledger.release(self._scope)
         logged.check_attested()
         return finished
-
-    def _changed_version(self) -> str:
-        """Return a sentence if the agent behind an address is another version than it was before it was called."""
-        before, now = self._source.said_version, _said_version(self._evaluation.agent)
-        if now in ("", before):
-            return ""
-        return (
-            f"the agent said that it is {f'version {before}' if before else 'no version'} before the evaluation and version {now} after it,"
-            " so the evaluation is about neither"
-        )
 
 
 def _said_version(agent: Agent) -> str:
@@ -353,13 +385,26 @@ class LogReportArgs(LogArgs, total=False):
     """An open run to log into, which keeps its name and stays open; ``None``: a run of its own."""
 
 
-@keywords(LogReportArgs, LogArgs, defaults=(RunTarget,))
+@keywords(LogReportArgs, RunTarget)
 def log_report(report: Report, *, agent_name: str, **options: Unpack[LogReportArgs]) -> Report:
     """Log a report that was computed without MLflow, as `evaluate` logs its own, and return it with the id of its run.
 
     Args:
         report: what was found.
         agent_name: what the agent is called.
+        experiment: the MLflow experiment, by name or id; ``None``: the current one.
+        run_name: the name of the MLflow run; ``None``: the eval set and the agent version.
+        traces: how many traces at most: of all turns, or if there are more, of those that did not pass; ``failed``: of the latter
+            anyway, at most 2,000; ``True``: of all turns; ``False``: none.
+        tracking_uri: the MLflow server or store; ``None``: as MLflow is configured.
+        pending_folder: where the evaluation is kept if MLflow cannot take it; ``None``: ``adk_eval_pending``.
+        register_prompts: whether to keep the judges' prompts in MLflow's prompt registry; the run then names their versions.
+        signing_key: signs what was evaluated when the evaluation ends: a PEM file with an ed25519 or ECDSA P-256 key, or its
+            content; ``sigstore`` for the OIDC identity of this CI job, ``sigstore:FILE`` for the same with the services of a
+            Sigstore ClientTrustConfig (extra `sigstore`); ``None``: what ``MLFLOW_ADK_EVAL_SIGNING_KEY`` says, or no signature.
+        agent: the agent that was evaluated, whose source is then part of its version; ``None``: nothing is known of its source.
+        agent_version: as of `evaluate`.
+        run_id: an open run to log into, which keeps its name and stays open; ``None``: a run of its own.
 
     Raises:
         UsageError: if the agent version does not exist, or is made of another source, or the run is not open or holds an evaluation already.
@@ -374,3 +419,153 @@ def log_report(report: Report, *, agent_name: str, **options: Unpack[LogReportAr
     report = logged.finish(report)[0]
     logged.check_attested()
     return report
+
+
+class ReevaluationArgs(JudgeArgs, AgentArgs, total=False):
+    """The keywords of `reevaluation`."""
+
+    tracking_uri: str | None
+    """The MLflow server or store; ``None``: as MLflow is configured."""
+    signing_key: str | Path | None
+    """Signs the new evaluation, as for `evaluate`; ``None``: what ``MLFLOW_ADK_EVAL_SIGNING_KEY`` says."""
+
+
+@keywords(ReevaluationArgs, Options, judge_setup)
+def reevaluation(
+    agent: Any = None, *, eval_set: EvalSetSource | None = None, config: ConfigSource = None, **options: Unpack[ReevaluationArgs]
+) -> Reevaluate:
+    """Return what `gate` and `promote` take as `reevaluate`: it evaluates the champion on the candidate's cases, by the candidate's config.
+
+    The new run is about the champion's LoggedModel and lies beside the candidate's run. Eval set and config come from you, or from the
+    candidate's run where the policy pins their digests: who wrote that run must not say by what it is judged.
+
+    Args:
+        agent: the champion as it can be run, like the agent of `evaluate`; ``None``: what it did in its earlier run is judged again,
+            which is possible where it was asked the same in every case.
+        eval_set: what the candidate was evaluated on, like the eval set of `evaluate`; ``None``: what the policy pins.
+        config: by what; ``None``: with `eval_set`, the ``test_config.json`` beside it, else ADK's defaults; without, what the policy pins.
+        judge: who judges, instead of the models that the config names: a model's name, a judge or a callable; a list of them is a
+            panel that votes together.
+        judge_hosts: the hosts, with or without a port, that the config may name as the endpoint of a judge or a simulated user,
+            besides those of ``ADK_EVAL_JUDGE_HOSTS``.
+        judge_options: how judges are asked: how many requests at a time, how long one may take and how often it is repeated.
+        budget: how much may be spent on judges and simulated users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and
+            ``name``.
+        ledger: what keeps judges' answers, a file or a ``postgresql://`` URL; ``None``: as ``ADK_EVAL_LEDGER`` says, else
+            ``.adk_eval/ledger.sqlite``; ``False``: none.
+        rejudge_failed: whether to ask again where a judge's kept answer cannot be read.
+        concurrency: how many conversations are had at the same time.
+        case_timeout_s: how long one case may take, in seconds; ``None``: as long as it takes.
+        turn_timeout_s: how long the agent may take to answer one message, in seconds; ``None``: as long as it takes.
+        user_simulator: who plays the user of conversation scenarios: a model's name, a judge object, or a function of the scenario
+            and the turns so far that returns the next message, or ``None`` to end the conversation; ``None``: the model that the
+            config names.
+        agent_name: the sub-agent to evaluate instead of the root agent.
+        progress: called with the number of finished case runs and of all.
+        tracking_uri: the MLflow server or store; ``None``: as MLflow is configured.
+        signing_key: signs the new evaluation, as for `evaluate`; ``None``: what ``MLFLOW_ADK_EVAL_SIGNING_KEY`` says.
+
+    Raises:
+        InputError: with every problem of a file.
+    """
+    given_set: EvalSet | None = None
+    given_config = None if config is None else load_config(config)
+    if eval_set is not None:
+        given_set, given_config = load_inputs(eval_set, config)
+
+    def reevaluate(request: ReevaluationRequest) -> str:
+        """Evaluate anew and return the id of the run."""
+        _check_inputs(request, given_set, given_config)
+        uri = options.get("tracking_uri")
+        source, num_runs = (agent, request.num_runs) if agent is not None else _recorded(request, uri)
+        experiment = None
+        if run_id := request.candidate_run_id or request.run_id:
+            client = connect(uri)
+            with reaching_mlflow("the run's experiment could not be looked up"), existing(f"run {run_id!r}"):
+                experiment = str(client.get_run(run_id).info.experiment_id)
+        report = evaluate(
+            given_set or request.eval_set,
+            agent=source,
+            config=given_config or request.config,
+            agent_version=request.model_id,
+            num_runs=num_runs,
+            experiment=experiment,
+            run_name=f"{request.agent_version} evaluated anew",
+            **options,
+        )
+        return report.run_id or ""
+
+    return reevaluate
+
+
+def _check_inputs(request: ReevaluationRequest, eval_set: EvalSet | None, config: EvalConfig | None) -> None:
+    """Refuse an eval set or a config on the word of the candidate's run alone.
+
+    Raises:
+        UsageError: if one is neither given nor pinned, is given and another than the run's, or says where requests go and is not given.
+    """
+    for what, option, given, pinned, run in (
+        ("eval set", "--eval-set FILE", eval_set and eval_set_digest(eval_set), request.eval_set_pinned, eval_set_digest(request.eval_set)),
+        ("config", "--config_file_path FILE", config and config.digest(), request.config_pinned, request.config.digest()),
+    ):
+        if given is None and not pinned:
+            name = what.replace(" ", "_")
+            raise UsageError(
+                f"the {what} is only known from the candidate's run; give it with {option} or reevaluation({name}=...),"
+                f" or pin it in the policy: {name}: {{digest: {run}}}"
+            )
+        if given not in (None, run):
+            raise UsageError(
+                f"the digest of the {what} that you gave is {given}, that of the candidate's run {run}; give the {what} by which the"
+                " candidate was evaluated, or evaluate the candidate again"
+            )
+    if config is None and (endpoints := endpoints_in(request.config)):
+        path, host = endpoints[0]
+        raise UsageError(
+            f"the config of the candidate's run says at {path}{f' ({host})' if host else ''} where or how requests are sent, which is only"
+            " taken from you; give the config with --config_file_path FILE or reevaluation(config=...)"
+        )
+
+
+def _recorded(request: ReevaluationRequest, tracking_uri: str | None) -> tuple[Recording, int]:
+    """Return what the champion did in its earlier run, and how often it had each conversation.
+
+    Raises:
+        UsageError: if that says nothing about the candidate's cases.
+    """
+    if not request.run_id:
+        raise UsageError(f"there is no run of {request.agent_version} to judge again; name the agent, to be run anew")
+    with store_at(tracking_uri) as store:
+        run = examine(store.evidence(request.run_id))
+    if not isinstance(run, ReadableRun):
+        state = state_problems(run.evidence)  # which does not matter: what it did then may be whole all the same
+        why = next(problem for problem in run.problems if problem not in state)
+        raise UsageError(f"what it did in run {request.run_id} cannot be judged again, since {why}; name the agent, to be run anew")
+    documents = run.documents
+    missing = few(_unplayed(request, documents), limit=4)
+    if missing:
+        raise UsageError(f"what it did in run {request.run_id} is not enough: {'; '.join(missing)}; name the agent, to be run anew")
+    return recording_of_run(request.run_id, tracking_uri), min(request.num_runs, documents.num_runs)
+
+
+def _unplayed(request: ReevaluationRequest, then: Documents) -> Iterator[str]:
+    """Yield the cases in which the champion was not asked what the candidate was."""
+    known = {case.eval_id: case for case in then.eval_set.eval_cases}
+    now = request.config
+    for case in request.eval_set.eval_cases:
+        before = known.get(case.eval_id)
+        if before is None:
+            yield f"it never had case {case.eval_id!r}"
+        elif _asked(before) != _asked(case):
+            yield f"case {case.eval_id!r} asks for something else now"
+        elif then.config.environment_of(case.eval_id) != now.environment_of(case.eval_id):
+            yield f"case {case.eval_id!r} has another tool environment now"
+        elif case.conversation is None and then.config.user_simulator_config != now.user_simulator_config:
+            yield f"the user of case {case.eval_id!r} is played in another way now"
+
+
+def _asked(case: EvalCase) -> list[Any]:
+    """Return all of a case that reaches the agent."""
+    messages = [canonical(turn.user_content) for turn in case.conversation or ()]
+    rest = (case.session_input, case.conversation_scenario)
+    return [messages, *(None if part is None else canonical(part) for part in rest)]

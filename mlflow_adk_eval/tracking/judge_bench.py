@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
@@ -12,29 +12,22 @@ from typing import Any, Unpack
 
 from mlflow.entities import Metric, Param
 
-from mlflow_adk_eval.analysis.calibration.bench import (
-    BenchCell,
-    BenchSet,
-    Contender,
-    asked_with,
-    bench_set,
-    contender_of,
-    load_items,
-)
+from mlflow_adk_eval.analysis.calibration.bench import BenchCell, BenchSet, Contender, asked_with, bench_set, contender_of, load_items
 from mlflow_adk_eval.analysis.calibration.judge_error import JudgeRates, design_effect, wilson
 from mlflow_adk_eval.analysis.calibration.labels import opinions_of
-from mlflow_adk_eval.config.criteria import CriterionSettings, VertexSettings
+from mlflow_adk_eval.config.eval_config import judged_criteria
+from mlflow_adk_eval.config.spec import VertexSettings
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.gating.evidence.judged_cells import judged_run
-from mlflow_adk_eval.gating.mlflow_store import store_at
+from mlflow_adk_eval.gating.calibration import judged_run
+from mlflow_adk_eval.gating.registry import store_at
 from mlflow_adk_eval.gating.rules.measures import answers_of, flip_of
 from mlflow_adk_eval.judge.setup import JudgeArgs
 from mlflow_adk_eval.results.outcomes import CriterionResult, reason_of
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.results.votes import judged_criteria
 from mlflow_adk_eval.runner import score
+from mlflow_adk_eval.store.reaching import reaching_mlflow
 from mlflow_adk_eval.tracking.calibrate import Table, from_table
-from mlflow_adk_eval.tracking.client import connect, experiment_of, reaching_mlflow
+from mlflow_adk_eval.tracking.client import connect, experiment_of
 from mlflow_adk_eval.tracking.earlier_runs import recording_of_run
 from mlflow_adk_eval.tracking.storable import fitted
 
@@ -42,6 +35,7 @@ ANSWERS, RESULTS = "judge_bench/answers.json", "judge_bench/results.json"
 """Where a run keeps the table of all answers, and the numbers."""
 _LONGEST = 200
 _PERCENTAGES = ("accuracy", "kappa", "sensitivity", "specificity")
+_NUMBERS = ("undecided", "unreadable", "input_tokens", "output_tokens", "flip_rate", "latency_s")
 Share = tuple[float, float, float]
 """A share with its confidence interval."""
 
@@ -140,19 +134,20 @@ def judge_bench(
         raise UsageError("judge_bench: wanted items, or labels with the run that they are about")
     if not judges or votes < 1 or "judge" in judging:
         raise UsageError("judge_bench: wanted at least one judge, and at least one vote")
-    found = bench_set(*load_items(items)) if run is None or labels is None else _labelled_cells(run, labels, tracking_uri)
+    bench = bench_set(*load_items(items)) if run is None or labels is None else _labelled_cells(run, labels, tracking_uri)
     contenders = [contender_of(judge, votes) for judge in judges]
     if twice := [name for name, count in Counter(one.name for one in contenders).items() if count > 1]:
         raise UsageError(f"judge_bench: {twice[0]} twice; give one of them other settings, or another name")
-    told = [_tried(contender, found, confidence, judging) for contender in contenders]
-    bench = JudgeBench(
-        source=found.source,
-        confidence=confidence,
-        scores=tuple(one for one, _ in told),
-        run_id=None,
-        answers=tuple(row for _, rows in told for row in rows),
-    )
-    return bench if experiment is None else _logged(bench, experiment, tracking_uri)
+    scores, answers = list[JudgeScore](), list[dict[str, Any]]()
+    for contender in contenders:
+        report = score(bench.eval_set, bench.actual, asked_with(bench.config, contender), **judging | {"judge": contender.judge})
+        results = {(case.eval_id, result.criterion): result for case in report.cases for result in case.results}
+        rows = [_row(contender, cell, results[cell.eval_id, cell.criterion]) for cell in bench.cells]
+        pairs = [(cell, row["judge"]) for cell, row in zip(bench.cells, rows, strict=True)]
+        scores.append(_score(contender, report, pairs, confidence))
+        answers += rows
+    done = JudgeBench(source=bench.source, confidence=confidence, scores=tuple(scores), run_id=None, answers=tuple(answers))
+    return done if experiment is None else _logged(done, experiment, tracking_uri)
 
 
 def _labelled_cells(run_id: str, labels: Table, tracking_uri: str | None) -> BenchSet:
@@ -171,38 +166,29 @@ def _labelled_cells(run_id: str, labels: Table, tracking_uri: str | None) -> Ben
     wanted: dict[str, set[str]] = {}
     for cell in cells:
         wanted.setdefault(cell.eval_id, set()).add(cell.criterion)
-    own = {eval_id: {name: _as_judged(config.criteria_of(eval_id)[name]) for name in sorted(names)} for eval_id, names in wanted.items()}
+    own: dict[str, dict[str, Any]] = {eval_id: {} for eval_id in wanted}
+    for eval_id, names in wanted.items():
+        for name in sorted(names):  # which a judge decides, whoever did before
+            settings = config.criteria_of(eval_id)[name]
+            backend = {"backend": "judge"} if isinstance(settings, VertexSettings) else {}
+            own[eval_id][name] = settings.model_dump(mode="json", exclude_unset=True) | backend
     criteria = {name: settings for each in own.values() for name, settings in each.items()}
     eval_set = run.documents.eval_set
-    kept = tuple(eval_set.named(set(wanted)).values())
     recorded = recording_of_run(run_id, tracking_uri).runs
     return BenchSet(
         source=source,
-        eval_set=eval_set.model_copy(update={"eval_cases": kept}),
+        eval_set=eval_set.model_copy(update={"eval_cases": tuple(eval_set.named(set(wanted)).values())}),
         actual={eval_id: list(recorded[eval_id][0].actual) for eval_id in wanted},
         config={"criteria": criteria, "case_criteria": own},
         cells=cells,
     )
 
 
-def _as_judged(settings: CriterionSettings) -> dict[str, Any]:
-    """Return the settings of a criterion, which a judge decides whoever did before."""
-    backend = {"backend": "judge"} if isinstance(settings, VertexSettings) else {}
-    return settings.model_dump(mode="json", exclude_unset=True) | backend
-
-
-def _tried(contender: Contender, bench: BenchSet, confidence: float, judging: JudgeArgs) -> tuple[JudgeScore, list[dict[str, Any]]]:
-    report = score(bench.eval_set, bench.actual, asked_with(bench.config, contender), **judging | {"judge": contender.judge})
-    results = {(case.eval_id, result.criterion): result for case in report.cases for result in case.results}
-    rows = [_row(contender, cell, results[cell.eval_id, cell.criterion]) for cell in bench.cells]
-    return _score(contender, report, [(cell, row["judge"]) for cell, row in zip(bench.cells, rows, strict=True)], confidence), rows
-
-
 def _row(contender: Contender, cell: BenchCell, result: CriterionResult) -> dict[str, Any]:
     outcome = result.overall if cell.invocation_index is None else result.per_invocation[cell.invocation_index]
     passed = None if outcome is None else result.reached(outcome)
     cast = [vote for vote in result.votes if cell.invocation_index in (None, vote.invocation_index)]
-    said = next((vote.explanation for vote in cast if vote.explanation), "")
+    explanation = next((vote.explanation for vote in cast if vote.explanation), "")
     return {
         "judge_name": contender.name,
         "item": cell.eval_id if cell.invocation_index is None else f"{cell.eval_id} #{cell.invocation_index}",
@@ -213,7 +199,7 @@ def _row(contender: Contender, cell: BenchCell, result: CriterionResult) -> dict
         "judge": passed,
         "right": None if passed is None else passed == cell.passes,
         "votes": ", ".join(f"{verdict} {count}" for verdict, count in Counter(vote.verdict or "none" for vote in cast).items()),
-        "said": said if passed is not None or outcome is None else reason_of(outcome),
+        "said": explanation if passed is not None or outcome is None else reason_of(outcome),
     }
 
 
@@ -222,7 +208,7 @@ def _score(contender: Contender, report: Report, pairs: Sequence[tuple[BenchCell
     criteria = dict.fromkeys(cell.criterion for cell, _ in pairs)
     kinds = dict.fromkeys(cell.kind for cell, _ in decided if cell.kind)
     flips = [flip for case in report.cases if (flip := flip_of(case.results)) is not None]
-    asked = [answer for case in report.cases for answer in answers_of(case.results)]
+    given = [answer for case in report.cases for answer in answers_of(case.results)]
     return JudgeScore(
         judge=contender.name,
         settings=contender.settings,
@@ -240,11 +226,11 @@ def _score(contender: Contender, report: Report, pairs: Sequence[tuple[BenchCell
         flip_rate=fmean(flips) if flips else None,
         length=_bias(decided, "length", confidence),
         position=_bias(decided, "position", confidence),
-        answers=len(asked),
-        unreadable=sum(any(vote.raw for vote in answer) and all(vote.verdict is None for vote in answer) for answer in asked),
-        input_tokens=sum(vote.input_tokens or 0 for answer in asked for vote in answer),
-        output_tokens=sum(vote.output_tokens or 0 for answer in asked for vote in answer),
-        latency_s=median(answer[0].latency_s for answer in asked) if asked else None,
+        answers=len(given),
+        unreadable=sum(any(vote.raw for vote in answer) and all(vote.verdict is None for vote in answer) for answer in given),
+        input_tokens=sum(vote.input_tokens or 0 for answer in given for vote in answer),
+        output_tokens=sum(vote.output_tokens or 0 for answer in given for vote in answer),
+        latency_s=median(answer[0].latency_s for answer in given) if given else None,
     )
 
 
@@ -268,11 +254,11 @@ def _rates(decided: Sequence[tuple[BenchCell, bool]], confidence: float) -> dict
         overall_effect=effect([True, False]),
     )
     names = {"accuracy": "agreement", **{name: name for name in _PERCENTAGES[1:]}}
-    return {name: _share(getattr(rates, of), getattr(rates, f"{of}_interval")(confidence)) for name, of in names.items()}
-
-
-def _share(value: float | None, interval: tuple[float, float] | None) -> Share | None:
-    return None if value is None or interval is None else (value, *interval)
+    shares: dict[str, Share | None] = {}
+    for name, of in names.items():
+        value, interval = getattr(rates, of), getattr(rates, f"{of}_interval")(confidence)
+        shares[name] = None if value is None or interval is None else (value, *interval)
+    return shares
 
 
 def _bias(decided: Sequence[tuple[BenchCell, bool]], differs: str, confidence: float) -> Bias:
@@ -293,19 +279,21 @@ def _logged(bench: JudgeBench, experiment: str, tracking_uri: str | None) -> Jud
         metrics, params = list[Metric](), [Param("items", bench.source[:_LONGEST])]
         for number, one in enumerate(bench.scores):
             params.append(Param(f"judge.{number}", fitted(one.judge, _LONGEST)))
-            metrics += [Metric(f"judge.{number}/{name}", value, run.info.start_time, 0) for name, value in _metrics(one)]
+            measures: dict[str, float | None] = {
+                name + end: value
+                for name, share in one.rates.items()
+                for end, value in zip(("", "_low", "_high"), share or (), strict=False)
+            }
+            measures |= {name: getattr(one, name) for name in _NUMBERS}
+            metrics += [
+                Metric(f"judge.{number}/{name}", float(value), run.info.start_time, 0)
+                for name, value in measures.items()
+                if value is not None
+            ]
         client.log_batch(run_id, metrics=metrics, params=params)
         rows = bench.answers
         client.log_table(run_id, {name: [row[name] for row in rows] for name in rows[0]}, ANSWERS)
-        kept = replace(bench, run_id=run_id)
-        client.log_text(run_id, json.dumps(kept.to_json(), ensure_ascii=False, indent=2), RESULTS)
+        logged = replace(bench, run_id=run_id)
+        client.log_text(run_id, json.dumps(logged.to_json(), ensure_ascii=False, indent=2), RESULTS)
         client.set_terminated(run_id)
-    return kept
-
-
-def _metrics(one: JudgeScore) -> Iterator[tuple[str, float]]:
-    for name, share in one.rates.items():
-        if share is not None:
-            yield from ((name, share[0]), (f"{name}_low", share[1]), (f"{name}_high", share[2]))
-    numbers = {name: getattr(one, name) for name in ("undecided", "unreadable", "input_tokens", "output_tokens", "flip_rate", "latency_s")}
-    yield from ((name, float(value)) for name, value in numbers.items() if value is not None)
+    return logged

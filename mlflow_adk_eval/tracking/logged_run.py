@@ -13,13 +13,14 @@ import logging
 import os
 import shutil
 import socket
+import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -32,31 +33,50 @@ from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.errors import AdkEvalError, AttestationError, TrackingError, UsageError
 from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.evalset.parse import no_collection
-from mlflow_adk_eval.gating.attestation.evaluation import EvaluatedAgent, EvaluationFacts, evaluation_statement, path_of, sealed
-from mlflow_adk_eval.gating.attestation.identity_signer import IdentitySigner, load_attester
-from mlflow_adk_eval.gating.attestation.statement import Statement
-from mlflow_adk_eval.gating.evidence.integrity import FAILED_OF, key_of_criterion
-from mlflow_adk_eval.gating.mlflow_client import CREATION, created_once, retried, unless_absent, when_there_is_room
+from mlflow_adk_eval.gating.attestation import EvaluatedAgent, evaluation_statement, path_of, sealed
 from mlflow_adk_eval.redact import message_of, secrets_of, without_credentials
-from mlflow_adk_eval.results.collect import InParts
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner.keywords import TraceLimit
+from mlflow_adk_eval.runs.collect import InParts
+from mlflow_adk_eval.runs.manifest import FAILED_OF, FOLDER, key_of_criterion
+from mlflow_adk_eval.runs.parts import SCHEMA
+from mlflow_adk_eval.runtime import user_name
+from mlflow_adk_eval.signing.identities import IdentitySigner, load_attester
+from mlflow_adk_eval.signing.keys import Signer
+from mlflow_adk_eval.store.reaching import (
+    CREATION,
+    HASTY,
+    created_once,
+    existing,
+    reaching_mlflow,
+    retried,
+    unless_absent,
+    when_there_is_room,
+)
 from mlflow_adk_eval.tracking.agent_versions import find_version
-from mlflow_adk_eval.tracking.bundle import MOST_TRACES, NOTE, SELF_COMPARISON, TABLES, Bundle, Run, bundle_of, load
-from mlflow_adk_eval.tracking.client import HASTY, connect, existing, experiment_of, reaching_mlflow
+from mlflow_adk_eval.tracking.bundle import (
+    LONGEST_NAME,
+    MOST_TRACES,
+    NOTE,
+    SELF_COMPARISON,
+    TABLES,
+    Bundle,
+    Run,
+    bundle_of,
+    dataset_of,
+    load,
+    start_params,
+)
+from mlflow_adk_eval.tracking.client import connect, experiment_of
 from mlflow_adk_eval.tracking.eval_set_datasets import keep_as_dataset
-from mlflow_adk_eval.tracking.run_facts import FOLDER, LONGEST_NAME, RUN_TYPE, dataset_of, start_params, start_tags
 from mlflow_adk_eval.tracking.storable import LONGEST_PARAM, LONGEST_TAG, fitted
 from mlflow_adk_eval.tracking.traces import missing_traces, write_traces
-
-T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 
 PENDING = Path("adk_eval_pending")
 """Where evaluations wait for MLflow, each in a folder named by its run."""
-_ITEMS_PER_REQUEST = 100
-_METRICS_PER_REQUEST = 1000
+_RUN_TYPE = "genai_evaluate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +153,11 @@ class LoggedRun:
         self._agent_name, self._signer = agent_name, load_attester(target.signing_key)
         self.client = connect(target.tracking_uri)
         with reaching_mlflow("the run could not be started", HASTY):
-            self.experiment_id = self._experiment()
+            if target.run_id:
+                self.experiment_id = str(self.client.get_run(target.run_id).info.experiment_id)
+            else:
+                inherited = target.parent.info.experiment_id if target.parent else None
+                self.experiment_id = experiment_of(self.client, target.experiment, inherited=inherited)
             self.agent = find_version(
                 self.client, target.agent_version, agent_name=agent_name, experiment_id=self.experiment_id, source=source
             )
@@ -146,12 +170,6 @@ class LoggedRun:
         self.unattested = ""
         """Why the evaluation could not be signed, once it has ended, although it was to be."""
 
-    def _experiment(self) -> str:
-        if self.target.run_id:
-            return str(self.client.get_run(self.target.run_id).info.experiment_id)
-        parent = self.target.parent
-        return experiment_of(self.client, self.target.experiment, inherited=parent.info.experiment_id if parent else None)
-
     def start(self, reopen: str | None = None) -> None:
         """Open the run and log what is known before the agent is called.
 
@@ -163,12 +181,15 @@ class LoggedRun:
             TrackingError: if MLflow does not take it.
         """
         with reaching_mlflow("the run could not be started", HASTY):
-            self.run = self._reopened(reopen) if reopen else self._joined(self.target.run_id) if self.target.run_id else self._created()
+            opened = self._opened(reopen)
             try:
-                if urlsplit(self._artifact_uri).scheme not in {"", "file", "mlflow-artifacts"}:
+                if urlsplit(opened.info.artifact_uri).scheme not in {"", "file", "mlflow-artifacts"}:
                     self.client.list_artifacts(self.run.run_id)  # which fails without the bucket's client, or the right to read there
                 when_there_is_room(lambda: log_in_batches(self.client, self.run.run_id, params=self.params))
-                dataset = self.target.dataset or self._dataset()
+                dataset = self.target.dataset
+                if dataset is None:
+                    dataset_id = keep_as_dataset(self.client, self.eval_set, self.digest, self.experiment_id)
+                    dataset = dataset_of(self.eval_set, self.run.run_id, digest=self.digest, dataset_id=dataset_id)
                 evaluated = DatasetInput(dataset, [InputTag("mlflow.data.context", "evaluation")])
                 # Runs that start together all add the dataset to their experiment, where it may be once.
                 retried(lambda: self.client.log_inputs(self.run.run_id, [evaluated], [LoggedModelInput(self.run.model_id)]))
@@ -177,24 +198,67 @@ class LoggedRun:
                 raise
         _logger.info("the run started", extra={"run_id": self.run.run_id, "agent_version": self.run.model_id})
 
-    def _dataset(self) -> Dataset:
-        kept = keep_as_dataset(self.client, self.eval_set, self.digest, self.experiment_id)
-        return dataset_of(self.eval_set, self.run.run_id, digest=self.digest, dataset_id=kept)
-
-    def _tags(self) -> dict[str, str]:
-        parent = self.target.parent
-        return start_tags(self.eval_set, self.agent, parent.info.run_id if parent else None)
-
-    def _created(self) -> Run:
-        started_ms = time.time_ns() // 1_000_000
-        name = fitted(self.target.run_name or self._name(started_ms), LONGEST_NAME)
-        tags = {**self._tags(), NOTE: self._note(), CREATION: uuid4().hex}
-        created = created_once(
-            lambda: self.client.create_run(self.experiment_id, started_ms, tags, name),
-            lambda: list(self.client.search_runs([self.experiment_id], f"tags.`{CREATION}` = '{tags[CREATION]}'")),
-            self._discard,
+    def _opened(self, reopen: str | None) -> Any:
+        """Create the run, go on with one, or go into one that somebody else has opened and will end; return it as MLflow has it."""
+        target, client, eval_set_id, started_ms = self.target, self.client, self.eval_set.eval_set_id, time.time_ns() // 1_000_000
+        upload = f"mlflow-adk-eval upload {target.pending_folder or PENDING}/<the id of this run>"
+        where = f"This evaluation runs on {socket.gethostname()}. Should it have ended there without a result here, MLflow or its process was gone then"
+        note = fitted(f"{where}: finish it there with `{upload}`", LONGEST_TAG)
+        tags = {
+            "mlflow.runType": _RUN_TYPE,
+            "mlflow.user": user_name(),
+            "mlflow.source.name": Path(sys.argv[0]).name or "python",
+            "mlflow.source.type": "LOCAL",
+            **self.agent.tags,
+            "adk_eval.schema": str(SCHEMA),
+            "adk_eval.status": "running",
+            "adk_eval.agent_version": self.agent.label,
+            "adk_eval.eval_set_id": eval_set_id,
+            **({"mlflow.parentRunId": target.parent.info.run_id} if target.parent else {}),
+        }
+        tags = {name: fitted(value, LONGEST_TAG) for name, value in tags.items()}
+        if reopen:
+            client.update_run(reopen, status="RUNNING")
+            log_in_batches(client, reopen, tags={"adk_eval.status": "running", NOTE: note})
+            opened = client.get_run(reopen)
+        elif target.run_id:  # whose name and whatever it says of itself stay
+            opened = client.get_run(target.run_id)
+            status, stage = opened.info.status, opened.info.lifecycle_stage
+            if status != "RUNNING" or stage != "active":
+                raise UsageError(f"run {target.run_id!r} is not open: its status is {status}, its stage {stage}")
+            if "adk_eval.status" in opened.data.tags:
+                raise UsageError(
+                    f"run {target.run_id!r} holds an evaluation already, and its parameters cannot be written twice; start another run"
+                )
+            new = {name: value for name, value in tags.items() if name not in opened.data.tags}
+            log_in_batches(client, target.run_id, tags={**new, "mlflow.runType": _RUN_TYPE})
+        else:
+            tags |= {NOTE: note, CREATION: uuid4().hex}
+            name = fitted(target.run_name or self._name(started_ms), LONGEST_NAME)
+            opened = created_once(
+                lambda: client.create_run(self.experiment_id, started_ms, tags, name),
+                lambda: list(client.search_runs([self.experiment_id], f"tags.`{CREATION}` = '{tags[CREATION]}'")),
+                self._discard,
+            )
+        dataset, uri = target.dataset or dataset_of(self.eval_set, digest=self.digest), client.tracking_uri
+        name = self._name(opened.info.start_time)
+        self.run = Run(
+            run_id=opened.info.run_id,
+            experiment_id=self.experiment_id,
+            model_id=self.agent.model_id,
+            dataset_name=dataset.name,
+            dataset_digest=dataset.digest,
+            agent_name=self._agent_name,
+            started_ms=opened.info.start_time,
+            agent_diff=self.agent.diff,
+            agent_source=self.agent.source.manifest.decode(),
+            tracking_uri=uri if without_credentials(uri) == uri else None,
+            joined=bool(target.run_id) and not reopen,
+            name=name if opened.info.run_name == fitted(name, LONGEST_NAME) else "",
         )
-        return self._of(created)
+        self._pending = Path(target.pending_folder or PENDING) / self.run.run_id
+        """Where the evaluation is kept until MLflow has all of it."""
+        return opened
 
     def _name(self, started_ms: int) -> str:
         """Return what the run is called if nobody names it, until its verdict stands before that."""
@@ -202,50 +266,10 @@ class LoggedRun:
         part = f" (failed in {self.target.failed_of[:8]})" if self.target.failed_of else ""
         return f"{self.agent.version_first} on {self.eval_set.eval_set_id}{part}, {started:%m-%d %H:%M} UTC"
 
-    def _note(self) -> str:
-        """Return where the result of a run is that has just begun, should MLflow be away when it ends."""
-        upload = f"mlflow-adk-eval upload {self.target.pending_folder or PENDING}/<the id of this run>"
-        where = f"This evaluation runs on {socket.gethostname()}. Should it have ended there without a result here, MLflow or its process was gone then"
-        return fitted(f"{where}: finish it there with `{upload}`", LONGEST_TAG)
-
     def _discard(self, twin: Any) -> None:
         with unless_absent():
             self.client.update_run(twin.info.run_id, status="FAILED")
             self.client.delete_run(twin.info.run_id)
-
-    def _reopened(self, run_id: str) -> Run:
-        self.client.update_run(run_id, status="RUNNING")
-        log_in_batches(self.client, run_id, tags={"adk_eval.status": "running", NOTE: self._note()})
-        return self._of(self.client.get_run(run_id))
-
-    def _joined(self, run_id: str) -> Run:
-        """Go into a run that somebody else has opened and will end. Its name and whatever it says of itself stay."""
-        joined = self.client.get_run(run_id)
-        if joined.info.status != "RUNNING" or joined.info.lifecycle_stage != "active":
-            raise UsageError(f"run {run_id!r} is not open: its status is {joined.info.status}, its stage {joined.info.lifecycle_stage}")
-        if "adk_eval.status" in joined.data.tags:
-            raise UsageError(f"run {run_id!r} holds an evaluation already, and its parameters cannot be written twice; start another run")
-        new = {name: value for name, value in self._tags().items() if name not in joined.data.tags}
-        log_in_batches(self.client, run_id, tags={**new, "mlflow.runType": RUN_TYPE})
-        return replace(self._of(joined), joined=True)
-
-    def _of(self, run: Any) -> Run:
-        """Return what is logged about later, as plain data."""
-        dataset, self._artifact_uri = self.target.dataset or dataset_of(self.eval_set, digest=self.digest), run.info.artifact_uri
-        uri, name = self.client.tracking_uri, self._name(run.info.start_time)
-        return Run(
-            run_id=run.info.run_id,
-            experiment_id=self.experiment_id,
-            model_id=self.agent.model_id,
-            dataset_name=dataset.name,
-            dataset_digest=dataset.digest,
-            agent_name=self._agent_name,
-            started_ms=run.info.start_time,
-            agent_diff=self.agent.diff,
-            agent_source=self.agent.source.manifest.decode(),
-            tracking_uri=uri if without_credentials(uri) == uri else None,
-            name=name if run.info.run_name == fitted(name, LONGEST_NAME) else "",
-        )
 
     def abandon(self, error: BaseException) -> None:
         """Mark the run as one that came to nothing."""
@@ -284,12 +308,15 @@ class LoggedRun:
             self.abandon(error)
             raise
         status = bundle.status if self.target.status == "complete" else self.target.status
-        bundle = replace(bundle, params={**bundle.params, **prompts, **_kind(status)}, status=status)
+        # What is no evidence says so as a parameter: a tag could be rewritten later.
+        kind = {} if status == "complete" else {"adk_eval.evidence": status}
+        bundle = replace(bundle, params={**bundle.params, **prompts, **kind}, status=status)
         if status == SELF_COMPARISON and self.target.status != status:
             _logger.warning(
                 "what the agent did is what the eval set expects, word for word: compared with itself, it proves nothing to the gate"
             )
-        bundle = self._signed(bundle)
+        if self._signer:
+            bundle = self._signed(bundle, self._signer)
         with suppress(OSError):  # a folder that cannot be written to: then only a kill loses it
             bundle.save_briefly(self._pending)
         try:
@@ -308,20 +335,41 @@ class LoggedRun:
                 PENDING.rmdir()
         return replace(report, run_id=self.run.run_id), bundle
 
-    def _signed(self, bundle: Bundle) -> Bundle:
-        """Return the bundle with its attestation, if it is to have one, or with a tag and a note that say why it could not be signed."""
-        if not self._signer:
-            return bundle
-        if isinstance(self._signer, IdentitySigner):  # which takes its time: a kill meanwhile loses nothing
+    def _signed(self, bundle: Bundle, signer: Signer | IdentitySigner) -> Bundle:
+        """Return the bundle with its attestation, or with a tag and a note that say why it could not be signed."""
+        if isinstance(signer, IdentitySigner):  # which takes its time: a kill meanwhile loses nothing
             with suppress(OSError):
                 bundle.save_briefly(self._pending)
+        source, tags, run = self.agent.source, self.agent.tags, self.run
+        dirty = tags.get("mlflow.source.git.dirty")
+        agent = EvaluatedAgent(
+            name=self._agent_name,
+            version=self.agent.label,
+            source=source.description,
+            source_sha256=source.sha256,
+            models=source.models,
+            git_commit=tags.get("mlflow.source.git.commit", ""),
+            git_dirty=None if dirty is None else dirty == "true",
+        )
+        statement = evaluation_statement(
+            run_id=run.run_id,
+            experiment_id=self.experiment_id,
+            model_id=run.model_id,
+            agent=agent,
+            eval_set_id=self.eval_set.eval_set_id,
+            parameters={name: fitted(value, LONGEST_PARAM) for name, value in {**self.params, **bundle.params}.items()},
+            manifest_sha256=bundle.params["adk_eval.manifest_sha256"],
+            verdict=bundle.tags["adk_eval.verdict"],
+            status=bundle.status,
+            metrics=bundle.metrics,
+            started_ms=run.started_ms,
+        )
         try:
-            return replace(bundle, attestation=sealed(self._statement(bundle), self._signer))
+            return replace(bundle, attestation=sealed(statement, signer))
         except AttestationError as error:
             self.unattested = message_of(error)
         _logger.error("%s", self.unattested)
-        said = f"This evaluation is not attested. {self.unattested}"
-        note = fitted(f"{said}\n\n{bundle.tags[NOTE]}", LONGEST_TAG)
+        note = fitted(f"This evaluation is not attested. {self.unattested}\n\n{bundle.tags[NOTE]}", LONGEST_TAG)
         return replace(bundle, tags={**bundle.tags, NOTE: note, "adk_eval.unattested": fitted(self.unattested, LONGEST_TAG)})
 
     def check_attested(self) -> None:
@@ -334,72 +382,34 @@ class LoggedRun:
             what = f"run {self.run.run_id} holds all of the evaluation, but no attestation"
             raise AttestationError(f"{self.unattested}\n{what}: a policy that demands one needs another run")
 
-    def _statement(self, bundle: Bundle) -> Statement:
-        """Return what is signed about an evaluation that has ended."""
-        source, tags = self.agent.source, self.agent.tags
-        dirty = tags.get("mlflow.source.git.dirty")
-        agent = EvaluatedAgent(
-            name=self._agent_name,
-            version=self.agent.label,
-            source=source.description,
-            source_sha256=source.sha256,
-            models=source.models,
-            git_commit=tags.get("mlflow.source.git.commit", ""),
-            git_dirty=None if dirty is None else dirty == "true",
-        )
-        facts = EvaluationFacts(
-            run_id=self.run.run_id,
-            experiment_id=self.experiment_id,
-            model_id=self.run.model_id,
-            agent=agent,
-            eval_set_id=self.eval_set.eval_set_id,
-            parameters={name: fitted(value, LONGEST_PARAM) for name, value in {**self.params, **bundle.params}.items()},
-            manifest_sha256=bundle.params["adk_eval.manifest_sha256"],
-            verdict=bundle.tags["adk_eval.verdict"],
-            status=bundle.status,
-            metrics=bundle.metrics,
-            started_ms=self.run.started_ms,
-        )
-        return evaluation_statement(facts)
-
     def _with_prompts(self, report: Report) -> tuple[Report, Mapping[str, str]]:
         """Register the prompts and return the parameters that name them; an evaluation is not given up for their sake."""
         from mlflow_adk_eval.tracking.prompts import register_used_prompts  # noqa: PLC0415 - few want it
 
         used = report.judging.prompts if report.judging else {}
         try:
-            found = register_used_prompts(self.client, self.run.run_id, used)
+            registered = register_used_prompts(self.client, self.run.run_id, used)
         except AdkEvalError as error:
             _logger.warning("%s", error)
             return replace(report, notes=(*report.notes, str(error))), {}
-        return report, {f"adk_eval.prompt_uri.{key_of_criterion(name)}": uri for name, uri in found.items()}
-
-    @property
-    def _pending(self) -> Path:
-        """Where the evaluation is kept until MLflow has all of it."""
-        return Path(self.target.pending_folder or PENDING) / self.run.run_id
+        return report, {f"adk_eval.prompt_uri.{key_of_criterion(name)}": uri for name, uri in registered.items()}
 
     def _keep(self, bundle: Bundle) -> str:
-        """Save the bundle and return a sentence on how to go on."""
-        folder = self._pending
+        """Save the bundle, have the run say that it waits for its upload, if MLflow can still be reached, and return a sentence on how to go on."""
+        folder, run_id = self._pending, self.run.run_id
         try:
             bundle.save(folder)
         except OSError as error:
             return f"Nor could it be kept in {folder}: {error}"
-        self._say_pending(folder)
-        return f"Everything is kept in {folder}. Once MLflow is back, finish with\n  mlflow-adk-eval upload {folder}"
-
-    def _say_pending(self, folder: Path) -> None:
-        """Have the run itself say that it waits for its upload, if MLflow can still be reached."""
-        run_id = self.run.run_id
         with suppress(TrackingError), reaching_mlflow("the run could not be marked", HASTY):
-            said = self.client.get_run(run_id).data.tags
-            status = "partial" if said.get("adk_eval.status") == "partial" else "pending"
+            tags = self.client.get_run(run_id).data.tags
+            status = "partial" if tags.get("adk_eval.status") == "partial" else "pending"
             where = f"all of it is kept on {socket.gethostname()} in `{folder}`; there, finish with `mlflow-adk-eval upload {folder}`"
-            note = [_without_pending(said.get(NOTE, "")) if self.run.joined else "", f"{_PENDING}: {where}"]
+            note = [_without_pending(tags.get(NOTE, "")) if self.run.joined else "", f"{_PENDING}: {where}"]
             log_in_batches(
                 self.client, run_id, tags={"adk_eval.status": status, NOTE: fitted("\n\n".join(filter(None, note)), LONGEST_TAG)}
             )
+        return f"Everything is kept in {folder}. Once MLflow is back, finish with\n  mlflow-adk-eval upload {folder}"
 
 
 _PENDING = "MLflow could not take all of this evaluation"
@@ -422,6 +432,7 @@ def finish_run(client: MlflowClient, bundle: Bundle, *, ends: bool = True) -> No
         TrackingError: if MLflow has not stored every trace; the run is then marked as *partial*.
     """
     run = bundle.run
+    # 1. The artifacts, and whether MLflow has them all in the size in which they were sent, which a page that answers in its place hides.
     with bundle.folder() as folder:
         client.log_artifacts(run.run_id, str(folder), FOLDER)
         sent = {
@@ -430,13 +441,31 @@ def finish_run(client: MlflowClient, bundle: Bundle, *, ends: bool = True) -> No
     if bundle.attestation:
         client.log_text(run.run_id, bundle.attestation, path_of(bundle.attestation))
         sent[path_of(bundle.attestation)] = len(bundle.attestation.encode())
-    if lost := _lost_artifact(client, run.run_id, sent):
-        raise TrackingError(f"MLflow accepted the artifact {lost}, but has not stored it. Is there a login page before the server?")
-    log_in_batches(client, run.run_id, params=bundle.params, metrics=list(_metrics(bundle)))
+    # What this process wrote as files itself, nothing could answer for in their place.
+    if urlsplit(client.get_run(run.run_id).info.artifact_uri).scheme not in {"", "file"}:
+        folders = sorted({path.rpartition("/")[0] for path in sent})
+        stored = {file.path: file.file_size for folder in folders for file in client.list_artifacts(run.run_id, folder) if not file.is_dir}
+        if lost := next((path for path, size in sent.items() if path not in stored or stored[path] not in (size, None)), None):
+            raise TrackingError(f"MLflow accepted the artifact {lost}, but has not stored it. Is there a login page before the server?")
+    # 2. Parameters and metrics; these at the same time at each attempt, so that MLflow recognises what it has.
+    values = [(name, value, 0) for name, value in bundle.metrics.items()]
+    values += [(name, value, step) for name, series in bundle.series.items() for step, value in enumerate(series, 1)]
+    about = {"model_id": run.model_id, "dataset_name": run.dataset_name, "dataset_digest": run.dataset_digest, "run_id": run.run_id}
+    metrics = [Metric(name, value, run.started_ms, step, **about) for name, value, step in values]
+    log_in_batches(client, run.run_id, params=bundle.params, metrics=metrics)
+    # 3. The traces.
     write_traces(client, run, bundle.traces)
     missing = missing_traces(client, run, bundle.traces)
-    tags = _beside(client.get_run(run.run_id).data.tags, bundle.tags) if run.joined else bundle.tags
+    # 4. What the run says of itself; of one of which others have said something, too, their note and their tables stay, before ours.
+    tags = dict(bundle.tags)
+    if run.joined:
+        theirs = client.get_run(run.run_id).data.tags
+        note, tables = _without_pending(theirs.get(NOTE, "")), json.loads(theirs.get(TABLES, "[]"))
+        both = note if tags[NOTE] in note else "\n\n".join(filter(None, (note, tags[NOTE])))
+        ours = [table for table in json.loads(tags[TABLES]) if table not in tables]
+        tags |= {NOTE: fitted(both, LONGEST_TAG), TABLES: json.dumps([*tables, *ours])}
     log_in_batches(client, run.run_id, tags={**tags, "adk_eval.status": "partial" if missing else bundle.status})
+    # 5. Its name with the verdict, and its end.
     if ends:
         if run.name:
             client.update_run(run.run_id, name=fitted(f"{bundle.tags['adk_eval.verdict']} {run.name}", LONGEST_NAME))
@@ -444,44 +473,6 @@ def finish_run(client: MlflowClient, bundle: Bundle, *, ends: bool = True) -> No
     if missing:
         raise TrackingError(
             f"MLflow has stored {len(bundle.traces) - len(missing)} of {len(bundle.traces)} traces; missing is {missing[0]}"
-        )
-
-
-def _lost_artifact(client: MlflowClient, run_id: str, sent: Mapping[str, int]) -> str:
-    """Return an artifact that MLflow does not have in the size in which it was sent, which a page that answers in its place hides; empty if all are there."""
-    if urlsplit(client.get_run(run_id).info.artifact_uri).scheme in {"", "file"}:
-        return ""  # this process wrote the files itself: nothing could answer in their place
-    folders = sorted({path.rpartition("/")[0] for path in sent})
-    stored = {found.path: found.file_size for folder in folders for found in client.list_artifacts(run_id, folder) if not found.is_dir}
-    return next((path for path, size in sent.items() if path not in stored or stored[path] not in (size, None)), "")
-
-
-def _kind(status: str) -> dict[str, str]:
-    """Return the parameter of a run that is no evidence: a tag could be rewritten later."""
-    return {} if status == "complete" else {"adk_eval.evidence": status}
-
-
-def _beside(said: Mapping[str, str], tags: Mapping[str, str]) -> dict[str, str]:
-    """Return the tags for a run of which others have said something: their note and their tables stay, before ours."""
-    note, tables = _without_pending(said.get(NOTE, "")), json.loads(said.get(TABLES, "[]"))
-    ours = [table for table in json.loads(tags[TABLES]) if table not in tables]
-    both = note if tags[NOTE] in note else "\n\n".join(filter(None, (note, tags[NOTE])))
-    return {**tags, NOTE: fitted(both, LONGEST_TAG), TABLES: json.dumps([*tables, *ours])}
-
-
-def _metrics(bundle: Bundle) -> Iterator[Metric]:
-    run = bundle.run
-    steps = ((name, value, step) for name, values in bundle.series.items() for step, value in enumerate(values, 1))
-    for name, value, step in (*((name, value, 0) for name, value in bundle.metrics.items()), *steps):
-        yield Metric(
-            name,
-            value,
-            run.started_ms,  # the same at each attempt, so that MLflow recognises what it has
-            step,
-            model_id=run.model_id,
-            dataset_name=run.dataset_name,
-            dataset_digest=run.dataset_digest,
-            run_id=run.run_id,
         )
 
 
@@ -494,18 +485,15 @@ def log_in_batches(
     metrics: Sequence[Metric] = (),
 ) -> None:
     """Log within MLflow's limits for a request; usually that is one."""
-    listed = [Param(name, fitted(value, LONGEST_PARAM)) for name, value in (params or {}).items()]
-    tagged = [RunTag(name, value) for name, value in (tags or {}).items()]
-    for some_params in _batches(listed, _ITEMS_PER_REQUEST):
-        client.log_batch(run_id, params=some_params)
-    for some_metrics in _batches(metrics, _METRICS_PER_REQUEST):
-        client.log_batch(run_id, metrics=some_metrics)
-    for some_tags in _batches(tagged, _ITEMS_PER_REQUEST):
-        client.log_batch(run_id, tags=some_tags)
-
-
-def _batches(items: Sequence[T], size: int) -> Iterable[Sequence[T]]:
-    return (items[start : start + size] for start in range(0, len(items), size))
+    items: dict[str, tuple[Sequence[Any], int]] = {
+        "params": ([Param(name, fitted(value, LONGEST_PARAM)) for name, value in (params or {}).items()], 100),
+        "metrics": (metrics, 1000),
+        "tags": ([RunTag(name, value) for name, value in (tags or {}).items()], 100),
+    }
+    for kind, (values, most) in items.items():
+        for start in range(0, len(values), most):
+            batch: dict[str, Any] = {kind: values[start : start + most]}
+            client.log_batch(run_id, **batch)
 
 
 def upload(folder: str | Path, *, tracking_uri: str | None = None) -> str:

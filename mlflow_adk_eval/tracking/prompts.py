@@ -12,10 +12,10 @@ from mlflow.entities.model_registry import PromptVersion
 from mlflow.tracing.constant import TraceTagKey
 from mlflow.tracing.utils.prompt import update_linked_prompts_tag
 
-from mlflow_adk_eval.config.criteria import PromptVariant
+from mlflow_adk_eval.config.spec import PromptVariant
 from mlflow_adk_eval.errors import TrackingError
 from mlflow_adk_eval.judge.prompt import Prompt, load_prompt
-from mlflow_adk_eval.tracking.client import reaching_mlflow
+from mlflow_adk_eval.store.reaching import reaching_mlflow
 
 PREFIX = "adk_eval."
 """How the prompts' names begin in the registry."""
@@ -46,23 +46,32 @@ def register_used_prompts(client: MlflowClient, run_id: str, used: Mapping[str, 
         return {}
     with reaching_mlflow("the judges' prompts could not be registered"):
         experiment_id = client.get_run(run_id).info.experiment_id
-        found = {named.partition("@")[0]: _registered(client, named, sha256, experiment_id) for named, sha256 in used.items()}
-        _link(client, run_id, list(found.values()))
-    return {name: prompt.uri for name, prompt in found.items()}
+        prompts = {named.partition("@")[0]: _registered(client, named, sha256, experiment_id) for named, sha256 in used.items()}
+        # MLflow's own function writes the tag that its page reads to the store that the process is configured for, whichever the client's is.
+        before = client.get_run(run_id).data.tags.get(TraceTagKey.LINKED_PROMPTS)
+        after = update_linked_prompts_tag(before, list(prompts.values()))
+        if after != before:
+            client.set_tag(run_id, TraceTagKey.LINKED_PROMPTS, after)
+    return {name: prompt.uri for name, prompt in prompts.items()}
 
 
 def _registered(client: MlflowClient, named: str, sha256: str, experiment_id: str) -> PromptVersion:
-    """Return the version with the text that was used, a new one if there is none."""
+    """Return the version with the text that was used, a new one if there is none, and have the experiment's page list the prompt."""
     ours = _ours(named.partition("@")[0], sha256)
     name = PREFIX + named.partition("@")[0]
     known = client.get_prompt(name)
-    for prompt in _versions(client, name) if known else ():
-        if prompt.tags.get(HASH) == sha256 and (ours is None or prompt.template == ours.text):
-            _list_in(client, name, experiment_id, known.tags if known else None)
-            return prompt
-    if ours is None:
+    same = (prompt for prompt in (_versions(client, name) if known else ()) if prompt.tags.get(HASH) == sha256)
+    prompt = next((prompt for prompt in same if ours is None or prompt.template == ours.text), None)
+    if prompt is None and ours is None:
         raise TrackingError(f"prompt {named} ({sha256}) is not in MLflow's registry, and not what this version of the package has")
-    _list_in(client, name, experiment_id, known.tags if known else None)
+    listed = [entry for entry in (known.tags if known else {}).get(_EXPERIMENTS, "").split(",") if entry]
+    experiments = f",{','.join((*listed, experiment_id))},"
+    if known is None:
+        client.create_prompt(name, description="What a judge of mlflow-adk-eval is told", tags={_EXPERIMENTS: experiments})
+    elif experiment_id not in listed:
+        client.set_prompt_tag(name, _EXPERIMENTS, experiments)
+    if prompt or ours is None:
+        return prompt  # pyright: ignore[reportReturnType] - one of the two is there
     tags = {HASH: sha256, "adk_eval.version": ours.version, "adk_eval.package_version": version("mlflow-adk-eval")}
     created = client.create_prompt_version(name, ours.text, description=f"{ours.name}, version {ours.version}", tags=tags)
     if created.template != ours.text:
@@ -88,24 +97,3 @@ def _versions(client: MlflowClient, name: str) -> Iterator[PromptVersion]:
         token = page.token
         if not token:
             return
-
-
-def _list_in(client: MlflowClient, name: str, experiment_id: str, tags: Mapping[str, str] | None) -> None:
-    """Have an experiment's page list a prompt, which is created if there is none."""
-    listed = [one for one in (tags or {}).get(_EXPERIMENTS, "").split(",") if one]
-    value = f",{','.join((*listed, experiment_id))},"
-    if tags is None:
-        client.create_prompt(name, description="What a judge of mlflow-adk-eval is told", tags={_EXPERIMENTS: value})
-    elif experiment_id not in listed:
-        client.set_prompt_tag(name, _EXPERIMENTS, value)
-
-
-def _link(client: MlflowClient, run_id: str, prompts: list[PromptVersion]) -> None:
-    """Link prompts to a run in the tag that MLflow's page reads.
-
-    MLflow's own function writes the same tag, but to the store that the process is configured for, whichever the client's is.
-    """
-    before = client.get_run(run_id).data.tags.get(TraceTagKey.LINKED_PROMPTS)
-    after = update_linked_prompts_tag(before, prompts)
-    if after != before:
-        client.set_tag(run_id, TraceTagKey.LINKED_PROMPTS, after)

@@ -13,9 +13,9 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, from_json
 
-from mlflow_adk_eval.gating.evidence.integrity import key_of_criterion
 from mlflow_adk_eval.redact import has_credentials, redacted, without_credentials
-from mlflow_adk_eval.results.table import KEY, Table
+from mlflow_adk_eval.results.table import LEAD, TAIL, Table
+from mlflow_adk_eval.runs.manifest import key_of_criterion
 
 LONGEST_PARAM = 6000
 LONGEST_TAG = 8000
@@ -36,7 +36,7 @@ def fitted(text: str, limit: int) -> str:
     """
     if len(text) <= limit:
         return text
-    mark = f"… ({_hash(text)})"
+    mark = f"… ({hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:8]})"
     return text[: limit - len(mark)] + mark
 
 
@@ -47,10 +47,6 @@ def model_name(agent: str) -> str:
     'pkg_agents_root'
     """
     return re.sub(r"[/:.%\"']", "_", agent)[:_LONGEST_KEY] or "agent"
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:8]
 
 
 _WORD = re.compile(r"[A-Za-z_]+")
@@ -69,39 +65,28 @@ def storable(value: Any, secrets: Secrets) -> Any:
     """
     match value:
         case None | bool() | int():
-            found: Any = value
+            plain: Any = value
         case float():
-            found = float(value) if math.isfinite(value) else str(value)
+            plain = float(value) if math.isfinite(value) else str(value)
         case str():
-            found = storable_text(value, secrets)
+            plain = storable_text(value, secrets)
         case Mapping():
             # A key that is one word may be a name of the format, which nobody could read without it.
             keys = [(storable_text(str(key), {} if _WORD.fullmatch(str(key)) else secrets), item) for key, item in value.items()]
-            found = {key: storable(item, secrets) for key, item in keys}
+            plain = {key: storable(item, secrets) for key, item in keys}
         case list() | tuple() | set() | frozenset():
-            found = [storable(item, secrets) for item in value]
+            plain = [storable(item, secrets) for item in value]
         case BaseModel():
-            found = storable(value.model_dump(exclude_unset=True), secrets)
+            plain = storable(value.model_dump(exclude_unset=True), secrets)
         case _:
-            plain = getattr(value, "tolist", None)  # numpy's numbers and arrays
-            found = storable(plain() if callable(plain) else str(value), secrets)
-    return found
+            to_list = getattr(value, "tolist", None)  # numpy's numbers and arrays
+            plain = storable(to_list() if callable(to_list) else str(value), secrets)
+    return plain
 
 
 def storable_text(text: str, secrets: Secrets) -> str:
     """Return `text` without secrets, without NUL and without halves of surrogate pairs, which databases refuse."""
     return redacted(without_credentials(text), secrets).replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
-
-
-def model_json(model: BaseModel, secrets: Secrets) -> str:
-    """Return a model as JSON text that any store can keep."""
-    try:
-        text = model.model_dump_json(exclude_unset=True)
-    except (PydanticSerializationError, UnicodeEncodeError):
-        text = ""
-    if text and _is_clean(text, secrets):
-        return text
-    return json.dumps(storable(model, secrets), ensure_ascii=False, allow_nan=False)
 
 
 def clean_table(table: Table, secrets: Secrets) -> tuple[Table, str]:
@@ -113,7 +98,7 @@ def clean_table(table: Table, secrets: Secrets) -> tuple[Table, str]:
     if text and _is_clean(text, secrets):
         return table, text
     cells = (zip(table.columns, row, strict=True) for row in table.rows)
-    rows = (tuple(cell if name in KEY else storable(cell, secrets) for name, cell in row) for row in cells)
+    rows = (tuple(cell if name in (*LEAD, *TAIL[1:]) else storable(cell, secrets) for name, cell in row) for row in cells)
     cleaned = Table(table.columns, tuple(rows))
     return cleaned, cleaned.dumps()
 
@@ -126,30 +111,34 @@ class StoreCleaner:
 
     def document(self, model: BaseModel, /) -> str:
         """Return a model as JSON text."""
-        return model_json(model, self.secrets)
+        try:
+            text = model.model_dump_json(exclude_unset=True)
+        except (PydanticSerializationError, UnicodeEncodeError):
+            text = ""
+        if text and _is_clean(text, self.secrets):
+            return text
+        return json.dumps(storable(model, self.secrets), ensure_ascii=False, allow_nan=False)
 
     def documents(self, values: Sequence[str | None], /) -> Sequence[str | None]:
         """Return JSON texts; ``None`` stays."""
-        if self._clean(values):
+        if _is_clean("\n".join(filter(None, values)), self.secrets):
             return values
         return [value and json.dumps(storable(from_json(value), self.secrets), ensure_ascii=False) for value in values]
 
     def texts(self, values: Sequence[str | None], /) -> Sequence[str | None]:
         """Return texts; ``None`` stays."""
-        return values if self._clean(values) else [value and self.text(value) for value in values]
+        if _is_clean("\n".join(filter(None, values)), self.secrets):
+            return values
+        return [value and storable_text(value, self.secrets) for value in values]
 
     def text(self, value: str, /) -> str:
         """Return a text."""
         return storable_text(value, self.secrets)
 
-    def _clean(self, values: Sequence[str | None]) -> bool:
-        text = "\n".join(filter(None, values))
-        return "\0" not in text and _is_clean(text, self.secrets)
-
 
 def _is_clean(text: str, secrets: Secrets) -> bool:
     may_hold_no_number = "NaN" in text or "Infinity" in text  # so that the slow expression is needed for few texts
-    if any(mark in text for mark in ("\\u0000", *secrets)) or (may_hold_no_number and _NO_JSON.search(text)) or has_credentials(text):
+    if any(mark in text for mark in ("\0", "\\u0000", *secrets)) or (may_hold_no_number and _NO_JSON.search(text)) or has_credentials(text):
         return False
     try:
         text.encode()

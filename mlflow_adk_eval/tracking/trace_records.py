@@ -13,19 +13,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mlflow_adk_eval.criteria.efficiency import tokens_of
-from mlflow_adk_eval.evalset import Invocation
-from mlflow_adk_eval.evalset.conversation import by_call
+from mlflow_adk_eval.evalset.conversation import TurnPair, by_call
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Vote
-from mlflow_adk_eval.results.table import Table, cell_at, columns_of
-from mlflow_adk_eval.results.votes import ItemResult, item_results, votes_by_turn
+from mlflow_adk_eval.results.table import ItemResult, Table, cell_at, columns_of, item_results, votes_by_turn
+from mlflow_adk_eval.text import beginning
 from mlflow_adk_eval.tracking.storable import Secrets, assessment_name, fitted, storable, storable_text
 
 PASSED = "adk_passed"
 """The assessment that sums up a row. MLflow shows the first three by the alphabet, so this one comes first."""
 
-_NOT_EVALUATED, _ERROR, _JUDGE_ERROR = "NOT_EVALUATED", "ERROR", "JUDGE_ERROR"
-_CODES = {"skipped": _NOT_EVALUATED, "errored": _ERROR}
-_PREVIEW = 1000
+_NOT_EVALUATED = "NOT_EVALUATED"
+PREVIEW = 1000
 """As many characters as MLflow keeps of a preview."""
 _LONGEST_KEY = 200
 _LONGEST_SOURCE = 250
@@ -100,11 +98,6 @@ class TraceRecord:
     injected: tuple[str, ...] = ()
     """The tool calls that the tool environment answered or delayed, and how."""
 
-    @property
-    def response_preview(self) -> str:
-        """What MLflow shows of the answer; where there is none, the reason."""
-        return (self.response or self.error)[:_PREVIEW]
-
 
 def records_of(
     eval_set_id: str, results: Iterable[CaseResult], table: Table, secrets: Secrets, *, only_unpassed: bool = False
@@ -118,7 +111,10 @@ def records_of(
         secrets: what must not be written down.
         only_unpassed: whether to leave out the rows that passed.
     """
-    cases = {(case.eval_id, case.run_index): (case, _cast(case)) for case in results}
+    cases: dict[tuple[str, int], tuple[CaseResult, Cast]] = {}
+    for case in results:
+        votes = {result.criterion: votes_by_turn(result.votes) for result in case.results if result.votes}
+        cases[case.eval_id, case.run_index] = case, votes
     for row in table.records():
         case, cast = cases[row["eval_id"], row["run_index"]]
         verdict = row["verdict"] or ("undecided" if case.error else None)
@@ -127,70 +123,59 @@ def records_of(
             yield _record(eval_set_id, case, row, feedback, secrets)
 
 
-def _cast(case: CaseResult) -> Cast:
-    return {result.criterion: votes_by_turn(result.votes) for result in case.results if result.votes}
-
-
-def request_id(eval_set_id: str, eval_id: str, invocation_index: int, run_index: int) -> str:
-    """Return the key by which MLflow pairs rows of two runs."""
-    return hashlib.sha256(f"{eval_set_id}/{eval_id}/{invocation_index}/{run_index}".encode("utf-8", "replace")).hexdigest()
-
-
 def _record(eval_set_id: str, case: CaseResult, row: Mapping[str, Any], feedback: tuple[Assessed, ...], secrets: Secrets) -> TraceRecord:
     index = row["invocation_index"]
-    actual = _at(case.actual, index)
-    expected = _at(case.expected or (), index)
+    turn = TurnPair(case, index)
+    actual, expected = turn.actual, turn.expected
+    expectations: dict[str, Any] = {}
+    if expected:
+        expectations = {"expected_response": row["expected_response"]} if expected.final_response else {}
+        expectations["expected_tool_calls"] = row["expected_tool_calls"]
     # What the eval set says is the same in every run; what a recording says may differ.
-    asked = storable(expected.user_text, secrets) if expected and expected.user_text else row["user"]
+    user = storable(expected.user_text, secrets) if expected and expected.user_text else row["user"]
     ending = case.ending if index == max(len(case.actual), 1) - 1 else None
+    tools, models, injections = list[ToolCall](), list[ModelCall](), case.injections
+    if actual:
+        # The calls of tools, with what the tool environment did to them.
+        answered = actual.answered_calls()
+        done = by_call(injections, index, [call.name or "" for call, _ in answered]) if injections else [None] * len(answered)
+        tools = [
+            ToolCall(
+                name=storable_text(call.name or "tool", secrets),
+                args=called["args"],
+                response=storable(answer.response, secrets) if answer else None,
+                injected=storable_text(str(injection or ""), secrets),
+            )
+            for (call, answer), called, injection in zip(answered, row["actual_tool_calls"] or (), done, strict=True)
+        ]
+        # The calls of models, and how many calls of tools came before each.
+        before = 0
+        for event in actual.events:
+            if event.usage_metadata is not None or event.model_version is not None:
+                counted = tokens_of([event.usage_metadata]) if event.usage_metadata else {}
+                tokens = {name: int(counted.get(name, 0)) for name in TOKENS} if counted else None
+                models.append(ModelCall(model=storable_text(event.model_version or "model", secrets), after=before, tokens=tokens))
+            before += sum(part.function_call is not None for part in (event.content.parts if event.content else None) or ())
+    # By which MLflow pairs rows of two runs.
+    identity = f"{eval_set_id}/{case.eval_id}/{index}/{case.run_index}"
     return TraceRecord(
-        request_id=request_id(eval_set_id, case.eval_id, index, case.run_index),
+        request_id=hashlib.sha256(identity.encode("utf-8", "replace")).hexdigest(),
         eval_id=case.eval_id,
         run_index=case.run_index,
         invocation_index=index,
-        request_preview=f"[{_short(row['key'])}] {asked}"[:_PREVIEW],
+        request_preview=f"[{fitted(row['key'], _LONGEST_KEY)}] {user}"[:PREVIEW],
         user=row["user"],
         response=row["actual_response"] or "",
         error=row["agent_error"] or "",
         duration_ms=round(1000 * (actual.duration or 0)) if actual else 0,
-        calls=tuple(_calls(actual, row["actual_tool_calls"] or (), case, index, secrets)),
+        calls=tuple(tools),
         feedback=feedback,
-        expectations=_expectations(expected, row),
-        models=tuple(_models(actual, secrets)) if actual else (),
+        expectations=expectations,
+        models=tuple(models),
         ending=ending.reason if ending else "",
         ending_detail=storable_text(ending.detail, secrets) if ending else "",
-        injected=tuple(storable_text(f"{one.tool}: {one}", secrets) for one in case.injections if one.invocation_index == index),
+        injected=tuple(storable_text(f"{one.tool}: {one}", secrets) for one in injections if one.invocation_index == index),
     )
-
-
-def _at(turns: Sequence[Invocation], index: int) -> Invocation | None:
-    return turns[index] if index < len(turns) else None
-
-
-def _short(key: str) -> str:
-    """Return a row's key, short enough to leave room for the user's text and still unique."""
-    return key if len(key) <= _LONGEST_KEY else f"{key[:_LONGEST_KEY]}… {hashlib.sha256(key.encode('utf-8', 'replace')).hexdigest()[:8]}"
-
-
-def _calls(
-    actual: Invocation | None, calls: Sequence[Mapping[str, Any]], case: CaseResult, index: int, secrets: Secrets
-) -> Iterator[ToolCall]:
-    answered = actual.answered_calls() if actual else []
-    done = by_call(case.injections, index, [call.name or "" for call, _ in answered]) if case.injections else [None] * len(answered)
-    for (call, answer), row, injection in zip(answered, calls, done, strict=True):
-        response = storable(answer.response, secrets) if answer else None
-        name, done_to_it = storable_text(call.name or "tool", secrets), storable_text(str(injection or ""), secrets)
-        yield ToolCall(name=name, args=row["args"], response=response, injected=done_to_it)
-
-
-def _models(actual: Invocation, secrets: Secrets) -> Iterator[ModelCall]:
-    tool_calls = 0
-    for event in actual.events:
-        if event.usage_metadata is not None or event.model_version is not None:
-            counted = tokens_of([event.usage_metadata]) if event.usage_metadata else {}
-            tokens = {name: int(counted.get(name, 0)) for name in TOKENS} if counted else None
-            yield ModelCall(model=storable_text(event.model_version or "model", secrets), after=tool_calls, tokens=tokens)
-        tool_calls += sum(part.function_call is not None for part in (event.content.parts if event.content else None) or ())
 
 
 def _feedback(case: CaseResult, cast: Cast, row: Mapping[str, Any], verdict: str | None, secrets: Secrets) -> Iterator[Assessed]:
@@ -200,16 +185,11 @@ def _feedback(case: CaseResult, cast: Cast, row: Mapping[str, Any], verdict: str
     elif verdict is not None:
         yield Assessed(name=PASSED, value=verdict == "passed")
     for result in case.results:
-        if row[columns_of(result.criterion)[1]] is not None and result.decides:
+        score, status, reason = (row[column] for column in columns_of(result.criterion))
+        if status is not None and result.decides:
             votes = cast.get(result.criterion, {}).get(row["invocation_index"], ())
-            yield _assessed(result, row, votes, secrets)
-
-
-def _assessed(result: CriterionResult, row: Mapping[str, Any], votes: Sequence[Vote], secrets: Secrets) -> Assessed:
-    """Return a cell's score, or why there is none, with what its judges said."""
-    cell = cell_at(result, row["invocation_index"])
-    score, status, reason = (row[column] for column in columns_of(result.criterion))
-    return assessment_of(result, (score, status, reason), votes, item_results(cell, votes) if cell else (), secrets)
+            cell = cell_at(result, row["invocation_index"])
+            yield assessment_of(result, (score, status, reason), votes, item_results(cell, votes) if cell else (), secrets)
 
 
 def assessment_of(
@@ -229,50 +209,26 @@ def assessment_of(
         secrets: what must not be written down.
     """
     score, status, reason = outcome
-    judged = voting_metadata(findings, secrets) if votes else {}
-    found = Assessed(
-        name=assessment_name(result.criterion),
-        metadata={"status": status, "threshold": repr(result.threshold), **judged},
-        judge=judge_of(votes, secrets),
+    judge, judged = "", dict[str, str]()
+    if votes:
+        # The models that gave votes or, where none could be had, were asked for them.
+        models = {vote.model for vote in votes if vote.verdict is not None} or {vote.model for vote in votes}
+        judge = fitted(storable_text(", ".join(sorted(models)), secrets), _LONGEST_SOURCE)
+        # How many votes there were, for what, and what the losing side said. Half a secret would not be recognised, so texts are cut last.
+        labels = [f"{finding.id}: " if len(findings) > 1 and finding.id else "" for finding in findings]
+        dissent = [(label, text) for label, finding in zip(labels, findings, strict=True) for text in finding.dissent]
+        errors = dict.fromkeys(error for finding in findings for error in finding.errors)
+        voting = {
+            "votes": str(sum(sum(finding.tally.values()) for finding in findings)),
+            "tally": "; ".join(label + (finding.counts or "none") for label, finding in zip(labels, findings, strict=True)),
+            "split": str(any(finding.split for finding in findings)).lower(),
+            "dissent": "\n".join(label + beginning(storable_text(text, secrets), _LONGEST_SAYING) for label, text in dissent),
+            "vote_errors": "\n".join(beginning(storable_text(error, secrets), _LONGEST_SAYING) for error in errors),
+        }
+        judged = {name: fitted(storable_text(text, secrets), _LONGEST_METADATA) for name, text in voting.items() if text}
+    assessed = Assessed(
+        name=assessment_name(result.criterion), metadata={"status": status, "threshold": repr(result.threshold), **judged}, judge=judge
     )
     if status == "scored" and score is not None:
-        return replace(found, value=float(score), rationale=reason or "")
-    return replace(found, code=_JUDGE_ERROR if votes else _CODES[status], error=reason or "")
-
-
-def _expectations(expected: Invocation | None, row: Mapping[str, Any]) -> dict[str, Any]:
-    if expected is None:
-        return {}
-    response = {"expected_response": row["expected_response"]} if expected.final_response else {}
-    return response | {"expected_tool_calls": row["expected_tool_calls"]}
-
-
-def judge_of(votes: Sequence[Vote], secrets: Secrets) -> str:
-    """Return the model that gave votes, or, where none could be had, was asked for them; empty without votes."""
-    models = {vote.model for vote in votes if vote.verdict is not None} or {vote.model for vote in votes}
-    return fitted(storable_text(", ".join(sorted(models)), secrets), _LONGEST_SOURCE)
-
-
-def voting_metadata(findings: Sequence[ItemResult], secrets: Secrets) -> dict[str, str]:
-    """Return what an assessment says of the votes behind it: how many there were, for what, and what the losing side said."""
-    several = len(findings) > 1
-    dissent = [_labelled(finding, _cut(said, secrets), several=several) for finding in findings for said in finding.dissent]
-    errors = dict.fromkeys(error for finding in findings for error in finding.errors)
-    found = {
-        "votes": str(sum(sum(finding.tally.values()) for finding in findings)),
-        "tally": "; ".join(_labelled(finding, finding.counts or "none", several=several) for finding in findings),
-        "split": str(any(finding.split for finding in findings)).lower(),
-        "dissent": "\n".join(dissent),
-        "vote_errors": "\n".join(_cut(error, secrets) for error in errors),
-    }
-    return {name: fitted(storable_text(text, secrets), _LONGEST_METADATA) for name, text in found.items() if text}
-
-
-def _labelled(finding: ItemResult, text: str, *, several: bool) -> str:
-    return f"{finding.id}: {text}" if several and finding.id else text
-
-
-def _cut(text: str, secrets: Secrets) -> str:
-    """Return the beginning of a text; half a secret would not be recognised, so it is cut last."""
-    clean = storable_text(text, secrets)
-    return clean if len(clean) <= _LONGEST_SAYING else f"{clean[: _LONGEST_SAYING - 1]}…"
+        return replace(assessed, value=float(score), rationale=reason or "")
+    return replace(assessed, code="JUDGE_ERROR" if votes else _NOT_EVALUATED if status == "skipped" else "ERROR", error=reason or "")

@@ -14,11 +14,11 @@ import json
 import logging
 import random
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count, islice
+from itertools import count, islice, pairwise
 from typing import Any
 
 import anyio
@@ -47,8 +47,8 @@ _TRACES, _SPANS = "/api/3.0/mlflow/traces", "/v1/traces"
 _LONGEST_PAUSE_S = 30
 _STUBBORN = 4
 """How many times more often a request is tried while others get through."""
-_TRANSIENT = {408, 429, 500, 502, 503, 504}
-_OVERLOADED = {408, 429, 503}
+_TRANSIENT = {0, 200, 408, 429, 500, 502, 503, 504}
+"""After these another attempt may succeed. An answer that breaks off or is a page has a status of its own: 200."""
 _NO_SUCH_ENDPOINT = {404, 405, 501}
 _TOO_LARGE = 413
 _MANY = 20
@@ -75,18 +75,6 @@ class _Answer:
     """0 if there was no answer."""
     error: MlflowException | None
     retry_after_s: float | None = None
-
-    @property
-    def outcome(self) -> CallOutcome:
-        """What it tells of how much the server can take."""
-        if self.error is None:
-            return CallOutcome.ANSWER
-        return CallOutcome.OVERLOAD if not self.status or self.status in _OVERLOADED else CallOutcome.FAILURE
-
-    @property
-    def transient(self) -> bool:
-        """Whether another attempt may succeed. An answer that breaks off or is a page has a status of its own: 200."""
-        return self.error is not None and (self.status in _TRANSIENT or self.status in {0, 200})
 
 
 class _NoSuchEndpointError(Exception):
@@ -116,16 +104,12 @@ class TraceRequests:
             MlflowException: if the server does not take one; others may be written.
         """
         try:
-            BACKGROUND.call(partial(self._write, traces))
-        except BaseException:
+            BACKGROUND.call(partial(each, self._work, _parts(traces), limit=_MOST))
+        except BaseException as error:
             self._stopped = True  # what is under way in the loop ends, whatever it was that interrupted this thread
+            if isinstance(error, ExceptionGroup):
+                raise error.exceptions[0] from None
             raise
-
-    async def _write(self, traces: Iterable[TraceParts]) -> None:
-        try:
-            await each(self._work, _parts(traces), limit=_MOST)
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
 
     async def _work(self, part: tuple[TraceInfo | None, _Together]) -> None:
         info, together = part
@@ -167,7 +151,7 @@ class TraceRequests:
             if answer.status == _TOO_LARGE:
                 raise _TooLargeError(answer.error) if endpoint == _SPANS else answer.error
             stubborn = self._succeeded > before and answer.status not in {200, 500}
-            if not answer.transient or attempt > retries * (_STUBBORN if stubborn else 1) or self._stopped:
+            if answer.status not in _TRANSIENT or attempt > retries * (_STUBBORN if stubborn else 1) or self._stopped:
                 raise answer.error
             # As MLflow's client does: at once, then after 2, 4, ... times the factor.
             wait_s = 0.0 if attempt == 1 else min(pause_s * 2 ** (attempt - 1), _LONGEST_PAUSE_S)
@@ -179,7 +163,8 @@ class TraceRequests:
         outcome = CallOutcome.NOTHING
         try:
             answer = await anyio.to_thread.run_sync(self._asked, endpoint, body, headers)
-            outcome = answer.outcome
+            overloaded = answer.status in {0, 408, 429, 503}
+            outcome = CallOutcome.ANSWER if answer.error is None else CallOutcome.OVERLOAD if overloaded else CallOutcome.FAILURE
         finally:
             self._limiter.release(permit, outcome, retry_after_s=answer.retry_after_s)
         return answer
@@ -193,7 +178,10 @@ class TraceRequests:
             verify_rest_response(response, endpoint)
             _check(response, endpoint)
         except MlflowException as error:
-            return _Answer(response.status_code, error, _seconds(response.headers.get("Retry-After")))
+            retry_after_s = None
+            with suppress(TypeError, ValueError):  # none, or a date, which is not worth the trouble
+                retry_after_s = max(0.0, float(response.headers.get("Retry-After")))
+            return _Answer(response.status_code, error, retry_after_s)
         return _Answer(response.status_code, None)
 
     def _request(self, method: str, endpoint: str, **more: Any) -> Any:
@@ -220,12 +208,11 @@ class TraceRequests:
 
     def _seconds_of(self, endpoint: str) -> float:
         """Return how long the server needs for a request of no work; ``/health`` is one that needs no password."""
-        return min(self._timed(endpoint) for _ in range(2))
-
-    def _timed(self, endpoint: str) -> float:
-        began = time.perf_counter()
-        self._request("GET", endpoint, timeout=10)
-        return time.perf_counter() - began
+        times = [time.perf_counter()]
+        for _ in range(2):
+            self._request("GET", endpoint, timeout=10)
+            times.append(time.perf_counter())
+        return min(after - before for before, after in pairwise(times))
 
 
 def _parts(traces: Iterable[TraceParts]) -> Iterator[tuple[TraceInfo | None, _Together]]:
@@ -251,24 +238,3 @@ def _check(response: Any, endpoint: str) -> None:
             good = False
     if not good:
         raise MlflowException(f"{endpoint} was answered by something that is no answer of MLflow: {response.text[:80]!r}")
-
-
-def _seconds(text: str | None) -> float | None:
-    """Return what a header says of how long to wait; a date, which some say, is not worth the trouble."""
-    try:
-        return max(0.0, float(text)) if text else None
-    except ValueError:
-        return None
-
-
-def trace_requests(store: Any, experiment_id: str) -> TraceRequests | None:
-    """Return the writer for a store of MLflow's; ``None`` if it is no MLflow server."""
-    return TraceRequests(store=store, experiment_id=experiment_id) if type(store) is RestStore else None
-
-
-def by_trace(spans: Sequence[Span]) -> Mapping[str, list[Span]]:
-    """Return spans by the ids of their traces."""
-    found: dict[str, list[Span]] = {}
-    for span in spans:
-        found.setdefault(span.trace_id, []).append(span)
-    return found

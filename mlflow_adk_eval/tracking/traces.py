@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain, islice
-from typing import Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 from mlflow import MlflowClient
 from mlflow.entities import (
@@ -30,6 +31,7 @@ from mlflow.entities import (
 from mlflow.entities.span import Span
 from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+from mlflow.store.tracking.rest_store import RestStore
 from mlflow.tracing.client import TracingClient
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
@@ -39,15 +41,10 @@ from opentelemetry.trace.status import Status, StatusCode
 from mlflow_adk_eval.tracking.bundle import Run
 from mlflow_adk_eval.tracking.client import every_trace
 from mlflow_adk_eval.tracking.storable import fitted
-from mlflow_adk_eval.tracking.trace_records import (
-    TOKENS,
-    Assessed,
-    ModelCall,
-    ToolCall,
-    TraceRecord,
-)
-from mlflow_adk_eval.tracking.trace_requests import TraceParts, by_trace, trace_requests
-from mlflow_adk_eval.tracking.trace_rows import TraceRows, trace_rows
+from mlflow_adk_eval.tracking.trace_records import PREVIEW, TOKENS, Assessed, ModelCall, ToolCall, TraceRecord
+
+if TYPE_CHECKING:
+    from mlflow_adk_eval.tracking.trace_requests import TraceParts
 
 _AT_ONCE = 200
 """Traces that are written together where there is no server."""
@@ -58,6 +55,7 @@ _OF_RUN = "mlflow.assessment.sourceRunId"
 _SPANS_STORED = "mlflow.trace.spansLocation"
 _SPANS_UPLOADED = "adk_eval.spans_uploaded"
 """MLflow has no tag for spans that are a file, and lets nobody set its own."""
+_USAGE = "mlflow.trace.tokenUsage"
 _NO_RESOURCE = Resource.get_empty()
 """Without one, OpenTelemetry starts a thread for each span to find out where it runs."""
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
@@ -69,11 +67,6 @@ def trace_id_of(run: Run, record: TraceRecord) -> str:
     return f"tr-{hashlib.sha256(f'{run.run_id}/{record.request_id}'.encode()).hexdigest()[:32]}"
 
 
-def assessment_id_of(trace_id: str, place: int, name: str) -> str:
-    """Return the id of a trace's assessment: the same at each attempt to write it, so that none is stored twice."""
-    return f"a-{hashlib.sha256(f'{trace_id}/{place}/{name}'.encode()).hexdigest()[:32]}"
-
-
 @dataclass(frozen=True, slots=True)
 class _Stored:
     """What MLflow has of a trace."""
@@ -82,78 +75,55 @@ class _Stored:
     """The ids of all, and the names of those that are of this run: a server may give them ids of its own."""
     spans: bool = False
 
-    def lacks(self, assessment_id: str, name: str) -> bool:
-        """Whether it has no such assessment."""
-        return assessment_id not in self.assessments and name not in self.assessments
-
 
 def write_traces(client: MlflowClient, run: Run, records: Sequence[TraceRecord]) -> None:
     """Write what MLflow lacks of the records' traces."""
     stored = _stored(client, run) if records else {}
-    todo = [(index, record) for index, record in enumerate(records) if _is_lacking(run, record, stored)]
-    if not todo:
+    # The first one is the latest, since MLflow lists the latest first.
+    lacking = [(record, len(records) - index) for index, record in enumerate(records) if _is_lacking(run, record, stored)]
+    if not lacking:
         return
     tracing = TracingClient(client.tracking_uri)
-    lacking = (_lacking(_trace(run, record, len(records) - index), stored) for index, record in todo)
-    server = trace_requests(tracing.store, run.experiment_id)
-    if server:
-        server.tell_if_dear(len(todo))
-        server.write(lacking)
+    traces = (_trace(run, record, after_ms, stored.get(trace_id_of(run, record))) for record, after_ms in lacking)
+    if type(tracing.store) is RestStore:
+        from mlflow_adk_eval.tracking.trace_requests import TraceRequests  # noqa: PLC0415 - databases need none of it
+
+        server = TraceRequests(store=tracing.store, experiment_id=run.experiment_id)
+        server.tell_if_dear(len(lacking))
+        server.write(traces)
         _write_as_artifacts(tracing, server.without_spans)
         return
     database = trace_rows(tracing.store, run.experiment_id)
-    while some := list(islice(lacking, _AT_ONCE)):
-        # From one thread, since SQLite loses writes under more.
-        if not (database and _written_at_once(database, some, stored)):
-            _write(tracing, run.experiment_id, some)
+    while some := list(islice(traces, _AT_ONCE)):  # from one thread, since SQLite loses writes under more
+        infos = [info for info, _ in some if info is not None]
+        spans = [span for _, spans in some for span in spans]
+        if database and len(infos) == len(some) and not any(info.trace_id in stored for info in infos):
+            with suppress(MlflowException):  # which has written nothing then
+                database.write(infos, spans)
+                continue
+        for info in infos:  # in MLflow's own way
+            tracing.start_trace(info)
+        try:
+            tracing.log_spans(run.experiment_id, spans)
+        except NotImplementedError:
+            _write_as_artifacts(tracing, spans)
 
 
 def _is_lacking(run: Run, record: TraceRecord, stored: Mapping[str, _Stored]) -> bool:
     trace_id = trace_id_of(run, record)
-    found = stored.get(trace_id)
-    if found is None or not found.spans:
+    trace = stored.get(trace_id)
+    if trace is None or not trace.spans:
         return True
     names = (*(assessed.name for assessed in record.feedback), *record.expectations)
-    return any(found.lacks(assessment_id_of(trace_id, place, name), name) for place, name in enumerate(names))
-
-
-def _lacking(trace: Trace, stored: Mapping[str, _Stored]) -> TraceParts:
-    """Return what MLflow lacks of a trace."""
-    info, spans = trace
-    found = stored.get(info.trace_id)
-    if found is None:
-        return info, spans
-    info.assessments = [assessment for assessment in info.assessments if found.lacks(str(assessment.assessment_id), assessment.name)]
-    return (info if info.assessments else None), ([] if found.spans else spans)
-
-
-def _written_at_once(database: TraceRows, traces: Sequence[TraceParts], stored: Mapping[str, _Stored]) -> bool:
-    """Write all of it or nothing; return which."""
-    infos = [info for info, _ in traces if info is not None]
-    if len(infos) < len(traces) or any(info.trace_id in stored for info in infos):
-        return False
-    try:
-        database.write(infos, [span for _, spans in traces for span in spans])
-    except MlflowException:
-        return False
-    return True
-
-
-def _write(client: TracingClient, experiment_id: str, traces: Sequence[TraceParts]) -> None:
-    """Write in MLflow's own way."""
-    for info, _ in traces:
-        if info is not None:
-            client.start_trace(info)
-    spans = [span for _, spans in traces for span in spans]
-    try:
-        client.log_spans(experiment_id, spans)
-    except NotImplementedError:
-        _write_as_artifacts(client, spans)
+    return any(trace.assessments.isdisjoint((_assessment_id(trace_id, place, name), name)) for place, name in enumerate(names))
 
 
 def _write_as_artifacts(client: TracingClient, spans: Sequence[Span]) -> None:
     """Write spans as files, as stores keep them that take none themselves."""
-    for trace_id, some in by_trace(spans).items():
+    by_trace: dict[str, list[Span]] = {}
+    for span in spans:
+        by_trace.setdefault(span.trace_id, []).append(span)
+    for trace_id, some in by_trace.items():
         place = client.get_trace_info(trace_id).tags["mlflow.artifactLocation"]
         content = json.dumps(TraceData(some).to_dict(), ensure_ascii=False)
         get_artifact_repository(place, tracking_uri=client.tracking_uri).upload_trace_data(content)
@@ -168,23 +138,39 @@ def missing_traces(client: MlflowClient, run: Run, records: Sequence[TraceRecord
 
 def _stored(client: MlflowClient, run: Run) -> dict[str, _Stored]:
     """Return what MLflow has of each of the run's traces."""
-    infos = (trace.info for trace in every_trace(client, run.experiment_id, run_id=run.run_id))
-    return {info.trace_id: _Stored(_assessed(info, run), spans=bool({_SPANS_STORED, _SPANS_UPLOADED} & info.tags.keys())) for info in infos}
+    traces: dict[str, _Stored] = {}
+    for trace in every_trace(client, run.experiment_id, run_id=run.run_id):
+        assessments = trace.info.assessments
+        ids = {str(assessment.assessment_id) for assessment in assessments}
+        ids |= {assessment.name for assessment in assessments if (assessment.metadata or {}).get(_OF_RUN) == run.run_id}
+        traces[trace.info.trace_id] = _Stored(frozenset(ids), spans=bool({_SPANS_STORED, _SPANS_UPLOADED} & trace.info.tags.keys()))
+    return traces
 
 
-def _assessed(info: TraceInfo, run: Run) -> frozenset[str]:
-    ids = {str(found.assessment_id) for found in info.assessments}
-    return frozenset(ids | {found.name for found in info.assessments if (found.metadata or {}).get(_OF_RUN) == run.run_id})
-
-
-Trace = tuple[TraceInfo, list[Span]]
-
-
-def _trace(run: Run, record: TraceRecord, after_ms: int) -> Trace:
-    """Return a record as MLflow's entities. The first one is the latest, since MLflow lists the latest first."""
+def _trace(run: Run, record: TraceRecord, after_ms: int, stored: _Stored | None) -> TraceParts:
+    """Return as MLflow's entities what it lacks of a record's trace, of which it has what is `stored`."""
     trace_id = trace_id_of(run, record)
     started_ms = run.started_ms + after_ms
-    spans = list(_spans(record, int(trace_id.removeprefix("tr-"), 16), started_ms * 1_000_000))
+    spans = _spans(record, int(trace_id.removeprefix("tr-"), 16), started_ms * 1_000_000)
+    place: dict[str, Any] = {"trace_id": trace_id, "span_id": spans[0].span_id}
+    place |= {"create_time_ms": started_ms, "last_update_time_ms": started_ms}
+    assessments: list[Assessment] = [feedback_of(assessed, {_OF_RUN: run.run_id}, **place) for assessed in record.feedback]
+    assessments += [
+        Expectation(name=name, value=value, source=_EXPECTED_BY, metadata={_OF_RUN: run.run_id}, **place)
+        for name, value in record.expectations.items()
+    ]
+    for number, assessment in enumerate(assessments):
+        assessment.assessment_id = _assessment_id(trace_id, number, assessment.name)
+    if stored:
+        assessments = [one for one in assessments if stored.assessments.isdisjoint((str(one.assessment_id), one.name))]
+        spans = [] if stored.spans else spans
+        if not assessments:
+            return None, spans
+    counted = [call.tokens for call in record.models if call.tokens]
+    usage = {_USAGE: json.dumps({name: sum(tokens[name] for tokens in counted) for name in TOKENS})} if counted else {}
+    # Those by which the last turns of simulated conversations can be found.
+    ending = {"adk_eval.ending": record.ending, "adk_eval.ending_detail": fitted(record.ending_detail, _LONGEST_NAME)}
+    eval_id = fitted(record.eval_id, _LONGEST_NAME)
     info = TraceInfo(
         trace_id=trace_id,
         trace_location=TraceLocation.from_experiment_id(run.experiment_id),
@@ -192,43 +178,24 @@ def _trace(run: Run, record: TraceRecord, after_ms: int) -> Trace:
         execution_duration=record.duration_ms,
         state=TraceState.ERROR if record.error else TraceState.OK,
         request_preview=record.request_preview,
-        response_preview=record.response_preview or None,
-        trace_metadata={
-            "mlflow.sourceRun": run.run_id,
-            "mlflow.modelId": run.model_id,
-            "mlflow.trace_schema.version": "3",
-            **_token_usage(record),
-        },
+        response_preview=(record.response or record.error)[:PREVIEW] or None,  # without an answer, the reason
+        trace_metadata={"mlflow.sourceRun": run.run_id, "mlflow.modelId": run.model_id, "mlflow.trace_schema.version": "3", **usage},
         tags={
-            "mlflow.traceName": fitted(record.eval_id, _LONGEST_NAME),
+            "mlflow.traceName": eval_id,
             "mlflow.eval.requestId": record.request_id,
-            "adk.eval_case_id": fitted(record.eval_id, _LONGEST_NAME),
+            "adk.eval_case_id": eval_id,
             "adk.run_index": str(record.run_index),
             "adk.invocation_index": str(record.invocation_index),
-            **_ending(record),
+            **{name: text for name, text in ending.items() if text},
         },
-        assessments=list(_assessments(run, record, trace_id, spans[0].span_id, started_ms)),
+        assessments=assessments,
     )
     return info, spans
 
 
-def _ending(record: TraceRecord) -> dict[str, str]:
-    """Return the tags by which the last turns of simulated conversations can be found."""
-    tags = {"adk_eval.ending": record.ending, "adk_eval.ending_detail": fitted(record.ending_detail, _LONGEST_NAME)}
-    return {name: text for name, text in tags.items() if text}
-
-
-def _assessments(run: Run, record: TraceRecord, trace_id: str, span_id: str, when_ms: int) -> Iterator[Assessment]:
-    origin = {_OF_RUN: run.run_id}
-    place: dict[str, Any] = {"trace_id": trace_id, "span_id": span_id, "create_time_ms": when_ms, "last_update_time_ms": when_ms}
-    feedback = (feedback_of(assessed, origin, **place) for assessed in record.feedback)
-    expected = (
-        Expectation(name=name, value=value, source=_EXPECTED_BY, metadata=dict(origin), **place)
-        for name, value in record.expectations.items()
-    )
-    for number, assessment in enumerate(chain(feedback, expected)):
-        assessment.assessment_id = assessment_id_of(trace_id, number, assessment.name)
-        yield assessment
+def _assessment_id(trace_id: str, place: int, name: str) -> str:
+    """Return the id of a trace's assessment: the same at each attempt to write it, so that none is stored twice."""
+    return f"a-{hashlib.sha256(f'{trace_id}/{place}/{name}'.encode()).hexdigest()[:32]}"
 
 
 def feedback_of(assessed: Assessed, origin: Mapping[str, str] | None = None, **place: Any) -> Feedback:
@@ -250,68 +217,174 @@ def feedback_of(assessed: Assessed, origin: Mapping[str, str] | None = None, **p
     )
 
 
-def _spans(record: TraceRecord, trace_number: int, started_ns: int) -> Iterator[Span]:
-    """Yield the turn and, inside it, each call of a model or tool. When they took place is not known, only in which order."""
-    root = _context(trace_number, 0)
-    status = Status(StatusCode.ERROR, record.error) if record.error else _OK
-    ended_ns = started_ns + record.duration_ms * 1_000_000
-    attributes = _attributes(SpanType.AGENT, {"user_content": record.user}, {"final_response": record.response or None})
-    attributes |= {"adk_eval.injected": list(record.injected)} if record.injected else {}
-    yield _span("invocation", root, None, (started_ns, ended_ns), status, attributes)
-    for number, step in enumerate(_steps(record), start=1):
-        when_ns = started_ns + number
-        here = (_context(trace_number, number), root, (when_ns, when_ns), _OK)
-        if isinstance(step, ToolCall):
-            injected = {"adk_eval.injected": step.injected} if step.injected else {}
-            yield _span(step.name, *here, _attributes(SpanType.TOOL, step.args, step.response) | injected)
+def _spans(record: TraceRecord, trace_number: int, started_ns: int) -> list[Span]:
+    """Return the turn and, inside it, each call of a model or tool. When they took place is not known, only in which order."""
+    turn: dict[str, Any] = {
+        "mlflow.spanType": SpanType.AGENT,
+        "mlflow.spanInputs": {"user_content": record.user},
+        "mlflow.spanOutputs": {"final_response": record.response or None},
+    }
+    if record.injected:
+        turn["adk_eval.injected"] = list(record.injected)
+    drafts: list[tuple[str, dict[str, Any]]] = [("invocation", turn)]
+    ordered: list[tuple[int, int, ToolCall | ModelCall]] = [(number, 0, call) for number, call in enumerate(record.calls, start=1)]
+    ordered += [(call.after, 1, call) for call in record.models]
+    for *_, call in sorted(ordered, key=lambda place: place[:2]):
+        if isinstance(call, ToolCall):
+            attributes = {"mlflow.spanType": SpanType.TOOL, "mlflow.spanInputs": call.args, "mlflow.spanOutputs": call.response}
+            drafts.append((call.name, attributes | ({"adk_eval.injected": call.injected} if call.injected else {})))
         else:
-            yield _span(step.model, *here, _attributes(SpanType.LLM, None, None) | _of_model(step))
-
-
-def _attributes(span_type: str, inputs: Any, outputs: Any) -> dict[str, Any]:
-    return {"mlflow.spanType": span_type, "mlflow.spanInputs": inputs, "mlflow.spanOutputs": outputs}
-
-
-def _of_model(call: ModelCall) -> dict[str, Any]:
-    return {"mlflow.llm.model": call.model} | ({"mlflow.chat.tokenUsage": call.tokens} if call.tokens else {})
-
-
-def _steps(record: TraceRecord) -> list[ToolCall | ModelCall]:
-    """Return the calls of models and tools in their order."""
-    placed: list[tuple[int, int, ToolCall | ModelCall]] = [(number, 0, step) for number, step in enumerate(record.calls, start=1)]
-    placed += [(step.after, 1, step) for step in record.models]
-    return [step for *_, step in sorted(placed, key=lambda place: place[:2])]
-
-
-def _token_usage(record: TraceRecord) -> dict[str, str]:
-    """Return the tokens of the turn, where MLflow's pages look for them."""
-    counted = [step.tokens for step in record.models if step.tokens]
-    return {"mlflow.trace.tokenUsage": json.dumps({name: sum(one[name] for one in counted) for name in TOKENS})} if counted else {}
-
-
-def _context(trace_number: int, number: int) -> SpanContext:
-    span_number = int.from_bytes(hashlib.sha256(f"{trace_number}/{number}".encode()).digest()[:8], "big")
-    return SpanContext(trace_number, span_number or 1, is_remote=False, trace_flags=_SAMPLED)
-
-
-def _span(
-    name: str,
-    context: SpanContext,
-    parent: SpanContext | None,
-    times_ns: tuple[int, int],
-    status: Status,
-    attributes: Mapping[str, Any],
-) -> Span:
-    found = {"mlflow.traceRequestId": f"tr-{context.trace_id:032x}", **attributes}
-    return Span(
-        ReadableSpan(
+            attributes = {"mlflow.spanType": SpanType.LLM, "mlflow.spanInputs": None, "mlflow.spanOutputs": None}
+            attributes["mlflow.llm.model"] = call.model
+            drafts.append((call.model, attributes | ({"mlflow.chat.tokenUsage": call.tokens} if call.tokens else {})))
+    spans: list[Span] = []
+    root: SpanContext | None = None
+    failed = Status(StatusCode.ERROR, record.error) if record.error else _OK
+    for number, (name, attributes) in enumerate(drafts):
+        digest = hashlib.sha256(f"{trace_number}/{number}".encode()).digest()
+        context = SpanContext(trace_number, int.from_bytes(digest[:8], "big") or 1, is_remote=False, trace_flags=_SAMPLED)
+        named = {"mlflow.traceRequestId": f"tr-{trace_number:032x}", **attributes}
+        began_ns = started_ns + number
+        span = ReadableSpan(
             name=name,
             context=context,
-            parent=parent,
+            parent=root,
             resource=_NO_RESOURCE,
-            attributes={key: json.dumps(value, ensure_ascii=False) for key, value in found.items()},
-            start_time=times_ns[0],
-            end_time=times_ns[1],
-            status=status,
+            attributes={key: json.dumps(value, ensure_ascii=False) for key, value in named.items()},
+            start_time=began_ns,
+            end_time=began_ns if root else started_ns + record.duration_ms * 1_000_000,
+            status=_OK if root else failed,
         )
-    )
+        spans.append(Span(span))
+        root = root or context
+    return spans
+
+
+_TABLES: Mapping[str, str] = {
+    "SqlTraceInfo": "request_id experiment_id timestamp_ms execution_time_ms status client_request_id request_preview response_preview "
+    "db_payload_generation trace_name session_id input_tokens output_tokens total_tokens cache_read_input_tokens "
+    "cache_creation_input_tokens cache_creation_input_tokens_above_1hr input_cost output_cost total_cost",
+    "SqlTraceTag": "key value request_id",
+    "SqlTraceMetadata": "key value request_id",
+    "SqlAssessments": "assessment_id trace_id name assessment_type value error created_timestamp last_updated_timestamp experiment_id "
+    "trace_timestamp_ms aggregate_value is_numeric_value source_type source_id run_id span_id rationale overrides valid "
+    "assessment_metadata",
+    "SqlSpan": "trace_id experiment_id span_id parent_span_id name type status start_time_unix_nano end_time_unix_nano duration_ns "
+    "content input_cost output_cost total_cost model_name model_provider",
+}
+"""MLflow's tables of traces with their columns, as of MLflow 3.17 and 3.18."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceRows:
+    """A database that MLflow reaches without a server, and that takes many traces at once, ten times as fast as one after the other.
+
+    MLflow writes a trace as some twenty objects of its object-relational mapper, in a transaction of its own: 4 ms for the trace
+    and its assessments and 1 ms for its spans. The rows themselves take 0.1 ms. So where the store is MLflow's own store of SQLite,
+    PostgreSQL or MySQL and its tables are exactly those known here, the rows are inserted as rows, through MLflow's session and table
+    definitions. Anywhere else there is no such writer, and traces are written in MLflow's own way. A test holds both ways' rows together.
+    """
+
+    store: Any
+    experiment: Any
+    models: Mapping[str, Any]
+    """MLflow's table definitions, by name."""
+    aggregate: Any
+    """MLflow's function from an assessment's value to what it sums up."""
+
+    def write(self, infos: Sequence[TraceInfo], spans: Sequence[Span]) -> None:
+        """Write new traces in one transaction.
+
+        Raises:
+            MlflowException: if the store does not take them; then it has taken none.
+        """
+        experiment_id = int(self.experiment.experiment_id)
+        rows: dict[str, list[dict[str, Any]]] = {name: [] for name in _TABLES}
+        for info in infos:
+            key = info.trace_id
+            rows["SqlTraceInfo"].append({
+                "request_id": key,
+                "experiment_id": experiment_id,
+                "timestamp_ms": info.request_time,
+                "execution_time_ms": info.execution_duration,
+                "status": info.state.value,
+                "client_request_id": info.client_request_id,
+                "request_preview": info.request_preview,
+                "response_preview": info.response_preview,
+                "db_payload_generation": 1,
+                "trace_name": info.tags.get("mlflow.traceName"),
+                **dict.fromkeys(TOKENS),
+                **json.loads(info.trace_metadata.get(_USAGE, "{}")),
+            })  # fmt: skip
+            location = self.store._get_trace_artifact_location_tag(self.experiment, key)  # noqa: SLF001 - checked by trace_rows
+            # The name and the tokens have columns of their own.
+            tags = {**info.tags, location.key: location.value, _SPANS_STORED: "TRACKING_STORE"}
+            rows["SqlTraceTag"] += [{"request_id": key, "key": name, "value": tags[name]} for name in tags if name != "mlflow.traceName"]
+            metadata = {**info.trace_metadata, "mlflow.trace.infoFinalized": "true"}
+            rows["SqlTraceMetadata"] += [{"request_id": key, "key": name, "value": metadata[name]} for name in metadata if name != _USAGE]
+            rows["SqlAssessments"] += [self._assessment_row(experiment_id, info, assessment) for assessment in info.assessments]
+        rows["SqlSpan"] = [
+            {
+                "trace_id": span.trace_id,
+                "experiment_id": experiment_id,
+                "span_id": span.span_id,
+                "parent_span_id": span.parent_id,
+                "name": span.name,
+                "type": span.span_type,
+                "status": span.status.status_code.value,
+                "start_time_unix_nano": span.start_time_ns,
+                "end_time_unix_nano": span.end_time_ns,
+                "content": json.dumps(span.to_dict(), ensure_ascii=False),
+                "model_name": span.get_attribute("mlflow.llm.model"),
+            }
+            for span in spans
+        ]
+        with self.store.ManagedSessionMaker(read_only=False) as session:
+            for name, values in rows.items():
+                if values:
+                    session.execute(self.models[name].__table__.insert(), values)
+
+    def _assessment_row(self, experiment_id: int, info: TraceInfo, assessment: Assessment) -> dict[str, Any]:
+        content: Any = assessment.feedback or assessment.expectation
+        error = getattr(content, "error", None)
+        aggregate, is_numeric = self.aggregate(content.value)
+        return {
+            "assessment_id": assessment.assessment_id,
+            "trace_id": info.trace_id,
+            "name": assessment.name,
+            "assessment_type": "feedback" if assessment.feedback else "expectation",
+            "value": json.dumps(content.value),
+            "error": json.dumps(error.to_dictionary()) if error else None,
+            "created_timestamp": assessment.create_time_ms,
+            "last_updated_timestamp": assessment.last_update_time_ms,
+            "experiment_id": experiment_id,
+            "trace_timestamp_ms": info.request_time,
+            "aggregate_value": aggregate,
+            "is_numeric_value": is_numeric,
+            "source_type": assessment.source.source_type,
+            "source_id": assessment.source.source_id,
+            "run_id": assessment.run_id,
+            "span_id": assessment.span_id,
+            "rationale": assessment.rationale,
+            "overrides": None,
+            "valid": True,
+            "assessment_metadata": json.dumps(assessment.metadata),
+        }
+
+
+def trace_rows(store: Any, experiment_id: str) -> TraceRows | None:
+    """Return the writer for a store of MLflow's; ``None`` if it is not MLflow's own in a database, with the tables that are known here."""
+    try:
+        from mlflow.store.tracking.dbmodels import models  # noqa: PLC0415 - needed for databases only
+        from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore  # noqa: PLC0415
+        from mlflow.store.tracking.utils.sql_trace_rollups import rollups_enabled  # noqa: PLC0415
+        from mlflow.store.tracking.utils.trace_analytics import assessment_aggregate  # noqa: PLC0415
+    except ImportError:
+        return None
+    if type(store) is not SqlAlchemyStore or store.db_type not in {"sqlite", "postgresql", "mysql"} or rollups_enabled():
+        return None
+    tables = {name: getattr(models, name, None) for name in _TABLES}
+    known = all(table is not None and set(table.__table__.columns.keys()) == set(_TABLES[name].split()) for name, table in tables.items())
+    if not known or not hasattr(store, "_get_trace_artifact_location_tag"):
+        return None
+    return TraceRows(store=store, experiment=store.get_experiment(experiment_id), models=tables, aggregate=assessment_aggregate)

@@ -27,7 +27,7 @@ from mlflow_adk_eval.errors import AdkEvalError, UsageError
 from mlflow_adk_eval.evalset import dumps
 from mlflow_adk_eval.redact import redacted, secrets_of
 from mlflow_adk_eval.report.html.page import Texts, source
-from mlflow_adk_eval.report.sentences import counted
+from mlflow_adk_eval.text import counted
 from mlflow_adk_eval.viewer import pages
 from mlflow_adk_eval.viewer.comparing import MOST_COMPARED, compare_page
 from mlflow_adk_eval.viewer.labelling import label_page, labelled
@@ -37,21 +37,18 @@ from mlflow_adk_eval.viewer.trend import trend_page
 
 HOSTS = ("127.0.0.1", "localhost")
 """By these names a browser may call the viewer. Any other would be a page elsewhere that had its name point here."""
-_OURS = "'self'"
 _POLICY = (
-    f"default-src 'none'; script-src {_OURS}; style-src {_OURS}; img-src {_OURS}; connect-src {_OURS}; form-action {_OURS}; "
-    "base-uri 'none'; frame-ancestors 'none'"
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    b"base-uri 'none'; frame-ancestors 'none'"
 )
 _HEADERS = (
-    (b"content-security-policy", _POLICY.encode()),
+    (b"content-security-policy", _POLICY),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cross-origin-opener-policy", b"same-origin"),
 )
 _LONGEST_FORM = 100_000
-_STYLES = ("report.css", "compare.css")
-"""Those of the HTML reports, whose components the pages are made of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,23 +113,23 @@ class Viewer:
     @_locked
     def run(self, request: Request) -> Response:
         """Show one run."""
-        asked = query_of(request)
-        query = Query(asked.path, [pair for pair in asked.params if pair[0] != "verify"])
-        if not asked.get("verify") and "hx-request" not in request.headers:
-            look = self.store.first_look(request.path_params["run_id"], pages.FIRST_CASES)
-            if look is not None:
-                row, found = look
-                context = pages.first_look_page(found, query, Texts(self._secrets))
+        verify = query_of(request).get("verify")
+        query = Query(path_of(request.scope), [pair for pair in query_of(request).params if pair[0] != "verify"])
+        if not verify and "hx-request" not in request.headers:
+            begun = self.store.first_look(request.path_params["run_id"], pages.FIRST_CASES)
+            if begun is not None:
+                row, look = begun
+                context = pages.first_look_page(look, query, Texts(self._secrets))
                 return self.rendered(request, "first_look.html.j2", row.name, row=row, mlflow=self.mlflow(row), **context)
-        opened = self._opened(request, again=asked.get("verify") == "again")
+        opened = self._opened(request, again=verify == "again")
         return self._of_run(request, "run.html.j2", opened, **pages.run_page(opened, query, Texts(self._secrets)))
 
     @_locked
     def case(self, request: Request) -> Response:
         """Show one case run."""
-        found, query = self._opened(request), query_of(request)
-        place = found.place(query.get("eval_id"), query.number("run_index", 0))
-        return self._of_run(request, "one_case.html.j2", found, **pages.case_page(found, place, query, Texts(self._secrets)))
+        opened, query = self._opened(request), query_of(request)
+        place = opened.place(query.get("eval_id"), query.number("run_index", 0))
+        return self._of_run(request, "one_case.html.j2", opened, **pages.case_page(opened, place, query, Texts(self._secrets)))
 
     @_locked
     def trend(self, request: Request) -> Response:
@@ -142,9 +139,8 @@ class Viewer:
     @_locked
     def save(self, request: Request) -> Response:
         """Send a case as a file."""
-        found, query = self._opened(request), query_of(request)
-        place = found.place(query.get("eval_id"), query.number("run_index", 0))
-        saved = pages.case_file(found, place, query)
+        opened, query = self._opened(request), query_of(request)
+        saved = pages.case_file(opened, opened.place(query.get("eval_id"), query.number("run_index", 0)), query)
         name = {"content-disposition": f'attachment; filename="{saved.eval_set_id}.evalset.json"'}
         return Response(redacted(dumps(saved), self._secrets).encode("utf-8", "replace"), media_type="application/json", headers=name)
 
@@ -161,19 +157,19 @@ class Viewer:
             return self.rendered(request, "problem.html.j2", "Compare", 400, message=message)
         rest = [pair for pair in query.params if pair[0] not in ("run", "order")]
         asked = Query(query.path, [*(("run", run_id) for run_id in run_ids), *rest])
-        found = [self.store.compared(run_ids[0], run_id) for run_id in run_ids[1:]]
-        first = [[one, *(other for other in run_ids if other != one)] for one in run_ids]
-        baselines = [link("/compare", *(("run", run_id) for run_id in order)) for order in first]
-        context = compare_page(found, asked, Texts(self._secrets))
+        comparisons = [self.store.compared(run_ids[0], run_id) for run_id in run_ids[1:]]
+        orders = [[one, *(other for other in run_ids if other != one)] for one in run_ids]
+        baselines = [link("/compare", *(("run", run_id) for run_id in order)) for order in orders]
+        context = compare_page(comparisons, asked, Texts(self._secrets))
         return self.rendered(request, "compare.html.j2", "Compare", baselines=baselines, **context)
 
     @_locked
     def label(self, request: Request) -> Response:
         """Show the next cell to label."""
-        found, query = self._opened(request), query_of(request)
-        judged, labelling = self.store.labelling(found.row.run_id, self.options.labeller)
-        context = label_page(found, judged, labelling, query, Texts(self._secrets))
-        return self._of_run(request, "label.html.j2", found, labeller=self.options.labeller, **context)
+        opened = self._opened(request)
+        judged, labelling = self.store.labelling(opened.row.run_id, self.options.labeller)
+        context = label_page(opened, judged, labelling, query_of(request), Texts(self._secrets))
+        return self._of_run(request, "label.html.j2", opened, labeller=self.options.labeller, **context)
 
     async def take_label(self, request: Request) -> Response:
         """Keep a label, and show the next cell."""
@@ -182,40 +178,34 @@ class Viewer:
             body += part
             if len(body) > _LONGEST_FORM:
                 return PlainTextResponse("The form is too long.", 413)
-        form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
-        return await run_in_threadpool(self._keep_label, request, form)
+        request.state.form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+        return await run_in_threadpool(self._keep_label, request)
 
-    def _keep_label(self, request: Request, form: dict[str, str]) -> Response:
-        with self.lock:
-            try:
-                run_id, labeller = self._opened(request).row.run_id, self.options.labeller
-                unit, passed, reason = labelled(self.store.labelling(run_id, labeller)[1], form)
-                self.store.label(run_id, labeller, unit, passed=passed, reason=reason)
-            except AdkEvalError as error:
-                return self.problem(request, error)
+    @_locked
+    def _keep_label(self, request: Request) -> Response:
+        form, run_id, labeller = request.state.form, self._opened(request).row.run_id, self.options.labeller
+        unit, passed, reason = labelled(self.store.labelling(run_id, labeller)[1], form)
+        self.store.label(run_id, labeller, unit, passed=passed, reason=reason)
         return RedirectResponse(query_of(request)(last=form["cell"]), 303)
 
     def _opened(self, request: Request, *, again: bool = False) -> OpenRun:
         return self.store.open(request.path_params["run_id"], again=again)
 
-    def _of_run(self, request: Request, template: str, found: OpenRun, **context: Any) -> Response:
-        row = found.row
-        earlier = next((one for one in self._rows_before(row)), None)
+    def _of_run(self, request: Request, template: str, opened: OpenRun, **context: Any) -> Response:
+        row = opened.row
+        rows = self.store.rows(fresh=False)  # latest first
+        earlier = next((one for one in rows if one.eval_set == row.eval_set and one.started < row.started), None)
         compare = link("/compare", ("run", earlier.run_id), ("run", row.run_id)) if earlier else ""
         label = link(f"/runs/{row.run_id}/label") if self.options.labeller else ""
         given: dict[str, Any] = {
-            "run": found,
-            "problems": found.run.problems,
+            "run": opened,
+            "problems": opened.run.problems,
             "mlflow": self.mlflow(row),
             "compare": compare,
             "label_here": label,
             **context,
         }
         return self.rendered(request, template, row.name, **given)
-
-    def _rows_before(self, row: RunRow) -> list[RunRow]:
-        """Return the runs on the same eval set that began before, latest first."""
-        return [one for one in self.store.rows(fresh=False) if one.eval_set == row.eval_set and one.started < row.started]
 
 
 def query_of(request: Request) -> Query:
@@ -227,10 +217,6 @@ def path_of(scope: Scope) -> str:
     """Return the path of a request below that at which the viewer is served."""
     path: str = scope["path"].removeprefix(scope.get("root_path", ""))
     return path or "/"
-
-
-async def _style(_: Request) -> Response:
-    return PlainTextResponse("".join(map(source, _STYLES)), media_type="text/css")
 
 
 class _SameOrigin:
@@ -270,21 +256,24 @@ def application(store: RunStore, options: ViewOptions, hosts: Sequence[str] = HO
         hosts: by which names a browser may call it.
     """
     viewer = Viewer(store, options)
-    writing = [
-        Route("/runs/{run_id}/label", viewer.label),
-        Route("/runs/{run_id}/label", viewer.take_label, methods=["POST"]),
-    ]
+
+    async def styles(_: Request) -> Response:
+        """Answer those of the HTML reports, whose components the pages are made of."""
+        return PlainTextResponse(source("report.css") + source("compare.css"), media_type="text/css")
+
     routes: list[BaseRoute] = [
-        *(writing if options.labeller else []),
         Route("/", viewer.runs),
         Route("/runs/{run_id}", viewer.run),
         Route("/runs/{run_id}/case", viewer.case),
         Route("/runs/{run_id}/case.evalset.json", viewer.save),
         Route("/compare", viewer.compare),
         Route("/trend", viewer.trend),
-        Route("/components.css", _style),
+        Route("/components.css", styles),
         Mount("/static", StaticFiles(packages=[("mlflow_adk_eval.viewer", "static")])),
     ]
+    if options.labeller:
+        path = "/runs/{run_id}/label"
+        routes += [Route(path, viewer.label), Route(path, viewer.take_label, methods=["POST"])]
 
     async def missing(request: Request, _: Exception) -> Response:
         return viewer.problem(request, UsageError(f"There is no page {path_of(request.scope)}."))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Any
 
-from mlflow_adk_eval.analysis.comparison.compare import CaseChange, ComparedRun, Comparison
+from mlflow_adk_eval.analysis.comparison.compare import CaseChange, Comparison
+from mlflow_adk_eval.analysis.comparison.runs import ComparedRun
 from mlflow_adk_eval.analysis.comparison.turns import ComparedTurn, TurnChange
 from mlflow_adk_eval.report.comparison import (
     HEADINGS,
@@ -25,7 +26,7 @@ from mlflow_adk_eval.report.comparison import (
 )
 from mlflow_adk_eval.report.html.compare import LOOKS, CaseView, case_view, state_of
 from mlflow_adk_eval.report.html.page import Texts, on_one_line
-from mlflow_adk_eval.report.html.turns import MOST_CALLS, CallView, call_view
+from mlflow_adk_eval.report.html.report import MOST_CALLS, CallView, call_view
 from mlflow_adk_eval.viewer.pages import CASES_A_PAGE, TURNS_A_PAGE, Tab
 from mlflow_adk_eval.viewer.query import Query, paged
 
@@ -51,27 +52,35 @@ class CaseRow:
         return {one.criterion for change in self.changes if change for one in change.criteria}
 
 
-def compare_page(found: Sequence[Comparison], query: Query, texts: Texts) -> dict[str, Any]:
+def compare_page(comparisons: Sequence[Comparison], query: Query, texts: Texts) -> dict[str, Any]:
     """Return runs side by side.
 
     Args:
-        found: each later run, compared with the first.
+        comparisons: of each later run with the first.
         query: what is asked for: ``kind``, ``criterion``, and the page.
         texts: what makes texts of others fit to be shown.
     """
-    sides = [found[0].before, *(one.after for one in found)]
-    chosen, kinds, criteria = _chosen(list(_rows(found)), query)
+    sides = [comparisons[0].before, *(one.after for one in comparisons)]
+    changes = [{case.eval_id: case for case in one.cases} for one in comparisons]
+    rows: list[CaseRow] = []
+    for eval_id in dict.fromkeys(chain.from_iterable(changes)):
+        of_case = tuple(one.get(eval_id) for one in changes)
+        flips = {change.flip if change.changed else "same" for change in of_case if change}
+        rows.append(CaseRow(eval_id, next(kind for kind in KINDS if kind in flips), of_case))
+    chosen, kinds, criteria = _chosen(rows, query)
     page = paged(chosen, query, CASES_A_PAGE)
-    alone = len(found) == 1
+    alone = len(comparisons) == 1
+    facts = {name: [side.facts.get(name, "") for side in sides] for name in ("Agent", "Agent version", "Judges")}
+    facts["Eval set"] = [side.eval_set.eval_set_id for side in sides]
     return {
         "sides": sides,
-        "headlines": [(texts.line(one.after.name), format_counts(one) or {"none": headline(one)}) for one in found],
+        "headlines": [(texts.line(one.after.name), format_counts(one) or {"none": headline(one)}) for one in comparisons],
         "warnings": [texts.line(f"{side.name}: {warning}") for side in sides for warning in side.warnings[:5]],
-        "differences": [(texts.line(one.after.name), [about for about in one.differences if not about.intended]) for one in found],
-        "notes": [texts.line(f"{one.after.name}: {note}") for one in found for note in format_pairing(one)],
-        "facts": list(_facts(sides)),
-        "scores": list(_scores(found)),
-        "confidence": f"{100 * found[0].confidence:g}",
+        "differences": [(texts.line(one.after.name), [about for about in one.differences if not about.intended]) for one in comparisons],
+        "notes": [texts.line(f"{one.after.name}: {note}") for one in comparisons for note in format_pairing(one)],
+        "facts": [(name, values) for name, values in facts.items() if any(values)],
+        "scores": list(_scores(comparisons)),
+        "confidence": f"{100 * comparisons[0].confidence:g}",
         "kinds": kinds,
         "criteria": criteria,
         "page": page,
@@ -81,16 +90,10 @@ def compare_page(found: Sequence[Comparison], query: Query, texts: Texts) -> dic
     }
 
 
-def _facts(sides: Sequence[ComparedRun]) -> Iterator[tuple[str, list[str]]]:
-    facts = {name: [side.facts.get(name, "") for side in sides] for name in ("Agent", "Agent version", "Judges")}
-    facts["Eval set"] = [side.eval_set.eval_set_id for side in sides]
-    yield from ((name, values) for name, values in facts.items() if any(values))
-
-
-def _scores(found: Sequence[Comparison]) -> Iterator[dict[str, Any]]:
+def _scores(comparisons: Sequence[Comparison]) -> Iterator[dict[str, Any]]:
     """Yield each number of the first run with what became of it in the others; those that decide come first."""
-    for name in dict.fromkeys(delta.name for one in found for delta in one.deltas):
-        deltas = [one.delta(name) for one in found]
+    for name in dict.fromkeys(delta.name for one in comparisons for delta in one.deltas):
+        deltas = [one.delta(name) for one in comparisons]
         known = next(delta for delta in deltas if delta)
         cells = [
             {
@@ -102,17 +105,9 @@ def _scores(found: Sequence[Comparison]) -> Iterator[dict[str, Any]]:
             }
             if delta
             else None
-            for one, delta in zip(found, deltas, strict=True)
+            for one, delta in zip(comparisons, deltas, strict=True)
         ]
         yield {"name": name_of(known), "decides": known.decides, "before": format_value(known, known.before), "cells": cells}
-
-
-def _rows(found: Sequence[Comparison]) -> Iterator[CaseRow]:
-    changes = [{case.eval_id: case for case in one.cases} for one in found]
-    for eval_id in dict.fromkeys(eval_id for one in changes for eval_id in one):
-        given = tuple(one.get(eval_id) for one in changes)
-        flips = {change.flip if change.changed else "same" for change in given if change}
-        yield CaseRow(eval_id, next(kind for kind in KINDS if kind in flips), given)
 
 
 def _chosen(rows: Sequence[CaseRow], query: Query) -> tuple[list[CaseRow], list[Tab], list[Tab]]:
@@ -127,17 +122,11 @@ def _chosen(rows: Sequence[CaseRow], query: Query) -> tuple[list[CaseRow], list[
     tabs += [Tab(title, counts[name], query(kind=name), kind == name) for name, title in KINDS.items() if counts[name] or kind == name]
     tabs += [Tab("All", counts.total(), query(kind="all"), kind == "all")]
     named = Counter(name for row in rows if fits(row) for name in row.criteria)
-    criteria = [
-        Tab(name, count, query(criterion="" if name == criterion else name), name == criterion)
-        for name, count in sorted(named.items(), key=_most)
-    ]
+    ranked = sorted(named.items(), key=lambda item: (-item[1], item[0]))
+    criteria = [Tab(name, count, query(criterion="" if name == criterion else name), name == criterion) for name, count in ranked]
     order = list(KINDS)
-    found = [row for row in rows if fits(row) and (not criterion or criterion in row.criteria)]
-    return sorted(found, key=lambda row: order.index(row.kind)), tabs, criteria
-
-
-def _most(counted: tuple[str, int]) -> tuple[int, str]:
-    return -counted[1], counted[0]
+    chosen = [row for row in rows if fits(row) and (not criterion or criterion in row.criteria)]
+    return sorted(chosen, key=lambda row: order.index(row.kind)), tabs, criteria
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,12 +187,11 @@ def _case(row: CaseRow, sides: Sequence[ComparedRun], texts: Texts, *, alone: bo
 
 def _turns(changes: Sequence[CaseChange | None], texts: Texts) -> Iterator[SharedTurn]:
     for turns in zip_longest(*(change.turns if change else () for change in changes)):
-        given: list[TurnChange | None] = list(turns)
-        known = [turn for turn in given if turn]
+        known = [turn for turn in turns if turn]
         first = known[0]
         sides = (
             _said(first, first.before, texts, now=False),
-            *(_said(turn, turn.after, texts, now=True) if turn else None for turn in given),
+            *(_said(turn, turn.after, texts, now=True) if turn else None for turn in turns),
         )
         spoken = next((side for turn in known for side in (turn.after, turn.before) if side), None)
         yield SharedTurn(

@@ -6,20 +6,21 @@ is left to the examination.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
+from operator import itemgetter
 
-from mlflow_adk_eval.config.eval_config import EvalConfig, parse_config
-from mlflow_adk_eval.errors import ConfigError, InputError
+from mlflow_adk_eval.errors import InputError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet
-from mlflow_adk_eval.evalset.parse import decode
-from mlflow_adk_eval.gating.evidence.integrity import CONFIG, FOLDER, Evidence, integrity_problems, read_manifest
-from mlflow_adk_eval.gating.evidence.table import RowSource, TableReader
 from mlflow_adk_eval.results.outcomes import CaseResult
-from mlflow_adk_eval.results.parquet import Kind
-from mlflow_adk_eval.results.parts import CELLS, VOTES, StoredPart
-from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.results.report import CasesInMemory, Report
+from mlflow_adk_eval.runs.checked_cells import TableReader
+from mlflow_adk_eval.runs.examined import read_config
+from mlflow_adk_eval.runs.files import Kind
+from mlflow_adk_eval.runs.manifest import Evidence, read_manifest
+from mlflow_adk_eval.runs.parts import CELLS
+from mlflow_adk_eval.runs.stored_run import StoredPart, open_run
 
 MOST_AT_ONCE = 1_000
 """A run of up to so many turns is examined before anything of it is shown, as that takes half a second."""
@@ -27,9 +28,6 @@ _HEAD: dict[str, Kind] = {"eval_id": "text", "verdict": "text"}
 _TRIED = 3
 """So many times as many cases are looked at as are shown, for those that failed."""
 _ORDER = {"failed": 0, "undecided": 1, "passed": 2}
-
-
-_Found = tuple[EvalCase, list[CaseResult]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +40,6 @@ class FirstLook:
     """Of its first cases: those with a failed turn, if there are any."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a case is kept."""
-
-    part: StoredPart
-    index: int
-    rows: slice
-    """Of the part's cells."""
-
-
 def first_look(evidence: Evidence, most: int) -> FirstLook | None:
     """Return the first case runs of a large run; ``None`` of a small one, and of one that does not hold together, as the examination says why.
 
@@ -60,75 +48,43 @@ def first_look(evidence: Evidence, most: int) -> FirstLook | None:
         most: how many case runs.
     """
     manifest = read_manifest(evidence.manifest or b"")
-    if isinstance(manifest, str) or (turns := sum(part.turns for part in manifest.parts)) <= MOST_AT_ONCE or integrity_problems(evidence):
+    if isinstance(manifest, str) or (turns := sum(part.turns for part in manifest.parts)) <= MOST_AT_ONCE:
         return None
-    parts = [StoredPart(part, evidence.artifacts, FOLDER) for part in manifest.parts]
+    opened = open_run(evidence)
+    if isinstance(opened, list):
+        return None
+    run, _ = opened
+    num_runs = manifest.parts[0].case_runs // max(manifest.parts[0].cases, 1)
+    if any(part.case_runs != part.cases * num_runs for part in manifest.parts):
+        return None
+    cases: list[EvalCase] = []
+    results: list[CaseResult] = []
     try:
-        config = parse_config(decode(evidence.artifacts[CONFIG], f"{FOLDER}/{CONFIG}", error=ConfigError), f"{FOLDER}/{CONFIG}")
-        places = [place for _, place in sorted(chain.from_iterable(map(_ranked, parts)), key=lambda ranked: ranked[0])]
-        found = list(_enough(_results(places[: most * _TRIED], config), most))
+        config = read_config(evidence)
+        ranked = sorted(chain.from_iterable(map(_ranked, run.once())), key=itemgetter(0))
+        for _, part, place, rows in ranked[: most * _TRIED]:
+            case, table = part.case(place), TableReader(config, num_runs)
+            of_case = list(table.read([case], part, {name: values[rows] for name, values in part.cells.items()}))
+            if table.problems:
+                break
+            cases.append(case)
+            results += [replace(result, conversation=part.conversation(place * num_runs + result.run_index)) for result in of_case]
+            if sum(result.verdict == "failed" for result in results) >= most:  # one with a failed turn may have passed all the same
+                break
     except InputError:
         return None
-    if not found:
+    if not cases:
         return None
-    runs = sorted(chain.from_iterable(results for _, results in found), key=lambda result: _ORDER[result.verdict])[:most]
-    eval_set = EvalSet(eval_set_id=str(manifest.eval_set.get("eval_set_id", "")), eval_cases=tuple(case for case, _ in found))
-    report = Report(eval_set=eval_set, config=config, cases=runs, num_runs=_num_runs(parts[0]))
+    first = sorted(results, key=lambda result: _ORDER[result.verdict])[:most]
+    eval_set = EvalSet(eval_set_id=str(manifest.eval_set.get("eval_set_id", "")), eval_cases=tuple(cases))
+    report = Report(eval_set=eval_set, config=config, cases=CasesInMemory(first), num_runs=num_runs)
     return FirstLook(turns, sum(part.case_runs for part in manifest.parts), report)
 
 
-def _num_runs(part: StoredPart) -> int:
-    return part.part.case_runs // max(part.part.cases, 1)
-
-
-def _ranked(part: StoredPart) -> Iterator[tuple[int, _Place]]:
-    """Yield the cases of a part, each with how early it comes."""
+def _ranked(part: StoredPart) -> Iterator[tuple[int, StoredPart, int, slice]]:
+    """Yield the cases of a part: how early each comes, the part, its place there, and the rows of its cells."""
     head = part.columns(CELLS, _HEAD, part.part.turns)
     first = 0
-    for index, (_, rows) in enumerate(groupby(zip(head["eval_id"], head["verdict"], strict=True), key=lambda row: row[0])):
+    for place, (_, rows) in enumerate(groupby(zip(head["eval_id"], head["verdict"], strict=True), key=itemgetter(0))):
         ranks = [_ORDER.get(verdict, 2) for _, verdict in rows]
-        yield min(ranks), _Place(part, index, slice(first, first := first + len(ranks)))
-
-
-def _enough(found: Iterable[_Found], most: int) -> Iterator[_Found]:
-    """Yield cases until so many case runs have failed: one with a failed turn may have passed all the same."""
-    failed = 0
-    for one in found:
-        yield one
-        failed += sum(result.verdict == "failed" for result in one[1])
-        if failed >= most:
-            return
-
-
-def _results(places: Sequence[_Place], config: EvalConfig) -> Iterator[_Found]:
-    """Yield cases with their results; none from where the files of a part contradict each other."""
-    for place in places:
-        part, num_runs, table = place.part, _num_runs(place.part), TableReader(config, _num_runs(place.part))
-        case = part.case(place.index)
-        source = RowSource(
-            name=part.part.name(CELLS),
-            columns={name: values[place.rows] for name, values in part.cells.items()},
-            votes=part.votes,
-            votes_name=part.part.name(VOTES),
-            ordered=True,
-        )
-        results = list(table.read([case], source))
-        if table.problems:
-            return
-        said = [part.run(place.index * num_runs + result.run_index) for result in results]
-        yield (
-            case,
-            [
-                replace(
-                    result,
-                    actual=run.invocations,
-                    expected=case.conversation,
-                    error=run.error,
-                    unfinished=run.unfinished,
-                    session_state=run.session_state,
-                    ending=run.ending,
-                    injections=run.injections,
-                )
-                for result, run in zip(results, said, strict=True)
-            ],
-        )
+        yield min(ranks), part, place, slice(first, first := first + len(ranks))

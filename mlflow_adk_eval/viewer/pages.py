@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader
 
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalSet
-from mlflow_adk_eval.report.html.chart import HEIGHT, WIDTH
 from mlflow_adk_eval.report.html.page import Texts, environment
-from mlflow_adk_eval.report.html.report import case_views, criterion_rows, share_of
-from mlflow_adk_eval.report.sentences import counted
-from mlflow_adk_eval.results.outcomes import Verdict
+from mlflow_adk_eval.report.html.report import HEIGHT, WIDTH, case_views, criterion_rows, share_of
+from mlflow_adk_eval.results.outcomes import Verdict, verdict_of
+from mlflow_adk_eval.text import counted
 from mlflow_adk_eval.viewer.first_look import FirstLook
 from mlflow_adk_eval.viewer.query import BASE, Query, filtered, link, paged
 from mlflow_adk_eval.viewer.store import MOST_RUNS, OpenRun, RunRow, greater_is_better
-from mlflow_adk_eval.viewer.what_if import asked, what_if
 
 RUNS_A_PAGE, CASES_A_PAGE, TURNS_A_PAGE = 50, 20, 25
 FIRST_CASES = 8
@@ -70,88 +69,83 @@ FACETS: Mapping[str, tuple[str, Callable[[RunRow], str]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """A column of the list of runs."""
 
     key: str
     title: str
-    number: bool
-    sorted: str
-    """As ``aria-sort`` has it; empty where the list has another order."""
-    href: str
+    kind: Literal["run", "verdict", "number", "criterion", "text"] = "text"
+    value: Callable[[RunRow], Any]
+    """By what the list is sorted; ``None``: nothing is known of the run, which then comes last."""
+    cell: Callable[[RunRow], tuple[str, str]] = lambda _: ("", "")
+    """What a number or text is shown as, and what stands smaller below it."""
     full: str = ""
     """The criterion's whole name."""
     threshold: str = ""
 
 
+_RUN_COLUMNS = (
+    Column(key="started", title="Run", kind="run", value=lambda row: row.started),
+    Column(key="verdict", title="Verdict", kind="verdict", value=lambda row: _ORDER.get(row.verdict, -1)),
+    Column(
+        key="pass_rate",
+        title="Cases passed",
+        kind="number",
+        value=lambda row: row.pass_rate,
+        cell=lambda row: (f"{row.pass_rate:.0%}", f"of {row.cases:,}"),
+    ),
+    Column(
+        key="calls",
+        title="Judge calls",
+        kind="number",
+        value=lambda row: row.calls,
+        cell=lambda row: (f"{row.calls:,}", f"{row.tokens:,} tokens" if row.tokens else ""),
+    ),
+    Column(
+        key="version",
+        title="Agent version",
+        value=lambda row: (row.agent, row.version),
+        cell=lambda row: (row.version, row.agent if row.agent != row.version else ""),
+    ),
+    Column(key="eval_set", title="Eval set", value=lambda row: row.eval_set, cell=lambda row: (row.eval_set, "")),
+)
+_BEFORE_CRITERIA = 3
+"""So many columns come before those of the criteria."""
+
+
 def runs_page(rows: Sequence[RunRow], query: Query) -> dict[str, Any]:
     """Return the list of runs."""
-    found, facets = filtered(rows, FACETS, query)
-    named = Counter(name for row in found for name in row.deciding)
-    criteria = [name for name, _ in named.most_common(_MOST_COLUMNS)]
-    keys = {**_KEYS, **{name: _mean(name) for name in criteria}}
+    runs, facets = filtered(rows, FACETS, query)
+    named = Counter(name for row in runs for name in row.deciding)
+    criteria = [_criterion_column(name, runs) for name, _ in named.most_common(_MOST_COLUMNS)]
+    columns = [*_RUN_COLUMNS[:_BEFORE_CRITERIA], *criteria, *_RUN_COLUMNS[_BEFORE_CRITERIA:]]
     order = query.get("sort") or "-started"
-    key = keys.get(order.lstrip("-"))
-    if key is not None:
-        known = [row for row in found if key(row) is not None]
-        found = [*sorted(known, key=key, reverse=order.startswith("-")), *(row for row in found if key(row) is None)]
-    heads = {name: (title, name in _NUMBERS, "", "") for name, title in _TITLES.items()}
-    columns = {
-        name: Column(name, title, number, _aria(order, name), _sorting(query, order, name)) for name, (title, number, *_) in heads.items()
-    }
+    for column in (*criteria, *_RUN_COLUMNS):
+        if column.key == order.lstrip("-"):
+            known = [row for row in runs if column.value(row) is not None]
+            runs = [*sorted(known, key=column.value, reverse=order.startswith("-")), *(row for row in runs if column.value(row) is None)]
+            break
     return {
-        "rows": paged(found, query, RUNS_A_PAGE),
+        "rows": paged(runs, query, RUNS_A_PAGE),
         "facets": [facet for facet in facets if facet.choices],
         "filtered": any(facet.chosen for facet in facets),
         "columns": columns,
-        "criteria": [_criterion_column(name, found, query, order) for name in criteria],
+        "order": order,
         "hidden": len(named) - len(criteria),
         "most": MOST_RUNS if len(rows) == MOST_RUNS else 0,
     }
 
 
-_TITLES = {
-    "started": "Run",
-    "verdict": "Verdict",
-    "pass_rate": "Cases passed",
-    "calls": "Judge calls",
-    "version": "Agent version",
-    "eval_set": "Eval set",
-}
-_NUMBERS = {"pass_rate", "calls"}
-_KEYS: Mapping[str, Callable[[RunRow], Any]] = {
-    "started": lambda row: row.started,
-    "verdict": lambda row: _ORDER.get(row.verdict, -1),
-    "pass_rate": lambda row: row.pass_rate,
-    "calls": lambda row: row.calls,
-    "version": lambda row: (row.agent, row.version),
-    "eval_set": lambda row: row.eval_set,
-}
+def _criterion_column(name: str, rows: Sequence[RunRow]) -> Column:
+    thresholds = [row.criteria[name].threshold or 0.0 for row in rows if name in row.criteria]
+    least, most = min(thresholds), max(thresholds)
+    threshold = f"{'≥' if greater_is_better(name) else '≤'} {least:g}" + (f" to {most:g}" if least != most else "")
 
+    def mean(row: RunRow) -> float | None:
+        return row.criteria[name].mean if name in row.criteria else None
 
-def _mean(name: str) -> Callable[[RunRow], Any]:
-    return lambda row: row.criteria[name].mean if name in row.criteria else None
-
-
-def _aria(order: str, key: str) -> str:
-    return {key: "ascending", f"-{key}": "descending"}.get(order, "")
-
-
-def _sorting(query: Query, order: str, key: str) -> str:
-    return query(sort=key if order == f"-{key}" else f"-{key}")
-
-
-def _criterion_column(name: str, rows: Sequence[RunRow], query: Query, order: str) -> Column:
-    thresholds = {row.criteria[name].threshold for row in rows if name in row.criteria}
-    least, most = min(thresholds, key=_number), max(thresholds, key=_number)
-    sign = "≥" if greater_is_better(name) else "≤"
-    threshold = f"{sign} {_number(least):g}" if least == most else f"{sign} {_number(least):g} to {_number(most):g}"
-    return Column(name, short(name), True, _aria(order, name), _sorting(query, order, name), name, threshold)  # noqa: FBT003
-
-
-def _number(value: float | None) -> float:
-    return 0.0 if value is None else value
+    return Column(key=name, title=short(name), kind="criterion", value=mean, full=name, threshold=threshold)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,66 +158,127 @@ class Tab:
     chosen: bool
 
 
-def run_page(found: OpenRun, query: Query, texts: Texts) -> dict[str, Any]:
+def run_page(opened: OpenRun, query: Query, texts: Texts) -> dict[str, Any]:
     """Return a run: its verdict with the reasons first, its criteria, and the cases that the query asks for, failed ones first."""
-    report = found.report
+    report = opened.report
     reasons, more = report.first_reasons(_MOST_REASONS)
     criteria = criterion_rows(report)
-    places, tabs, missed = _places(found, query)
+    places, tabs, missed = _places(opened, query)
     page = paged(places, query, CASES_A_PAGE)
-    thresholds = asked(found, query)
+    thresholds = _thresholds_asked(opened, query)
     return {
         "report": report,
         "share": share_of(report),
         "reasons": [texts.line(reason) for reason in reasons],
         "reasons_left_out": more,
-        "facts": run_facts(found),
+        "facts": run_facts(opened),
         "deciding": [row for row in criteria if row[0].threshold is not None],
         "information": [row for row in criteria if row[0].threshold is None],
         "chart_size": (WIDTH, HEIGHT),
         "thresholds": report.config.thresholds(),
-        "then": what_if(found, thresholds) if thresholds else None,
+        "then": _what_if(opened, thresholds) if thresholds else None,
         "case_link": case_link,
         "tabs": tabs,
         "missed": missed,
         "page": page,
         "most_turns": TURNS_A_PAGE,
-        "cases": list(case_views(report, [found.case(place) for place in page.items], texts, slice(TURNS_A_PAGE))),
+        "cases": list(case_views(report, [opened.case(place) for place in page.items], texts, slice(TURNS_A_PAGE))),
     }
 
 
-def first_look_page(found: FirstLook, query: Query, texts: Texts) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """What a run would have come to with other thresholds, from the scores that it has."""
+
+    verdict: Verdict
+    passed: int
+    """How many case runs would have passed, of all."""
+    total: int
+    better: tuple[int, ...]
+    """The places of the case runs that would pass and did not."""
+    worse: tuple[int, ...]
+    """The places of those that passed and would not."""
+
+
+def _thresholds_asked(opened: OpenRun, query: Query) -> dict[str, float]:
+    """Return the thresholds that an address names, by criterion.
+
+    Raises:
+        UsageError: if one is no number, or of no criterion that decides.
+    """
+    config = opened.report.config
+    thresholds: dict[str, float] = {}
+    for name, text in query.params:
+        criterion = name.removeprefix("threshold.")
+        if criterion == name:
+            continue
+        if criterion not in config.thresholds():
+            raise UsageError(f"{name}: no criterion of that name decides in this run; wanted {', '.join(config.thresholds())}")
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        low, high = config.bounds(criterion)
+        if not low <= value <= high:
+            raise UsageError(f"{name}: {text!r}; wanted a number from {low:g} to {high:g}")
+        thresholds[criterion] = value
+    return thresholds
+
+
+def _what_if(opened: OpenRun, thresholds: Mapping[str, float]) -> WhatIf:
+    """Return what the run would have come to: each case run's verdict as `CaseResult.verdict` has it."""
+    now, then = opened.report.verdicts, list[Verdict]()
+    for _, agent_failed, tallies in opened.report.cases.tallies():
+        deciding = [
+            tally._replace(planned=tally.planned._replace(threshold=thresholds.get(tally.planned.criterion, tally.planned.threshold)))
+            for tally in tallies
+            if tally.planned.decides
+        ]
+        if any(tally.score is not None and not tally.passed for tally in deciding):
+            then.append("failed")
+        else:
+            then.append("undecided" if agent_failed or not deciding or any(tally.score is None for tally in deciding) else "passed")
+    return WhatIf(
+        verdict=verdict_of(then),
+        passed=then.count("passed"),
+        total=len(then),
+        better=tuple(place for place, verdict in enumerate(then) if verdict == "passed" != now[place]),
+        worse=tuple(place for place, verdict in enumerate(then) if verdict != "passed" == now[place]),
+    )
+
+
+def first_look_page(look: FirstLook, query: Query, texts: Texts) -> dict[str, Any]:
     """Return the first cases of a run that is still to be examined; none where others are asked for, as which these are is not known yet."""
-    report = found.report
+    report = look.report
     cases = () if query.params else report.cases
     return {
-        "found": found,
+        "found": look,
         "examined": query(verify="now"),
         "cases": list(case_views(report, cases, texts, slice(TURNS_A_PAGE))),
     }
 
 
-def run_facts(found: OpenRun) -> dict[str, str]:
+def run_facts(opened: OpenRun) -> dict[str, str]:
     """Return what a reader should know of a run besides what came of it."""
-    row, report = found.row, found.report
-    asked = ", ".join(counted(count, noun) for count, noun in ((row.calls, "call"), (row.tokens, "token")) if count)
+    row, report = opened.row, opened.report
+    usage = ", ".join(counted(count, noun) for count, noun in ((row.calls, "call"), (row.tokens, "token")) if count)
     facts = {
         "Eval set": report.eval_set.eval_set_id,
         "Agent version": row.version if row.version == row.agent else f"{row.agent} {row.version}".strip(),
         "Commit": row.commit,
-        "Judges": ": ".join(filter(None, (row.judges, asked))),
+        "Judges": ": ".join(filter(None, (row.judges, usage))),
         "Started": moment(row.started),
         "Runs of each case": str(report.num_runs) if report.num_runs > 1 else "",
     }
     return {name: value for name, value in facts.items() if value}
 
 
-def _places(found: OpenRun, query: Query) -> tuple[list[int], list[Tab], list[Tab]]:
+def _places(opened: OpenRun, query: Query) -> tuple[list[int], list[Tab], list[Tab]]:
     """Return the places of the case runs that the query asks for, and the tabs by verdict and by missed criterion."""
-    verdicts, missed = found.report.verdicts, found.missed
+    verdicts, missed = opened.report.verdicts, opened.missed
     verdict, criterion, wanted = query.get("verdict"), query.get("criterion"), query.get("q").strip().casefold()
     every = range(len(verdicts))
-    searched = [place for place in every if wanted in found.texts[place]] if wanted else every
+    searched = [place for place in every if wanted in opened.texts[place]] if wanted else every
     by_verdict = Counter(verdicts[place] for place in searched if not criterion or criterion in missed[place])
     chosen = [place for place in searched if not verdict or verdicts[place] == verdict]
     by_criterion = Counter(name for place in chosen for name in missed[place])
@@ -233,52 +288,52 @@ def _places(found: OpenRun, query: Query) -> tuple[list[int], list[Tab], list[Ta
         for name in _VERDICTS
         if by_verdict[name] or name == verdict
     ]
-    names = [name for name in found.report.criteria if by_criterion[name] or name == criterion]
+    names = [name for name in opened.report.criteria if by_criterion[name] or name == criterion]
     criteria = [Tab(name, by_criterion[name], query(criterion="" if name == criterion else name), name == criterion) for name in names]
     ranked = sorted((place for place in chosen if not criterion or criterion in missed[place]), key=lambda place: _ORDER[verdicts[place]])
     return ranked, tabs, criteria
 
 
-def case_page(found: OpenRun, place: int, query: Query, texts: Texts) -> dict[str, Any]:
+def case_page(opened: OpenRun, place: int, query: Query, texts: Texts) -> dict[str, Any]:
     """Return one case run with all of its turns, some at a time, and the neighbours that did not pass either."""
-    case, verdicts = found.case(place), found.report.verdicts
+    case, verdicts = opened.case(place), opened.report.verdicts
     page = paged(range(case.turns), query, TURNS_A_PAGE)
-    (view,) = case_views(found.report, [case], texts, slice(page.first - 1, page.last))
+    (view,) = case_views(opened.report, [case], texts, slice(page.first - 1, page.last))
     unpassed = [other for other in range(len(verdicts)) if verdicts[other] != "passed"]
     place_of_case = {"eval_id": case.eval_id, "run_index": case.run_index}
     return {
-        "report": found.report,
+        "report": opened.report,
         "case": view,
-        "save": link(f"/runs/{found.row.run_id}/case.evalset.json", **place_of_case),
+        "save": link(f"/runs/{opened.row.run_id}/case.evalset.json", **place_of_case),
         "expected_too": case.expected is not None,
         "page": page,
-        "before": next((case_link(found, other) for other in reversed(unpassed) if other < place), ""),
-        "after": next((case_link(found, other) for other in unpassed if other > place), ""),
+        "before": next((case_link(opened, other) for other in reversed(unpassed) if other < place), ""),
+        "after": next((case_link(opened, other) for other in unpassed if other > place), ""),
     }
 
 
-def case_link(found: OpenRun, place: int) -> str:
+def case_link(opened: OpenRun, place: int) -> str:
     """Return the address of a case run."""
-    case = found.report.cases[place]
-    return link(f"/runs/{found.row.run_id}/case", eval_id=case.eval_id, run_index=case.run_index)
+    case = opened.report.cases[place]
+    return link(f"/runs/{opened.row.run_id}/case", eval_id=case.eval_id, run_index=case.run_index)
 
 
-def case_file(found: OpenRun, place: int, query: Query) -> EvalSet:
+def case_file(opened: OpenRun, place: int, query: Query) -> EvalSet:
     """Return a case run as an eval set of that case: as it was planned, or with what the agent did as what is expected from now on.
 
     Raises:
         UsageError: if nothing was said.
     """
-    case = found.case(place)
-    planned = found.report.eval_set.named({case.eval_id})[case.eval_id]
+    case = opened.case(place)
+    planned = opened.report.eval_set.named({case.eval_id})[case.eval_id]
     if query.get("what") != "expected":
         turn = query.number("turn", 0)
-        said = tuple(case.actual)[: turn or None]
-        if not said:
+        conversation = tuple(case.actual)[: turn or None]
+        if not conversation:
             raise UsageError(f"case {case.eval_id!r}: the agent said nothing, so there is nothing to save")
-        changes = {"conversation": said, "conversation_scenario": None, "final_session_state": None}
         eval_id = f"{case.eval_id}_turn_{turn}" if turn else case.eval_id
-        planned = planned.model_copy(update={"eval_id": eval_id, **changes})
+        changes = {"eval_id": eval_id, "conversation": conversation, "conversation_scenario": None, "final_session_state": None}
+        planned = planned.model_copy(update=changes)
     return EvalSet(eval_set_id=file_name(planned.eval_id), eval_cases=(planned,))
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, TypeVar
@@ -13,45 +14,43 @@ from typing import Any, TypeVar
 from pydantic_core import from_json
 
 from mlflow_adk_eval.analysis.calibration.labels import Unit
-from mlflow_adk_eval.analysis.comparison.compare import ComparedRun, Comparison, compared
+from mlflow_adk_eval.analysis.comparison.compare import Comparison, compared
+from mlflow_adk_eval.analysis.comparison.runs import ComparedRun
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import TrackingError, UsageError
-from mlflow_adk_eval.gating.evidence.examine import ReadableRun, examine
-from mlflow_adk_eval.gating.evidence.integrity import Evidence
-from mlflow_adk_eval.gating.evidence.judged_cells import JudgedRun, judged_run
-from mlflow_adk_eval.gating.mlflow_client import reaching_mlflow
-from mlflow_adk_eval.gating.mlflow_store import store_at
+from mlflow_adk_eval.gating.calibration import JudgedRun, judged_run
+from mlflow_adk_eval.gating.registry import store_at
 from mlflow_adk_eval.redact import without_credentials
-from mlflow_adk_eval.results.outcomes import CaseResult, tallies_of
+from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.results.stored import StoredCases, loaded
+from mlflow_adk_eval.runs.examined import ReadableRun, examine
+from mlflow_adk_eval.runs.manifest import Evidence
+from mlflow_adk_eval.runs.stored_run import StoredCases
+from mlflow_adk_eval.store.reaching import reaching_mlflow
+from mlflow_adk_eval.tracking.calibrate import Labelling
 from mlflow_adk_eval.tracking.compare import run_of_examined
-from mlflow_adk_eval.tracking.labels import Labelling
 from mlflow_adk_eval.viewer.first_look import FirstLook, first_look
 
 K = TypeVar("K")
 V = TypeVar("V")
 MOST_RUNS = 2_000
 """As many runs are listed, the latest."""
-_PAGE = 1_000
 _FRESH_S = 5.0
 """For so long the list of runs is not read again, so that a filter need not wait for MLflow."""
 _MOST_OPEN = 6
 """As many runs stay in memory, and as many pairs of them."""
-_ANY = "tags.`adk_eval.schema` LIKE '%'"
-_THRESHOLD = "threshold."
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
     """What a criterion came to in a run."""
 
-    mean: float | None
     threshold: float | None
     """``None``: it is information."""
+    mean: float | None
     pass_rate: float | None
-    low: float | None = None
-    high: float | None = None
+    low: float | None
+    high: float | None
     """The ends of the 95% interval of the mean."""
 
 
@@ -91,7 +90,12 @@ def row_of(run: Any) -> RunRow:
     tags, params, metrics = run.data.tags, run.data.params, run.data.metrics
     label = tags.get("adk_eval.agent_version", "")
     agent, _, version = label.partition("@")
-    thresholds = {name.removeprefix(_THRESHOLD): _float(value) for name, value in params.items() if name.startswith(_THRESHOLD)}
+    thresholds: dict[str, float | None] = {}
+    for name, value in params.items():
+        if name.startswith("threshold."):
+            thresholds[name.removeprefix("threshold.")] = None
+            with suppress(ValueError):
+                thresholds[name.removeprefix("threshold.")] = float(value)
     means = [name.removesuffix("/mean") for name in metrics if name.endswith("/mean")]
     calls, tokens = (None if name not in metrics else round(metrics[name]) for name in ("judge/calls", "judge/tokens"))
     return RunRow(
@@ -107,25 +111,14 @@ def row_of(run: Any) -> RunRow:
         commit=tags.get("mlflow.source.git.commit", "")[:8],
         cases=round(metrics.get("cases", 0)),
         pass_rate=metrics.get("case_pass_rate"),
-        criteria={name: _number(name, thresholds.get(name), metrics) for name in dict.fromkeys((*thresholds, *means))},
+        criteria={
+            name: Number(thresholds.get(name), *(metrics.get(f"{name}/{key}") for key in ("mean", "pass_rate", "ci_low", "ci_high")))
+            for name in dict.fromkeys((*thresholds, *means))
+        },
         judges=params.get("adk_eval.judge_model", ""),
         calls=calls,
         tokens=tokens,
     )
-
-
-def _float(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _number(name: str, threshold: float | None, metrics: Mapping[str, float]) -> Number:
-    return Number(threshold=threshold, **{field: metrics.get(f"{name}/{key}") for field, key in _METRICS.items()})
-
-
-_METRICS = {"mean": "mean", "pass_rate": "pass_rate", "low": "ci_low", "high": "ci_high"}
 
 
 def greater_is_better(criterion: str) -> bool:
@@ -153,7 +146,7 @@ class OpenRun:
         """The criteria that each case run did not pass."""
         return [
             frozenset(tally.planned.criterion for tally in tallies if tally.planned.decides and not tally.passed)
-            for _, _, tallies in tallies_of(self.report.cases)
+            for _, _, tallies in self.report.cases.tallies()
         ]
 
     @cached_property
@@ -162,35 +155,18 @@ class OpenRun:
         cases = self.report.cases
         if not isinstance(cases, StoredCases):
             return ["\n".join(_strings([str(case.actual), str(case.expected), str(case.results)])).casefold() for case in cases]
-        found: list[str] = []
-        first = 0
-        for place, turns in enumerate(cases.run_turns):
-            part, index = cases.part_of(place)
-            first = first if index else 0
-            reasons = (column[first : first + turns] for name, column in part.cells.items() if name.endswith("/reason"))
+        texts: list[str] = []
+        for place in range(len(cases)):
+            part, index, rows = cases.part_of(place)
+            reasons = (column[rows] for name, column in part.cells.items() if name.endswith("/reason"))
             case = part.documents[index * part.part.cases // part.part.case_runs]
             values = [from_json(case), from_json(part.recorded[index]), *reasons]
-            found.append("\n".join(_strings(values)).casefold())
-            first += turns
-        return found
+            texts.append("\n".join(_strings(values)).casefold())
+        return texts
 
     def case(self, place: int) -> CaseResult:
-        """Return a case run with all that was said and done, of which examined evidence has only what decides in memory."""
-        cases = self.report.cases
-        if not isinstance(cases, StoredCases):
-            return cases[place]
-        part, index = cases.part_of(place)
-        said = part.run(index)
-        return replace(
-            loaded(cases[place]),
-            actual=said.invocations,
-            expected=part.case_of_run(index).conversation,
-            error=said.error,
-            unfinished=said.unfinished,
-            session_state=said.session_state,
-            ending=said.ending,
-            injections=said.injections,
-        )
+        """Return a case run with all that was said and done."""
+        return self.report.cases.loaded(place)
 
     def place(self, eval_id: str, run_index: int) -> int:
         """Return the place of a case run.
@@ -198,16 +174,14 @@ class OpenRun:
         Raises:
             UsageError: if there is none.
         """
-        try:
-            return self._places[eval_id, run_index]
-        except KeyError:
-            raise UsageError(f"run {self.row.run_id} has no case {eval_id!r} with a run {run_index + 1}") from None
+        if (eval_id, run_index) not in self._places:
+            raise UsageError(f"run {self.row.run_id} has no case {eval_id!r} with a run {run_index + 1}")
+        return self._places[eval_id, run_index]
 
     @cached_property
     def _places(self) -> dict[tuple[str, int], int]:
-        return {key: place for place, key in enumerate(self.run.rows)} or {
-            (case.eval_id, case.run_index): place for place, case in enumerate(self.report.cases)
-        }
+        keys = list(self.run.rows) or [(case.eval_id, case.run_index) for case in self.report.cases]
+        return {key: place for place, key in enumerate(keys)}
 
     @cached_property
     def compared(self) -> ComparedRun:
@@ -265,16 +239,19 @@ class RunStore:
 
     def _read(self) -> Iterator[RunRow]:
         with store_at(self.tracking_uri) as store:
-            client = store.client
-            found = [one for one in client.search_experiments() if self.experiment in (None, one.name, one.experiment_id)]
-            if not found:
+            experiments = store.client.search_experiments()
+            ids = [one.experiment_id for one in experiments if self.experiment in (None, one.name, one.experiment_id)]
+            if not ids:
                 raise UsageError(f"the MLflow store has no experiment {self.experiment!r}")
-            ids = [one.experiment_id for one in found]
             token: str | None = None
             left = MOST_RUNS
             while left > 0:
-                page = client.search_runs(
-                    ids, filter_string=_ANY, max_results=min(_PAGE, left), order_by=["attributes.start_time DESC"], page_token=token
+                page = store.client.search_runs(
+                    ids,
+                    filter_string="tags.`adk_eval.schema` LIKE '%'",
+                    max_results=min(1_000, left),
+                    order_by=["attributes.start_time DESC"],
+                    page_token=token,
                 )
                 yield from map(row_of, page)
                 left, token = left - len(page), page.token
@@ -310,8 +287,8 @@ class RunStore:
             return None
         row, evidence = self._begun[run_id] = self._read_of(run_id)
         _latest(self._begun, run_id)
-        found = first_look(evidence, most)
-        return (row, found) if found else None
+        look = first_look(evidence, most)
+        return (row, look) if look else None
 
     def _read_of(self, run_id: str) -> tuple[RunRow, Evidence]:
         """Return a run as the list has it, and what it holds."""
@@ -329,12 +306,12 @@ class RunStore:
             UsageError: if there is no such run, or it holds no finished evaluation.
             TrackingError: if MLflow cannot be reached, or the run's evidence does not hold.
         """
-        found = self.open(run_id)
-        if found.labelling is None:
-            judged = judged_run(found.run.evidence, found.run)
+        opened = self.open(run_id)
+        if opened.labelling is None:
+            judged = judged_run(opened.run.evidence, opened.run)
             with store_at(self.tracking_uri) as store:
-                found.labelling = judged, Labelling(store.client, run_id, judged.units, labeller)
-        return found.labelling
+                opened.labelling = judged, Labelling(store.client, run_id, judged.units, labeller)
+        return opened.labelling
 
     def label(self, run_id: str, labeller: str, unit: Unit, *, passed: bool, reason: str) -> None:
         """Keep a person's label.
@@ -361,9 +338,9 @@ class RunStore:
         return _latest(self._pairs, key)
 
 
-def _latest(kept: OrderedDict[K, V], key: K) -> V:
-    """Return what is kept under a key, as the latest, and drop the oldest of too many."""
-    kept.move_to_end(key)
-    while len(kept) > _MOST_OPEN:
-        kept.popitem(last=False)
-    return kept[key]
+def _latest(entries: OrderedDict[K, V], key: K) -> V:
+    """Return the entry of a key, as the latest, and drop the oldest of too many."""
+    entries.move_to_end(key)
+    while len(entries) > _MOST_OPEN:
+        entries.popitem(last=False)
+    return entries[key]

@@ -16,7 +16,6 @@ MOST_POINTS = 60
 """As many runs are shown, the latest."""
 WIDTH, HEIGHT = 720, 120
 _MARGIN = 12
-_FACETS = {name: FACETS[name] for name in ("eval_set", "agent")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +54,8 @@ def trend_page(rows: Sequence[RunRow], query: Query) -> dict[str, Any]:
     if not query.get("eval_set"):
         latest = next((row.eval_set for row in rows if row.eval_set), "")
         query = Query(query.path, [*query.params, ("eval_set", latest)])
-    found, facets = filtered(rows, _FACETS, query)
-    shown = sorted(found, key=lambda row: row.started)[-MOST_POINTS:]
+    runs, facets = filtered(rows, {name: FACETS[name] for name in ("eval_set", "agent")}, query)
+    shown = sorted(runs, key=lambda row: row.started)[-MOST_POINTS:]
     names = [name for name, _ in Counter(name for row in shown for name in row.deciding).most_common()]
     return {
         "facets": [replace(facet, reset="" if facet.name == "eval_set" else facet.reset) for facet in facets if facet.choices],
@@ -65,7 +64,7 @@ def trend_page(rows: Sequence[RunRow], query: Query) -> dict[str, Any]:
         "criteria": names,
         "lines": [line for name in names if (line := _line(name, shown))],
         "size": (WIDTH, HEIGHT),
-        "left_out": len(found) - len(shown),
+        "left_out": len(runs) - len(shown),
     }
 
 
@@ -84,21 +83,13 @@ def _line(name: str, rows: Sequence[RunRow]) -> Line | None:
     step = (WIDTH - 2 * _MARGIN) / max(len(rows) - 1, 1)
     points: list[Point] = []
     for place, row, one in known:
-        middle = height(one.mean) or 0.0
-        text = f"{row.version or row.name}, {moment(row.started)}: {_words(one)}"
-        x = round(_MARGIN + place * step, 1)
-        points.append(Point(row, one, x, middle, height(one.low), height(one.high), height(one.threshold), _kind(name, one), text))
+        text = f"{row.version or row.name}, {moment(row.started)}: {one.mean:.3g}"
+        text += f" ({one.low:.3g} to {one.high:.3g})" if one.low is not None and one.high is not None else ""
+        kind = "plain"
+        if one.threshold is not None and one.mean is not None:
+            text += f", threshold {one.threshold:g}"
+            kind = "reached" if reaches(one.mean, one.threshold, greater_is_better=greater_is_better(name)) else "missed"
+        x, y = round(_MARGIN + place * step, 1), height(one.mean) or 0.0
+        points.append(Point(row, one, x, y, height(one.low), height(one.high), height(one.threshold), kind, text))
     path = " ".join(f"{point.x},{point.y}" for point in points)
     return Line(name, tuple(points), path, min(step, 2.0 * _MARGIN), f"{low:.4g}", f"{high:.4g}")
-
-
-def _kind(name: str, number: Number) -> str:
-    if number.threshold is None or number.mean is None:
-        return "plain"
-    return "reached" if reaches(number.mean, number.threshold, greater_is_better=greater_is_better(name)) else "missed"
-
-
-def _words(number: Number) -> str:
-    interval = f" ({number.low:.3g} to {number.high:.3g})" if number.low is not None and number.high is not None else ""
-    threshold = f", threshold {number.threshold:g}" if number.threshold is not None else ""
-    return f"{number.mean:.3g}{interval}{threshold}"

@@ -13,8 +13,8 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
 from mlflow_adk_eval.agents.adk.agent import AdkAgent, load_adk_agent
-from mlflow_adk_eval.agents.protocol import Conversation
 from mlflow_adk_eval.evalset import Content, EvalCase, Invocation, Part, SessionInput
+from mlflow_adk_eval.evalset.conversation import Conversation
 
 Script = Callable[[LlmRequest], Sequence[types.Part] | LlmResponse | None]
 
@@ -46,10 +46,10 @@ def call(tool: str, /, **args: Any) -> types.Part:
 def user_text(request: LlmRequest) -> str:
     """What the user said last."""
     said = [content for content in request.contents if content.role == "user" and content.parts and content.parts[0].text]
-    return said[-1].parts[0].text
+    return str(said[-1].parts[0].text)
 
 
-def results(request: LlmRequest) -> list[dict[str, Any]]:
+def results(request: LlmRequest) -> list[Any]:
     """What tools answered since the model was last asked by the user."""
     return [part.function_response.response for part in request.contents[-1].parts if part.function_response]
 

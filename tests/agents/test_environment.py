@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.agents.functions import CallableAgent, Session
-from mlflow_adk_eval.agents.protocol import Conversation, Tools
-from mlflow_adk_eval.agents.tool_environment import CaseTools, ToolEnvironment, draw, tool_environment
+from mlflow_adk_eval.agents.protocol import Tools
+from mlflow_adk_eval.agents.tool_environment import CaseTools, case_tools, draw, tool_environment
 from mlflow_adk_eval.errors import ConfigError, UsageError
 from mlflow_adk_eval.evalset import EvalCase
-from mlflow_adk_eval.evalset.conversation import Injection
+from mlflow_adk_eval.evalset.conversation import Conversation, Injection
 from mlflow_adk_eval.runner import run
 from tests.agents.environments import ERROR, ERROR_ANSWER, config_of, injecting
-from tests.criteria.builders import case, cases, turn
+from tests.kit import case, cases, turn
 from tests.strategies import QUICK, objects
 
 Call = tuple[str, dict[str, Any]]
@@ -28,7 +28,7 @@ HIT = {"injected_response": {"hit": True}}
 
 
 def opened(environment: Any, eval_id: str = "c1", run_index: int = 0) -> CaseTools:
-    tools = ToolEnvironment(config_of(environment)).open(eval_id, run_index)
+    tools = case_tools(config_of(environment), eval_id, run_index)
     assert tools is not None
     tools.next_turn()
     return tools
@@ -235,13 +235,12 @@ def test_whatever_goes_on_at_the_same_time_a_conversation_draws_the_same(calls: 
 
 def test_a_case_may_have_tools_of_its_own_or_the_real_ones() -> None:
     config = config_of(injecting(book=ERROR), case_environments={"own": injecting(book=HIT), "real": None})
-    environment = ToolEnvironment(config)
-    own, general = environment.open("own", 0), environment.open("any", 0)
+    own, general = case_tools(config, "own", 0), case_tools(config, "any", 0)
     assert own is not None
     assert general is not None
     assert answers(own, [("book", {})]) == [{"hit": True}]
     assert answers(general, [("book", {})]) == [ERROR_ANSWER]
-    assert environment.open("real", 0) is None
+    assert case_tools(config, "real", 0) is None
 
 
 def test_there_is_no_environment_where_no_case_asks_for_one() -> None:

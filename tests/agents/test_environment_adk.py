@@ -19,12 +19,11 @@ from hypothesis import strategies as st
 
 from mlflow_adk_eval.agents import Limits
 from mlflow_adk_eval.agents.adk.agent import load_adk_agent
-from mlflow_adk_eval.agents.conversation import converse
-from mlflow_adk_eval.agents.protocol import Conversation, ConversationSetup
-from mlflow_adk_eval.agents.tool_environment import ToolEnvironment
-from mlflow_adk_eval.agents.users import StaticUser
+from mlflow_adk_eval.agents.conversation import StaticUser, converse
+from mlflow_adk_eval.agents.protocol import ConversationSetup
+from mlflow_adk_eval.agents.tool_environment import case_tools
 from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation
-from mlflow_adk_eval.evalset.conversation import Injection
+from mlflow_adk_eval.evalset.conversation import Conversation, Injection
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import Options, run
 from tests.agents.environments import ERROR, ERROR_ANSWER, config_of, injecting
@@ -56,7 +55,7 @@ def at_once(*calls: types.Part) -> Any:
 def had(agent: Any, environment: Any, case: EvalCase | None = None, *, run_index: int = 0, turn_s: float | None = None) -> Conversation:
     """A conversation with an agent whose tools are as `environment` says."""
     chosen = case or case_of("Bern")
-    tools = ToolEnvironment(config_of(environment)).open(chosen.eval_id, run_index)
+    tools = case_tools(config_of(environment), chosen.eval_id, run_index)
     loaded = load_adk_agent(agent, limits=Limits(turn_s=turn_s))
     return anyio.run(converse, loaded, chosen, run_index, ConversationSetup(user=StaticUser(chosen.conversation or ()), tools=tools))
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.config.environment import InjectionConfig
 from mlflow_adk_eval.config.eval_config import EvalConfig, default_config, dumps_config, load_config, parse_config
+from mlflow_adk_eval.config.surroundings import InjectionConfig
 from mlflow_adk_eval.errors import ConfigError
 from tests.agents.environments import ERROR, config_of, injecting
 from tests.strategies import QUICK, objects, respelt

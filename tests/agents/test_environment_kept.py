@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mlflow_adk_eval.agents.protocol import Conversation
 from mlflow_adk_eval.agents.recordings import ConversationCache
+from mlflow_adk_eval.evalset.conversation import Conversation
 from mlflow_adk_eval.ledger import CallCache, StartedRun
 from tests.agents.environments import ERROR, config_of, injecting
-from tests.criteria.builders import case, turn
+from tests.kit import case, turn
 
 
 def test_other_tools_make_another_conversation(tmp_path: Path) -> None:

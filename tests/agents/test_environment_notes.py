@@ -11,12 +11,12 @@ from mlflow_adk_eval.evalset import AgentDetails, AppDetails, FunctionCall, Invo
 from mlflow_adk_eval.evalset.conversation import Injection
 from mlflow_adk_eval.results.outcomes import CaseResult
 from tests.agents.environments import ERROR, config_of, injecting
-from tests.criteria.builders import call, turn
+from tests.kit import call, case_result, turn
 
 
 def result(eval_id: str, *turns: Invocation, injected: Iterable[str] = ()) -> CaseResult:
     done = tuple(Injection(invocation_index=0, tool=tool, kind="error") for tool in injected)
-    return CaseResult(eval_id=eval_id, run_index=0, actual=turns, expected=None, results=(), injections=done)
+    return case_result(eval_id=eval_id, run_index=0, actual=turns, expected=None, results=(), injections=done)
 
 
 def offered(*tools: str, calls: Iterable[FunctionCall] = (), camel: bool = False) -> Invocation:

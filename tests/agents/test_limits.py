@@ -21,11 +21,11 @@ from google.genai import types
 
 from mlflow_adk_eval.agents import Limits
 from mlflow_adk_eval.agents.adk.agent import AdkAgent, load_adk_agent
-from mlflow_adk_eval.agents.protocol import Conversation
+from mlflow_adk_eval.evalset.conversation import Conversation
 from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.runner import Options, run
 from tests.agents.scripted import Scripted, call, calls, case_of, echo, finals, llm, play, results, text, user_text
-from tests.criteria.builders import RESPONSE, case, cases, config, turn
+from tests.kit import RESPONSE, case, cases, config, turn
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* is deprecated:DeprecationWarning")  # ADK 2 of classes that ADK 1 has too
 TURN = Limits(turn_s=1.5)

@@ -25,7 +25,7 @@ from mlflow_adk_eval.analysis.calibration.calibration import (
 )
 from mlflow_adk_eval.analysis.calibration.judge_error import Corrected, JudgeRates, corrected_rate
 from mlflow_adk_eval.analysis.calibration.labels import LabelError
-from mlflow_adk_eval.cli.calibrate import calibrate as command
+from mlflow_adk_eval.cli.judges import calibrate as command
 from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.report.calibration import calibration_json, remarks
@@ -344,7 +344,7 @@ def test_json_has_what_follows_from_the_counts(run: Report, store: str, table: P
 def test_it_is_kept_with_the_run_on_demand_and_the_evidence_still_holds(run: Report, store: str, table: Path) -> None:
     from mlflow import MlflowClient
 
-    from mlflow_adk_eval.gating.mlflow_store import MlflowStore
+    from mlflow_adk_eval.gating.registry import MlflowStore
 
     before = params_of(run, store), MlflowClient(store).get_run(run.run_id or "").data.metrics
     assert invoke(run.run_id, "--labels", table, "--tracking-uri", store, "--log").exit_code == 0

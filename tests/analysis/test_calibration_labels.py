@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.analysis.calibration.labelled import disagreements_of, labelled_of
+from mlflow_adk_eval.analysis.calibration.calibration import disagreements_of, labelled_of
 from mlflow_adk_eval.analysis.calibration.labels import (
     JudgeDecision,
     Label,

@@ -21,6 +21,7 @@ from mlflow_adk_eval.evalset import FunctionCall
 from mlflow_adk_eval.report.comparison import verdict_on
 from mlflow_adk_eval.testing import Request, ScriptedJudge
 from mlflow_adk_eval.tracking.compare import compare
+from tests.kit import case_result
 from tests.results.repeated import FAILED, LOST, PASSED, case_run, repeated, result
 from tests.tracking.small import eval_set, turn
 
@@ -384,11 +385,11 @@ def test_a_confidence_is_a_share(confidence: float) -> None:
 
 def custom(outcome: Any, *turns: Turn) -> Report:
     """A report on *lamp* by a criterion of the user's own."""
-    from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult
+    from mlflow_adk_eval.results.outcomes import CriterionResult
 
     actual = tuple(Invocation.model_validate(one) for one in turns)
     result = CriterionResult("kindness", 0.5, True, outcome, (outcome,) * len(actual))  # noqa: FBT003
-    case = CaseResult(eval_id="lamp", run_index=0, actual=actual, expected=None, results=(result,))
+    case = case_result(eval_id="lamp", run_index=0, actual=actual, expected=None, results=(result,))
     return replace(with_set(repeated({"lamp": [PASSED]})), cases=(case,))
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from mlflow_adk_eval.analysis.stats import compare_paired
 from mlflow_adk_eval.gating.policy.model import NO_WORSE_FROM
-from mlflow_adk_eval.gating.rules.max_drop import drop_verdict
+from mlflow_adk_eval.gating.rules.limits import drop_verdict
 
 MAX_DROP, CONFIDENCE, SAMPLES = 0.05, 0.95, 2000
 

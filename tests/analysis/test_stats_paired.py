@@ -75,7 +75,8 @@ def test_both_chances_are_those_of_scipys_binomial_distribution_to_the_last_digi
         for worse in range(changed + 1):
             found = compared([(1, 0)] * worse + [(0, 1)] * (changed - worse))
             assert found.p_worse == float(binom.sf(worse - 1, changed, 0.5))
-            assert found.p_better == float(binom.cdf(worse, changed, 0.5))
+            assert found.p_better == float(binom.sf(changed - worse - 1, changed, 0.5))
+            assert found.p_better == pytest.approx(float(binom.cdf(worse, changed, 0.5)), rel=1e-14)
 
 
 @given(st.lists(st.integers(-3000, 3000), min_size=2, max_size=9))

@@ -17,7 +17,7 @@ import pytest
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.agents import load_recording
-from mlflow_adk_eval.criteria.text.sentences import sentences
+from mlflow_adk_eval.criteria.text import sentences
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 CASES, TURNS = 60, 5
@@ -334,17 +334,48 @@ def test_the_page_quotes_the_results_and_names_their_commit(module: Import, monk
     ]
 
 
-def test_results_are_stale_once_a_file_of_the_hot_path_differs(module: Import, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def package(root: Path, **texts: str) -> Path:
+    """Make a package of modules below `root`: its name with two underscores for each folder, and its text."""
+    for name, text in texts.items():
+        file = root / "mlflow_adk_eval" / f"{name.replace('__', '/')}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return root
+
+
+def test_results_are_stale_once_code_that_the_work_imports_differs(module: Import, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     speeds = module("speed_table")
-    hot = tmp_path / "mlflow_adk_eval" / "evalset" / "parse.py"
-    hot.parent.mkdir(parents=True)
-    hot.write_text("slow = False")
+    start = "from mlflow_adk_eval.criteria.words import count\nfrom mlflow_adk_eval.cli.run import main"
+    package(tmp_path, runner__score=start, criteria__words="count = 1", criteria__other="", cli__run="main = 1")
     monkeypatch.setattr(speeds, "ROOT", tmp_path)
-    monkeypatch.setattr(speeds, "_HOT", {"w1": ("evalset",)})
+    monkeypatch.setattr(speeds, "_HOT", {"w1": ("runner.score",)})
     results = RESULTS.format(name="w1", stamp=speeds.stamp("w1"))
-    assert speeds.stale(results) == []
-    hot.write_text("slow = True")
+    package(tmp_path, criteria__other="count = 2", cli__run="main = 2", criteria__words='"""Words."""\n\n# in a text\ncount = 1  # each')
+    assert speeds.stale(results) == [], "neither a comment nor a module that the work does not import makes a measurement stale"
+    package(tmp_path, criteria__words="count = 2")
     assert speeds.stale(results) == ["w1"]
+
+
+def test_a_package_that_outgrows_its_budget_is_refused(module: Import, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    house = module("house")
+    (tmp_path / "house.json").write_text('{"lines of code": 3, "files": 2}')
+    monkeypatch.setattr(house, "BUDGET", tmp_path / "house.json")
+    monkeypatch.setattr(house, "figures_of_journeys", lambda root: {"gate": {"functions": 221, "files": 30}})
+    package(tmp_path, a="x = 1\ny = 2\nz = 3\n", b="")
+    assert house.outgrown(tmp_path) == ["gate goes through 221 functions; its budget in benchmarks/journeys.py is 220"]
+    monkeypatch.setattr(house, "figures_of_journeys", lambda root: {})
+    package(
+        tmp_path,
+        b="class Cases:\n    total: int\n\ndef f(x):\n    return getattr(x, 'total', 0)\n",
+        c="from mlflow_adk_eval import d",
+        d="import mlflow_adk_eval.c",
+    )
+    assert house.outgrown(tmp_path) == [
+        "lines of code: 9, but benchmarks/house.json allows 3",
+        "files: 4, but benchmarks/house.json allows 2",
+        "modules import one another in a circle of 2",
+        "b.py:5 total is probed with getattr: declare it in a protocol",
+    ]
 
 
 def test_the_table_of_sizes_takes_new_rows_and_is_quoted(module: Import, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,7 +105,7 @@ def test_many_problems_are_counted_and_the_first_ones_listed() -> None:
     with pytest.raises(EvalSetError) as caught:
         parse_eval_set(json.dumps(value).encode(), "set.json", stem="set")
     assert len(caught.value.problems) == 1000
-    assert str(caught.value).splitlines()[0] == "set.json: 1000 problems in this eval set"
+    assert str(caught.value).splitlines()[0] == "set.json: 1,000 problems in this eval set"
     assert str(caught.value).splitlines()[-1] == "  … and 950 more"
 
 

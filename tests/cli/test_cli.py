@@ -14,27 +14,12 @@ from click.testing import CliRunner, Result
 
 from mlflow_adk_eval.cli import main as cli
 from tests.cli.bad_inputs import CASES, BadInput
+from tests.kit import case_json, eval_set_json, turn_json
 
 CALL = {"name": "light", "args": {"on": True}}
-EXPECTED = {
-    "eval_set_id": "lights",
-    "eval_cases": [
-        {
-            "eval_id": "on",
-            "conversation": [
-                {
-                    "user_content": {"parts": [{"text": "turn it on"}]},
-                    "final_response": {"parts": [{"text": "it is on"}]},
-                    "intermediate_data": {"tool_uses": [CALL]},
-                }
-            ],
-        },
-        {
-            "eval_id": "hi",
-            "conversation": [{"user_content": {"parts": [{"text": "hi"}]}, "final_response": {"parts": [{"text": "hello"}]}}],
-        },
-    ],
-}
+EXPECTED = eval_set_json(
+    case_json("on", turn_json("turn it on", "it is on", CALL)), case_json("hi", turn_json("hi", "hello")), eval_set_id="lights"
+)
 
 
 def written(path: Path, value: object) -> Path:
@@ -206,7 +191,7 @@ def rows(path: Path, **more: object) -> Path:
 
 
 def test_rows_with_what_is_recorded_are_scored_alone(tmp_path: Path) -> None:
-    said = [{"user_content": {"parts": [{"text": "hi"}]}, "final_response": {"parts": [{"text": "hello"}]}}]
+    said = [turn_json("hi", "hello")]
     result = invoke("score", rows(tmp_path / "lights.jsonl", recorded=said))
     assert (result.exit_code, "FAILED  1 of 2 cases passed of lights" in result.stdout) == (1, True)
 

@@ -59,6 +59,16 @@ def test_options_that_only_adk_has_are_passed_over_with_a_note(tmp_path: Path) -
     assert "--concurrency" in invoke("run", recorded(tmp_path), lights, "--concurency", "2").stderr
 
 
+def test_an_adk_that_cannot_switch_features_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from google.adk import features
+
+    monkeypatch.delattr(features, "override_feature_enabled", raising=False)
+    ran = invoke("run", recorded(tmp_path), tmp_path / "gone.json", "--enable-features", "ANY")
+    assert ran.exit_code == 64
+    assert "cannot switch features; upgrade it" in ran.stderr
+
+
+@pytest.mark.needs("google-adk", "1.30")
 def test_features_of_adk_are_switched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from google.adk import features
 

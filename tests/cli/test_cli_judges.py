@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from mlflow_adk_eval.cli.main import cli
 from tests.judge.servers import Server, judging, serving
+from tests.kit import turn_json
 from tests.mlflow_kit import copied
 
 CONFIG = {"criteria": {"final_response_match_v2": {"threshold": 1.0, "judge_model_options": {"num_samples": 3}}}}
@@ -31,7 +32,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 @pytest.fixture
 def recorded(tmp_path: Path) -> Path:
     def turn(number: int) -> dict[str, object]:
-        return {"user_content": {"parts": [{"text": f"q{number}"}]}, "final_response": {"parts": [{"text": f"answer {number}"}]}}
+        return turn_json(f"q{number}", f"answer {number}")
 
     cases = [{"eval_id": f"c{number}", "conversation": [turn(number)]} for number in range(3)]
     path = tmp_path / "set.evalset.json"

@@ -15,8 +15,8 @@ import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.evalset import dumps
 from mlflow_adk_eval.tracking import register
 from tests.cli.test_cli import invoke, written
-from tests.gating.baseline.test_champion import ALL_BUT_ONE, NINE, POLICY, Scene
 from tests.gating.gate_kit import TRAJECTORY, Lab, eval_set_of
+from tests.gating.promotion.test_baseline_search import ALL_BUT_ONE, NINE, POLICY, Scene
 from tests.mlflow_kit import copied
 from tests.tracking.small import answering, many
 

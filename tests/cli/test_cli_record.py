@@ -17,6 +17,7 @@ import pytest
 
 from mlflow_adk_eval.agents import load_recording
 from tests.cli.test_cli import invoke, written
+from tests.kit import turn_json
 from tests.mlflow_kit import opened
 
 EXAMPLE = Path(__file__).parents[2] / "example_projects" / "home_automation"
@@ -51,7 +52,7 @@ def user(scenario, turns):
 
 
 def asks(eval_id: str, *texts: str) -> dict[str, Any]:
-    turns = [{"user_content": {"parts": [{"text": text}]}, "final_response": {"parts": [{"text": f"you said {text}"}]}} for text in texts]
+    turns = [turn_json(text, f"you said {text}") for text in texts]
     return {"eval_id": eval_id, "conversation": turns}
 
 

@@ -105,7 +105,9 @@ def test_every_extra_is_named_where_it_is_needed_and_is_one_of_all() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = set(project["optional-dependencies"]) - {"all"}
     sources = "".join(file.read_text() for file in (ROOT / "mlflow_adk_eval").rglob("*.py") if file.name != "runtime.py")
-    assert set(re.findall(r'require_extra\("([\w-]+)"', sources)) == extras
+    required = set(re.findall(r'require_extra\("([\w-]+)"', sources))
+    assert required == extras, "give each extra of pyproject.toml a `require_extra` where its packages are imported, and none besides"
     (everything,) = project["optional-dependencies"]["all"]
     named = set(re.findall(r"[\w-]+", everything.partition("[")[2]))
-    assert named | {"rapid", "spark"} == extras  # rapid-server brings rapid; Spark is half a gigabyte that only clusters need
+    # rapid-server brings rapid; Spark is half a gigabyte that only clusters need.
+    assert named | {"rapid", "spark"} == extras, "name a new extra in the extra `all` of pyproject.toml as well"

@@ -73,6 +73,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_cases_for_an_agent_of_adk_are_valid_distinct_and_marked(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("google.adk")
+    from google.adk.evaluation.conversation_scenarios import ConversationScenario
     from google.adk.evaluation.eval_set import EvalSet as AdkEvalSet
 
     (project / "shop_of_generate").mkdir()
@@ -106,7 +107,8 @@ def test_cases_for_an_agent_of_adk_are_valid_distinct_and_marked(project: Path, 
     assert ("When are you open?" in asked, "When are you open?" in again) == (False, True)
     assert invoke("validate", "new.evalset.json").exit_code == 0
     assert invoke("generate", "--accept", "new.evalset.json").exit_code == 0
-    assert len(AdkEvalSet.model_validate_json(Path("new.evalset.json").read_text()).eval_cases) == 2
+    if "user_persona" in ConversationScenario.model_fields:  # the oldest ADK knows none
+        assert len(AdkEvalSet.model_validate_json(Path("new.evalset.json").read_text()).eval_cases) == 2
 
 
 def test_a_function_may_write_and_fewer_than_wanted_are_told_of() -> None:

@@ -125,7 +125,7 @@ def every_command(command: click.Command, path: tuple[str, ...] = ()) -> Iterato
 
 
 def test_the_table_has_every_command() -> None:
-    assert set(COMMANDS) == set(every_command(cli))
+    assert set(COMMANDS) == set(every_command(cli)), "say in COMMANDS how a new command is called, so that its output is tried, too"
 
 
 QUICK = {("validate", "full"), ("score", "left"), ("promote", "closed")}

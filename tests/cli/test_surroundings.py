@@ -16,6 +16,7 @@ from mlflow import MlflowClient
 
 from tests.cli.test_cli import EXPECTED, invoke, written
 from tests.cli.test_cli_mlflow import good
+from tests.kit import turn_json
 from tests.mlflow_kit import opened
 
 
@@ -162,7 +163,7 @@ def test_a_folder_that_takes_no_ledger_stops_only_what_needs_one(
 @pytest.mark.slow
 @pytest.mark.parametrize("size", ["60k", "400k", "1200k"])
 def test_a_full_temporary_folder_is_one_sentence_that_names_it(size: str, tmp_path: Path, store: str) -> None:
-    said = [{"user_content": {"parts": [{"text": "hi " + "word " * 20}]}, "final_response": {"parts": [{"text": "hello"}]}}]
+    said = [turn_json("hi " + "word " * 20, "hello")]
     answered = [said[0] | {"final_response": {"parts": [{"text": "hello you"}]}}]
     rows = [json.dumps({"eval_id": f"c{number}", "conversation": said}) for number in range(20_000)]
     (tmp_path / "cases.jsonl").write_text("\n".join(rows))

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.config.criteria import CriterionSettings, CustomSettings, JudgedSettings, JudgeModelOptions, RubricSettings
 from mlflow_adk_eval.config.eval_config import EvalConfig, default_config, dumps_config, load_config, parse_config
-from mlflow_adk_eval.config.spec import CRITERIA
+from mlflow_adk_eval.config.spec import CRITERIA, CriterionSettings, CustomSettings, JudgedSettings, JudgeModelOptions, RubricSettings
 from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings
 from mlflow_adk_eval.errors import ConfigError
 from tests.strategies import QUICK, respelt
@@ -384,9 +383,7 @@ def test_our_defaults_are_adks() -> None:
     assert default_config().thresholds() == {
         name: repr(threshold) for name, threshold in eval_config.get_evaluation_criteria_or_default(None).criteria.items()
     }
-    assert {metric.value for metric in eval_metrics.PrebuiltMetrics} == {
-        name for name in CRITERIA if not name.startswith("rapid_eval_")
-    } - {"final_session_state"}
+    assert {metric.value for metric in eval_metrics.PrebuiltMetrics} == {spec.name for spec in CRITERIA.values() if spec.origin == "adk"}
     assert JudgeModelOptions().model_dump() == eval_metrics.JudgeModelOptions().model_dump()
 
 

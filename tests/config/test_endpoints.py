@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.config.endpoints import endpoints_in
-from mlflow_adk_eval.config.eval_config import default_config, parse_config
+from mlflow_adk_eval.config.eval_config import default_config, endpoints_in, parse_config
 
 AT = "$.criteria.final_response_match_v2.judge_model_options"
 

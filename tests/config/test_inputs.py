@@ -14,7 +14,7 @@ from mlflow_adk_eval.errors import ConfigError, EvalSetError, UsageError
 from mlflow_adk_eval.evalset import dump, write_eval_set
 from mlflow_adk_eval.runner import score
 from tests.agents.environments import ERROR, injecting
-from tests.criteria.builders import RESPONSE, TRAJECTORY, case, cases, scenario, turn
+from tests.kit import RESPONSE, TRAJECTORY, case, cases, scenario, turn
 
 LENGTH = {"my_metric": {"code_config": {"name": "tests.criteria.user_metrics.answer_length"}}}
 

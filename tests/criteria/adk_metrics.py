@@ -27,7 +27,7 @@ def few_calls(
         )
         for turn in actual_invocations
     ]
-    overall = sum(result.score for result in found) / len(found)
+    overall = sum(result.score or 0.0 for result in found) / len(found)
     return EvaluationResult(overall_score=overall, overall_eval_status=EvalStatus.PASSED, per_invocation_results=found)
 
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from mlflow_adk_eval.config.spec import CRITERIA
-from mlflow_adk_eval.criteria.criterion import CaseRun, Planned, result_of
-from mlflow_adk_eval.criteria.text.words import tokens
-from mlflow_adk_eval.evalset import Invocation, dump
+from mlflow_adk_eval.criteria.criterion import NO_REFERENCE, CaseRun, Planned, result_of
+from mlflow_adk_eval.criteria.text import tokens
+from mlflow_adk_eval.evalset import Content, Invocation, dump
 from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored, Skipped
-from tests.criteria.builders import RESPONSE, TRAJECTORY, call, case, event, recorded, turn
 from tests.criteria.strategies import texts, turns
+from tests.kit import RESPONSE, TRAJECTORY, call, case, event, recorded, turn
 from tests.profiles import examples
 
 eval_case = pytest.importorskip("google.adk.evaluation.eval_case", reason="the extra [adk] is not installed")
@@ -93,8 +93,26 @@ def test_trajectories_score_as_in_adk(sides: Any) -> None:
 @given(pairs())
 def test_responses_score_as_in_adk_bit_for_bit(sides: Any) -> None:
     ours, theirs = (judge(RESPONSE, *sides) for judge in (by_us, by_adk))
-    assert scores(ours) == scores(theirs)
-    assert ours.score == pytest.approx(theirs.overall_score, abs=1e-12)
+    references = [expected.final_text.strip() for expected in sides[1]]
+    assert scores(ours) == [score if reference else None for score, reference in zip(scores(theirs), references, strict=True)]
+    assert ours.score == (pytest.approx(theirs.overall_score, abs=1e-12) if all(references) else None)
+
+
+@pytest.mark.parametrize("reference", [None, "", "  "])
+def test_a_response_beside_no_reference_has_no_score_here_and_zero_in_adk(reference: str | None) -> None:
+    sides = ((turn("42"), turn("42")), (turn(reference), turn("42")))
+    ours, theirs = by_us(RESPONSE, *sides), by_adk(RESPONSE, *sides)
+    assert (scores(ours), scores(theirs)) == ([None, 1.0], [0.0, 1.0])
+    assert (ours.score, theirs.overall_score) == (None, 0.5)
+    assert ours.per_invocation[0] == NO_REFERENCE
+
+
+def test_a_response_that_is_media_has_no_score_here_and_zero_in_adk() -> None:
+    picture = Content.model_validate({"role": "model", "parts": [{"inline_data": {"mime_type": "image/png", "data": "AAAA"}}]})
+    sides = ((turn().model_copy(update={"final_response": picture}),), (turn("42"),))
+    ours = by_us(RESPONSE, *sides)
+    assert (scores(ours), scores(by_adk(RESPONSE, *sides))) == ([None], [0.0])
+    assert ours.per_invocation == (Errored("the response has no text whose words could be compared, but [image/png]"),)
 
 
 @examples(500, HealthCheck.data_too_large)

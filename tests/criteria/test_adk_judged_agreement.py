@@ -37,7 +37,7 @@ from tests.criteria.adk_judge import (
     validity,
     verdicts,
 )
-from tests.criteria.builders import call, case, event, recorded, turn
+from tests.kit import call, case, event, recorded, turn
 from tests.profiles import examples
 
 pytestmark = [

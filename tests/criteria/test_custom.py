@@ -5,15 +5,15 @@ from typing import Any
 import anyio
 import pytest
 
-from mlflow_adk_eval.config.criteria import CustomSettings
 from mlflow_adk_eval.config.eval_config import parse_config
+from mlflow_adk_eval.config.spec import CustomSettings
 from mlflow_adk_eval.criteria.criterion import CaseRun, Planned, apply
 from mlflow_adk_eval.criteria.custom import CustomMetric, judged_of, knows_adk, load_function
 from mlflow_adk_eval.criteria.plan import plan
 from mlflow_adk_eval.errors import ConfigError
 from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Judged, Scored
 from tests.criteria import user_metrics
-from tests.criteria.builders import call, case, cases, run_of, scenario, turn
+from tests.kit import call, case, cases, run_of, scenario, turn
 
 OURS, ADKS = "tests.criteria.user_metrics", "tests.criteria.adk_metrics"
 adk = pytest.mark.filterwarnings("ignore::UserWarning")

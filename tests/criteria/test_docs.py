@@ -21,7 +21,8 @@ def test_the_tables_are_true() -> None:
 
 def test_each_table_of_the_reference_lists_every_criterion_once() -> None:
     rows = [line.split("`")[1] for line in (ROOT / "docs/criteria.md").read_text("utf-8").splitlines() if line.startswith("| `")]
-    assert sorted(rows[: len(CRITERIA)]) == sorted(rows[len(CRITERIA) :]) == sorted(CRITERIA)
+    first, second = sorted(rows[: len(CRITERIA)]), sorted(rows[len(CRITERIA) :])
+    assert first == second == sorted(CRITERIA), "run `make generated`, which writes both tables of docs/criteria.md"
 
 
 def test_every_prompt_that_a_criterion_names_is_there() -> None:

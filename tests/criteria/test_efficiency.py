@@ -8,7 +8,7 @@ from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.criteria.efficiency import SPECS, PerTurn, duration, inference_calls, token_usage, tool_calls
 from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.results.outcomes import Errored, Scored, Skipped
-from tests.criteria.builders import call, event, recorded, run_of, turn
+from tests.kit import call, event, recorded, run_of, turn
 
 
 def used(*usages: dict[str, Any] | None) -> Invocation:

@@ -4,13 +4,12 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.config.criteria import JudgedSettings
-from mlflow_adk_eval.criteria.final_response import NAME, FinalResponseMatch, turns_without_reference
+from mlflow_adk_eval.criteria.final_response import NAME, FinalResponseMatch
 from mlflow_adk_eval.evalset import Content, Invocation
 from mlflow_adk_eval.judge import load_prompt
 from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored, Skipped
-from tests.criteria.builders import call, case, event, recorded, run_of, turn
 from tests.criteria.judged_kit import Bench, judged
+from tests.kit import call, event, recorded, run_of, turn
 
 
 def result(bench: Bench, actual: list[Invocation], expected: list[Invocation] | None, **more: Any) -> CriterionResult:
@@ -72,13 +71,6 @@ def test_without_a_reference_there_is_no_verdict(reference: str | None) -> None:
     assert isinstance(found.per_invocation[1], Scored)
     assert isinstance(found.overall, Errored)
     assert len(bench.questions) == 1
-
-
-def test_turns_without_a_reference_are_found_in_the_eval_set() -> None:
-    said = recorded(None, event(call("f"), text="42"))
-    found = case("c", turn("42"), turn(None), said)
-    assert turns_without_reference(JudgedSettings(threshold=1), found) == (1, 2)
-    assert turns_without_reference(JudgedSettings(threshold=1, include_intermediate_responses_in_final=True), found) == (1,)
 
 
 def test_what_was_said_on_the_way_belongs_to_the_answer_if_the_config_says_so() -> None:

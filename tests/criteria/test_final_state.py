@@ -9,7 +9,7 @@ from mlflow_adk_eval.criteria.criterion import CaseRun
 from mlflow_adk_eval.criteria.final_state import FinalSessionState, FinalStateSettings
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.results.outcomes import Errored, Outcome, Scored, Skipped
-from tests.criteria.builders import case, turn
+from tests.kit import case, turn
 
 
 def judge(actual: Json | None, expected: Json | None, match_type: Any = "SUBSET") -> Outcome | None:

@@ -26,8 +26,8 @@ from mlflow_adk_eval.evalset import (
 from mlflow_adk_eval.judge.question import ItemVerdict, Question
 from mlflow_adk_eval.judge.voting import JudgeResponse, VoteCollector
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored
-from tests.criteria.builders import case, message, recorded, run_of, turn
 from tests.criteria.strategies import turns
+from tests.kit import case, message, recorded, run_of, turn
 from tests.strategies import QUICK
 
 WORTH = {"supported": 1.0, "unsupported": 0.0, "contradictory": 0.0, "disputed": 0.0, "not_applicable": 1.0}

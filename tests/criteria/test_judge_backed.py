@@ -11,15 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.config.criteria import VertexSettings
-from mlflow_adk_eval.config.spec import CRITERIA
+from mlflow_adk_eval.config.spec import CRITERIA, VertexSettings
 from mlflow_adk_eval.criteria.criterion import CaseRun, Criterion
 from mlflow_adk_eval.evalset import AgentDetails, AppDetails, Invocation
 from mlflow_adk_eval.judge.prompt import load_prompt
 from mlflow_adk_eval.judge.question import Question
 from mlflow_adk_eval.judge.voting import JudgeResponse, VoteCollector
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored
-from tests.criteria.builders import call, event, recorded, run_of, turn
+from tests.kit import call, event, recorded, run_of, turn
 from tests.strategies import QUICK
 
 Factory = Callable[[Any, VoteCollector], Any]

@@ -21,7 +21,7 @@ from mlflow_adk_eval.criteria.judged_turns import (
 )
 from mlflow_adk_eval.judge import JudgedItem, VotedItem
 from mlflow_adk_eval.results.outcomes import Errored, Outcome, Scored, Skipped, Vote
-from tests.criteria.builders import run_of, turn
+from tests.kit import run_of, turn
 from tests.strategies import QUICK
 
 NOTHING = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from statistics import median_low
 from typing import Any
 
@@ -13,10 +14,9 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from mlflow_adk_eval.config.criteria import RubricSettings, VertexSettings
 from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS
-from mlflow_adk_eval.config.spec import CRITERIA
+from mlflow_adk_eval.config.spec import CRITERIA, RubricSettings, VertexSettings
 from mlflow_adk_eval.criteria.criterion import CaseRun, Planned, apply, result_of
 from mlflow_adk_eval.evalset import EvalCase, Invocation
 from mlflow_adk_eval.judge import JudgeResponse, Question, Request, VoteCollector
@@ -25,8 +25,8 @@ from mlflow_adk_eval.judge.voting import Ask
 from mlflow_adk_eval.results.outcomes import TOLERANCE, CaseResult, CriterionResult, Errored, Judged, Outcome, Scored, Vote, mean
 from mlflow_adk_eval.runner import score
 from mlflow_adk_eval.testing import ScriptedJudge
-from tests.criteria.builders import case, cases, scenario, turn
 from tests.criteria.strategies import turns
+from tests.kit import case, case_result, cases, scenario, turn, turn_json
 from tests.profiles import examples
 from tests.strategies import objects
 
@@ -175,7 +175,7 @@ def _with(result: CriterionResult, cells: tuple[Outcome | None, ...]) -> Criteri
 
 
 def _case(*results: CriterionResult) -> CaseResult:
-    return CaseResult(eval_id="c", run_index=0, actual=(), expected=None, results=results)
+    return case_result(eval_id="c", run_index=0, actual=(), expected=None, results=results)
 
 
 @every_criterion
@@ -277,7 +277,7 @@ def _counted(name: str, votes: list[Vote], cell: Outcome | None) -> float:
 @FEW
 @given(actual=conversations(min_size=1))
 def test_a_judge_that_only_fails_leaves_nothing_but_errors(name: str, actual: Any) -> None:
-    actual = [{"user_content": {"parts": [{"text": "hi"}]}}, *actual]  # a simulated user who began otherwise has failed anyway
+    actual = [turn_json("hi"), *actual]  # a simulated user who began otherwise has failed anyway
     result = finished(planned(name, oracle(failing=1.0)), run_for(name, actual, actual))
     asked = {vote.invocation_index for vote in result.votes}
     assert {values(result)[index] for index in asked} <= {"error"}
@@ -301,7 +301,7 @@ def test_no_score_depends_on_the_order_of_the_cases(listed: list[Any]) -> None:
     assert [_cells(found) for found in first.cases] == [_cells(found) for found in reversed(second.cases)]
 
 
-def _cells(found: CaseResult) -> list[tuple[Outcome | None, ...]]:
+def _cells(found: CaseResult) -> list[Sequence[Outcome | None]]:
     return [result.per_invocation for result in found.results]
 
 

@@ -13,7 +13,7 @@ from mlflow_adk_eval.judge.setup import JudgeSetup
 from mlflow_adk_eval.results.outcomes import Errored
 from mlflow_adk_eval.runner import score
 from mlflow_adk_eval.testing import ScriptedJudge
-from tests.criteria.builders import RESPONSE, TRAJECTORY, case, cases, config, scenario, turn
+from tests.kit import RESPONSE, TRAJECTORY, case, cases, config, scenario, turn
 
 STATE = "final_session_state"
 

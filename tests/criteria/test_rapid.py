@@ -23,7 +23,7 @@ from mlflow_adk_eval.results.outcomes import Errored, Scored
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import score
 from mlflow_adk_eval.testing import ScriptedJudge
-from tests.criteria.builders import call, case, cases, scenario, turn
+from tests.kit import call, case, cases, scenario, turn
 from tests.mlflow_kit import copied
 
 COMPUTED = [metric.criterion for metric in RAPID_METRICS.values() if metric.kind == "computed"]

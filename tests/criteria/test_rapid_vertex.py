@@ -20,11 +20,11 @@ from mlflow_adk_eval.judge.hosts import host_of
 from mlflow_adk_eval.results.outcomes import Errored, Scored
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import score
-from mlflow_adk_eval.tracking.run_facts import settings_params
-from tests.criteria.builders import call, case, cases, turn
+from mlflow_adk_eval.tracking.bundle import settings_params
 from tests.criteria.rapid.vertex_kit import asked_in, camel, rapid, usual
 from tests.judge.providers.vertex_server import LOCATION, PROJECT, error
 from tests.judge.servers import Server, serving
+from tests.kit import call, case, cases, turn
 
 JUDGED = [metric for metric in RAPID_METRICS.values() if metric.kind == "judged"]
 WITH_REFERENCE = [metric for metric in JUDGED if "use_reference" in metric.spec]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from pydantic import TypeAdapter
 
-from mlflow_adk_eval.config.criteria import RubricSettings
+from mlflow_adk_eval.config.spec import RubricSettings
 from mlflow_adk_eval.criteria.criterion import CaseRun
 from mlflow_adk_eval.criteria.rubrics import (
     FINAL_RESPONSE,
@@ -26,8 +26,8 @@ from mlflow_adk_eval.criteria.rubrics import (
 from mlflow_adk_eval.evalset import AgentDetails, AppDetails, EvalCase, Invocation, Rubric
 from mlflow_adk_eval.judge import load_prompt
 from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored
-from tests.criteria.builders import call, case, event, recorded, scenario, turn
 from tests.criteria.judged_kit import Bench, judged
+from tests.kit import call, case, event, recorded, scenario, turn
 from tests.strategies import QUICK, invocations
 
 FACTORIES = {FINAL_RESPONSE: FinalResponseQuality, TOOL_USE: ToolUseQuality, TRAJECTORY: TrajectoryQuality}
@@ -220,13 +220,13 @@ def test_rubrics_that_no_criterion_judges_by_are_found() -> None:
     )
     found = found.model_copy(update={"rubrics": (rubric("untyped"), rubric("used", of=FINAL_RESPONSE))})
     types = "FINAL_RESPONSE_QUALITY, TOOL_USE_QUALITY, TRAJECTORY_QUALITY"
-    assert unused_rubrics(["response_match_score", FINAL_RESPONSE], found) == (
+    assert tuple(unused_rubrics(["response_match_score", FINAL_RESPONSE], found)) == (
         f"c: the rubric 'untyped' of the case is not used: it has no type, which would be one of {types}",
         "c: the rubric 'late' of turn 1 is not used: no criterion of the config judges by rubrics of the type TOOL_USE_QUALITY",
         "c: the rubric 'near' of turn 1 is not used: no criterion judges by rubrics of the type 'tool use quality'. Did you mean 'TOOL_USE_QUALITY'?",
         "c: the rubric 'odd' of turn 2 is not used: no criterion judges by rubrics of the type 'STYLE'",
     )
-    assert unused_rubrics([], scenario("c")) == ()
+    assert tuple(unused_rubrics([], scenario("c"))) == ()
 
 
 @pytest.mark.parametrize("answer", [None, "", ".", "Thought process:"])

@@ -7,7 +7,7 @@ import pytest
 from mlflow_adk_eval.criteria.trajectory import ToolTrajectory, ToolTrajectorySettings
 from mlflow_adk_eval.evalset import FunctionCall
 from mlflow_adk_eval.results.outcomes import Errored, Scored, Skipped
-from tests.criteria.builders import call, event, recorded, run_of, turn
+from tests.kit import call, event, recorded, run_of, turn
 
 Calls = list[FunctionCall]
 

@@ -31,7 +31,7 @@ from mlflow_adk_eval.evalset import (
     InvocationEvent,
     Part,
 )
-from tests.criteria.builders import call, event, message, recorded, turn
+from tests.kit import call, event, message, recorded, turn
 from tests.strategies import QUICK, invocations
 
 TURN: TypeAdapter[Invocation] = TypeAdapter(Invocation)

@@ -18,7 +18,7 @@ from mlflow_adk_eval.evalset.models import PERSONAS, UserPersona
 from mlflow_adk_eval.judge.question import Question
 from mlflow_adk_eval.judge.voting import JudgeResponse, VoteCollector
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, Skipped, mean
-from tests.criteria.builders import call, event, message, recorded, run_of, turn
+from tests.kit import call, event, message, recorded, run_of, turn
 from tests.strategies import QUICK
 
 STOP = "</finished>"

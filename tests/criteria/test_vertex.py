@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.criteria.criterion import CaseRun
-from mlflow_adk_eval.criteria.vertex_instance import conversation
+from mlflow_adk_eval.criteria.vertex import conversation
 from mlflow_adk_eval.evalset import (
     AgentDetails,
     AppDetails,
@@ -21,10 +21,10 @@ from mlflow_adk_eval.evalset import (
     Part,
 )
 from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored
-from tests.criteria.builders import call, event, recorded, run_of, turn
 from tests.criteria.vertex_kit import by_us, said, scores
 from tests.judge.providers.vertex_server import error, evaluating, metric_of, row, said_in, verdict
 from tests.judge.servers import Reply, serving, together
+from tests.kit import call, event, recorded, run_of, turn
 
 SAFETY, COHERENCE, SUCCESS = "safety_v1", "response_evaluation_score", "multi_turn_task_success_v1"
 WHOLE = (SUCCESS, "multi_turn_trajectory_quality_v1", "multi_turn_tool_use_quality_v1")

@@ -12,10 +12,10 @@ import pytest
 
 from mlflow_adk_eval.evalset import Content, FunctionResponse, Invocation, InvocationEvent, Part, dump
 from mlflow_adk_eval.results.outcomes import Errored, Scored
-from tests.criteria.builders import call, event, recorded, run_of, turn
 from tests.criteria.vertex_kit import by_us, said, scores
 from tests.judge.providers.vertex_server import LOCATION, PROJECT, error, evaluating, metric_of, row, said_in, verdict
 from tests.judge.servers import Server, serving, together
+from tests.kit import call, event, recorded, run_of, turn
 
 SAFETY, COHERENCE, SUCCESS = "safety_v1", "response_evaluation_score", "multi_turn_task_success_v1"
 EVALUATORS = {

@@ -13,9 +13,9 @@ from mlflow_adk_eval.judge.client import JudgeClient
 from mlflow_adk_eval.judge.providers.vertex import VertexService
 from mlflow_adk_eval.judge.usage import UsageTracker
 from mlflow_adk_eval.results.outcomes import CriterionResult, Scored
-from tests.criteria.builders import run_of, turn
 from tests.judge.providers.vertex_server import client_of
 from tests.judge.servers import Server
+from tests.kit import run_of, turn
 
 
 def by_us(server: Server, name: str, run: CaseRun, **settings: Any) -> CriterionResult:

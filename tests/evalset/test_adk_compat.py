@@ -11,7 +11,7 @@ from hypothesis import given
 
 from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.evalset import EvalSet, dumps, eval_set_digest, load_eval_set, migrate, parse_eval_set, write_eval_set
-from mlflow_adk_eval.evalset.result import dumps_result, parse_result
+from mlflow_adk_eval.evalset.conversation import dumps_result, parse_result
 from tests.evalset.test_result import METRIC, result_of
 from tests.strategies import QUICK, damaged, eval_sets, invocations, legacy_cases, legacy_turns
 

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.agents.turn_log import invocation_of
+from mlflow_adk_eval.agents.turns import invocation_of
 from mlflow_adk_eval.errors import EvalSetError, UsageError
 from mlflow_adk_eval.evalset import (
     EvalSet,
     SessionInput,
     eval_set_digest,
     load_eval_set,
-    merge,
     migrate,
     parse_eval_set,
     select,
@@ -23,10 +22,12 @@ from mlflow_adk_eval.evalset import (
     stem_of,
     write_eval_set,
 )
-from mlflow_adk_eval.evalset import test_files as files_of
+from mlflow_adk_eval.evalset.files import merge
+from mlflow_adk_eval.evalset.files import test_files as files_of
 from mlflow_adk_eval.evalset.parse import no_collection, no_rescanning
+from tests.kit import turn_json
 
-TURN = {"user_content": {"parts": [{"text": "hi"}]}}
+TURN = turn_json("hi")
 LEGACY_TURNS = [
     {"query": "Hi", "reference": "Hello"},
     {

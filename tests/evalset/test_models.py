@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from mlflow_adk_eval.errors import EvalSetError
-from mlflow_adk_eval.evalset import EvalSet, IntermediateData, Invocation, InvocationEvents, UserPersona, dump, dumps, parse_eval_set
-from mlflow_adk_eval.evalset.schema import unknown_keys
+from mlflow_adk_eval.evalset import EvalSet, IntermediateData, Invocation, InvocationEvents, dump, dumps, parse_eval_set
+from mlflow_adk_eval.evalset.models import UserPersona
+from mlflow_adk_eval.evalset.parse import unknown_keys
 from tests.strategies import CARRIED, QUICK, USER_DATA, eval_sets, respelt
 
 TURN = {"user_content": {"parts": [{"text": "hi"}]}}

@@ -22,14 +22,14 @@ from mlflow_adk_eval.errors import EvalSetError
 from mlflow_adk_eval.evalset import EvalSet, dumps, row_files
 from mlflow_adk_eval.evalset.conversation import RecordedRun
 from mlflow_adk_eval.evalset.rows import CasesInMemory, CaseSource, open_cases
+from tests.kit import Json, case_json, turn_json
 from tests.profiles import examples
 
-Json = dict[str, Any]
-TURN: Json = {"user_content": {"parts": [{"text": "hi"}]}}
+TURN: Json = turn_json("hi")
 
 
 def case(eval_id: str, text: str = "hi") -> Json:
-    return {"eval_id": eval_id, "conversation": [{"user_content": {"parts": [{"text": text}]}}]}
+    return case_json(eval_id, turn_json(text))
 
 
 def run(text: str = "done", **more: Any) -> Json:
@@ -84,7 +84,7 @@ def test_every_form_is_read_in_batches_of_any_size_as_often_as_asked(tmp_path: P
             gzip.compress(text) if name.endswith(".gz") else pa.compress(text, "zstd", asbytes=True) if name.endswith(".zst") else text
         )
     source = open_cases(path)
-    assert source.eval_set_id == "s"
+    assert source.head.eval_set_id == "s"
     assert ids(source, size) == ids(source, size) == READ
     assert all(0 < len(batch) <= size for batch in source.batches(size))
     rows = {row.case.eval_id: row for batch in source.batches() for row in batch}
@@ -99,18 +99,12 @@ def test_an_eval_set_in_memory_is_a_source_too() -> None:
     assert ids(CasesInMemory(eval_set), 2) == [("a", None), ("b", None), ("c", None)]
     recorded = CasesInMemory(eval_set, {"b": [RecordedRun.model_validate(run())]})
     assert ids(recorded) == [("a", None), ("b", 1), ("c", None)]
-    assert (recorded.num_cases, recorded.eval_set_id, recorded.source) == (3, "s", "s")
+    assert recorded.head == eval_set.model_copy(update={"eval_cases": ()})
 
 
 def test_the_first_line_may_name_the_set(tmp_path: Path) -> None:
     source = open_cases(lines(tmp_path / "x.jsonl", [{"eval_set_id": "named", "name": "A name"}, case("a")]))
-    assert (source.eval_set_id, source.head.name, ids(source)) == ("named", "A name", [("a", None)])
-
-
-def test_only_parquet_without_runs_says_beforehand_how_many_cases_it_has(tmp_path: Path) -> None:
-    assert open_cases(parquet(tmp_path / "a.parquet", [case("a"), case("b")])).num_cases == 2
-    assert open_cases(parquet(tmp_path / "b.parquet", RECORDS)).num_cases is None
-    assert open_cases(lines(tmp_path / "c.jsonl", [case("a")])).num_cases is None
+    assert (source.head.eval_set_id, source.head.name, ids(source)) == ("named", "A name", [("a", None)])
 
 
 @pytest.mark.parametrize(("write", "ending"), [(lines, "jsonl"), (parquet, "parquet")])
@@ -121,7 +115,7 @@ def test_a_folder_is_read_in_the_order_of_its_names(tmp_path: Path, write: Calla
     write(folder / f"part-1.{ending}", [case("a") | {"recorded": run()}, {"eval_id": "b", "case": case("b"), "recorded": run()}])
     (folder / "_SUCCESS").touch()
     source = open_cases(folder)
-    assert source.eval_set_id == "parts"
+    assert source.head.eval_set_id == "parts"
     assert ids(source) == [("a", 1), ("b", 2), ("c", 1)]
 
 
@@ -157,7 +151,7 @@ def parts(tmp_path: Path) -> Path:
 
 def test_the_parts_of_a_run_are_a_source(tmp_path: Path) -> None:
     source = open_cases(parts(tmp_path))
-    assert (source.num_cases, ids(source)) == (3, [("a", None), ("b", 1), ("c", 2)])
+    assert ids(source) == [("a", None), ("b", 1), ("c", 2)]
 
 
 def test_what_is_wrong_with_parts_is_said(tmp_path: Path) -> None:
@@ -214,7 +208,7 @@ def test_every_problem_is_found_in_one_pass(tmp_path: Path) -> None:
 
 def test_a_long_list_of_problems_is_counted_not_kept(tmp_path: Path) -> None:
     path = lines(tmp_path / "bad.jsonl", ([] for _ in range(1234)))
-    with pytest.raises(EvalSetError, match=r"1234 problems in this eval set(?s:.)*… and 1184 more$") as caught:
+    with pytest.raises(EvalSetError, match=r"1,234 problems in this eval set(?s:.)*… and 1,184 more$") as caught:
         list(open_cases(path).batches())
     assert len(caught.value.problems) == 50
 
@@ -356,7 +350,7 @@ def test_each_thing_that_is_wrong_with_runs_is_one_problem(tmp_path: Path, name:
 
 
 def test_a_case_may_be_repeated_in_another_spelling(tmp_path: Path) -> None:
-    again = {"evalId": "a", "conversation": [{"userContent": {"parts": [{"text": "hi"}]}}]}
+    again = {"evalId": "a", "conversation": [{"userContent": {"role": "user", "parts": [{"text": "hi"}]}}]}
     records = [case("a") | {"recorded": [TURN]}, {"eval_id": "a", "run_index": 1, "case": again, "recorded": [TURN]}]
     assert ids(open_cases(lines(tmp_path / "s.jsonl", records))) == [("a", 2)]
 
@@ -423,5 +417,5 @@ def test_no_line_of_gigabytes_is_unpacked(ending: str, tmp_path: Path, monkeypat
 def test_a_file_with_millions_of_rows_without_a_value_is_not_read_to_its_end(tmp_path: Path) -> None:
     file = tmp_path / "s.parquet"
     pq.write_table(pa.table({"eval_id": pa.nulls(2_000_000, pa.string()), "case": pa.nulls(2_000_000, pa.string())}), file)
-    with pytest.raises(EvalSetError, match=r"^.*: 20000 problems in this eval set"):
+    with pytest.raises(EvalSetError, match=r"^.*: 20,000 problems in this eval set"):
         open_cases(file).eval_set()

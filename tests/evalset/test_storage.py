@@ -17,7 +17,7 @@ from mlflow_adk_eval.evalset import load_eval_set
 from mlflow_adk_eval.evalset.storage import EvalStorage, cases_of_scenarios
 from mlflow_adk_eval.report.adk_result import result_of
 from mlflow_adk_eval.runner import score
-from tests.criteria.builders import case, cases, turn
+from tests.kit import case, cases, turn
 
 SCENARIOS = [
     {"starting_prompt": "Hi", "conversation_plan": "Ask for the price."},
@@ -60,6 +60,7 @@ def without_times(value: Any) -> Any:
     return [without_times(item) for item in value] if isinstance(value, list) else value
 
 
+@pytest.mark.needs("google-adk", "1.30")  # before, ids of scenarios were made in another way
 def test_eval_sets_are_created_and_filled_as_adk_does(tmp_path: Path, agent: Path) -> None:
     scenarios, session = written(tmp_path / "s.json", {"scenarios": SCENARIOS}), written(tmp_path / "i.json", SESSION)
     of_adk("create", agent, "theirs")

@@ -9,8 +9,9 @@ import pytest
 
 from mlflow_adk_eval.errors import EvalSetError
 from mlflow_adk_eval.evalset import EvalSet, dumps, eval_set_digest, parse_eval_set
+from tests.kit import turn_json
 
-TURN = {"user_content": {"parts": [{"text": "hi"}]}}
+TURN = turn_json("hi")
 
 
 def text_of(**fields: Any) -> bytes:

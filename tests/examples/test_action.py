@@ -158,7 +158,8 @@ def test_each_input_is_used_and_each_expression_is_known() -> None:
 
 def test_the_page_names_each_input_and_output() -> None:
     table = PAGE.partition("## The action")[2].partition("\n## ")[0]
-    assert re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE) == [*INPUTS, *ACTION["outputs"]]
+    rows = re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)
+    assert rows == [*INPUTS, *ACTION["outputs"]], "give each input and output of action.yml a row in docs/ci.md, in their order"
 
 
 def test_the_workflow_that_can_be_called_is_the_action_with_a_job_around_it() -> None:
@@ -171,7 +172,7 @@ def test_the_workflow_that_can_be_called_is_the_action_with_a_job_around_it() ->
     (ours, uses) = (next(step for step in job["steps"] if step.get(key) == value) for key, value in AT_ITS_COMMIT)
     assert ours["with"] == {"repository": "${{ job.workflow_repository }}", "ref": "${{ job.workflow_sha }}", "path": ".mlflow_adk_eval"}
     assert uses["with"] == {name: f"${{{{ inputs.{name} }}}}" for name in INPUTS}
-    assert set(called["secrets"]) == set(uses["env"])
+    assert set(called["secrets"]) == set(uses["env"]), "hand each secret of the workflow to the action as a variable, and no others"
     outputs = {name: one["description"] for name, one in ACTION["outputs"].items()}
     assert {name: one["description"] for name, one in called["outputs"].items()} == outputs
     assert job["outputs"] == {name: f"${{{{ steps.{uses['id']}.outputs.{name} }}}}" for name in outputs}

@@ -170,7 +170,8 @@ def test_a_job_without_a_tracking_server_fails_in_its_first_step(actions: Action
 def test_the_page_shows_the_commands_of_the_workflow() -> None:
     page = (PROJECT / "docs" / "ci.md").read_text()
     shown = {command for job in WORKFLOW["jobs"] for name, command in commands(job).items() if name not in ("Install", "Policy")}
-    assert shown == set(re.findall(r"  run: \|\n    (mlflow-adk-eval .*\n)", page))
+    documented = set(re.findall(r"  run: \|\n    (mlflow-adk-eval .*\n)", page))
+    assert shown == documented, "show the commands of the example's workflow in docs/ci.md to the letter"
 
 
 def test_each_job_is_for_one_event_and_only_one_promotes_at_a_time() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.agents.traces import invocations_of
+from mlflow_adk_eval.agents.traces.conversations import invocations_of
 from mlflow_adk_eval.evalset import dump
 from tests.agents.traces.framework_traces import FRAMEWORKS, recorded, traces_in
 
@@ -66,6 +66,7 @@ def lines_in(block: str, source: str) -> bool:
 
 def test_the_page_names_each_framework_and_what_is_installed_for_it() -> None:
     installed_for = re.findall(r"^\| .* \| `(\w+)` \| `pip install ([^`]+)` \|", PAGE, re.MULTILINE)
-    assert sorted(name for name, _ in installed_for) == sorted(FRAMEWORKS)
+    named = sorted(name for name, _ in installed_for)
+    assert named == sorted(FRAMEWORKS), "give each framework a row in the table of docs/frameworks.md, with what is installed for it"
     listed = (PROJECT / "pyproject.toml").read_text("utf-8").partition("frameworks = [")[2].partition("\n]\n")[0]
     assert [packages for _, packages in installed_for if f'"{packages.strip(chr(39))}>=' not in listed] == []

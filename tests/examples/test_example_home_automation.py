@@ -15,6 +15,7 @@ from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.evalset import EvalCase, FunctionCall, Invocation, load_eval_set
 from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.runner import run
+from tests.kit import turn_json
 
 PROJECT = Path(__file__).parents[2] / "example_projects" / "home_automation"
 EVAL_SET = load_eval_set(PROJECT / "home_automation.evalset.json")
@@ -99,7 +100,7 @@ def test_the_house_of_one_case_is_not_the_house_of_the_next() -> None:
 def test_a_request_that_the_script_does_not_know_is_answered_with_what_it_does() -> None:
     turn = CASES["greeting"].conversation
     assert turn is not None
-    odd = Invocation.model_validate({"user_content": {"parts": [{"text": "Sing me a song."}]}})
+    odd = Invocation.model_validate(turn_json("Sing me a song."))
     played = anyio.run(load_adk_agent(GOOD).converse, CASES["greeting"].model_copy(update={"conversation": (odd,)}), 0)
     assert played.actual[0].final_text == turn[0].final_text
 

@@ -19,6 +19,7 @@ from mlflow_adk_eval.evalset.conversation import Ending
 from mlflow_adk_eval.judge.setup import judge_setup
 from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.runner import Options, run
+from tests.kit import turn_json
 
 PROJECT = Path(__file__).parents[2] / "example_projects" / "travel_planner"
 WRITTEN, SIMULATED = PROJECT / "written" / "trips.evalset.json", PROJECT / "simulated" / "travellers.evalset.json"
@@ -221,7 +222,7 @@ def test_with_a_key_gemini_takes_the_place_of_every_script(agent: str, key: str,
 
 
 def test_an_unknown_request_is_answered_with_what_can_be_done() -> None:
-    case = EvalCase.model_validate({"eval_id": "odd", "conversation": [{"user_content": {"parts": [{"text": "Sing me a song."}]}}]})
+    case = EvalCase.model_validate({"eval_id": "odd", "conversation": [turn_json("Sing me a song.")]})
     played = anyio.run(load_adk_agent(PROJECT / GOOD).converse, case, 0)
     greeting = next(case for case in EVAL_SET.eval_cases if case.eval_id == "greeting").conversation or ()
     assert played.actual[0].final_text == greeting[0].final_text

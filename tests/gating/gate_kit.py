@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,20 +18,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel
 
-from mlflow_adk_eval.agents.protocol import Conversation
 from mlflow_adk_eval.agents.recordings import Recording
-from mlflow_adk_eval.config.eval_config import EvalConfig, dumps_config, load_config
-from mlflow_adk_eval.evalset import EvalSet, Invocation, dumps, eval_set_digest
-from mlflow_adk_eval.gating.evidence.examine import examine
-from mlflow_adk_eval.gating.evidence.integrity import Evidence, key_of_criterion
+from mlflow_adk_eval.config.eval_config import EvalConfig, dumps_config, judged_criteria, load_config
+from mlflow_adk_eval.evalset import EvalSet, Invocation, eval_set_digest
+from mlflow_adk_eval.evalset.conversation import Conversation
 from mlflow_adk_eval.gating.rules.decide import decide
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.results.outcomes import Vote
-from mlflow_adk_eval.results.parts import Part, PartWriter
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.results.table import key_of, table_of
-from mlflow_adk_eval.results.votes import dump_votes, judged_criteria, parse_votes
+from mlflow_adk_eval.results.table import key_of
 from mlflow_adk_eval.runner import run
+from mlflow_adk_eval.runs.examined import examine
+from mlflow_adk_eval.runs.manifest import Evidence, key_of_criterion
+from mlflow_adk_eval.runs.parts import SCHEMA, Part, PartWriter, dump_votes, parse_votes
+from tests.kit import turn_json
 
 TRAJECTORY, RESPONSE = "tool_trajectory_avg_score", "response_match_score"
 CONFIG = {"criteria": {TRAJECTORY: 1.0, RESPONSE: 0.5}}
@@ -44,11 +45,8 @@ Edit = Callable[[list[Row]], Iterable[Row] | None]
 
 
 def turn(user: str, answer: str, tool: str) -> Invocation:
-    return Invocation.model_validate({
-        "user_content": {"role": "user", "parts": [{"text": user}]},
-        "final_response": {"role": "model", "parts": [{"text": answer}]},
-        "intermediate_data": {"tool_uses": [{"name": tool, "args": {"on": True}}] if tool else []},
-    })  # fmt: skip
+    calls = [(tool, {"on": True})] if tool else []
+    return Invocation.model_validate({"intermediate_data": {"tool_uses": []}} | turn_json(user, answer, *calls))
 
 
 def eval_set_of(conversations: Mapping[str, list[tuple[str, str, str]]] | None = None) -> EvalSet:
@@ -81,8 +79,8 @@ def report_of(
     return run(expected, Recording(played), load_config(config))
 
 
-def evidence_of(report: Report, *, model_id: str = "m-1", run_id: str = "r-1", schema: int = 2, part_turns: int = 2) -> Evidence:
-    """Return the evidence of a run that logged `report`: in parts (schema 2) that end after so many turns, or in a file of each kind (schema 1)."""
+def evidence_of(report: Report, *, model_id: str = "m-1", run_id: str = "r-1", part_turns: int = 2) -> Evidence:
+    """Return the evidence of a run that logged `report`, in parts that end after so many turns."""
     params = {
         "adk_eval.model_id": model_id,
         "adk_eval.eval_set_digest": eval_set_digest(report.eval_set),
@@ -91,7 +89,7 @@ def evidence_of(report: Report, *, model_id: str = "m-1", run_id: str = "r-1", s
         **{f"threshold.{key_of_criterion(name)}": text for name, text in report.config.thresholds().items()},
     }
     tags = {
-        "adk_eval.schema": str(schema),
+        "adk_eval.schema": str(SCHEMA),
         "adk_eval.status": "complete",
         "adk_eval.verdict": report.verdict,
         "adk_eval.eval_set_id": report.eval_set.eval_set_id,
@@ -107,17 +105,7 @@ def evidence_of(report: Report, *, model_id: str = "m-1", run_id: str = "r-1", s
         model_ids=(model_id,),
         artifacts={"config.json": dumps_config(report.config).encode(), "result.evalset_result.json": b"{}"},
     )
-    return _in_parts(evidence, report, part_turns) if schema == 2 else sealed(_in_files(evidence, report))
-
-
-def _in_files(evidence: Evidence, report: Report) -> Evidence:
-    artifacts = {
-        "eval_set.json": dumps(report.eval_set).encode(),
-        "invocations.json": table_of(report.cases, report.criteria).dumps().encode(),
-    }
-    if judged_criteria(report.config):
-        artifacts["votes.parquet"] = dump_votes(vote for case in report.cases for result in case.results for vote in result.votes)
-    return replace(evidence, artifacts={**evidence.artifacts, **artifacts})
+    return _in_parts(evidence, report, part_turns)
 
 
 class Plain:
@@ -154,8 +142,8 @@ def listed(part: Part) -> dict[str, int]:
 
 
 def decide_on(evidence: Evidence, *demands: Any, **more: Any) -> Decision:
-    """Decide on a run by its evidence."""
-    return decide(examine(evidence), *demands, **more)
+    """Decide on a run by its evidence, as of today unless `now` says otherwise."""
+    return decide(examine(evidence), *demands, **{"now": datetime.now(UTC), **more})
 
 
 def sealed(evidence: Evidence, parts: list[dict[str, int]] | None = None, head: Mapping[str, Any] | None = None) -> Evidence:
@@ -163,20 +151,18 @@ def sealed(evidence: Evidence, parts: list[dict[str, int]] | None = None, head: 
 
     Args:
         evidence: the evidence.
-        parts: what the manifest is to say of the parts; ``None``: what it says now, if there are parts.
+        parts: what the manifest is to say of the parts; ``None``: what it says now.
         head: what it is to say of the eval set, likewise.
     """
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in evidence.artifacts.items()}
     said = json.loads(evidence.manifest or b"{}")
-    manifest = {"schema": 1, "artifacts": hashes}
-    if parts is not None or "parts" in said:
-        listing = said.get("parts") if parts is None else parts
-        manifest |= {"schema": 2, "eval_set": said.get("eval_set") if head is None else head, "parts": listing}
+    listing = said.get("parts") if parts is None else parts
+    manifest = {"schema": SCHEMA, "artifacts": hashes, "eval_set": said.get("eval_set") if head is None else head, "parts": listing}
     return with_manifest(evidence, json.dumps(manifest).encode())
 
 
 def parts_of(evidence: Evidence) -> list[dict[str, int]]:
-    """Return what the manifest says of the parts; none for a run in single files."""
+    """Return what the manifest says of the parts."""
     return list(json.loads(evidence.manifest or b"{}").get("parts", []))
 
 
@@ -198,18 +184,6 @@ def with_artifact(evidence: Evidence, name: str, content: bytes | None) -> Evide
 
 def with_table(evidence: Evidence, edit: Edit) -> Evidence:
     """Return the evidence with edited rows, and with a manifest for them: what a faulty writer would have left."""
-    if parts_of(evidence):
-        return _with_cells(evidence, edit)
-    table = json.loads(evidence.artifacts["invocations.json"])
-    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
-    edited = edit(rows)
-    rows = rows if edited is None else list(edited)
-    columns = list(rows[0]) if rows else table["columns"]
-    content = json.dumps({"columns": columns, "data": [[row[column] for column in columns] for row in rows]})
-    return with_artifact(evidence, "invocations.json", content.encode())
-
-
-def _with_cells(evidence: Evidence, edit: Edit) -> Evidence:
     parts, home, rows = parts_of(evidence), {}, []
     for number in range(len(parts)):
         for row in rows_of(evidence, "cells", number):
@@ -242,9 +216,10 @@ def parquet_of(rows: Sequence[Row], like: bytes) -> bytes:
 
 
 def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    if any(isinstance(value, str) for value in values) and not pa.types.is_string(kind):
-        return pa.array([None if value is None else str(value) for value in values], pa.string())
-    return pa.array(values, kind)
+    if not any(isinstance(value, bool) for value in values) or pa.types.is_boolean(kind):
+        with suppress(pa.ArrowInvalid, pa.ArrowTypeError):
+            return pa.array(values, kind)
+    return pa.array([None if value is None else str(value) for value in values], pa.string())
 
 
 def with_file(evidence: Evidence, name: str, edit: Edit) -> Evidence:
@@ -256,15 +231,7 @@ def with_file(evidence: Evidence, name: str, edit: Edit) -> Evidence:
 
 def with_eval_set(evidence: Evidence, edit: Callable[[Any], object]) -> Evidence:
     """Return the evidence with an edited eval set, and with a manifest and a digest for it."""
-    if parts := parts_of(evidence):
-        return _with_cases(evidence, parts, edit)
-    value = json.loads(evidence.artifacts["eval_set.json"])
-    edit(value)
-    digest = eval_set_digest(EvalSet.model_validate(value))
-    return with_artifact(changed(evidence, "params", {"adk_eval.eval_set_digest": digest}), "eval_set.json", json.dumps(value).encode())
-
-
-def _with_cases(evidence: Evidence, parts: list[dict[str, int]], edit: Callable[[Any], object]) -> Evidence:
+    parts = parts_of(evidence)
     documents = [(number, json.loads(row["case"])) for number in range(len(parts)) for row in rows_of(evidence, "cases", number)]
     home = {case["eval_id"]: number for number, case in documents}
     value = {**json.loads(evidence.manifest or b"{}")["eval_set"], "eval_cases": [case for _, case in documents]}
@@ -287,8 +254,6 @@ def _with_cases(evidence: Evidence, parts: list[dict[str, int]], edit: Callable[
 def with_votes(evidence: Evidence, edit: Callable[[tuple[Vote, ...]], Iterable[Vote]]) -> Evidence:
     """Return the evidence with other votes, and with a manifest for them: what a faulty writer would have left."""
     parts = parts_of(evidence)
-    if not parts:
-        return with_artifact(evidence, "votes.parquet", dump_votes(edit(votes_of(evidence))))
     home = {row["eval_id"]: number for number in range(len(parts)) for row in rows_of(evidence, "cases", number)}
     kept, artifacts = list(edit(votes_of(evidence))), dict(evidence.artifacts)
     for number, part in enumerate(parts):
@@ -300,7 +265,7 @@ def with_votes(evidence: Evidence, edit: Callable[[tuple[Vote, ...]], Iterable[V
 
 def votes_of(evidence: Evidence) -> tuple[Vote, ...]:
     """Return all votes of a run."""
-    names = [file_of("votes", number) for number in range(len(parts_of(evidence)))] or ["votes.parquet"]
+    names = [file_of("votes", number) for number in range(len(parts_of(evidence)))]
     return tuple(vote for name in names for vote in parse_votes(evidence.artifacts[name], name))
 
 
@@ -345,7 +310,7 @@ class Lab:
     def register(self, name: str, source: str) -> str:
         """Create a model version and return its number."""
         from mlflow.exceptions import MlflowException
-        from mlflow.tracking._tracking_service.utils import _use_tracking_uri
+        from mlflow.tracking._tracking_service.utils import _use_tracking_uri  # noqa: PLC2701 - as the package does it
 
         with suppress(MlflowException):  # it may exist already
             self.client.create_registered_model(name)

@@ -9,16 +9,17 @@ from typing import Any
 from mlflow_adk_eval.analysis.calibration.calibration import settings_sha256
 from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.evalset import EvalSet
-from mlflow_adk_eval.gating.baseline.comparable import Baseline
-from mlflow_adk_eval.gating.evidence.examine import examine
-from mlflow_adk_eval.gating.evidence.integrity import Evidence
 from mlflow_adk_eval.gating.policy.load import parse_policy
 from mlflow_adk_eval.gating.policy.model import Policy
+from mlflow_adk_eval.gating.rules.comparable import Baseline
 from mlflow_adk_eval.results.decision import Check
-from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Outcome, Scored, Vote, case_outcome
+from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Outcome, Scored, Vote, case_outcome
 from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.runs.examined import examine
+from mlflow_adk_eval.runs.manifest import Evidence
 from tests.gating.gate_kit import RESPONSE, decide_on, evidence_of, turn
 from tests.gating.promotion.claim_kit import version_id
+from tests.kit import case_result
 
 Scores = Mapping[str, Sequence[float | None]]
 """By case, one per run; ``None``: the criterion has failed there."""
@@ -43,7 +44,7 @@ def report_with(
     cases = [{"eval_id": name, "conversation": conversations[name], **({"tags": tagged[name]} if name in tagged else {})} for name in names]
     num_runs = max((len(values) for found in scores.values() for values in found.values()), default=1)
     results = [
-        CaseResult(
+        case_result(
             eval_id=name,
             run_index=index,
             actual=tuple(conversations[name]),

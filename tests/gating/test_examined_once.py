@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.gating.api import gate, promote, verify
-from mlflow_adk_eval.gating.baseline.comparable import ReevaluationRequest
-from mlflow_adk_eval.gating.evidence import examine
-from mlflow_adk_eval.gating.evidence.integrity import FOLDER, Evidence
-from mlflow_adk_eval.gating.mlflow_store import MlflowStore
+from mlflow_adk_eval.gating.registry import MlflowStore
+from mlflow_adk_eval.gating.rules.comparable import ReevaluationRequest
+from mlflow_adk_eval.runs import stored_run
+from mlflow_adk_eval.runs.examined import examine
+from mlflow_adk_eval.runs.manifest import FOLDER, Evidence
 from tests.gating.entrant import Entrant
 from tests.gating.gate_kit import TRAJECTORY, Lab, eval_set_of, evidence_of, report_of
 
@@ -25,7 +26,7 @@ class Counts:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reads, self.examinations = Counter[str](), Counter[str]()
-        read, check = MlflowStore.evidence, examine.integrity_problems
+        read, check = MlflowStore.evidence, stored_run.integrity_problems
 
         def counted_read(store: MlflowStore, run_id: str) -> Evidence:
             self.reads[run_id] += 1
@@ -36,7 +37,7 @@ class Counts:
             return check(evidence)
 
         monkeypatch.setattr(MlflowStore, "evidence", counted_read)
-        monkeypatch.setattr(examine, "integrity_problems", counted_check)
+        monkeypatch.setattr(stored_run, "integrity_problems", counted_check)
 
 
 @pytest.fixture
@@ -115,7 +116,7 @@ class Overwritten(MlflowStore):
 
 def test_what_is_overwritten_while_it_is_read_is_judged_as_it_is_then(lab: Lab, model: str) -> None:
     candidate = Entrant(lab, model)
-    examined = examine.examine(Overwritten(lab.uri, 1).evidence(candidate.run_id))
-    assert [problem for problem in examined.problems if "part-00000.parquet was changed after the run" in problem]
+    result = examine(Overwritten(lab.uri, 1).evidence(candidate.run_id))
+    assert [problem for problem in result.problems if "part-00000.parquet was changed after the run" in problem]
     with pytest.raises(OSError, match=r"bytes, but [0-9,]+ came"):
         Overwritten(lab.uri, 2).evidence(candidate.run_id)

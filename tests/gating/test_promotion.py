@@ -17,19 +17,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow import MlflowClient
+from mlflow.entities import LoggedModelInput
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.errors import AliasBusyError, TrackingError, UsageError
 from mlflow_adk_eval.gating.api import gate, promote, rollback, verify
-from mlflow_adk_eval.gating.baseline.comparable import Baseline
-from mlflow_adk_eval.gating.evidence.integrity import Evidence
-from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, BaselineSource
-from mlflow_adk_eval.gating.promotion.alias_lock import ClaimTimeouts
 from mlflow_adk_eval.gating.promotion.claim_log import Confirmation, key_of, text_of
-from mlflow_adk_eval.gating.promotion.promote import promote_in
+from mlflow_adk_eval.gating.promotion.promote import ClaimTimeouts, promote_in
 from mlflow_adk_eval.gating.promotion.record import Record, Target
+from mlflow_adk_eval.gating.registry import MlflowStore
+from mlflow_adk_eval.gating.rules.comparable import Baseline
 from mlflow_adk_eval.results.decision import Decision, GateFailed
+from mlflow_adk_eval.runs.manifest import Evidence
 from tests.gating.gate_kit import TRAJECTORY, Lab, evidence_of, report_of
 from tests.gating.promotion.claim_kit import claim_log_of, forge_claim, previous_in
 
@@ -399,6 +400,27 @@ def test_a_run_that_is_edited_after_the_decision_is_refused(lab: Lab, good: Entr
     assert lab.alias(good.name) is None
     lab.client.set_tag(good.run_id, "adk_eval.verdict", "passed")
     assert good.promote().passed
+
+
+@pytest.mark.parametrize(
+    ("edit", "part"),
+    [
+        (lambda client, run_id: client.log_param(run_id, "later", "1"), "params"),
+        (lambda client, run_id: client.log_metric(run_id, "later", 1.0), "metrics"),
+        (lambda client, run_id: client.log_inputs(run_id, models=[LoggedModelInput("m-1")]), "model ids"),
+        (lambda client, run_id: client.set_terminated(run_id, "FAILED", 1), "status, end time"),
+        (lambda client, run_id: client.delete_run(run_id), "lifecycle stage"),
+        (lambda client, run_id: client.log_text(run_id, "{}", "adk_eval/manifest.json"), "manifest"),
+    ],
+)
+def test_whatever_of_a_run_changes_after_the_decision_it_is_refused(
+    edit: Callable[[MlflowClient, str], object], part: str, lab: Lab, good: Entrant
+) -> None:
+    store = Spoiler(lab, "claim", lambda: edit(lab.client, good.run_id))
+    decision = promote_in(store, Target(name=good.name, version="1", alias="champion"), good.run_id, DEFAULT_POLICY)
+    assert decision.verdict == "undecided"
+    assert decision.reasons[0] == f"run {good.run_id} was changed while it was decided on: its {part}"
+    assert lab.alias(good.name) is None
 
 
 def test_an_artifact_that_is_overwritten_after_the_decision_is_refused(lab: Lab, good: Entrant) -> None:

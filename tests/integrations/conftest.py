@@ -4,9 +4,9 @@ from contextlib import suppress
 
 import mlflow
 
-from tests.tracking.conftest import _no_surroundings
+from tests.tracking.conftest import no_surroundings
 
-__all__ = ["_no_surroundings"]
+__all__ = ["no_surroundings"]
 
 # mlflow.genai.evaluate imports parts of openai under the lock of MLflow's import hooks. A thread that writes a trace meanwhile and imports
 # something, holds the lock of an import and waits for that of the hooks: a deadlock. It looks for IPython with each trace.

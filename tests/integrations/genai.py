@@ -62,7 +62,7 @@ def traces_of(run_id: str) -> list[Trace]:
     """Return the traces of a run with their spans, in the order of their rows' previews."""
     import mlflow
 
-    found: list[Trace] = mlflow.search_traces(run_id=run_id, return_type="list", max_results=1000)
+    found: Any = mlflow.search_traces(run_id=run_id, return_type="list", max_results=1000)
     return sorted(found, key=lambda trace: trace.info.request_preview or "")
 
 
@@ -77,7 +77,7 @@ def values_of(trace: Trace, run_id: str) -> Mapping[str, Any]:
     return {name: one.feedback.value for name, one in feedback_of(trace, run_id).items()}
 
 
-def errors_of(trace: Trace, run_id: str) -> Mapping[str, tuple[str, str]]:
+def errors_of(trace: Trace, run_id: str) -> Mapping[str, tuple[str, str | None]]:
     """Return code and message of the errors among them."""
     found = feedback_of(trace, run_id).items()
     return {name: (one.error.error_code, one.error.error_message) for name, one in found if one.error is not None}

@@ -56,7 +56,7 @@ def _naive(made: Any) -> Callable[..., str]:
         runner = InMemoryRunner(agent=made, app_name="app")
         session = await runner.session_service.create_session(app_name="app", user_id="u")
         message = types.Content(role="user", parts=[types.Part(text=query)])
-        said = ""
+        said: Any = ""
         async for event in runner.run_async(user_id="u", session_id=session.id, new_message=message):
             if event.is_final_response() and event.content:
                 said = event.content.parts[0].text

@@ -11,15 +11,15 @@ import pandas as pd
 import pytest
 
 from mlflow_adk_eval import metrics, score
-from mlflow_adk_eval.config.criteria import VertexSettings
+from mlflow_adk_eval.config.spec import VertexSettings
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import Invocation, dump
 from mlflow_adk_eval.integrations.scoring import scoring
 from mlflow_adk_eval.judge import JudgeOptions, Unavailable
 from mlflow_adk_eval.judge.protocol import Request
 from mlflow_adk_eval.testing import ScriptedJudge
-from tests.criteria.builders import RESPONSE, TRAJECTORY, call, case, cases, turn
 from tests.integrations.classic import Evaluated, case_scores, evaluated, frame, tracked
+from tests.kit import RESPONSE, TRAJECTORY, call, case, cases, turn
 
 __all__ = ["tracked"]
 
@@ -408,9 +408,11 @@ class TestJudgeModel:
         assert described["judge_model"] == "gemini-2.5-pro"
 
     def test_is_vertex_where_its_service_decides(self) -> None:
-        from mlflow_adk_eval.integrations.classic_metrics import _judge_model
+        from mlflow_adk_eval.integrations.classic_metrics import deciding_model
 
-        assert _judge_model(scoring({"criteria": {RESPONSE: 0.5}}), VertexSettings(threshold=0.5), own_judge=True) == "vertex"
+        criteria = scoring({"criteria": {RESPONSE: 0.5}}, judge=ScriptedJudge("valid"))
+        assert criteria.own_judge
+        assert deciding_model(criteria, VertexSettings(threshold=0.5)) == "vertex"
 
     def test_is_left_out_where_none_is_asked(self) -> None:
         assert "judge_model" not in metrics.response_match_score().genai_metric_args

@@ -14,9 +14,8 @@ import pytest
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval import metrics
-from mlflow_adk_eval.config.criteria import JudgeModelOptions, VertexSettings
 from mlflow_adk_eval.config.eval_config import default_config
-from mlflow_adk_eval.config.spec import CRITERIA
+from mlflow_adk_eval.config.spec import CRITERIA, JudgeModelOptions, VertexSettings
 from mlflow_adk_eval.errors import ConfigError, JudgeError, UsageError
 from mlflow_adk_eval.judge.setup import JudgeArgs
 from mlflow_adk_eval.testing import ScriptedJudge

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from typing import Any
@@ -15,8 +16,8 @@ from mlflow_adk_eval.agents import Conversation, Session
 from mlflow_adk_eval.errors import AgentError, UsageError
 from mlflow_adk_eval.evalset import EvalCase, dump
 from mlflow_adk_eval.integrations.agent_functions import model_fn
-from tests.criteria.builders import RESPONSE, TRAJECTORY, call, case, cases, turn
 from tests.integrations.classic import Evaluated, case_scores, evaluated, frame, tracked
+from tests.kit import RESPONSE, TRAJECTORY, call, case, cases, turn, turn_json
 
 __all__ = ["tracked"]
 
@@ -187,7 +188,7 @@ class TestRows:
             seen.append(session.eval_id)
             return text
 
-        nameless = '{"conversation": [{"user_content": {"parts": [{"text": "hi"}]}}]}'
+        nameless = json.dumps({"conversation": [turn_json("hi")]})
         outputs(agent, frame(eval_case=[dump(SET.eval_cases[0]), nameless]), concurrency=1)
         assert seen == ["lamp", "row 2"]
 

@@ -14,8 +14,7 @@ import pytest
 from pydantic import Field
 
 from mlflow_adk_eval import evaluate, gate, load_config, metrics, score, scorers
-from mlflow_adk_eval.config.criteria import CriterionSettings
-from mlflow_adk_eval.config.spec import CRITERIA, CriterionSpec
+from mlflow_adk_eval.config.spec import CRITERIA, CriterionSettings, CriterionSpec
 from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs
 from mlflow_adk_eval.errors import ConfigError
 from mlflow_adk_eval.evalset import Invocation, write_eval_set
@@ -52,6 +51,7 @@ class TooLong:
 
 SPEC = CriterionSpec(
     name=NAME,
+    origin="ours",
     about="how many words each answer has more than its reference; lower is better",
     kept="the number of words",
     settings=TooLongSettings,
@@ -205,4 +205,4 @@ def test_afterwards_it_is_gone() -> None:
 )
 def test_a_spec_that_contradicts_itself_is_refused(wrong: Any, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        CriterionSpec(name="other", about="a", kept="b", make=TooLong, **wrong)
+        CriterionSpec(name="other", origin="ours", about="a", kept="b", make=TooLong, **wrong)

@@ -135,7 +135,7 @@ def of_run(run_id: str) -> Mapping[str, Scores]:
 def genai_rows(house: House) -> Mapping[str, Scores]:
     """``mlflow.genai.evaluate`` on what an agent did."""
     from mlflow_adk_eval.agents import Conversation
-    from mlflow_adk_eval.tables.records import outputs_of
+    from mlflow_adk_eval.shapes.records import outputs_of
 
     rows = [
         row | {"outputs": outputs_of(Conversation(actual=house.cases[row["inputs"]["eval_id"]].actual))}

@@ -17,7 +17,7 @@ from mlflow_adk_eval.integrations.agent_functions import records
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.judge.protocol import Refused, Request
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.tables.records import outputs_of
+from mlflow_adk_eval.shapes.records import outputs_of
 from mlflow_adk_eval.testing import Answer, ScriptedJudge, answer_for
 from tests.integrations.genai import QUIET, errors_of, feedback_of, genai_store, traces_of, values_of
 from tests.tracking.small import rooms, turn

@@ -6,7 +6,7 @@ from typing import Any
 
 import mlflow
 import pytest
-from mlflow.entities import SpanStatus, SpanStatusCode, SpanType, Trace
+from mlflow.entities import SpanStatus, SpanStatusCode, SpanType
 
 from mlflow_adk_eval import scorers
 from mlflow_adk_eval.errors import ConfigError
@@ -61,7 +61,7 @@ def test_a_row_without_expectations_is_an_error_that_says_what_is_missing() -> N
 def test_a_row_that_cannot_be_read_is_an_error_and_raises_nothing() -> None:
     (trajectory, _) = (one(inputs=QUERY, outputs={"score": 1}, expectations=EXPECTED) for one in scorers.from_config(CONFIG))
     assert (trajectory.value, trajectory.error.error_code, trajectory.metadata["status"]) == (None, "ERROR", "errored")
-    assert "found an object with score; wanted a text, an invocation" in trajectory.error.error_message
+    assert "found an object with score; wanted a text, an Invocation or a dict of one" in trajectory.error.error_message
     assert "found nothing" in scored(inputs=QUERY, outputs=None, expectations=EXPECTED)[ROUGE]
 
 
@@ -121,7 +121,7 @@ def served(text: str, session: str | None = None, answer: str = "the light is on
     return str(root.trace_id)
 
 
-def evaluated(trace_ids: list[str], **how: Any) -> tuple[Any, list[Trace]]:
+def evaluated(trace_ids: list[str], **how: Any) -> tuple[Any, list[Any]]:
     traces = [mlflow.get_trace(trace_id) for trace_id in trace_ids]
     result = mlflow.genai.evaluate(data=traces, scorers=scorers.from_config(CONFIG, **how))
     return result, [mlflow.get_trace(trace_id) for trace_id in trace_ids]

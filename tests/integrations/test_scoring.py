@@ -14,14 +14,14 @@ from mlflow_adk_eval import score
 from mlflow_adk_eval.agents import Conversation
 from mlflow_adk_eval.errors import ConfigError, JudgeError
 from mlflow_adk_eval.evalset import EvalCase
-from mlflow_adk_eval.integrations.scoring import Scoring, explained, scoring
+from mlflow_adk_eval.integrations.scoring import RowScoring, explained, scoring
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.judge.protocol import Refused, Unavailable
 from mlflow_adk_eval.results.outcomes import Errored
 from mlflow_adk_eval.runtime import BACKGROUND
-from mlflow_adk_eval.tables.rows import Row, row_of
+from mlflow_adk_eval.shapes.rows import Row, row_of
 from mlflow_adk_eval.testing import ScriptedJudge
-from tests.criteria.builders import RESPONSE, TRAJECTORY, call, case, cases, scenario, turn
+from tests.kit import RESPONSE, TRAJECTORY, call, case, cases, scenario, turn
 
 MATCH = "final_response_match_v2"
 JUDGED = {"criteria": {MATCH: 0.5}}
@@ -31,7 +31,7 @@ def row(expected: EvalCase, *actual: Any, **played: Any) -> Row:
     return Row(case=expected, conversation=Conversation(actual=actual or expected.conversation or (), **played))
 
 
-def quick(judge: Any, config: Any = JUDGED, **settings: Any) -> Scoring:
+def quick(judge: Any, config: Any = JUDGED, **settings: Any) -> RowScoring:
     return scoring(config, judge=judge, judge_options=JudgeOptions(timeout_s=5, attempts=1), **settings)
 
 

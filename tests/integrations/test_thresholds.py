@@ -152,6 +152,7 @@ def test_where_lower_is_better_a_drop_is_a_rise() -> None:
     assert (none_worse.min_relative_change, none_worse.greater_is_better) == (0.0, False)
 
 
+PUBLIC = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAAAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n-----END PUBLIC KEY-----"
 UNKNOWN = {
     "$.slices": {"slices": {"refunds": {"ids": ["r_*"], "rules": {RESPONSE: {"min": 0.5}}}}},
     "$.waivers": {"waivers": [{"case": "a", "owner": "ann", "reason": "flaky", "expires": "2030-01-01"}]},
@@ -160,6 +161,7 @@ UNKNOWN = {
     "$.eval_set": {"eval_set": {"id": "rooms"}},
     "$.config": {"config": {"criteria": {RESPONSE: 0.5}}},
     "$.rules.safety_v1.range": {"rules": {RESPONSE: {"min": 0.5}, "safety_v1": {"min": 0.5, "range": [0, 1]}}},
+    "$.attestation": {"attestation": {"keys": [PUBLIC]}},
     "$.judge": {"judge": {"models": ["gemini-2.5-flash"]}},
     "$.rules.safety_v1.use": {"rules": {RESPONSE: {"min": 0.5}, "safety_v1": {"min": 0.5, "use": "ci_low"}}},
     "$.rules.cost": {"rules": {RESPONSE: {"min": 0.5}, "cost": {"max": 1}}, "prices": {"agent": {"tokens": 1}}},

@@ -14,6 +14,7 @@ from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.judge.protocol import Request
 from mlflow_adk_eval.testing import ScriptedJudge
 from tests.agents.scripted import call, llm, results, text, user_text
+from tests.kit import turn_json
 
 ROOMS = ("hall", "kitchen", "attic")
 WRONG_ARGS, WRONG_ANSWER, NO_CALL = 4, 5, 7
@@ -53,11 +54,7 @@ def _case(number: int) -> dict[str, Any]:
 
 
 def _turn(number: int, turn: int) -> dict[str, Any]:
-    return {
-        "user_content": {"role": "user", "parts": [{"text": said(number, turn)}]},
-        "final_response": {"role": "model", "parts": [{"text": answer(number, turn)}]},
-        "intermediate_data": {"tool_uses": [{"name": "switch", "args": arguments(number, turn)}]},
-    }
+    return turn_json(said(number, turn), answer(number, turn), ("switch", arguments(number, turn)))
 
 
 def said(number: int, turn: int) -> str:

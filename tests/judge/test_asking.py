@@ -23,8 +23,10 @@ from mlflow_adk_eval.judge import (
 )
 from mlflow_adk_eval.judge.client import JudgeClient
 from mlflow_adk_eval.judge.identity import Identity
+from mlflow_adk_eval.judge.providers.resolve import resolve_judge
 from mlflow_adk_eval.judge.session import Voter
 from mlflow_adk_eval.judge.usage import UsageTracker
+from tests.judge.answers_kit import Memory
 from tests.judge.voting_kit import question
 
 GOOD = json.dumps({"rationale": "since", "verdict": "valid"})
@@ -51,16 +53,10 @@ class Scripted:
         return None
 
 
-class Memory(dict[str, Answer]):
-    """A ledger in memory."""
-
-    def put(self, address: str, answer: Answer, /) -> None:
-        self[address] = answer
-
-
 def voter(judge: Scripted, answers: Memory | None = None, budget: Budget | None = None, scope: str | None = None, **more: Any) -> Voter:
     client = JudgeClient(JudgeOptions(attempts=2, outage_s=20), UsageTracker(budget), answers)
-    return Voter(judge=judge, client=client, identity=Identity(judge, answers, scope=scope), **more)
+    resolved = resolve_judge(judge)
+    return Voter(judge=resolved, client=client, identity=Identity(resolved, answers, scope=scope), **more)
 
 
 def votes(start: Callable[[], Voter], *numbers: int) -> list[JudgeResponse]:
@@ -203,7 +199,8 @@ class TestBreaker:
         self, judge: Scripted, questions: int, memory: Memory | None = None, unreadable: int = 20
     ) -> tuple[list[JudgeResponse], JudgeClient]:
         client = JudgeClient(JudgeOptions(unreadable=unreadable), UsageTracker(), memory)
-        asking = Voter(judge=judge, client=client, identity=Identity(judge))
+        resolved = resolve_judge(judge)
+        asking = Voter(judge=resolved, client=client, identity=Identity(resolved))
 
         async def main() -> list[JudgeResponse]:
             return [await asking.vote(question(text=f"answer {number}"), vote) for number in range(questions) for vote in range(5)]

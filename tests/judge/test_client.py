@@ -15,18 +15,12 @@ from hypothesis import strategies as st
 from mlflow_adk_eval.judge import Answer, Budget, JudgeOptions, NoAnswer, Refused, Unavailable
 from mlflow_adk_eval.judge.client import CallResult, JudgeClient
 from mlflow_adk_eval.judge.usage import UsageTracker
-from mlflow_adk_eval.judge.voting import VoteCounts
+from mlflow_adk_eval.results.usage import JudgeUsage
+from tests.judge.answers_kit import Memory
 from tests.judge.simulated import BROKEN, DOWN, NOT_THIS, Provider, all_of, between, simulated, sometimes
 from tests.strategies import QUICK
 
 OPTIONS = JudgeOptions()
-
-
-class Book(dict[str, Answer]):
-    """A ledger, with the times of what was written."""
-
-    def put(self, address: str, answer: Answer, /) -> None:
-        self[address] = answer
 
 
 class Case:
@@ -38,7 +32,7 @@ class Case:
         options: JudgeOptions = OPTIONS,
         *,
         budget: Budget | None = None,
-        book: Book | None = None,
+        book: Memory | None = None,
         unknown: bool = False,
     ) -> None:
         self.provider, self.options, self.budget, self.book, self.unknown = provider, options, budget, book, unknown
@@ -55,7 +49,7 @@ class Case:
             return made
 
         made = simulated(work)
-        assert self.calls._limiter.in_flight == 0
+        assert len(self.calls._limiter._out) == 0
         assert not self.calls._pending
         assert not self.calls._waiting
         return made
@@ -86,7 +80,7 @@ def test_an_answer_says_how_long_it_took_without_waiting_for_leave_to_ask() -> N
 
 def test_what_the_ledger_holds_is_not_asked() -> None:
     kept = Answer(text="kept")
-    case = Case(Provider(), book=Book({"0": kept}))
+    case = Case(Provider(), book=Memory({"0": kept}))
     known, new = case.make(2)
     assert known == CallResult(answer=replace(kept, asked_in="unknown"), reused=True)
     assert not new.reused
@@ -94,7 +88,7 @@ def test_what_the_ledger_holds_is_not_asked() -> None:
 
 
 def test_what_another_process_paid_for_while_this_one_waited_is_not_asked() -> None:
-    book = Book()
+    book = Memory()
     provider = Provider(latency_s=1)
     case = Case(provider, JudgeOptions(max_concurrency=1), book=book)
     provider.fault = lambda number, now: book.put("5", Answer(text="theirs"))
@@ -107,11 +101,11 @@ def test_an_answer_is_kept_before_anything_else_happens_to_it() -> None:
     async def work() -> None:
         accounts = UsageTracker()
 
-        class Writing(Book):
+        class Writing(Memory):
             def put(self, address: str, answer: Answer, /) -> None:
                 super().put(address, answer)
                 assert answer.latency_s == 1
-                assert calls._limiter.in_flight == 1
+                assert len(calls._limiter._out) == 1
                 assert accounts.usage((), {}).tokens == 0
                 scope.cancel()  # whoever asked gives up at this very moment
 
@@ -120,14 +114,14 @@ def test_an_answer_is_kept_before_anything_else_happens_to_it() -> None:
         with anyio.CancelScope() as scope:
             await calls.request(Provider(latency_s=1), "a")
         assert list(book) == ["a"]
-        assert calls._limiter.in_flight == 0
+        assert len(calls._limiter._out) == 0
         assert accounts.usage((), {}).tokens == 10
 
     simulated(work)
 
 
 def test_without_an_address_nothing_is_looked_up_or_kept() -> None:
-    book = Book()
+    book = Memory()
     case = Case(Provider(), book=book)
     made = case.make(3, lambda _: None)
     assert answered(made) == len(case.provider.sent) == 3
@@ -136,7 +130,7 @@ def test_without_an_address_nothing_is_looked_up_or_kept() -> None:
 
 
 def test_asked_anew_an_answer_takes_the_place_of_the_kept_one() -> None:
-    book = Book({"a": Answer(text="old")})
+    book = Memory({"a": Answer(text="old")})
 
     async def work() -> list[CallResult]:
         calls = JudgeClient(OPTIONS, UsageTracker(), book)
@@ -148,8 +142,8 @@ def test_asked_anew_an_answer_takes_the_place_of_the_kept_one() -> None:
     assert again.answer == replace(book["a"], asked_in="unknown"), "a client without an evaluation cannot know its own"
 
 
-@pytest.mark.parametrize("book", [None, Book()], ids=["no ledger", "ledger"])
-def test_the_same_request_under_way_twice_is_paid_once(book: Book | None) -> None:
+@pytest.mark.parametrize("book", [None, Memory()], ids=["no ledger", "ledger"])
+def test_the_same_request_under_way_twice_is_paid_once(book: Memory | None) -> None:
     case = Case(Provider(), book=book)
     made = case.make(60, lambda number: str(number % 3))
     assert len(case.provider.sent) == 3
@@ -181,6 +175,7 @@ def test_if_the_one_who_asked_gives_up_another_asks() -> None:
             group.start_soon(impatient)
             await anyio.sleep(0.5)
             return await calls.request(provider, "a")
+        raise AssertionError("a group of tasks swallows no result")
 
     made = simulated(work)
     assert made.answer
@@ -431,7 +426,7 @@ def test_who_gives_up_leaves_nothing_behind(seed: int) -> None:
         calls = JudgeClient(JudgeOptions(max_concurrency=4), UsageTracker())
         with anyio.move_on_after(seed / 500):
             await all_of(40, lambda number: calls.request(provider, str(number % 30)))
-        assert calls._limiter.in_flight == 0
+        assert len(calls._limiter._out) == 0
         return calls, await all_of(8, lambda number: calls.request(provider, str(number)))
 
     calls, made = simulated(work)
@@ -458,9 +453,9 @@ def test_the_storm_loses_nothing() -> None:
 
 def test_the_accounts_count_ballots() -> None:
     accounts = UsageTracker()
-    accounts.count(VoteCounts(items=1, saved=2, agreeing=3, dissenting=0, split=0))
-    accounts.count(VoteCounts(items=3, saved=0, agreeing=3, dissenting=2, split=1, repaired=2))
-    accounts.count(VoteCounts(items=2, saved=0, agreeing=2, dissenting=0, split=0, lone=2))
+    accounts.count(JudgeUsage(ballots=1, calls_saved=2, votes=3))
+    accounts.count(JudgeUsage(ballots=3, votes=5, dissenting_votes=2, split_ballots=1, repaired=2))
+    accounts.count(JudgeUsage(ballots=2, votes=2, lone_votes=2))
     usage = accounts.usage(("gemini-2.5-flash",), {"safety_v1@1": "ab"})
     assert (usage.calls_saved, usage.ballots, usage.split_ballots, usage.votes, usage.dissenting_votes) == (2, 6, 1, 10, 2)
     assert (usage.flip_rate, usage.repaired) == (0.25, 2)

@@ -32,6 +32,7 @@ from mlflow_adk_eval.evalset import EvalCase, Invocation
 from mlflow_adk_eval.judge import Block, JudgedItem, JudgeResponse, Question, Request, VoteCollector, load_prompt
 from mlflow_adk_eval.results.outcomes import Scored
 from tests.judge.injections import DELIMITERS, INJECTIONS
+from tests.kit import turn_json
 from tests.strategies import QUICK
 
 FACTORIES: dict[str, Callable[[Any, VoteCollector], Any]] = {
@@ -58,18 +59,11 @@ def conversation(**attack: str) -> CaseRun:
     ]
     declared = {"function_declarations": [{"name": text["tool"], "description": text["declaration"]}]}
     agents = {text["agent"]: {"name": text["agent"], "instructions": text["instructions"], "tool_declarations": [declared]}}
-    earlier = {
-        "user_content": {"parts": [{"text": text["earlier user"]}]},
-        "final_response": {"parts": [{"text": text["earlier response"]}]},
-        "intermediate_data": {"tool_uses": [{"name": "f"}], "tool_responses": [{"name": "f", "response": {"x": text["earlier output"]}}]},
-    }
-    last = {
-        "user_content": {"parts": [{"text": text["user"]}]},
-        "final_response": {"parts": [{"text": text["response"]}]},
-        "intermediate_data": {"invocation_events": events},
-        "app_details": {"agent_details": agents},
-    }
-    expected = {"user_content": {"parts": [{"text": text["expected user"]}]}, "final_response": {"parts": [{"text": text["reference"]}]}}
+    done = {"tool_uses": [{"name": "f"}], "tool_responses": [{"name": "f", "response": {"x": text["earlier output"]}}]}
+    earlier = turn_json(text["earlier user"], text["earlier response"], intermediate_data=done)
+    details = {"agent_details": agents}
+    last = turn_json(text["user"], text["response"], intermediate_data={"invocation_events": events}, app_details=details)
+    expected = turn_json(text["expected user"], text["reference"])
     found = EvalCase.model_validate({
         "eval_id": "c",
         "conversation": [expected, expected],

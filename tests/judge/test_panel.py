@@ -163,7 +163,7 @@ def test_the_config_names_a_panel_and_each_member_has_answers_of_its_own_in_the_
 
 
 def test_members_without_an_address_do_not_share_the_answers_of_a_run(tmp_path: Path) -> None:
-    from mlflow_adk_eval.config.criteria import JudgedSettings
+    from mlflow_adk_eval.config.spec import JudgedSettings
     from mlflow_adk_eval.ledger import opened
 
     with opened(tmp_path / "ledger.sqlite") as ledger:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.judge.quota import USED_WITHIN, Block, lease
+from mlflow_adk_eval.judge.limiter import USED_WITHIN, Block, lease
 from tests.profiles import examples
 
 STEPS = st.lists(st.tuples(st.floats(0, 40), st.integers(1, 20)), min_size=1, max_size=60)

@@ -13,7 +13,7 @@ import pytest
 
 from mlflow_adk_eval.judge import JudgedItem, Question, VoteCollector
 from mlflow_adk_eval.judge.protocol import Answer
-from mlflow_adk_eval.judge.session import _read
+from mlflow_adk_eval.judge.session import read_verdicts
 from mlflow_adk_eval.judge.user_model import UserMessage, user_message_of
 from mlflow_adk_eval.results.outcomes import Scored
 from tests.judge.test_asking import Scripted, voter
@@ -61,7 +61,7 @@ def test_answers_that_leave_no_doubt_are_read_and_all_others_say_why() -> None:
         question = question_of(schema)
         if question is None:
             continue
-        verdicts = _read(question, answer)
+        verdicts = read_verdicts(question, answer)
         readable = all(verdict.label for verdict in verdicts)
         found["read" if readable else "not read"] += 1
         before["read" if readable and strictly(answer.text) else "not read"] += 1

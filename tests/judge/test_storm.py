@@ -14,6 +14,7 @@ import pytest
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.cli.main import main
 from tests.judge.servers import HANG, RESET, Call, Handler, Reply, gemini_answer, gemini_error, judging, serving
+from tests.kit import case_json, eval_set_json, turn_json
 
 CASES, TURNS = 40, 5
 CONFIG = {"criteria": {"final_response_match_v2": {"threshold": 1.0, "judge_model_options": {"num_samples": 5}}}}
@@ -25,14 +26,11 @@ def is_valid(mark: int) -> bool:
 
 
 def conversations(count: int, turns: int, answer: str = "the answer with mark {}") -> adk_eval.EvalSet:
-    def message(text: str) -> dict[str, object]:
-        return {"parts": [{"text": text}]}
-
     def turn(mark: int) -> dict[str, object]:
-        return {"user_content": message(f"question {mark}"), "final_response": message(answer.format(mark))}
+        return turn_json(f"question {mark}", answer.format(mark))
 
-    listed = [{"eval_id": f"c{case}", "conversation": [turn(case * turns + n) for n in range(turns)]} for case in range(count)]
-    return adk_eval.EvalSet.model_validate({"eval_set_id": "storm", "eval_cases": listed})
+    listed = (case_json(f"c{case}", *(turn(case * turns + n) for n in range(turns))) for case in range(count))
+    return adk_eval.EvalSet.model_validate(eval_set_json(*listed, eval_set_id="storm"))
 
 
 def truthfully(call: Call) -> str:

@@ -158,4 +158,4 @@ def test_the_counted_of_a_ballot() -> None:
     )
     decided(collector, question("a", "b", label_values={"yes": 1.0, "no": 0.0}))
     (counted,) = counts
-    assert (counted.saved, counted.agreeing, counted.dissenting, counted.split) == (1, 7, 1, 1)
+    assert (counted.calls_saved, counted.votes, counted.dissenting_votes, counted.split_ballots) == (1, 8, 1, 1)

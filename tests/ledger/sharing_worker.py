@@ -27,7 +27,7 @@ async def work(source: str, url: str, count: int, told: dict[str, Any]) -> None:
     with CallCache(source) as ledger:
         ledger.check()
         budget = Budget(max_calls=told.get("max_calls"))
-        lease = BudgetLease(budget, ledger, "run", remote=ledger.shared) if told.get("max_calls") else None
+        lease = BudgetLease(budget, ledger, "run") if told.get("max_calls") else None
         usage = UsageTracker(budget, lease)
         options = JudgeOptions(max_concurrency=16, quota=told.get("quota"), quota_s=told.get("quota_s", 60.0))
         client = JudgeClient(options, usage, ledger, name="judge")

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,7 +24,7 @@ from hypothesis import strategies as st
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.judge.protocol import Answer
 from mlflow_adk_eval.ledger import DEFAULT, CallCache, StartedRun, ledger_source, opened
-from mlflow_adk_eval.ledger import sqlite as ledger_file
+from mlflow_adk_eval.ledger import database as ledger_file
 from tests.profiles import examples
 
 WORKER = Path(__file__).with_name("ledger_worker.py")
@@ -52,7 +53,7 @@ def ledger(path: Path) -> Iterator[CallCache]:
 
 
 def worker(work: str, path: Path, name: str = "worker", **how: int) -> subprocess.Popen[str]:
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, **how}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, **how}
     return subprocess.Popen([sys.executable, str(WORKER), work, str(path), name], text=True, cwd=Path(__file__).parents[2], **pipes)
 
 
@@ -72,7 +73,7 @@ def started(run_id: str, **changes: object) -> StartedRun:
 
 
 def test_any_answer_comes_back_as_it_was_to_whoever_has_the_file_open(ledger: CallCache) -> None:
-    with CallCache(ledger.path) as other:
+    with CallCache(ledger.name) as other:
 
         @examples(200)
         @given(st.text("0123456789abcdef:", min_size=1), ANSWERS)
@@ -106,7 +107,7 @@ def test_a_closed_ledger_opens_again(ledger: CallCache) -> None:
 def test_an_answer_that_cannot_be_read_is_none(ledger: CallCache) -> None:
     for address in ("no json", "another shape", "fine"):
         ledger.put(address, ANSWER)
-    with closing(sqlite3.connect(ledger.path)) as connection, connection:
+    with closing(sqlite3.connect(ledger.name)) as connection, connection:
         connection.execute("UPDATE answer SET body = ? WHERE address = 'no json'", (b'{"text',))
         connection.execute("UPDATE answer SET body = ? WHERE address = 'another shape'", (b'{"words": "x"}',))
     assert [ledger.get(address) for address in ("no json", "another shape", "fine")] == [None, None, ANSWER]
@@ -537,7 +538,7 @@ def test_prune_forgets_what_is_old_and_gives_the_space_back(ledger: CallCache) -
         b"[]",
     )
     ledger.close()
-    assert ledger.path.stat().st_size < 100_000
+    assert Path(ledger.name).stat().st_size < 100_000
 
 
 def test_looking_up_and_keeping_take_microseconds(ledger: CallCache) -> None:

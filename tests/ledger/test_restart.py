@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import anyio
@@ -13,10 +13,11 @@ import pytest
 
 from mlflow_adk_eval.errors import RunError
 from mlflow_adk_eval.judge import Answer, Budget
+from mlflow_adk_eval.judge.limiter import Quota
 from mlflow_adk_eval.judge.protocol import Account
-from mlflow_adk_eval.judge.quota import Quota
 from mlflow_adk_eval.judge.usage import BudgetLease
 from mlflow_adk_eval.ledger import CallCache, cache, opened
+from tests.judge.answers_kit import Memory
 from tests.ledger.test_sharing import begun, counting, let_go, told_by
 from tests.postgres_kit import Postgres
 
@@ -96,10 +97,13 @@ def test_a_database_that_is_down_at_the_start_is_no_mistake_of_the_user() -> Non
     assert caught.value.exit_code == 3
 
 
-class Flaky:
+class Flaky(Memory):
     """Accounts that cannot be reached for a while."""
 
+    shared = True
+
     def __init__(self, failures: int) -> None:
+        super().__init__()
         self.failures, self.bodies, self.changes = failures, "", 0
 
     def account(self, name: str, /) -> Account | None:
@@ -115,7 +119,7 @@ def test_a_quota_is_shared_again_once_the_ledger_is_back() -> None:
     accounts = Flaky(failures=1)
 
     async def work() -> None:
-        quota = Quota(1_200, 60.0, "judge", accounts, remote=True)
+        quota = Quota(1_200, 60.0, "judge", accounts)
         for _ in range(101):  # a block is a twelfth
             await quota.place(waiting=100)
 
@@ -126,7 +130,7 @@ def test_a_quota_is_shared_again_once_the_ledger_is_back() -> None:
 def test_a_budget_waits_for_the_ledger_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mlflow_adk_eval.judge.usage._LOOK_S", 0.001)
     accounts = Flaky(failures=3)
-    lease = BudgetLease(Budget(max_calls=10), accounts, "build", remote=True)
+    lease = BudgetLease(Budget(max_calls=10), accounts, "build")
     assert anyio.run(lease.take, 0)
     assert (lease.spent, accounts.changes) == ("", 1)
 
@@ -154,12 +158,12 @@ def test_a_killed_process_holds_a_run_no_more_on_its_host_at_once_and_elsewhere_
     monkeypatch.setattr(cache, "LEASE_S", 0.5)
     monkeypatch.setattr(cache, "_RENEWED_EVERY_S", 60.0)
     with CallCache(anywhere) as dead, CallCache(anywhere) as other:
-        dead._claims._owner = f"0123 {2**22 + 1} {cache.user_at_host()}"  # no system has such a process
+        dead._owner = f"0123 {2**22 + 1} {cache.user_at_host()}"  # no system has such a process
         dead.hold("run")
         other.hold("run")
         other.release("run")
-        dead._claims._owner = f"0123 {2**22 + 1} me@another.host"
-        dead._claims._held.clear()
+        dead._owner = f"0123 {2**22 + 1} me@another.host"
+        dead._claims.clear()
         dead.hold("run")
         with pytest.raises(RunError, match=r"me@another\.host is going on"):
             other.hold("run")
@@ -172,6 +176,6 @@ def test_a_forged_claim_delays_nobody_for_ever(tmp_path: Path) -> None:
 
     with CallCache(tmp_path / "l.sqlite") as ledger:
         ledger.put("other", Answer(text="x"))
-        with sqlite3.connect(tmp_path / "l.sqlite") as connection:
+        with closing(sqlite3.connect(tmp_path / "l.sqlite")) as connection, connection:
             connection.execute("INSERT INTO answer (address, kept_at, owner, until) VALUES ('asked', 0, 'nobody', 1e18)")
         assert ledger.claim("asked")

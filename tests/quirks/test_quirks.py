@@ -22,8 +22,8 @@ from mlflow_adk_eval.errors import ConfigError, EvalSetError, UsageError
 from mlflow_adk_eval.evalset import InvocationEvents, dumps, load_eval_set, parse_eval_set
 from mlflow_adk_eval.results.outcomes import CaseResult, Errored, Scored
 from mlflow_adk_eval.runner import Options, run, score
-from tests.criteria.builders import RESPONSE, TRAJECTORY, call, case, cases, config, event, recorded, scenario, turn
 from tests.criteria.test_adk_agreement import by_adk, by_us, scores
+from tests.kit import RESPONSE, TRAJECTORY, call, case, cases, config, event, recorded, scenario, turn
 
 METRICS = "tests.criteria.user_metrics"
 HEAVY = {"mlflow", "pandas", "numpy", "nltk", "scipy", "rouge_score"}
@@ -74,7 +74,7 @@ def test_q03_a_turn_that_was_not_evaluated_never_leaves_the_mean() -> None:
     [
         ("The flight is not booked", "The flight is booked", 8 / 9, "precision 0.800, recall 1.000"),
         ("京東", "東京", 1.0, "precision 1.000, recall 1.000"),
-        ("", "", 0.0, "The response and the reference have no words."),
+        ("", "👍", 0.0, "The response and the reference have no words."),
         ("👍", "👍", 0.0, "The response and the reference have no words."),
     ],
 )

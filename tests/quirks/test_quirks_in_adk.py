@@ -12,7 +12,7 @@ import pytest
 
 from mlflow_adk_eval.evalset import EvalCase, dump
 from mlflow_adk_eval.runner import score
-from tests.criteria.builders import RESPONSE, case, cases, turn
+from tests.kit import RESPONSE, case, cases, turn
 
 pytestmark = [
     pytest.mark.needs("google-adk", "2.10"),
@@ -59,7 +59,7 @@ async def _evaluate(agent: Any, listed: Sequence[EvalCase], config: Any, runs: i
     chosen = EvalConfig.model_validate(config)
     service = LocalEvalService(
         root_agent=agent,
-        eval_sets_manager=_manager(listed, folder),
+        eval_sets_manager=manager_of(listed, folder),
         metric_evaluator_registry=register_custom_metrics_from_config(chosen, DEFAULT_METRIC_EVALUATOR_REGISTRY.fork()),
     )
     request = InferenceRequest(app_name="app", eval_set_id="s", inference_config=InferenceConfig(parallelism=parallelism))
@@ -74,7 +74,7 @@ async def _evaluate(agent: Any, listed: Sequence[EvalCase], config: Any, runs: i
     return Found(inferences, results, None)
 
 
-def _manager(listed: Sequence[EvalCase], folder: Path | None) -> Any:
+def manager_of(listed: Sequence[EvalCase], folder: Path | None) -> Any:
     """Return a manager of the cases in memory or, since that one refuses duplicates, in files."""
     from google.adk.evaluation.eval_case import EvalCase as AdkEvalCase
     from google.adk.evaluation.eval_set import EvalSet

@@ -30,10 +30,10 @@ from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import score
 from mlflow_adk_eval.testing import Answer, Refused, Request, ScriptedJudge, Unavailable
-from tests.criteria.builders import RESPONSE, call, case, cases, event, recorded, scenario, turn
 from tests.judge.providers.gemini_kit import empty_environment, with_key
 from tests.judge.providers.vertex_server import LOCATION, PROJECT, evaluating, row
 from tests.judge.servers import gemini_answer, gemini_error, judging, replies, serving, together
+from tests.kit import RESPONSE, call, case, cases, event, recorded, scenario, turn
 
 MATCH, HALLUCINATIONS, SIMULATOR = "final_response_match_v2", "hallucinations_v1", "per_turn_user_simulator_quality_v1"
 BY_RUBRICS = pytest.mark.parametrize("name", rubric_types())

@@ -26,9 +26,9 @@ from tests.criteria.adk_judge import (
     validity,
     verdicts,
 )
-from tests.criteria.builders import RESPONSE, call, case, event, recorded, turn
 from tests.judge.providers.gemini_kit import MODEL, with_key
 from tests.judge.servers import gemini_answer, replies, serving
+from tests.kit import RESPONSE, call, case, event, recorded, turn
 from tests.quirks.test_quirks_in_adk import echo, evaluate, said
 from tests.quirks.test_quirks_judged import rubrics
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from mlflow_adk_eval import EvalConfig, EvalSet, Invocation, Vote, score
-from mlflow_adk_eval.analysis.comparison.compare import ComparedRun, Comparison, compared, compared_run
-from mlflow_adk_eval.config.criteria import RubricSettings
+from mlflow_adk_eval.analysis.comparison.compare import Comparison, compared
+from mlflow_adk_eval.analysis.comparison.runs import ComparedRun, compared_run
+from mlflow_adk_eval.config.spec import RubricSettings
 from mlflow_adk_eval.criteria.final_state import FinalStateSettings
 from mlflow_adk_eval.criteria.hallucinations import HallucinationsSettings
 from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings
@@ -18,6 +19,7 @@ from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errore
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.testing import ScriptedJudge
+from tests.kit import case_result, turn_json
 from tests.report.pages import CONFIG, QUALITY, rooms
 
 TRAJECTORY, STATE, GROUNDED = "tool_trajectory_avg_score", "final_session_state", "hallucinations_v1"
@@ -76,11 +78,7 @@ def _config(text: str, *, worse: bool) -> EvalConfig:
 
 def _turn(text: str, more: str = "") -> Any:
     call = {"name": text, "args": {text: [text, {text: text}]}}
-    return {
-        "user_content": {"parts": [{"text": f"{text}{more}"}]},
-        "final_response": {"parts": [{"text": text}]},
-        "intermediate_data": {"tool_uses": [call]},
-    }
+    return turn_json(f"{text}{more}", text, call)
 
 
 def _case(text: str, eval_id: str, *, worse: bool, lost: bool) -> CaseResult:
@@ -91,7 +89,7 @@ def _case(text: str, eval_id: str, *, worse: bool, lost: bool) -> CaseResult:
         done["intermediate_data"] = {"tool_uses": calls}
     outcome = Errored(text) if lost and worse else Scored(0.0 if worse else 1.0, _reason(text, worse=worse))
     names = (TRAJECTORY, QUALITY, GROUNDED, STATE, text)
-    return CaseResult(
+    return case_result(
         eval_id=eval_id,
         run_index=0,
         actual=(Invocation.model_validate(done),),

@@ -7,10 +7,11 @@ from typing import Any
 
 from mlflow_adk_eval import EvalConfig, EvalSet, Invocation, Vote, score
 from mlflow_adk_eval.report.html.report import html_of
-from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Scored, Skipped
+from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored, Skipped
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.testing import Request, ScriptedJudge
+from tests.kit import case_result, turn_json
 from tests.tracking.small import eval_set, turn
 
 QUALITY = "rubric_based_final_response_quality_v1"
@@ -87,12 +88,7 @@ def page(found: Report, **given: Any) -> str:
 def hostile(text: str) -> Report:
     """Return a report whose every text is `text`."""
     call = {"name": text, "args": {text: [text, {text: text}]}}
-    rich = {
-        "user_content": {"parts": [{"text": text}]},
-        "final_response": {"parts": [{"text": text}]},
-        "intermediate_data": {"tool_uses": [call]},
-    }
-    other = {**rich, "final_response": {"parts": [{"text": f"{text} other words"}]}, "intermediate_data": {"tool_uses": [{"name": text}]}}
+    rich, other = turn_json(text, text, call), turn_json(text, f"{text} other words", {"name": text})
     said, wanted = Invocation.model_validate(rich), Invocation.model_validate(other)
     details = {"items": [{"id": text, "verdict": text, "score": 1.0, "rationale": text, "votes": {text: 2}, "dissent": [text]}]}
     vote = Vote(
@@ -106,7 +102,7 @@ def hostile(text: str) -> Report:
     scored = CriterionResult(text, 0.5, True, Scored(0.2, text), (Scored(0.2, text, details), Errored(text)), (vote, failed_vote))  # noqa: FBT003
     missing = CriterionResult(f"{text} 2", 0.5, True, Errored(text), (Errored(text), Skipped(text)))  # noqa: FBT003
     mere = CriterionResult(f"{text} 3", None, True, Scored(3.0, text), (Scored(3.0, text),))  # noqa: FBT003
-    case = CaseResult(eval_id=text, run_index=0, actual=(said,), expected=(wanted, wanted), results=(scored, missing, mere), error=text)
+    case = case_result(eval_id=text, run_index=0, actual=(said,), expected=(wanted, wanted), results=(scored, missing, mere), error=text)
     scenario = {"eval_id": text, "conversation_scenario": {"starting_prompt": text, "conversation_plan": text}}
     return Report(
         eval_set=EvalSet.model_validate({"eval_set_id": text, "eval_cases": [scenario]}),

@@ -10,7 +10,7 @@ import pytest
 
 from mlflow_adk_eval import score
 from mlflow_adk_eval.agents import load_recording
-from mlflow_adk_eval.evalset.result import dumps_result
+from mlflow_adk_eval.evalset.conversation import dumps_result
 from mlflow_adk_eval.report.adk_result import result_of
 from tests.tracking.small import CONFIG, eval_set, expected_of, rooms, turn
 

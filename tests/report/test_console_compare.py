@@ -8,9 +8,10 @@ from dataclasses import replace
 from rich.console import Console
 
 from mlflow_adk_eval import score
-from mlflow_adk_eval.analysis.comparison.compare import Comparison, compared, compared_run
+from mlflow_adk_eval.analysis.comparison.compare import Comparison, compared
+from mlflow_adk_eval.analysis.comparison.runs import compared_run
 from mlflow_adk_eval.report.comparison import comparison_view
-from mlflow_adk_eval.report.html.page import words_for
+from mlflow_adk_eval.report.html.page import Texts
 from mlflow_adk_eval.tracking.compare import compare
 from tests.analysis.test_comparison import with_set
 from tests.report.compare_pages import comparison, hostile
@@ -22,7 +23,7 @@ from tests.tracking.small import eval_set, turn
 def printed(found: Comparison, *, every: bool = False) -> str:
     """Return what a terminal that knows colours would get."""
     screen = io.StringIO()
-    Console(file=screen, width=200, force_terminal=True, color_system=None).print(comparison_view(found, words_for({}), every=every))
+    Console(file=screen, width=200, force_terminal=True, color_system=None).print(comparison_view(found, Texts({}).words, every=every))
     return screen.getvalue()
 
 

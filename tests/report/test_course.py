@@ -14,8 +14,7 @@ from rich.console import Console
 from mlflow_adk_eval.agents import Conversation
 from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.evalset import EvalCase
-from mlflow_adk_eval.evalset.conversation import Ending, Injection, by_call
-from mlflow_adk_eval.evalset.result import dumps_result
+from mlflow_adk_eval.evalset.conversation import Ending, Injection, by_call, dumps_result
 from mlflow_adk_eval.report.adk_result import result_of
 from mlflow_adk_eval.report.ci import exit_code
 from mlflow_adk_eval.report.console import report_view
@@ -27,8 +26,8 @@ from mlflow_adk_eval.results.table import Table, table_of
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.runner import Options, run
 from mlflow_adk_eval.testing.failure import failure_of, text_of
-from mlflow_adk_eval.testing.pytest_summary import Results
-from tests.criteria.builders import call, case, cases, scenario, turn
+from mlflow_adk_eval.testing.pytest_session import Results
+from tests.kit import call, case, cases, gone, scenario, turn
 from tests.report.pages import page, visible
 
 CONFIG = parse_config(
@@ -96,7 +95,7 @@ def test_the_terminal_says_it_after_the_verdict() -> None:
 def test_a_report_without_any_of_it_says_nothing() -> None:
     config = parse_config({"criteria": {"tool_trajectory_avg_score": 1}}, "config")
     plain = run(cases(case("goal", turn())), Had(), config, Options())
-    told = "\n".join((*terminal(replace(plain, cases=tuple(replace(one, ending=None) for one in plain.cases))), note_of(report_of())))
+    told = "\n".join((*terminal(replace(plain, cases=tuple(gone(one, ending=None) for one in plain.cases))), note_of(report_of())))
     assert not any(word in told for word in ("simulated", "tool environment", "Users simulated"))
 
 

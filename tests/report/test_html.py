@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from mlflow_adk_eval import score
 from mlflow_adk_eval.redact import secrets_of
-from mlflow_adk_eval.report.html.chart import WIDTH, chart_of
-from mlflow_adk_eval.report.html.page import LONGEST, _subsequence, differing, rationale_html, words_for
-from mlflow_adk_eval.report.html.report import shown_cases
+from mlflow_adk_eval.report.html.page import LONGEST, Texts, common_subsequence, differing, rationale_html
+from mlflow_adk_eval.report.html.report import WIDTH, chart_of, shown_cases
 from mlflow_adk_eval.results.report import CriterionSummary
 from tests.report.pages import ATTACKS, Elements, hostile_page, page, report, visible
 from tests.tracking.small import CONFIG, eval_set, expected_of, many, rooms, turn
@@ -137,12 +136,12 @@ def test_of_a_large_run_only_cases_that_did_not_pass_are_shown_and_it_says_so() 
     cases = many(40)
     recorded = expected_of(cases) | {eval_id: [turn("q", "no")] for eval_id in cases.eval_ids[10:15]}
     found = score(cases, recorded, CONFIG)
-    small, large, huge = (shown_cases(found, most) for most in (40, 39, 3))
-    assert (len(small.cases), small.notice) == (40, "")
-    assert [case.eval_id for case in large.cases] == list(cases.eval_ids[10:15])
-    assert large.notice.startswith("This run has 40 turns, too many for one page. Below are only the cases that did not pass. ")
-    assert [case.eval_id for case in huge.cases] == list(cases.eval_ids[10:13])
-    assert "and of these the first 3 of 5. " in huge.notice
+    (small, nothing), (large, of_large), (huge, of_huge) = (shown_cases(found, most) for most in (40, 39, 3))
+    assert (len(small), nothing) == (40, "")
+    assert [case.eval_id for case in large] == list(cases.eval_ids[10:15])
+    assert of_large.startswith("This run has 40 turns, too many for one page. Below are only the cases that did not pass. ")
+    assert [case.eval_id for case in huge] == list(cases.eval_ids[10:13])
+    assert "and of these the first 3 of 5. " in of_huge
 
 
 @pytest.mark.slow
@@ -200,7 +199,7 @@ def test_a_secret_is_nowhere_on_the_page() -> None:
 
 
 def test_what_would_be_invisible_is_shown_and_languages_are_left_alone() -> None:
-    words = words_for({})
+    words = Texts({}).words
     assert words("pay \u202e001$\u2066 \x1b[0m \ud800") == "pay ⟨U+202E⟩001$⟨U+2066⟩ ⟨U+001B⟩[0m ⟨U+D800⟩"
     for text in ("مرحبا بالعالم", "שלום", "你好，世界", "สวัสดี", "नमस्ते", "👩‍👩‍👧", "line\nline\ttab"):
         assert words(text) == text
@@ -208,7 +207,7 @@ def test_what_would_be_invisible_is_shown_and_languages_are_left_alone() -> None
 
 
 def test_an_endless_text_is_cut_and_says_so() -> None:
-    shown = words_for({"secret-123": "[KEY]"})("x" * (LONGEST - 3) + "secret-123" + "y" * 1_000_000)
+    shown = Texts({"secret-123": "[KEY]"}).words("x" * (LONGEST - 3) + "secret-123" + "y" * 1_000_000)
     assert len(shown) < LONGEST + 60
     assert shown.endswith("x[KE… (1,000,002 more characters are not shown)")
 
@@ -247,7 +246,7 @@ def test_no_letter_of_a_rationale_is_lost(text: str) -> None:
 
 @given(st.lists(st.sampled_from("abc"), max_size=10), st.lists(st.sampled_from("abcd"), max_size=10))
 def test_the_common_words_are_as_many_as_can_be(left: list[str], right: list[str]) -> None:
-    pairs = sorted(_subsequence(left, right))
+    pairs = sorted(common_subsequence(left, right))
     assert all(left[i] == right[j] for i, j in pairs)
     assert all(before[0] < after[0] and before[1] < after[1] for before, after in pairwise(pairs))
     table = [[0] * (len(right) + 1)]

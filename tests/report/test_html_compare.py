@@ -7,7 +7,8 @@ import re
 import pytest
 
 from mlflow_adk_eval import score
-from mlflow_adk_eval.analysis.comparison.compare import compared, compared_run
+from mlflow_adk_eval.analysis.comparison.compare import compared
+from mlflow_adk_eval.analysis.comparison.runs import compared_run
 from mlflow_adk_eval.report.html.compare import HALF_WIDTH
 from mlflow_adk_eval.tracking.compare import compare
 from tests.analysis.test_comparison import with_set

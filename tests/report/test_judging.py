@@ -8,7 +8,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from mlflow_adk_eval.evalset.result import dumps_result
+from mlflow_adk_eval.evalset.conversation import dumps_result
 from mlflow_adk_eval.report.adk_result import result_of
 from mlflow_adk_eval.report.ci import exit_code
 from mlflow_adk_eval.report.console import report_view
@@ -17,6 +17,7 @@ from mlflow_adk_eval.report.sentences import format_judge_usage
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.table import table_of
 from mlflow_adk_eval.results.usage import JudgeUsage
+from tests.kit import gone
 from tests.tracking import judged
 from tests.tracking.judged import DOWN, MATCH, RUBRICS, USAGE
 
@@ -95,8 +96,8 @@ def test_a_missed_threshold_is_that_whatever_the_judge_did_later() -> None:
 
 def test_an_agent_that_never_answered_is_a_failed_run() -> None:
     report = judged.report(usage=None)
-    assert exit_code(replace(report, cases=tuple(replace(case, error="down") for case in report.cases))) == 3
-    assert exit_code(replace(report, cases=(replace(report.cases[0], error="down"), *report.cases[1:]))) == 2
+    assert exit_code(replace(report, cases=tuple(gone(case, error="down") for case in report.cases))) == 3
+    assert exit_code(replace(report, cases=(gone(report.cases[0], error="down"), *report.cases[1:]))) == 2
 
 
 def test_adk_shows_each_rubric_with_its_score_and_rationale() -> None:

@@ -14,9 +14,10 @@ from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.report.ci import STEP_SUMMARY, append_step_summary
 from mlflow_adk_eval.report.markdown import step_summary
 from mlflow_adk_eval.report.tally import CaseLine, ScoreLine, case_line, totals
-from mlflow_adk_eval.results.markdown_text import plain
-from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Scored, verdict_of
+from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored, verdict_of
 from mlflow_adk_eval.results.usage import JudgeUsage
+from mlflow_adk_eval.text import plain
+from tests.kit import case_result
 
 HOSTILE = "a | b\n\n</td></tr><script>alert(1)</script> ![x](http://e.vil/y) `code` **bold** [l](http://e.vil) &lt;b&gt; $x$ ~~s~~ @you #1 \\| \x1b[31m"
 MARKDOWN = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
@@ -27,7 +28,7 @@ def result(criterion: str, outcome: Scored | Errored, threshold: float | None = 
 
 
 def case(label: str, *results: CriterionResult, error: str = "") -> CaseLine:
-    return case_line(CaseResult(eval_id=label, run_index=0, actual=(), expected=None, results=results, error=error), label)
+    return case_line(case_result(eval_id=label, run_index=0, actual=(), expected=None, results=results, error=error), label)
 
 
 GOOD = case("good", result("match", Scored(1.0)), result("tokens", Scored(70.0), threshold=None))

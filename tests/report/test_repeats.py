@@ -13,7 +13,7 @@ from mlflow_adk_eval.report.markdown import note_of, step_summary
 from mlflow_adk_eval.report.sentences import format_flaky, format_ranges, format_run_rates, spread_lines
 from mlflow_adk_eval.report.tally import CaseLine, case_line, flaky_of
 from mlflow_adk_eval.results.report import Report
-from tests.criteria.builders import RESPONSE
+from tests.kit import RESPONSE, gone
 from tests.report.pages import ATTACKS, Elements, hostile, page, visible
 from tests.results.repeated import FAILED, LOST, PASSED, case_run, repeated, result
 
@@ -119,7 +119,7 @@ def test_what_was_not_repeated_is_not_shown(report: Report) -> None:
 def test_no_text_of_a_repeated_case_becomes_markup(attack: str) -> None:
     once = hostile(attack)
     (case,) = once.cases
-    passed = replace(case, run_index=1, error="", results=(result(0.9, attack),))
+    passed = replace(gone(case, error=""), run_index=1, results=(result(0.9, attack),))
     found = section_of(page(replace(once, cases=(case, passed), num_runs=2)))
     harmless = section_of(page(REPORT))
     assert Elements(found).tags == Elements(harmless).tags

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Scored
 from mlflow_adk_eval.results.report import Report
-from tests.criteria.builders import RESPONSE, cases, config, turn
+from tests.kit import RESPONSE, case_result, cases, config, turn
 
 Scores = Mapping[str, Sequence[float | None]]
 """The scores of each case by run; ``None``: the judge was down."""
@@ -19,7 +19,7 @@ def result(score: float | None, criterion: str = RESPONSE, threshold: float | No
 
 
 def case_run(eval_id: str, run_index: int, *results: CriterionResult, error: str = "") -> CaseResult:
-    return CaseResult(eval_id=eval_id, run_index=run_index, actual=(turn(),), expected=(turn(),), results=results, error=error)
+    return case_result(eval_id=eval_id, run_index=run_index, actual=(turn(),), expected=(turn(),), results=results, error=error)
 
 
 def repeated(scores: Scores) -> Report:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mlflow_adk_eval.results.outcomes import Errored, Scored
-from mlflow_adk_eval.results.votes import item_results, votes_by_turn
+from mlflow_adk_eval.results.table import item_results, votes_by_turn
 from tests.tracking.judged import DOWN, HALF, LOST, LOST_RUBRIC, LOST_RUBRIC_VOTES, LOST_VOTES, MATCH_VOTES, RUBRIC_VOTES, SPLIT, TRIVIAL
 
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.errors import InputError
-from mlflow_adk_eval.results import parquet
-from mlflow_adk_eval.results.parquet import Kind, read_columns
+from mlflow_adk_eval.runs import files
+from mlflow_adk_eval.runs.files import Kind, read_columns
 
 KINDS: dict[str, Kind] = {"id": "text", "number": "whole number", "score": "number", "seen": "truth"}
 COLUMNS: dict[str, list[Any]] = {"id": ["a", None, "a"], "number": [1, 2, None], "score": [0.5, None, 1.0], "seen": [True, False, None]}
@@ -42,9 +42,9 @@ def test_a_text_that_stands_in_many_rows_is_in_memory_once() -> None:
 def test_no_more_is_unpacked_than_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     content = written({"id": ["x" * 5_000]}, compression="zstd")
     assert len(content) < 2_000
-    monkeypatch.setattr(parquet, "MOST_BYTES", 6_000)
+    monkeypatch.setattr(files, "MOST_BYTES", 6_000)
     assert read_columns(content, "f", {"id": "text"}, rows=1)
-    monkeypatch.setattr(parquet, "MOST_BYTES", 4_000)
+    monkeypatch.setattr(files, "MOST_BYTES", 4_000)
     with pytest.raises(InputError, match="found a file that unpacks to 0 MiB"):
         read_columns(content, "f", {"id": "text"}, rows=1)
 
@@ -68,9 +68,9 @@ def test_nothing_of_a_file_waits_for_the_collector() -> None:
 
 def test_values_that_are_missing_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
     content = written({"id": pa.nulls(50, pa.string()), "number": pa.nulls(50, pa.int64())})
-    monkeypatch.setattr(parquet, "MOST_CELLS", 100)
+    monkeypatch.setattr(files, "MOST_CELLS", 100)
     assert read_columns(content, "f", {"id": "text", "number": "whole number"}, rows=50)
-    monkeypatch.setattr(parquet, "MOST_CELLS", 99)
+    monkeypatch.setattr(files, "MOST_CELLS", 99)
     with pytest.raises(InputError, match="found 50 rows of 2 columns, 100 values; wanted at most 99 values"):
         read_columns(content, "f", {"id": "text", "number": "whole number"}, rows=50)
 
@@ -78,9 +78,9 @@ def test_values_that_are_missing_count_too(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_long_footer_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     content = written({"id": ["a"]})
     length = int.from_bytes(content[-8:-4], "little")
-    monkeypatch.setattr(parquet, "MOST_FOOTER", length)
+    monkeypatch.setattr(files, "MOST_FOOTER", length)
     assert read_columns(content, "f", {"id": "text"}, rows=1)
-    monkeypatch.setattr(parquet, "MOST_FOOTER", length - 1)
+    monkeypatch.setattr(files, "MOST_FOOTER", length - 1)
     with pytest.raises(InputError, match=f"found a footer of {length:,} bytes"):
         read_columns(content, "f", {"id": "text"}, rows=1)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,12 +14,13 @@ from hypothesis import strategies as st
 from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation
 from mlflow_adk_eval.evalset.conversation import Ending, Injection
-from mlflow_adk_eval.results.collect import InParts
-from mlflow_adk_eval.results.files import new_folder, written_into
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Outcome, Scored, Skipped, Vote, case_outcome
-from mlflow_adk_eval.results.parts import AsTheyAre, PartReader
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.results.stored import loaded
+from mlflow_adk_eval.runs.collect import InParts
+from mlflow_adk_eval.runs.files import files_in, new_folder
+from mlflow_adk_eval.runs.parts import AsTheyAre
+from mlflow_adk_eval.runs.stored_run import StoredRun, loaded
+from tests.kit import case_result, turn_json
 
 CONFIG = load_config({"criteria": {"response_match_score": 0.5, "tool_trajectory_avg_score": 1.0}})
 NAMES = ("response_match_score", "tool_trajectory_avg_score", "token_usage_v1")
@@ -35,7 +35,7 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
 
 
 def turn(text: str) -> Invocation:
-    return Invocation.model_validate({"user_content": {"parts": [{"text": text}]}, "final_response": {"parts": [{"text": text[::-1]}]}})
+    return Invocation.model_validate(turn_json(text, text[::-1]))
 
 
 @st.composite
@@ -56,7 +56,7 @@ def results(draw: st.DrawFn, eval_id: str, run_index: int, expected: tuple[Invoc
         found.append(
             CriterionResult(name, THRESHOLDS.get(name), greater_is_better=True, overall=overall, per_invocation=cells, votes=votes)
         )
-    return CaseResult(
+    return case_result(
         eval_id=eval_id,
         run_index=run_index,
         actual=actual,
@@ -119,13 +119,12 @@ def test_parts_give_back_what_was_written(report: Report, part_turns: int) -> No
 @given(reports(), st.integers(1, 9))
 def test_whole_results_need_only_the_cells_in_the_columns(report: Report, part_turns: int) -> None:
     again, _ = stored(report, part_turns)
-    whole: Sequence[CaseResult] = tuple(again.cases.whole())  # type: ignore[attr-defined]
-    assert [plain(case) for case in whole] == [plain(case) for case in report.cases]
+    assert [plain(case) for case in again.cases.in_memory()] == [plain(case) for case in report.cases]
 
 
 def test_the_folder_is_gone_when_nobody_refers_to_it() -> None:
     root = new_folder()
-    files = written_into(root)
+    files = files_in(root, growing=True, temporary=root)
     (root / "a").write_bytes(b"1")
     assert (files["a"], list(files), "b" in files) == (b"1", ["a"], False)
     with pytest.raises(KeyError):
@@ -137,7 +136,7 @@ def test_the_folder_is_gone_when_nobody_refers_to_it() -> None:
 def test_a_stored_report_outlives_its_collector() -> None:
     case = EvalCase(eval_id="a", conversation=(turn("hello"),))
     cells: Any = (Scored(1.0),)
-    result = CaseResult(
+    result = case_result(
         eval_id="a",
         run_index=0,
         actual=(turn("hello"),),
@@ -157,12 +156,12 @@ def test_only_one_part_is_in_memory() -> None:
             ),
             config=CONFIG,
             cases=tuple(
-                CaseResult(eval_id=f"{number}", run_index=0, actual=(turn("x"),), expected=(turn("x"),), results=()) for number in range(9)
+                case_result(eval_id=f"{number}", run_index=0, actual=(turn("x"),), expected=(turn("x"),), results=()) for number in range(9)
             ),
         ),
         1,
     )
-    reader = PartReader(parts.files, parts.parts, "run")
+    reader = StoredRun(parts.files, parts.parts, "run")
     assert [part.part.number for part in reader] == list(range(9))
     first = weakref.ref(reader[0])
     assert reader[0] is first()

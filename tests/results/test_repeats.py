@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mlflow_adk_eval.analysis.stats import mean_interval
 from mlflow_adk_eval.results.repeats import Repeats, pass_hat, table_of_repeats, variance
 from mlflow_adk_eval.results.report import Report
-from tests.criteria.builders import RESPONSE, TRAJECTORY, cases, config
+from tests.kit import RESPONSE, TRAJECTORY, cases, config
 from tests.profiles import examples
 from tests.results.repeated import FAILED, LOST, PASSED, Scores, case_run, repeated, result
 

@@ -26,7 +26,7 @@ from mlflow_adk_eval.results.outcomes import (
 )
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import score
-from tests.criteria.builders import RESPONSE, TRAJECTORY, call, case, cases, config, turn
+from tests.kit import RESPONSE, TRAJECTORY, call, case, case_result, cases, config, turn
 
 SCORES = st.floats(-1e6, 1e6)
 OUTCOMES = st.builds(Scored, SCORES) | st.builds(Skipped, st.just("no")) | st.builds(Errored, st.just("down")) | st.none()
@@ -38,8 +38,8 @@ def result(
     return CriterionResult(criterion=name, threshold=threshold, greater_is_better=better, overall=overall, per_invocation=cells)
 
 
-def case_result(*results: CriterionResult, eval_id: str = "a", run_index: int = 0, error: str = "") -> CaseResult:
-    return CaseResult(eval_id=eval_id, run_index=run_index, actual=(turn(),), expected=(turn(),), results=results, error=error)
+def judged_as(*results: CriterionResult, eval_id: str = "a", run_index: int = 0, error: str = "") -> CaseResult:
+    return case_result(eval_id=eval_id, run_index=run_index, actual=(turn(),), expected=(turn(),), results=results, error=error)
 
 
 def report_of(*found: CaseResult, num_runs: int = 1) -> Report:
@@ -144,22 +144,22 @@ PASSES, MISSES, ERRS, SKIPS = Scored(1.0), Scored(0.0), Errored("down"), Skipped
 def test_the_verdict_of_a_case(overalls: list[Outcome], verdict: str) -> None:
     results = [result(overall) for overall in overalls]
     information = [result(overall, None) for overall in (PASSES, MISSES, ERRS, SKIPS)]
-    assert case_result(*results).verdict == verdict
-    assert case_result(*results, *information).verdict == verdict, "information decides nothing"
-    assert case_result(*results, error="down").verdict == ("failed" if verdict == "failed" else "undecided")
+    assert judged_as(*results).verdict == verdict
+    assert judged_as(*results, *information).verdict == verdict, "information decides nothing"
+    assert judged_as(*results, error="down").verdict == ("failed" if verdict == "failed" else "undecided")
 
 
 @given(st.lists(st.sampled_from([PASSES, MISSES, ERRS, SKIPS]), max_size=4), st.data())
 def test_an_error_in_place_of_any_result_never_makes_a_case_pass(overalls: list[Outcome], data: st.DataObject) -> None:
     place = data.draw(st.integers(0, len(overalls)))
     spoilt = [*overalls[:place], ERRS, *overalls[place + 1 :]]
-    assert case_result(*map(result, spoilt)).verdict != "passed"
+    assert judged_as(*map(result, spoilt)).verdict != "passed"
 
 
 @pytest.mark.parametrize("verdicts", list(itertools.product(("passed", "failed", "undecided"), repeat=2)))
 def test_the_verdict_of_a_report(verdicts: tuple[str, str]) -> None:
     overall: dict[str, Outcome] = {"passed": PASSES, "failed": MISSES, "undecided": ERRS}
-    report = report_of(*(case_result(result(overall[verdict]), eval_id=verdict) for verdict in verdicts))
+    report = report_of(*(judged_as(result(overall[verdict]), eval_id=verdict) for verdict in verdicts))
     assert report.verdict == ("failed" if "failed" in verdicts else "undecided" if "undecided" in verdicts else "passed")
     assert report.passed == (report.verdict == "passed")
     assert bool(report.reasons) != report.passed
@@ -167,8 +167,8 @@ def test_the_verdict_of_a_report(verdicts: tuple[str, str]) -> None:
 
 def test_reasons_are_sentences_with_numbers() -> None:
     report = report_of(
-        case_result(result(Scored(0.251), 0.5, name="up"), result(Scored(120), 100, name="down", better=False)),
-        case_result(result(ERRS, name="up"), result(PASSES, name="other"), eval_id="b", error="turn 2: boom"),
+        judged_as(result(Scored(0.251), 0.5, name="up"), result(Scored(120), 100, name="down", better=False)),
+        judged_as(result(ERRS, name="up"), result(PASSES, name="other"), eval_id="b", error="turn 2: boom"),
     )
     assert report.reasons == (
         "a: up is 0.251, below its threshold 0.5",
@@ -183,9 +183,9 @@ def test_reasons_are_sentences_with_numbers() -> None:
 
 def test_totals_count_every_cell_and_keep_each_run() -> None:
     report = report_of(
-        case_result(result(Scored(1.0), 0.5, Scored(1.0), Scored(1.0))),
-        case_result(result(ERRS, 0.5, Scored(0.0), ERRS), run_index=1),
-        case_result(result(Scored(0.25), 0.5, Scored(0.25), None, SKIPS), eval_id="b"),
+        judged_as(result(Scored(1.0), 0.5, Scored(1.0), Scored(1.0))),
+        judged_as(result(ERRS, 0.5, Scored(0.0), ERRS), run_index=1),
+        judged_as(result(Scored(0.25), 0.5, Scored(0.25), None, SKIPS), eval_id="b"),
         num_runs=2,
     )
     summary = report.summaries()["c"]
@@ -197,7 +197,7 @@ def test_totals_count_every_cell_and_keep_each_run() -> None:
 
 
 def test_totals_of_cases_with_other_criteria_are_kept_apart() -> None:
-    report = report_of(case_result(result(PASSES, name="x")), case_result(result(MISSES, name="y"), result(PASSES, name="x"), eval_id="b"))
+    report = report_of(judged_as(result(PASSES, name="x")), judged_as(result(MISSES, name="y"), result(PASSES, name="x"), eval_id="b"))
     assert report.criteria == ("x", "y")
     assert {name: summary.case_scores for name, summary in report.summaries().items()} == {
         "x": {"a": (1.0,), "b": (1.0,)},
@@ -206,7 +206,7 @@ def test_totals_of_cases_with_other_criteria_are_kept_apart() -> None:
 
 
 def test_a_report_shows_its_verdict_and_not_a_gigabyte() -> None:
-    report = report_of(case_result(result(Scored(0.25)), result(ERRS, name="d")))
+    report = report_of(judged_as(result(Scored(0.25)), result(ERRS, name="d")))
     assert repr(report) == "<Report failed: 1 case runs of 'set'; c=0.25, d=not evaluated>"
 
 
@@ -258,7 +258,7 @@ def test_what_was_not_evaluated_is_no_zero_in_a_frame(scored: Report) -> None:
 
 def test_a_frame_of_votes_has_a_row_per_vote() -> None:
     votes = CriterionResult(criterion="c", threshold=0.5, greater_is_better=True, overall=PASSES, per_invocation=(PASSES,), votes=(VOTE,))
-    frame = report_of(case_result(votes)).to_frame("votes")
+    frame = report_of(judged_as(votes)).to_frame("votes")
     assert list(frame.columns) == [
         "eval_id", "run_index", "invocation_index", "criterion", "rubric_id", "vote_index", "verdict", "explanation", "model", "latency_s",
         "input_tokens", "output_tokens", "error", "raw", "reused", "host", "asked_in",

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.config.eval_config import parse_config
+from mlflow_adk_eval.config.eval_config import judged_criteria, parse_config
 from mlflow_adk_eval.errors import InputError
 from mlflow_adk_eval.results.outcomes import Vote
 from mlflow_adk_eval.results.table import VOTE_COLUMNS
-from mlflow_adk_eval.results.votes import dump_votes, judged_criteria, parse_votes
+from mlflow_adk_eval.runs.parts import dump_votes, parse_votes
 from tests.profiles import examples
 
 VOTE = Vote(

@@ -19,17 +19,18 @@ from hypothesis import strategies as st
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.agents import load_recording
+from mlflow_adk_eval.agents.recordings import recording_beside
 from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.errors import Problem
 from mlflow_adk_eval.evalset import EvalCase, EvalSet, eval_set_digest
-from mlflow_adk_eval.evalset.rows import open_cases
-from mlflow_adk_eval.results.collect import InParts
-from mlflow_adk_eval.results.parts import PartReader
+from mlflow_adk_eval.evalset.files import open_inputs
+from mlflow_adk_eval.evalset.rows import open_cases, streamed
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.results.stored import loaded
 from mlflow_adk_eval.runner import CaseExecutor, Evaluation, Options, wait
 from mlflow_adk_eval.runner.batches import BatchRow, Scoring, batches_of, engine_of, score_batch, taken
-from mlflow_adk_eval.runner.stream import recorded_beside, streamed
+from mlflow_adk_eval.runs.collect import InParts
+from mlflow_adk_eval.runs.stored_run import StoredRun, loaded
+from tests.kit import turn_json
 from tests.profiles import examples
 from tests.strategies import respelt
 
@@ -38,12 +39,7 @@ WORDS = ("the lamp is on", "it is 20 °C", "東京は晴れ", "", "door locked &
 
 
 def turn(text: str, asked: str, tools: Sequence[str]) -> dict[str, Any]:
-    return {
-        "invocation_id": "",
-        "user_content": {"role": "user", "parts": [{"text": asked}]},
-        "final_response": {"role": "model", "parts": [{"text": text}]},
-        "intermediate_data": {"tool_uses": [{"name": name, "args": {"n": 1}} for name in tools]},
-    }
+    return {"intermediate_data": {"tool_uses": []}} | turn_json(asked, text, *((name, {"n": 1}) for name in tools), invocation_id="")
 
 
 turns = st.builds(turn, st.sampled_from(WORDS), st.sampled_from(WORDS), st.lists(st.sampled_from(("find", "set")), max_size=2))
@@ -74,7 +70,7 @@ def written(path: Path, found: list[dict[str, Any]]) -> Path:
 
 def evaluation_of(path: Path, **options: Any) -> Evaluation:
     eval_set = streamed(open_cases(path))
-    recording = recorded_beside(eval_set, path)
+    recording = recording_beside(eval_set, open_inputs(path))
     assert recording is not None
     return Evaluation(eval_set, load_config(CONFIG), CaseExecutor(recording, Options(**options)))
 
@@ -97,12 +93,21 @@ def plain(case: Any) -> Any:
     found = loaded(case)
     length = found.turns or 1
     cells = [(one.criterion, one.threshold, one.overall, (*one.per_invocation, *(None,) * length)[:length]) for one in found.results]
-    return found.eval_id, found.run_index, found.actual, found.expected, found.error, found.unfinished, found.session_state, cells
+    return (
+        found.eval_id,
+        found.run_index,
+        found.actual,
+        found.expected,
+        found.error,
+        found.conversation.unfinished,
+        found.session_state,
+        cells,
+    )
 
 
 def contents(parts: InParts) -> dict[str, Any]:
     """What the parts hold, as one table each."""
-    reader = PartReader(parts.files, parts.parts, "run")
+    reader = StoredRun(parts.files, parts.parts, "run")
     columns: dict[str, list[Any]] = {}
     for part in reader:
         for name, values in part.cells.items():
@@ -130,17 +135,17 @@ def in_batches(path: Path, size: int, *, large: bool = False) -> tuple[dict[str,
     evaluation = evaluation_of(path)
     parts = evaluation.collector()
     assert parts is not None
-    parts._kept = None if large else parts._kept
+    parts._in_memory = None if large else parts._in_memory
 
-    async def collect(_: Evaluation, num_runs: int) -> None:
+    async def collect() -> None:
         cases: list[list[BatchRow]] = []
-        for row in (row for batch in batches_of(evaluation, num_runs) for row in batch):
+        for row in (row for batch in batches_of(evaluation) for row in batch):
             if row.case is not None:
                 cases.append([])
             cases[-1].append(row)
         for start in range(0, len(cases), size):
             batch = [row for case in cases[start : start + size] for row in case]
-            sent = pickle.loads(pickle.dumps((batch, Scoring(evaluation.config, parts.criteria, num_runs))))  # noqa: S301 - our own
+            sent = pickle.loads(pickle.dumps((batch, Scoring(evaluation.config, parts.criteria, evaluation.num_runs))))  # noqa: S301 - our own
             taken(evaluation, parts, pickle.loads(pickle.dumps(score_batch(*sent))))  # noqa: S301 - our own
 
     report = wait(lambda: evaluation.execute(collector=parts, engine=collect))
@@ -213,7 +218,8 @@ def with_workers(path: Path, workers: int) -> tuple[dict[str, Any], dict[str, An
     evaluation = evaluation_of(path, workers=workers)
     parts = evaluation.collector()
     assert parts is not None
-    report = wait(lambda: evaluation.execute(collector=parts, engine=engine_of(evaluation, parts)))
+    engine = engine_of(evaluation, parts) if workers > 1 else None
+    report = wait(lambda: evaluation.execute(collector=parts, engine=engine))
     return facts(report), contents(parts)
 
 
@@ -359,7 +365,7 @@ def test_rows_of_arrow_become_part_files_that_are_read_back(tmp_path: Path) -> N
 def test_traces_in_arrow_become_runs_of_the_cases_that_they_are_of() -> None:
     import pyarrow as pa
 
-    from mlflow_adk_eval.agents.traces import TracedCases
+    from mlflow_adk_eval.agents.traces.conversations import TracedCases
     from mlflow_adk_eval.runner.arrow import keyed_traces, traced_runs
 
     def trace(number: int, session: str, question: str, answer: str) -> str:

@@ -16,10 +16,10 @@ from mlflow import MlflowClient
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.evalset import eval_set_digest
-from mlflow_adk_eval.results import kept_parts
-from mlflow_adk_eval.results.collect import InParts
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import evaluation as evaluation_module
+from mlflow_adk_eval.runs import collect
+from mlflow_adk_eval.runs.collect import InParts
 from tests.mlflow_kit import copied
 from tests.tracking.small import turn
 
@@ -149,7 +149,7 @@ def test_another_evaluation_takes_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     if what == "config":
         config = {"criteria": CONFIG["criteria"] | {"response_match_score": 0.7}}
     elif what == "code":
-        monkeypatch.setattr(kept_parts, "_PACKAGE", tmp_path)
+        monkeypatch.setattr(collect, "_PACKAGE", tmp_path)
     elif what == "installed":
         (tmp_path / "other-2.0.dist-info").mkdir()
         monkeypatch.syspath_prepend(tmp_path)

@@ -15,7 +15,7 @@ import pytest
 
 from mlflow_adk_eval.cli import run as run_commands
 from mlflow_adk_eval.errors import TrackingError
-from mlflow_adk_eval.gating.mlflow_client import reaching_mlflow
+from mlflow_adk_eval.store.reaching import reaching_mlflow
 from mlflow_adk_eval.tracking.client import connect
 from tests.cli.test_cli import EXPECTED, invoke, written
 from tests.mlflow_kit import Server

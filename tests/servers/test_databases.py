@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 from mlflow.tracing.client import TracingClient
-from mlflow.tracking._tracking_service.utils import _get_store
+from mlflow.tracking._tracking_service.utils import _get_store  # noqa: PLC2701 - MLflow has no public one
 
-from mlflow_adk_eval.tracking import trace_rows, traces
+from mlflow_adk_eval.tracking import traces
 from mlflow_adk_eval.tracking.bundle import Bundle
 from tests.mlflow_kit import free_port
 from tests.postgres_kit import postgres  # noqa: F401 - a fixture
@@ -101,7 +101,7 @@ def rows_in(uri: str, run_id: str) -> dict[str, list[Any]]:
 def test_both_ways_of_writing_leave_the_same_rows(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr(trace_rows, "_TABLES", UNKNOWN_TABLES)
+        patched.setattr(traces, "_TABLES", UNKNOWN_TABLES)
         bundle = logged(database, tmp_path, "ways")
     plain = rows_in(database, bundle.run.run_id)
     assert {table: len(rows) for table, rows in plain.items()} == {
@@ -138,6 +138,6 @@ def test_what_another_has_written_meanwhile_is_completed(database: str, tmp_path
 
 
 def test_other_tables_than_the_known_ones_are_left_to_mlflow(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert trace_rows.trace_rows(TracingClient(database).store, "0") is not None
-    monkeypatch.setattr(trace_rows, "_TABLES", UNKNOWN_TABLES)
-    assert trace_rows.trace_rows(TracingClient(database).store, "0") is None
+    assert traces.trace_rows(TracingClient(database).store, "0") is not None
+    monkeypatch.setattr(traces, "_TABLES", UNKNOWN_TABLES)
+    assert traces.trace_rows(TracingClient(database).store, "0") is None

@@ -15,7 +15,7 @@ import pytest
 from click.testing import Result
 
 from mlflow_adk_eval.gating.api import audit
-from mlflow_adk_eval.gating.mlflow_store import MlflowStore, claims_experiment
+from mlflow_adk_eval.gating.registry import MlflowStore, claims_experiment
 from mlflow_adk_eval.tracking import agent_versions
 from tests.cli.test_cli import EXPECTED, invoke, written
 from tests.servers.conftest import Site, sample
@@ -80,7 +80,7 @@ def spoilt(site: Site, count: int, call: Callable[[], Result], sort: str) -> Ite
     """Give for a sample of all requests of a call and faults how to make the call with that fault."""
     with site.proxy.spoiling(lambda _: None) as seen:
         sound(call(), 0)
-    cases = [(number, fault) for number in range(1, len(seen) + 1) for fault in FAULTS]
+    cases: list[tuple[int, Fault]] = [(number, fault) for number in range(1, len(seen) + 1) for fault in FAULTS]
     print(f"\n{sort}: {len(seen)} requests")  # noqa: T201 - how much there is to spoil
     for number, fault in sample(cases, count, site):
         with site.proxy.spoiling(kth(number, fault)) as requests:

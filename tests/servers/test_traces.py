@@ -99,7 +99,7 @@ def test_both_ways_of_writing_leave_the_same_on_a_server(written: Written) -> No
     written.forget()
     assert written.found()["assessments"] == []
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(traces, "trace_requests", lambda *_: None)
+        patched.setattr(traces, "RestStore", None)
         written.write(written.server.uri)
     assert written.found() == written.rows
     assert written.read() == quickly
@@ -120,13 +120,13 @@ def test_both_ways_of_writing_leave_the_same_of_what_models_cost(server: Server,
     quickly, read = run.found(), run.read()
     assert len(quickly["spans"]) == 7
     run.forget()
-    monkeypatch.setattr(traces, "trace_requests", lambda *_: None)
+    monkeypatch.setattr(traces, "RestStore", None)
     run.write(server.uri)
     assert (run.found(), run.read()) == (quickly, read)
 
 
 def _places(requests: int) -> list[tuple[Fault, int]]:
-    every = [(fault, number) for fault in FAULTS for number in range(1, requests + 1)]
+    every: list[tuple[Fault, int]] = [(fault, number) for fault in FAULTS for number in range(1, requests + 1)]
     return every if EVERY else every[:: len(every) // 8]
 
 

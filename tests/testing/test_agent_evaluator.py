@@ -27,6 +27,7 @@ from mlflow_adk_eval.errors import AgentError, ConfigError, EvalSetError, UsageE
 from mlflow_adk_eval.evalset import load_eval_set
 from mlflow_adk_eval.testing import AgentEvaluator, ScriptedJudge, evaluate_agent
 from tests.agents.scripted import call, llm, ping, results, text, user_text
+from tests.kit import turn_json
 
 pytestmark = [
     pytest.mark.needs("google-adk", "2.13"),
@@ -64,16 +65,8 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[LlmRequest], 
     return make
 
 
-def turn(said: str, answer: str, *tools: str) -> dict[str, Any]:
-    return {
-        "user_content": {"role": "user", "parts": [{"text": said}]},
-        "final_response": {"role": "model", "parts": [{"text": answer}]},
-        "intermediate_data": {"tool_uses": [{"name": tool, "args": {}} for tool in tools]},
-    }
-
-
-PASSING = {"eval_id": "passing", "conversation": [turn("hello", "echo hello"), turn("ping", "pong", "ping")]}
-MISSING_CALL = {"eval_id": "missing_call", "conversation": [turn("good morning", "echo good morning", "ping")]}
+PASSING = {"eval_id": "passing", "conversation": [turn_json("hello", "echo hello"), turn_json("ping", "pong", "ping")]}
+MISSING_CALL = {"eval_id": "missing_call", "conversation": [turn_json("good morning", "echo good morning", "ping")]}
 
 
 def write(folder: Path, *cases: dict[str, Any], name: str = "a", config: dict[str, Any] | None = None) -> str:
@@ -155,7 +148,7 @@ class TestAgreement:
 
     @BOTH
     def test_settings_of_adk_objects(self, evaluator: Any, module: Any, tmp_path: Path) -> None:
-        more = {"eval_id": "more", "conversation": [turn("ping", "pong")]}
+        more = {"eval_id": "more", "conversation": [turn_json("ping", "pong")]}
         eval_set = AdkEvalSet.model_validate_json(Path(write(tmp_path, more)).read_text())
         name = module(answers)
         for match_type, passes in ((ToolTrajectoryCriterion.MatchType.IN_ORDER, True), (ToolTrajectoryCriterion.MatchType.EXACT, False)):
@@ -224,7 +217,9 @@ class TestWhereAdkIsWrong:
         def every_other(words: Iterator[str]) -> str:
             return module(lambda request: text(next(words)))
 
-        file = write(tmp_path, {"eval_id": "c", "conversation": [turn("hi", "yes")]}, config={"criteria": {"response_match_score": 0.5}})
+        file = write(
+            tmp_path, {"eval_id": "c", "conversation": [turn_json("hi", "yes")]}, config={"criteria": {"response_match_score": 0.5}}
+        )
         run(AdkEvaluator.evaluate(every_other(itertools.cycle(["yes", "no"])), file, 2, print_detailed_results=False))
         said = failure(AgentEvaluator.evaluate(every_other(itertools.cycle(["yes", "no"])), file, 2, print_detailed_results=False))
         assert said.startswith("1 of 2 case runs did not pass\nflaky: c: 1 of 2 runs passed, 1 failed\n\nfailed: c (run ")
@@ -258,7 +253,7 @@ class TestWhereAdkIsWrong:
         def falls_silent(request: LlmRequest) -> Any:
             return None if user_text(request) == "ping" else text(f"echo {user_text(request)}")
 
-        fine = {"eval_id": "fine", "conversation": [turn("hello", "echo hello")]}
+        fine = {"eval_id": "fine", "conversation": [turn_json("hello", "echo hello")]}
         file = write(tmp_path, fine, PASSING)
         with pytest.raises(ValueError, match="Inferences should match conversations"):
             run(AdkEvaluator.evaluate(module(falls_silent), file, 1, print_detailed_results=False))

@@ -14,17 +14,15 @@ from typing import Any
 
 import pytest
 
+from tests.kit import turn_json
+
 CALLS = {"tool_uses": [{"name": "switch", "args": {"room": "Bedroom", "on": True}}]}
 WRONG = {"tool_uses": [{"name": "switch", "args": {"room": "bedroom", "on": True}}, {"name": "sing"}]}
 CONFIG = {"criteria": {"tool_trajectory_avg_score": 1.0, "response_match_score": 0.8}}
 
 
 def turn(said: str, answer: str, calls: dict[str, Any] | None = None) -> dict[str, Any]:
-    return {
-        "user_content": {"parts": [{"text": said}]},
-        "final_response": {"parts": [{"text": answer}]},
-        "intermediate_data": calls or {"tool_uses": []},
-    }
+    return turn_json(said, answer, intermediate_data=calls or {"tool_uses": []})
 
 
 def eval_set(cases: dict[str, list[dict[str, Any]]], name: str = "home") -> str:

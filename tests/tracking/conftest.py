@@ -7,7 +7,7 @@ import pytest
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _no_surroundings() -> Iterator[None]:
+def no_surroundings() -> Iterator[None]:
     kept = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("MLFLOW_")}
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     yield

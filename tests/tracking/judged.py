@@ -11,6 +11,7 @@ from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errore
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.tracking.bundle import Bundle, bundle_of
+from tests.kit import case_result
 from tests.tracking.small import eval_set, recorded, turn
 
 MATCH, RUBRICS, TRAJECTORY = "final_response_match_v2", "rubric_based_final_response_quality_v1", "tool_trajectory_avg_score"
@@ -141,7 +142,7 @@ def result(config: EvalConfig, criterion: str, cells: tuple[Outcome | None, ...]
 
 def case(eval_id: str, *results: CriterionResult) -> CaseResult:
     conversation = next(found.conversation for found in rooms().eval_cases if found.eval_id == eval_id) or ()
-    return CaseResult(eval_id=eval_id, run_index=0, actual=tuple(map(recorded, conversation)), expected=conversation, results=results)
+    return case_result(eval_id=eval_id, run_index=0, actual=tuple(map(recorded, conversation)), expected=conversation, results=results)
 
 
 def report(*, lost: bool = True, usage: JudgeUsage | None = USAGE) -> Report:

@@ -7,22 +7,19 @@ from typing import Any
 from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.evalset import EvalSet, Invocation
 from mlflow_adk_eval.evalset.models import AgentDetails, AppDetails
-from mlflow_adk_eval.gating.baseline.comparable import ReevaluationRequest
+from mlflow_adk_eval.gating.rules.comparable import ReevaluationRequest
+from tests.kit import case_json, eval_set_json, turn_json
 
 CONFIG = {"criteria": {"tool_trajectory_avg_score": 1.0, "response_match_score": 0.5}}
 
 
 def turn(user: str, answer: str, *calls: tuple[str, dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "user_content": {"role": "user", "parts": [{"text": user}]},
-        "final_response": {"role": "model", "parts": [{"text": answer}]},
-        "intermediate_data": {"tool_uses": [{"name": name, "args": args} for name, args in calls]},
-    }
+    return {"intermediate_data": {"tool_uses": []}} | turn_json(user, answer, *calls)
 
 
 def eval_set(cases: dict[str, list[dict[str, Any]]], eval_set_id: str = "rooms") -> EvalSet:
-    listed = [{"eval_id": eval_id, "conversation": turns} for eval_id, turns in cases.items()]
-    return EvalSet.model_validate({"eval_set_id": eval_set_id, "eval_cases": listed})
+    listed = (case_json(eval_id, *turns) for eval_id, turns in cases.items())
+    return EvalSet.model_validate(eval_set_json(*listed, eval_set_id=eval_set_id))
 
 
 def rooms() -> EvalSet:

@@ -87,7 +87,9 @@ def main() -> None:
         for span in ours
     ]
     data = reader.get_metrics_data()
-    found = [metric for resource in data.resource_metrics for scope in resource.scope_metrics for metric in scope.metrics] if data else []
+    found: list[Any] = (
+        [metric for resource in data.resource_metrics for scope in resource.scope_metrics for metric in scope.metrics] if data else []
+    )
     points = {metric.name: [(dict(point.attributes), point.count, point.sum) for point in metric.data.data_points] for metric in found}
     answers = [span.parent and span.parent.span_id for span in spans.get_finished_spans() if span.name == "answer"]
     json.dump({"run_id": run_id, "agent_parents": answers, "spans": told, "metrics": points}, sys.stdout)

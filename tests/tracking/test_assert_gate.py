@@ -12,7 +12,7 @@ import pytest
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.errors import PolicyError, UsageError
-from mlflow_adk_eval.gating.mlflow_store import MlflowStore
+from mlflow_adk_eval.gating.registry import MlflowStore
 from mlflow_adk_eval.testing import ScriptedJudge, assert_gate
 from mlflow_adk_eval.tracking.bundle import evidence_of_report
 from tests.gating.gate_kit import decide_on

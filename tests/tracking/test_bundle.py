@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval import UsageError, score
-from mlflow_adk_eval.results.table import KEY, Table
+from mlflow_adk_eval.results.table import LEAD, TAIL, Table
 from mlflow_adk_eval.tracking.bundle import Bundle, Run, bundle_of, load, metrics_of
 from mlflow_adk_eval.tracking.storable import clean_table, storable
 from tests.tracking.small import CONFIG, expected_of, rooms
@@ -89,8 +89,8 @@ def test_values_that_are_no_json_become_text() -> None:
 def test_a_table_is_cleaned_only_where_it_must_be_and_keeps_its_keys() -> None:
     key = ("secret-key #1", "failed", "secret-key", 0, 0)
     fine, odd = (
-        Table((*KEY, "user"), ((*key, "hi"),)),
-        Table((*KEY, "user"), ((*key, "\ud83d secret-key"), (*key, {1, 2}), (*key, math.inf))),
+        Table((*LEAD, *TAIL[1:], "user"), ((*key, "hi"),)),
+        Table((*LEAD, *TAIL[1:], "user"), ((*key, "\ud83d secret-key"), (*key, {1, 2}), (*key, math.inf))),
     )
     assert clean_table(fine, {})[0] is fine
     assert clean_table(fine, {"secret-key": "[A]"})[0].rows == fine.rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import tracemalloc
@@ -88,7 +89,7 @@ def test_a_session_or_ids_or_traces(production: str) -> None:
 
     assert texts_of(captured(production, experiment="production", session="s-three")) == {"s-three": list(SESSIONS["s-three"])}
     experiment = mlflow.get_experiment_by_name("production").experiment_id
-    frame = mlflow.search_traces(locations=[experiment], filter_string="metadata.`mlflow.trace.session` = 's-one'")
+    frame: Any = mlflow.search_traces(locations=[experiment], filter_string="metadata.`mlflow.trace.session` = 's-one'")
     assert texts_of(captured(production, trace_ids=list(frame["trace_id"]))) == {"s-one": list(SESSIONS["s-one"])}
     assert texts_of(captured(production, traces=frame)) == {"s-one": list(SESSIONS["s-one"])}
     listed = mlflow.search_traces(locations=[experiment], return_type="list", filter_string="metadata.`mlflow.trace.session` = 's-one'")
@@ -222,7 +223,7 @@ def test_tools_are_in_the_order_of_their_calls_in_traces_of_ours(production: str
     import mlflow
 
     from mlflow_adk_eval import evaluate
-    from mlflow_adk_eval.agents.traces import invocations_of
+    from mlflow_adk_eval.agents.traces.conversations import invocations_of
     from tests.tracking.small import eval_set, turn
 
     made = [(f"tool_{number % 3}", {"n": number}) for number in range(12)]
@@ -272,7 +273,7 @@ def test_spans_that_reach_a_server_by_otlp_read_the_same(exported: Traced, serve
     import mlflow
     from mlflow.tracing.client import TracingClient
 
-    from mlflow_adk_eval.agents.traces import invocations_of
+    from mlflow_adk_eval.agents.traces.conversations import invocations_of
 
     client = mlflow.MlflowClient(server.uri)
     experiment = client.create_experiment("otlp")
@@ -303,6 +304,10 @@ def test_large_traces_are_in_memory_one_conversation_at_a_time(template: Path, t
         mlflow.flush_trace_async_logging()
 
         def peak(**options: Any) -> int:
+            # How often Python looks for cycles depends on what else is in memory, such as what earlier tests have imported.
+            gc.collect()
+            gc.freeze()
+            gc.collect()
             tracemalloc.start()
             try:
                 found = captured(store, experiment="large", **options)
@@ -310,6 +315,7 @@ def test_large_traces_are_in_memory_one_conversation_at_a_time(template: Path, t
                 return tracemalloc.get_traced_memory()[1]
             finally:
                 tracemalloc.stop()
+                gc.unfreeze()
 
         peak(sample=1)
         assert peak() < 2 * peak(sample=1)

@@ -12,7 +12,7 @@ from click.testing import Result
 
 from mlflow_adk_eval import Report, TrackingError, UsageError, evaluate, gate
 from mlflow_adk_eval.analysis.comparison.compare import Comparison
-from mlflow_adk_eval.gating.evidence.integrity import Evidence
+from mlflow_adk_eval.runs.manifest import Evidence
 from mlflow_adk_eval.testing import Request, ScriptedJudge
 from mlflow_adk_eval.tracking.client import experiment_id
 from mlflow_adk_eval.tracking.compare import compare, log_comparison, run_of_evidence

@@ -19,17 +19,18 @@ from mlflow.genai.datasets import EvaluationDataset, create_dataset, get_dataset
 
 from mlflow_adk_eval.errors import EvalSetError, TrackingError, UsageError
 from mlflow_adk_eval.evalset import EvalSet, dumps, eval_set_digest, load_eval_set, parse_eval_set, write_eval_set
+from mlflow_adk_eval.evalset.files import DatasetInput, open_inputs
 from mlflow_adk_eval.tracking import evaluate
 from mlflow_adk_eval.tracking.eval_set_datasets import (
     DIGEST,
     FIELDS,
     DatasetOrigin,
-    eval_set_of,
+    contents_of,
     keep_as_dataset,
-    origin_of,
     pull_eval_set,
     push_eval_set,
 )
+from tests.kit import turn_json
 from tests.mlflow_kit import Server, copied, free_port
 from tests.profiles import examples
 from tests.servers.proxy import Fault, Proxy
@@ -62,6 +63,12 @@ def named(name: str, eval_set: EvalSet | None = None) -> EvalSet:
     return (eval_set or rooms()).model_copy(update={"eval_set_id": name})
 
 
+def opened(dataset: Any) -> DatasetInput:
+    inputs = open_inputs(dataset)
+    assert isinstance(inputs, DatasetInput)
+    return inputs
+
+
 def odd(name: str) -> EvalSet:
     """Everything that a store may stumble over."""
     calls = [{"name": "東京", "args": {"null": None, "int": 1, "float": 1.0, "big": 2**70, "zero": -0.0, "nul": "\0", "half": "\ud83d"}}]
@@ -75,7 +82,7 @@ def odd(name: str) -> EvalSet:
         "new": None,
     }
     led = {"eval_id": "led", "conversation_scenario": {"starting_prompt": "hi", "conversation_plan": "p", "user_persona": "NOVICE"}}
-    large = {"eval_id": "large", "conversation": [{"user_content": {"parts": [{"text": "x" * 3_000_000}]}}]}
+    large = {"eval_id": "large", "conversation": [turn_json("x" * 3_000_000)]}
     fields = {"description": "d" * 12_345, "creation_timestamp": 1.5, "mine": {"k": [1, None, "ü"]}}
     return EvalSet.model_validate({"eval_set_id": name, "name": None, **fields, "eval_cases": [written, led, large]})
 
@@ -312,7 +319,7 @@ def test_a_dataset_of_another_store_brings_its_records_along(store: str) -> None
     dataset = push_eval_set(named("elsewhere"), tracking_uri=store)
 
     assert sorted(inputs["eval_id"] for inputs in dataset.to_df()["inputs"]) == ["both", "heat", "light"]
-    assert eval_set_of(dataset, tracking_uri=store) == named("elsewhere")
+    assert contents_of(opened(dataset), tracking_uri=store)[0] == named("elsewhere")
 
 
 @pytest.mark.filterwarnings("ignore:.*Any type hint is inferred as AnyType:UserWarning")  # MLflow's own, when it is first imported
@@ -329,9 +336,8 @@ def test_mlflow_evaluates_on_it_as_it_is(monkeypatch: pytest.MonkeyPatch) -> Non
 
     run = mlflow.get_run(result.run_id)
     (logged,) = run.inputs.dataset_inputs
-    origin = origin_of(dataset)
+    origin = contents_of(opened(dataset))[1]
     assert result.metrics == {"echoes/mean": 1.0}
-    assert origin is not None
     assert (logged.dataset.source_type, logged.dataset.name) == (origin.source_type, origin.name)
     assert json.loads(logged.dataset.source) == json.loads(origin.source) == {"dataset_id": dataset.dataset_id}
 
@@ -356,11 +362,12 @@ def test_datasets_are_told_from_all_else() -> None:
     source = json.dumps({"dataset_id": dataset.dataset_id})
 
     for one in (dataset, entity):
-        assert eval_set_of(one) == named("told")
-        assert origin_of(one) == DatasetOrigin("mlflow_evaluation_dataset", source, "told")
-    for other in ("path.evalset.json", Path("x"), rooms(), ["a", "b"], None, mlflow.data.from_numpy(__import__("numpy").zeros(1))):
-        assert eval_set_of(other) is other
-        assert origin_of(other) is None
+        assert contents_of(opened(one)) == (named("told"), DatasetOrigin("mlflow_evaluation_dataset", source, "told"))
+    for other in ("path.evalset.json", Path("x.json"), rooms(), ["a", "b"]):
+        assert not isinstance(open_inputs(other), DatasetInput)
+    for other in (None, mlflow.data.from_numpy(__import__("numpy").zeros(1))):
+        with pytest.raises(UsageError, match="an eval set is a path, a folder, several paths or an EvalSet"):
+            open_inputs(other)
 
 
 def test_a_dataset_of_an_eval_set_file_is_its_eval_set(tmp_path: Path) -> None:
@@ -369,9 +376,8 @@ def test_a_dataset_of_an_eval_set_file_is_its_eval_set(tmp_path: Path) -> None:
 
     dataset = mlflow.data.from_adk_evalset(str(file))
 
-    origin = origin_of(dataset)
-    assert eval_set_of(dataset) == rooms()
-    assert origin is not None
+    contents, origin = contents_of(opened(dataset))
+    assert contents == rooms()
     assert (origin.source_type, origin.name) == ("adk_evalset", dataset.name)
     assert str(file) in origin.source
 

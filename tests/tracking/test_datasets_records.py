@@ -21,6 +21,7 @@ from mlflow_adk_eval.tracking.dataset_records import (
     changes,
     records_of,
 )
+from tests.kit import turn_json
 from tests.strategies import QUICK, eval_sets, legacy_cases
 from tests.tracking.small import rooms, turn
 
@@ -214,7 +215,7 @@ def test_an_edited_case_counts_though_the_expected_response_beside_it_is_old() -
 
 
 def test_a_case_whose_users_text_was_edited_counts_though_the_inputs_beside_it_are_old() -> None:
-    assert the_turn(edited(case={"user_content": {"parts": [{"text": "22 please"}]}})).user_text == "22 please"
+    assert the_turn(edited(case=turn_json("22 please"))).user_text == "22 please"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from click.testing import CliRunner
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.cli.main import cli
 from mlflow_adk_eval.evalset import eval_set_digest, load_eval_set, load_result
-from mlflow_adk_eval.results import collect
+from mlflow_adk_eval.results.report import CasesInMemory
+from mlflow_adk_eval.runs import collect
 from mlflow_adk_eval.tracking import bundle
 from tests.mlflow_kit import copied
 from tests.tracking.small import expected_of, rooms, turn
@@ -72,7 +73,7 @@ def test_a_large_run_has_no_documents_of_adk(logged: tuple[Any, str], tmp_path: 
 
     client = MlflowClient(uri)
     names = {Path(found.path).name for found in client.list_artifacts(report.run_id, "adk_eval")}
-    large = not isinstance(report.cases, tuple)
+    large = not isinstance(report.cases, CasesInMemory)
     assert ("eval_set.json" in names, "result.evalset_result.json" in names) == (not large, not large)
     table = json.loads(Path(client.download_artifacts(report.run_id, "adk_eval/invocations.json", str(tmp_path))).read_text("utf-8"))
     assert len(table["data"]) == (1 if large else 5)  # of two turns that may be shown, the one of the case that failed

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import mlflow_adk_eval as adk_eval
-from mlflow_adk_eval.evalset import Content, EvalCase, EvalSet, Invocation, Part, eval_set_digest, select
+from mlflow_adk_eval.evalset import EvalSet, eval_set_digest, select
+from tests.kit import case, cases, turn
 from tests.mlflow_kit import copied
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -20,14 +21,7 @@ CONFIG = {
 ANSWERS = {"one": "first answer", "two": "second reply", "three": "third word"}
 
 
-def case(eval_id: str, answer: str) -> EvalCase:
-    said = Invocation(
-        user_content=Content(role="user", parts=(Part(text=eval_id),)), final_response=Content(role="model", parts=(Part(text=answer),))
-    )
-    return EvalCase(eval_id=eval_id, conversation=(said,))
-
-
-SET = EvalSet(eval_set_id="numbers", eval_cases=tuple(case(*pair) for pair in ANSWERS.items()))
+SET = cases(*(case(eval_id, turn(answer, user=eval_id)) for eval_id, answer in ANSWERS.items()), eval_set_id="numbers")
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,8 @@ from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.results.outcomes import Vote
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.usage import JudgeUsage
-from mlflow_adk_eval.results.votes import parse_votes
-from mlflow_adk_eval.tracking.bundle import Bundle, Run, bundle_of, metrics_of
-from mlflow_adk_eval.tracking.run_facts import settings_params
+from mlflow_adk_eval.runs.parts import parse_votes
+from mlflow_adk_eval.tracking.bundle import Bundle, Run, bundle_of, metrics_of, settings_params
 from mlflow_adk_eval.tracking.trace_records import Assessed
 from tests.tracking import judged, small
 from tests.tracking.judged import DOWN, MATCH, MODEL, RUBRICS, TRAJECTORY, USAGE

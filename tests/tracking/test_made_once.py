@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval import evaluate, score
-from mlflow_adk_eval.agents.setup import conversation_setups
+from mlflow_adk_eval.agents.conversation import conversation_setups
 from mlflow_adk_eval.criteria.plan import plan
 from mlflow_adk_eval.evalset import eval_set_digest
 from mlflow_adk_eval.integrations import scoring as scoring_module
 from mlflow_adk_eval.integrations.scoring import explained, scoring
 from mlflow_adk_eval.judge.session import JudgeSession
 from mlflow_adk_eval.testing import ScriptedJudge
-from tests.criteria.builders import RESPONSE, TRAJECTORY, case, cases, scenario, turn
 from tests.integrations.test_scoring import row
+from tests.kit import RESPONSE, TRAJECTORY, case, cases, scenario, turn
 from tests.tracking.small import CONFIG, answering, expected_of, rooms
 
 MATCH = "final_response_match_v2"

@@ -13,17 +13,17 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.agents.protocol import Conversation
 from mlflow_adk_eval.agents.recordings import Recording
 from mlflow_adk_eval.analysis.stats import cases_needed, detectable_drop, detectable_rate_drop, rate_cases_needed
 from mlflow_adk_eval.analysis.stats.power import Source, spread_of
-from mlflow_adk_eval.cli.plan import plan_command
+from mlflow_adk_eval.cli.look import plan_command
 from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.errors import TrackingError, UsageError
+from mlflow_adk_eval.evalset.conversation import Conversation
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import run
 from mlflow_adk_eval.tracking.client import experiment_id
-from mlflow_adk_eval.tracking.plan import CASE_PASS_RATE, Need, plan
+from mlflow_adk_eval.tracking.compare import CASE_PASS_RATE, Need, plan
 from tests.gating.gate_kit import RESPONSE, TRAJECTORY, Lab, changed, eval_set_of, evidence_of, file_of, turn, with_artifact, with_table
 from tests.mlflow_kit import opened
 

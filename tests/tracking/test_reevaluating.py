@@ -13,11 +13,11 @@ from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.errors import AgentError, UsageError
 from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
 from mlflow_adk_eval.gating.api import gate
-from mlflow_adk_eval.gating.baseline.comparable import Reevaluate
+from mlflow_adk_eval.gating.rules.comparable import Reevaluate
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.testing import ScriptedJudge
 from mlflow_adk_eval.tracking import register
-from mlflow_adk_eval.tracking.reevaluate import reevaluation
+from mlflow_adk_eval.tracking.evaluate import reevaluation
 from tests.tracking.small import answering, eval_set, many, reevaluation_request, turn
 
 pytestmark = pytest.mark.slow

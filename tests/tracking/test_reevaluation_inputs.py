@@ -11,7 +11,7 @@ import pytest
 from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.errors import InputError, UsageError
 from mlflow_adk_eval.evalset import eval_set_digest
-from mlflow_adk_eval.tracking.reevaluate import reevaluation
+from mlflow_adk_eval.tracking.evaluate import reevaluation
 from tests.tracking.small import many, reevaluation_request
 
 CONFIG = {"criteria": {"tool_trajectory_avg_score": 1.0}}

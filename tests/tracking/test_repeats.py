@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval import GateFailed, evaluate, gate
-from mlflow_adk_eval.results.files import files_in
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.tracking.bundle import bundle_of, load, metrics_of, series_of_repeats
+from mlflow_adk_eval.runs.files import files_in
+from mlflow_adk_eval.tracking.bundle import bundle_of, load, metrics_of
 from tests.mlflow_kit import copied
 from tests.results.repeated import PASSED, repeated
 from tests.tracking.small import CONFIG, answering, rooms
@@ -152,5 +152,5 @@ def test_what_has_no_finite_value_is_left_out() -> None:
 
 def test_no_cases_have_no_repeats() -> None:
     empty = replace(repeated({}), num_runs=2)
-    assert series_of_repeats(empty) == {}
+    assert not empty.repeats.run_pass_rates
     assert {name for name, _ in metrics_of(empty)} == {"cases"}

@@ -18,8 +18,8 @@ from mlflow_adk_eval.tracking import recording_of_run
 from tests.agents.environments import ERROR, injecting
 from tests.agents.scripted import call, llm, results, text, user_text
 from tests.agents.users.user_kit import ENDS, in_order, says
-from tests.criteria.builders import call as tool_call
-from tests.criteria.builders import case, cases, scenario, turn
+from tests.kit import call as tool_call
+from tests.kit import case, cases, scenario, turn
 
 SCENARIOS = ("talks", "never ends")
 CONFIG = {

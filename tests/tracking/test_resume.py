@@ -20,6 +20,7 @@ import pytest
 
 from mlflow_adk_eval.ledger import CallCache
 from tests.judge.servers import Call, Server, gemini_answer, serving
+from tests.kit import case_json, eval_set_json, turn_json
 from tests.tracking.resume_worker import CALLS
 
 pytestmark = pytest.mark.slow
@@ -43,17 +44,13 @@ CONFIG = {
 IN_FLIGHT = 3
 
 
-def message(text: str, role: str = "user") -> dict[str, Any]:
-    return {"role": role, "parts": [{"text": text}]}
-
-
 def eval_set() -> dict[str, Any]:
     def turn(case: int, number: int) -> dict[str, Any]:
         question = f"question {case}.{number}"
-        return {"user_content": message(question), "final_response": message(f"the answer to {question}", "model")}
+        return turn_json(question, f"the answer to {question}")
 
-    cases = [{"eval_id": f"case {case}", "conversation": [turn(case, number) for number in range(TURNS)]} for case in range(CASES)]
-    return {"eval_set_id": "resumed", "eval_cases": cases}
+    cases = (case_json(f"case {case}", *(turn(case, number) for number in range(TURNS))) for case in range(CASES))
+    return eval_set_json(*cases, eval_set_id="resumed")
 
 
 def recording() -> dict[str, Any]:

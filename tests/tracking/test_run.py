@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.evalset import eval_set_digest
-from mlflow_adk_eval.results.files import files_in
 from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.runs.files import files_in
 from tests.mlflow_kit import Server, copied
 from tests.tracking.small import CONFIG, answering, eval_set, expected_of, many, rooms, turn
 

@@ -9,11 +9,13 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote, quote_plus
 
 import pytest
 
+from tests.kit import case_json, turn_json
 from tests.mlflow_kit import copied
 
 SECRETS = {
@@ -97,9 +99,7 @@ JUDGE = """
 
 
 def case(eval_id: str, user: str) -> dict[str, object]:
-    parts = lambda text, role: {"role": role, "parts": [{"text": text}]}  # noqa: E731
-    turn = {"invocation_id": "1", "user_content": parts(user, "user"), "final_response": parts("Pforzheim", "model")}
-    return {"eval_id": eval_id, "conversation": [turn]}
+    return case_json(eval_id, turn_json(user, "Pforzheim", invocation_id="1"))
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_no_value_of_an_env_file_is_in_anything_that_a_run_writes(project: Path)
     command("score", "office.evalset.json", "--actual", f"runs:/{run_id}", *judge)
     for what in ("eval_set", "result", "rows"):
         command("export", run_id, what, "-o", f"{what}.jsonl" if what == "rows" else f"{what}.json")
-    with sqlite3.connect(project / "ledger.sqlite") as ledger:
+    with closing(sqlite3.connect(project / "ledger.sqlite")) as ledger:
         assert ledger.execute("SELECT count(*) FROM answer").fetchone()[0]
         assert ledger.execute("SELECT count(*) FROM conversation").fetchone()[0]
     written = [path for path in project.rglob("*") if path.is_file() and path.parent.name not in ("leaky", "__pycache__")]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit import turn_json
 from tests.tracking import judged
 from tests.tracking.small import CONFIG, answering, eval_set, expected_of, many, rooms, turn
 
@@ -89,9 +90,9 @@ UNKNOWN_TABLES = {"SqlTraceInfo": "request_id", "SqlSpan": "trace_id and_a_colum
 @pytest.fixture
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the fast way of writing to SQLite unavailable, as in a version of MLflow with another column."""
-    from mlflow_adk_eval.tracking import trace_rows
+    from mlflow_adk_eval.tracking import traces
 
-    monkeypatch.setattr(trace_rows, "_TABLES", UNKNOWN_TABLES)
+    monkeypatch.setattr(traces, "_TABLES", UNKNOWN_TABLES)
 
 
 def rows_of(store: str, run_id: str) -> dict[str, list[dict[str, Any]]]:
@@ -113,7 +114,7 @@ def test_both_ways_of_writing_leave_the_same_rows(store: str, monkeypatch: pytes
     from mlflow import MlflowClient
 
     from mlflow_adk_eval import evaluate, upload
-    from mlflow_adk_eval.tracking import logged_run, trace_rows
+    from mlflow_adk_eval.tracking import logged_run, traces
     from mlflow_adk_eval.tracking.bundle import bundle_of
 
     def keeping(*args: Any, **kwargs: Any) -> Any:
@@ -126,7 +127,7 @@ def test_both_ways_of_writing_leave_the_same_rows(store: str, monkeypatch: pytes
 
     with monkeypatch.context() as patched:
         patched.setattr(logged_run, "bundle_of", keeping)
-        patched.setattr(trace_rows, "_TABLES", UNKNOWN_TABLES)
+        patched.setattr(traces, "_TABLES", UNKNOWN_TABLES)
         report = evaluate(rooms(), answering(rooms(), heat="no 🙈", both=broken), CONFIG, experiment="ways", tracking_uri=store)
     plain = rows_of(store, report.run_id)
     assert {table: len(rows) for table, rows in plain.items()} == {
@@ -147,11 +148,11 @@ def test_both_ways_of_writing_leave_the_same_rows(store: str, monkeypatch: pytes
 def test_both_ways_of_writing_leave_the_same_rows_of_what_judges_said(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow import MlflowClient
 
-    from mlflow_adk_eval.tracking import trace_rows
+    from mlflow_adk_eval.tracking import traces
     from mlflow_adk_eval.tracking.logged_run import finish_run
 
     with monkeypatch.context() as patched:
-        patched.setattr(trace_rows, "_TABLES", UNKNOWN_TABLES)
+        patched.setattr(traces, "_TABLES", UNKNOWN_TABLES)
         bundle = judged.logged(store, judged.report(), "judged ways")
     plain = rows_of(store, bundle.run.run_id)
     sources = [(row["name"], row["source_type"], row["source_id"], bool(row["error"])) for row in plain["assessments"]]
@@ -165,11 +166,7 @@ def test_both_ways_of_writing_leave_the_same_rows_of_what_judges_said(store: str
 
 
 def priced(user: str, *events: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "user_content": {"role": "user", "parts": [{"text": user}]},
-        "final_response": {"role": "model", "parts": [{"text": "done"}]},
-        "intermediate_data": {"invocation_events": list(events)},
-    }
+    return turn_json(user, "done", intermediate_data={"invocation_events": list(events)})
 
 
 def thought(tool: str | None = None, **usage: int) -> dict[str, Any]:
@@ -223,12 +220,12 @@ def test_both_ways_of_writing_leave_the_same_rows_of_what_models_cost(store: str
     from mlflow import MlflowClient
 
     from mlflow_adk_eval import evaluate
-    from mlflow_adk_eval.tracking import logged_run, trace_rows
+    from mlflow_adk_eval.tracking import logged_run, traces
 
     kept: list[Any] = []
     finish_run = logged_run.finish_run
     with monkeypatch.context() as patched:
-        patched.setattr(trace_rows, "_TABLES", UNKNOWN_TABLES)
+        patched.setattr(traces, "_TABLES", UNKNOWN_TABLES)
         patched.setattr(logged_run, "finish_run", lambda client, bundle, **more: (kept.append(bundle), finish_run(client, bundle, **more)))
         cases = eval_set(COSTLY)
         report = evaluate(cases, expected_of(cases), {"criteria": {"tool_call_count_v1": 2}}, experiment="ways", tracking_uri=store)
@@ -243,7 +240,7 @@ def test_both_ways_of_writing_leave_the_same_rows_of_what_models_cost(store: str
 def test_sqlite_is_written_to_in_the_fast_way(store: str) -> None:
     from mlflow.tracking.client import TracingClient
 
-    from mlflow_adk_eval.tracking.trace_rows import trace_rows
+    from mlflow_adk_eval.tracking.traces import trace_rows
 
     assert trace_rows(TracingClient(store).store, "0") is not None
 
@@ -251,7 +248,7 @@ def test_sqlite_is_written_to_in_the_fast_way(store: str) -> None:
 def test_other_tables_than_the_known_ones_are_left_to_mlflow(store: str, one_by_one: None) -> None:
     from mlflow.tracking.client import TracingClient
 
-    from mlflow_adk_eval.tracking.trace_rows import trace_rows
+    from mlflow_adk_eval.tracking.traces import trace_rows
 
     assert trace_rows(TracingClient(store).store, "0") is None
 
@@ -260,7 +257,7 @@ def test_a_store_that_refuses_the_fast_way_is_written_to_in_the_other(store: str
     from mlflow.exceptions import MlflowException
 
     from mlflow_adk_eval import evaluate
-    from mlflow_adk_eval.tracking.trace_rows import TraceRows
+    from mlflow_adk_eval.tracking.traces import TraceRows
 
     def refuse(*args: Any) -> None:
         raise MlflowException("database is locked")

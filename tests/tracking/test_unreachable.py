@@ -157,13 +157,13 @@ def test_an_upload_that_was_cut_off_goes_on_where_it_was(store: str, tmp_path: P
     from mlflow import MlflowClient
 
     from mlflow_adk_eval import evaluate, upload
-    from mlflow_adk_eval.tracking import logged_run, trace_rows
+    from mlflow_adk_eval.tracking import logged_run, traces
     from mlflow_adk_eval.tracking.traces import TracingClient, write_traces
 
     def cut_off(*args: Any) -> Never:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(trace_rows, "_TABLES", {"SqlTraceInfo": "unknown"})
+    monkeypatch.setattr(traces, "_TABLES", {"SqlTraceInfo": "unknown"})
     with monkeypatch.context() as patched:
         patched.setattr(logged_run, "write_traces", lambda client, run, records: write_traces(client, run, records[:2]) or cut_off())
         with pytest.raises(KeyboardInterrupt) as interrupted:

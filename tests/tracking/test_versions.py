@@ -15,8 +15,9 @@ from typing import Any, Never
 import pytest
 
 from mlflow_adk_eval import score
-from mlflow_adk_eval.agents.git import git_state
+from mlflow_adk_eval.agents.source import git_state
 from mlflow_adk_eval.evalset import EvalSet
+from tests.kit import turn_json
 from tests.mlflow_kit import copied
 from tests.tracking.small import CONFIG, answering, expected_of, rooms
 
@@ -167,7 +168,7 @@ def test_a_large_diff_is_kept_whole_as_an_artifact(repo: Path, store: str, tmp_p
 
 
 def test_a_huge_diff_is_cut_and_says_so_and_still_tells_states_apart(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mlflow_adk_eval.agents import git as module
+    from mlflow_adk_eval.agents import source as module
 
     monkeypatch.setattr(module, "_MAX_DIFF", 200)
     states = []
@@ -179,7 +180,7 @@ def test_a_huge_diff_is_cut_and_says_so_and_still_tells_states_apart(repo: Path,
 
 
 def test_a_git_that_hangs_is_no_git(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mlflow_adk_eval.agents import git as module
+    from mlflow_adk_eval.agents import source as module
 
     monkeypatch.setattr(module, "_TIMEOUT_S", 0)
     assert git_state(repo) is None
@@ -267,7 +268,7 @@ def test_recordings_of_different_agents_are_different_versions(
 def test_the_name_of_an_app_is_that_of_its_recorded_agent() -> None:
     from mlflow_adk_eval import load_recording
 
-    case = {"conversation": [{"user_content": {"parts": [{"text": "q"}]}}]}
+    case = {"conversation": [turn_json("q")]}
     cases = [{**case, "eval_id": name, "session_input": {"app_name": "shop", "user_id": "u"}} for name in "ab"]
     assert load_recording(EvalSet.model_validate({"eval_set_id": "s", "eval_cases": cases})).name == "shop"
     cases[0]["session_input"] = {"app_name": "other", "user_id": "u"}

@@ -1,20 +1,27 @@
 """Agents built with Google's Agent Development Kit, found as ``adk eval`` finds them and run in isolation.
 
-`load_adk_agent` imports the agent's module (`adk.modules`) and wraps its root agent or app. Each conversation gets a runner and a session
-of its own (`adk.session`), whose events become turns by `adk.events`. With `adk.session` this is the one module that imports google-adk,
-and only inside functions, since that takes seconds and google-adk is an extra.
+`load_adk_agent` imports the agent's module (`adk.modules`) and wraps its root agent or app. Each conversation gets a runner and a session in
+services of its own. `AdkSession.turn` runs the agent on one message and collects ADK's events. A plugin notes what events do not say
+(`_CallRecorder`): the first request of each agent to its model, how long models and tools took, and the model calls of agents that are tools. It
+also asks the tool environment for answers. Events and notes become an `Invocation` in `agents.turns`.
+
+This is the one module that imports google-adk, and only inside functions, since that takes seconds and google-adk is an extra.
 """
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import importlib
 import importlib.metadata
 import importlib.util
 import inspect
 import logging
+import os
+import uuid
 import warnings
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -23,12 +30,13 @@ from typing import Any
 import anyio
 
 from mlflow_adk_eval.agents.adk.modules import YAML, AgentModule, import_agent
-from mlflow_adk_eval.agents.adk.session import AdkSession, start_session
-from mlflow_adk_eval.agents.conversation import converse, described
-from mlflow_adk_eval.agents.protocol import NO_LIMITS, Conversation, Limits, Tools
-from mlflow_adk_eval.errors import AgentError, did_you_mean
-from mlflow_adk_eval.evalset import EvalCase
-from mlflow_adk_eval.foreign import foreign_code
+from mlflow_adk_eval.agents.conversation import converse, described, failure
+from mlflow_adk_eval.agents.protocol import NO_LIMITS, Limits, Tools, Turn
+from mlflow_adk_eval.agents.turns import TurnRecord, model_call, plain, turn_invocation
+from mlflow_adk_eval.errors import AgentError, UsageError, did_you_mean, foreign_code
+from mlflow_adk_eval.evalset import Content, EvalCase, Invocation
+from mlflow_adk_eval.evalset.conversation import Conversation
+from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.runtime import require_extra
 
 _CLOSING_S = 5.0
@@ -41,6 +49,11 @@ _NEEDED = (
     "models.google_llm",
     "sessions.in_memory_session_service",
 )
+_THREADS = 64
+"""As many functions may run at once, those that were given up included."""
+_MODEL_CALLS = 100
+"""As many requests to models may one turn take; ADK's own limit is 500, so an agent that goes round in circles is paid for for an hour."""
+_RETRIES = {"attempts": 7, "initial_delay": 5.0, "max_delay": 120.0, "exp_base": 2.0, "http_status_codes": [408, 429, 500, 502, 503, 504]}
 
 
 def load_adk_agent(source: str | Path | Any, *, agent_name: str | None = None, limits: Limits | None = None) -> AdkAgent:
@@ -56,12 +69,10 @@ def load_adk_agent(source: str | Path | Any, *, agent_name: str | None = None, l
         UsageError: if google-adk is not installed.
         AgentError: if there is no such agent, saying where it was looked for.
     """
-    _require_adk()
-    _quieten()
-    _warm_up()
+    _import_adk()
     if isinstance(source, str | Path):
-        found = import_agent(source)
-        root, name, private, modules = _root_of(found), found.name, found.env_names, found.holders
+        module = import_agent(source)
+        root, name, private, modules = _root_of(module), module.name, module.env_names, module.holders
     else:
         root, name, private, modules = source, getattr(source, "name", ""), frozenset[str](), ()
     if not _is_factory(root):
@@ -110,10 +121,32 @@ class AdkAgent:
     @asynccontextmanager
     async def open(self, case: EvalCase, run_index: int, tools: Tools | None, /) -> AsyncGenerator[AdkSession]:  # noqa: ARG002 - all runs of an agent are alike
         """Begin a session in services of its own."""
+        from google.adk.artifacts.in_memory_artifact_service import InMemoryArtifactService  # noqa: PLC0415
+        from google.adk.memory.in_memory_memory_service import InMemoryMemoryService  # noqa: PLC0415
+        from google.adk.plugins.base_plugin import BasePlugin  # noqa: PLC0415
+        from google.adk.runners import Runner  # noqa: PLC0415
+        from google.adk.sessions.in_memory_session_service import InMemorySessionService  # noqa: PLC0415
+
+        given = case.session_input
+        app_name = (given.app_name if given else "") or self.app_name
         async with self._app() as (app, conversations):
-            limited = self.limits != NO_LIMITS
-            session = await start_session(
-                app, case.session_input, app_name=self.app_name, private=self.private, limited=limited, tools=tools
+            sessions = InMemorySessionService()
+            created = await sessions.create_session(
+                app_name=app_name,
+                user_id=(given.user_id if given else "") or "test_user_id",  # what ADK calls the user of a case without a session
+                session_id=(given.session_id if given else None) or f"adk-eval-session-{uuid.uuid4()}",
+                state=copy.deepcopy(given.state) if given else {},
+            )
+            session = AdkSession(None, created, self.private, _run_config(in_threads=self.limits != NO_LIMITS))
+            recorder, plugin = _CallRecorder(session, tools), BasePlugin(name="mlflow_adk_eval")
+            for noted in ("before_run", "before_model", "after_model", "on_model_error", "before_tool", "after_tool", "on_tool_error"):
+                setattr(plugin, f"{noted}_callback", getattr(recorder, noted))
+            session.runner = Runner(
+                # First, so that it sees every call, also those that a plugin of the app answers in the model's place.
+                app=app.model_copy(update={"name": app_name, "plugins": [plugin, *app.plugins]}),
+                session_service=sessions,
+                memory_service=InMemoryMemoryService(),
+                artifact_service=InMemoryArtifactService(),
             )
             async with conversations.lock:
                 conversations.count += 1
@@ -132,9 +165,9 @@ class AdkAgent:
         if not _is_factory(self.root):
             yield self.root, self.conversations
             return
-        made = self.root()
-        made = await made if inspect.isawaitable(made) else made
-        agent, stack = made if isinstance(made, tuple) else (made, None)
+        root = self.root()
+        root = await root if inspect.isawaitable(root) else root
+        agent, stack = root if isinstance(root, tuple) else (root, None)
         try:
             yield _app(agent, self.app_name, self.agent_name), _OpenConversations()
         finally:
@@ -143,52 +176,170 @@ class AdkAgent:
                     await stack.aclose()
 
 
-def _require_adk() -> None:
+@dataclass(slots=True)
+class AdkSession:
+    """A session with the runner that serves it."""
+
+    runner: Any
+    session: Any
+    private: frozenset[str]
+    run_config: Any = None
+    """How the agent is run: ADK's ``RunConfig``."""
+    user: Content = field(default_factory=Content)
+    events: list[Any] = field(default_factory=list[Any])
+    """Those of the turn that is under way, or was the last one."""
+    record: TurnRecord = field(default_factory=TurnRecord)
+    turns: int = 0
+    cut_off: BaseException | None = None
+    """What cancelled a tool; ``None`` once something has come after it."""
+
+    async def turn(self, user: Content, /) -> Turn:
+        """Send the agent a message; a turn that fails is kept with the events it had."""
+        self.user, self.events, self.record, self.cut_off = user, [], TurnRecord(), None
+        self.turns += 1
+        error = ""
+        try:
+            with foreign_code("the agent"):  # where nobody has cancelled us, tools that lose their connection may be
+                await self._run(user)
+        except Exception as raised:  # noqa: BLE001 - tools and models are the user's own code: anything can go wrong
+            error = failure(self.turns, raised, self.private)
+        return Turn(invocation=turn_invocation(self.events, self.user, self.record), error=error)
+
+    def interrupted(self) -> Invocation:
+        """Return what happened in the turn so far."""
+        self.record.cut_short()
+        return turn_invocation(self.events, self.user, self.record)
+
+    async def _run(self, user: Content) -> None:
+        from google.genai import types  # noqa: PLC0415
+
+        message = types.Content.model_validate({"role": "user"} | user.model_dump(mode="json", exclude_none=True))
+        session = {"user_id": self.session.user_id, "session_id": self.session.id}
+        run = self.runner.run_async(**session, new_message=message, run_config=self.run_config)
+        async with aclosing(run) as stream:
+            async for event in stream:
+                self.events.append(event)
+                self.cut_off = None
+        if self.cut_off is not None:  # ADK 2 ends a run in which something was cancelled as if it were done
+            raise self.cut_off
+
+    async def state(self) -> Json:
+        """Return the state without what is the framework's own or lives only through a turn."""
+        from google.adk.sessions.base_session_service import GetSessionConfig  # noqa: PLC0415
+
+        names = {"app_name": self.session.app_name, "user_id": self.session.user_id, "session_id": self.session.id}
+        # Without its events, as ADK copies what it returns.
+        session = await self.runner.session_service.get_session(**names, config=GetSessionConfig(num_recent_events=0))
+        return {key: plain(value) for key, value in session.state.items() if not key.startswith(("__", "temp:"))}
+
+
+def _run_config(*, in_threads: bool) -> Any:
+    """Return how the agent is run: with a limit on its requests to models, as ``ADK_MAX_LLM_CALLS`` says or by default.
+
+    Args:
+        in_threads: whether functions which are not async run in threads, where ADK can do so: no limit could cut them off otherwise.
+    """
+    from google.adk.agents import run_config  # noqa: PLC0415
+
+    given = os.environ.get("ADK_MAX_LLM_CALLS", "")
+    calls = int(given) if given.removeprefix("-").isdecimal() else _MODEL_CALLS
+    pool = getattr(run_config, "ToolThreadPoolConfig", None) if in_threads else None
+    threads = {"tool_thread_pool_config": pool(max_workers=_THREADS)} if pool else {}
+    return run_config.RunConfig(max_llm_calls=calls, **threads)
+
+
+@dataclass(slots=True)
+class _CallRecorder:
+    """Records what events do not say: requests to models, the calls of agents that are tools, and how long models and tools took.
+
+    Where something else than the tools is to answer tool calls, this is what asks it.
+    """
+
+    session: AdkSession
+    tools: Tools | None
+
+    async def before_run(self, *, invocation_context: Any) -> None:
+        # An agent that is a tool runs within the turn, under an id of its own.
+        self.session.record.invocation_id = self.session.record.invocation_id or invocation_context.invocation_id
+
+    async def before_model(self, *, callback_context: Any, llm_request: Any) -> None:
+        from google.genai import types  # noqa: PLC0415
+
+        record = self.session.record
+        record.requests.setdefault(callback_context.agent_name, llm_request)
+        record.begin(_key(callback_context), record.model)
+        # Sent again as ADK's own evaluation does, unless the agent says how: a busy provider is no fault of the agent.
+        config = llm_request.config
+        options = config.http_options = config.http_options or types.HttpOptions()
+        options.retry_options = options.retry_options or types.HttpRetryOptions.model_validate(_RETRIES)
+
+    async def after_model(self, *, callback_context: Any, llm_response: Any) -> None:
+        record = self.session.record
+        record.end(_key(callback_context))
+        if callback_context.invocation_id != record.invocation_id:
+            self.session.events.append(model_call(callback_context.agent_name, llm_response))
+
+    async def on_model_error(self, *, callback_context: Any, **_: Any) -> None:
+        self.session.record.end(_key(callback_context))
+
+    async def before_tool(self, *, tool: Any, tool_args: Json, tool_context: Any) -> Json | None:
+        record = self.session.record
+        record.begin(tool_context.function_call_id, record.tool)
+        return await self.tools.answer(tool.name, tool_args) if self.tools else None
+
+    async def after_tool(self, *, tool_context: Any, **_: Any) -> None:
+        self.session.record.end(tool_context.function_call_id)
+
+    async def on_tool_error(self, *, tool_context: Any, error: BaseException, **_: Any) -> None:
+        self.session.record.end(tool_context.function_call_id)
+        if isinstance(error, asyncio.CancelledError):
+            self.session.cut_off = error
+
+
+def _key(callback_context: Any) -> tuple[str, str]:
+    """Return what tells a model call from those that go on at the same time."""
+    return callback_context.invocation_id, callback_context.agent_name
+
+
+def _import_adk() -> None:
+    """Import google-adk, and what it imports at an agent's first turn, as that takes seconds which are no turn's own."""
     with require_extra("adk", "running ADK agents"):
         importlib.import_module("google.adk")
-
-
-def _warm_up() -> None:
-    """Import now what ADK imports at an agent's first turn, as that takes seconds which are no turn's own."""
-    for module in _NEEDED:
-        importlib.import_module(f"google.adk.{module}")
-    if importlib.util.find_spec("google.adk.workflow"):  # what runs agents in ADK 2
-        importlib.import_module("google.adk.workflow").Workflow  # noqa: B018 - a name that is imported when it is asked for
-
-
-def _quieten() -> None:
-    """Keep ADK's messages about itself off the terminal: the results say what went wrong."""
-    # A handler of their own keeps Python from printing these logs, tracebacks included, where the user has set up no
-    # logging; where they have, they see everything.
+    # The results say what went wrong. A handler of their own keeps Python from printing ADK's messages about itself, tracebacks included,
+    # where the user has set up no logging; where they have, they see everything.
     for name in ("google_adk", "google_genai"):
         logger = logging.getLogger(name)
         if not logger.handlers:
             logger.addHandler(logging.NullHandler())
     # Said of most of ADK's own classes, and nothing that someone who evaluates an agent could change.
     warnings.filterwarnings("ignore", r"\[EXPERIMENTAL\]", UserWarning)
+    for module in _NEEDED:
+        importlib.import_module(f"google.adk.{module}")
+    if importlib.util.find_spec("google.adk.workflow"):  # what runs agents in ADK 2
+        importlib.import_module("google.adk.workflow").Workflow  # noqa: B018 - a name that is imported when it is asked for
 
 
-def _root_of(found: AgentModule) -> Any:
+def _root_of(module: AgentModule) -> Any:
     """Return the app, the agent or the function that makes it."""
     from google.adk.apps.app import App  # noqa: PLC0415
 
-    for holder in found.holders:
+    for holder in module.holders:
         app = getattr(holder, "app", None)
         if isinstance(app, App):
             return app
         for name in ("root_agent", "get_agent_async"):
             if hasattr(holder, name):
                 return getattr(holder, name)
-    if found.yaml:
-        return _from_yaml(found.yaml, found.env_names)
-    places = " and ".join(holder.__name__ for holder in found.holders)
-    agents = [name for holder in found.holders for name, value in vars(holder).items() if isinstance(value, (App, _node_type()))]
+    if module.yaml:
+        return _from_yaml(module.yaml, module.env_names)
+    places = " and ".join(holder.__name__ for holder in module.holders)
+    agents = [name for holder in module.holders for name, value in vars(holder).items() if isinstance(value, (App, _node_type()))]
     hint = f"It has {', '.join(agents)}: name it root_agent, or pass the object itself." if agents else ""
-    hint = hint or did_you_mean("root_agent", [name for holder in found.holders for name in vars(holder)])
-    own = [value for holder in found.holders for value in vars(holder).values() if getattr(value, "__module__", "") == holder.__name__]
+    hint = hint or did_you_mean("root_agent", [name for holder in module.holders for name in vars(holder)])
+    own = [value for holder in module.holders for value in vars(holder).values() if getattr(value, "__module__", "") == holder.__name__]
     functions = [f"{value.__module__}:{value.__name__}" for value in own if inspect.isfunction(value)]
     hint = hint or (f"If a function is the agent, name it: {functions[0]}." if functions else "")
-    msg = f"module {found.name!r} holds no agent; looked in {places} for root_agent, get_agent_async and app, and for {YAML}. {hint}"
+    msg = f"module {module.name!r} holds no agent; looked in {places} for root_agent, get_agent_async and app, and for {YAML}. {hint}"
     raise AgentError(msg.strip())
 
 
@@ -237,3 +388,30 @@ def _app(root: Any, name: str, agent_name: str | None) -> Any:
 def _tree(agent: Any) -> list[Any]:
     """Return an agent and all below it."""
     return [agent, *(below for sub_agent in getattr(agent, "sub_agents", ()) for below in _tree(sub_agent))]
+
+
+def set_features(wanted: Mapping[str, bool]) -> None:
+    """Switch features of google-adk on or off, by name.
+
+    Raises:
+        UsageError: if google-adk is not installed, or is too old to have features that can be switched, or has no such feature.
+    """
+    with require_extra("adk", "features of google-adk"):
+        from google.adk import features, version  # noqa: PLC0415 - an extra
+    if not hasattr(features, "override_feature_enabled"):
+        raise UsageError(f"google-adk {version.__version__} cannot switch features; upgrade it")
+    known = {feature.value: feature for feature in features.FeatureName}
+    for name, enabled in wanted.items():
+        if name not in known:
+            raise UsageError(f"google-adk has no feature {name!r}. {did_you_mean(name, known)}".strip())
+        features.override_feature_enabled(known[name], enabled)
+
+
+def option_of_adk_eval(name: str) -> Any | None:
+    """Return click's option of ``adk eval`` of the installed google-adk that has this name; ``None`` where there is none."""
+    try:
+        from google.adk.cli.cli_tools_click import main  # noqa: PLC0415 - an extra, and slow
+    except ImportError:
+        return None
+    options = getattr(main, "commands", {})["eval"].params
+    return next((option for option in options if name.replace("-", "_") in [each.replace("-", "_") for each in option.opts]), None)

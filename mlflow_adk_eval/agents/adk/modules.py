@@ -9,14 +9,12 @@ import os
 import pkgutil
 import re
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 from mlflow_adk_eval.agents.conversation import described
-from mlflow_adk_eval.errors import AgentError, did_you_mean
-from mlflow_adk_eval.foreign import foreign_code
+from mlflow_adk_eval.errors import AgentError, did_you_mean, foreign_code
 from mlflow_adk_eval.judge.hosts import set_by_agent
 from mlflow_adk_eval.redact import hide_env_file
 
@@ -60,8 +58,16 @@ def import_agent(source: str | Path) -> AgentModule:
     env_names = _load_env(folder or _folder_of(name))
     module = _import(name, env_names)
     if folder and _is_path(source):
-        _refuse_namesake(module, folder)
-    return AgentModule(name=name.removesuffix(".agent"), holders=_holders(module, env_names), env_names=env_names, yaml=yaml_of(module))
+        place = Path(module.__file__).parent if module.__file__ else Path(next(iter(module.__path__)))
+        if place.resolve() != folder:  # another one would be evaluated in its place
+            msg = f"{folder}: Python already knows another module {module.__name__!r}, at {place}; rename the folder, or use a process for each of them"
+            raise AgentError(msg)
+    inner = getattr(module, "agent", None)
+    if not isinstance(inner, ModuleType):
+        path = f"{module.__name__}.agent"
+        inner = _import(path, env_names) if hasattr(module, "__path__") and importlib.util.find_spec(path) else None
+    holders = (inner, module) if inner else (module,)
+    return AgentModule(name=name.removesuffix(".agent"), holders=holders, env_names=env_names, yaml=yaml_of(module))
 
 
 def yaml_of(module: ModuleType) -> Path | None:
@@ -72,19 +78,18 @@ def yaml_of(module: ModuleType) -> Path | None:
 def _folder(source: str | Path) -> Path | None:
     """Return the folder that `source` is the path of; ``None`` if it can only be a module's name."""
     path = Path(source)
-    is_agent = any((path / file).is_file() for file in _FILES)
-    if is_agent:
+    if any((path / file).is_file() for file in _FILES):
         return path.resolve()
-    if path.is_dir() and _is_path(source):
+    if not _is_path(source):
+        return None
+    if path.is_dir():
         hint = did_you_mean(YAML, [file.name for file in path.glob("*.y*ml")])
         msg = f"{path}: no agent in this folder; looked for {', '.join(_FILES)}. {hint}"
-        raise AgentError(msg.strip())
-    if _is_path(source):
+    else:
         near = [entry.name for entry in path.parent.iterdir() if entry.is_dir()] if path.parent.is_dir() else []
-        found = "is a file; name the folder it is in" if path.is_file() else "does not exist"
-        msg = f"{path}: looked for the folder of an agent, but this {found}. {did_you_mean(path.name, near)}"
-        raise AgentError(msg.strip())
-    return None
+        state = "is a file; name the folder it is in" if path.is_file() else "does not exist"
+        msg = f"{path}: looked for the folder of an agent, but this {state}. {did_you_mean(path.name, near)}"
+    raise AgentError(msg.strip())
 
 
 def _is_path(source: str | Path) -> bool:
@@ -127,39 +132,12 @@ def _import(name: str, private: frozenset[str]) -> ModuleType:
     try:
         with foreign_code("it"):
             return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name and f"{name}.".startswith(f"{error.name}."):
-            parent, _, last = error.name.rpartition(".")
-            near = did_you_mean(last, _modules_in(parent))
-            msg = f"there is no module {error.name!r}; looked in {Path.cwd()} and on Python's path. {near}"
-            raise AgentError(msg.strip()) from None
-        raise _broken(name, error, private) from error
     except Exception as error:
-        raise _broken(name, error, private) from error
-
-
-def _broken(name: str, error: Exception, private: frozenset[str]) -> AgentError:
-    return AgentError(f"module {name!r} could not be imported: {described(error, private)}")
-
-
-def _modules_in(package: str) -> Iterable[str]:
-    paths = getattr(sys.modules.get(package), "__path__", []) if package else None
-    return (module.name for module in pkgutil.iter_modules(paths))
-
-
-def _refuse_namesake(module: ModuleType, folder: Path) -> None:
-    """Refuse a module of the folder's name from elsewhere, which would be evaluated in its place."""
-    found = Path(module.__file__).parent if module.__file__ else Path(next(iter(module.__path__)))
-    if found.resolve() != folder:
-        msg = f"{folder}: Python already knows another module {module.__name__!r}, at {found}; rename the folder, or use a process for each of them"
-        raise AgentError(msg)
-
-
-def _holders(module: ModuleType, private: frozenset[str]) -> tuple[ModuleType, ...]:
-    inner = getattr(module, "agent", None)
-    if isinstance(inner, ModuleType):
-        return inner, module
-    name = f"{module.__name__}.agent"
-    if hasattr(module, "__path__") and importlib.util.find_spec(name):
-        return _import(name, private), module
-    return (module,)
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if not missing or not f"{name}.".startswith(f"{missing}."):
+            raise AgentError(f"module {name!r} could not be imported: {described(error, private)}") from error
+        parent, _, last = missing.rpartition(".")
+        places = getattr(sys.modules.get(parent), "__path__", []) if parent else None
+        near = did_you_mean(last, [module.name for module in pkgutil.iter_modules(places)])
+        msg = f"there is no module {missing!r}; looked in {Path.cwd()} and on Python's path. {near}"
+        raise AgentError(msg.strip()) from None

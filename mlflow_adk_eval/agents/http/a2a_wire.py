@@ -1,6 +1,6 @@
 """The A2A protocol on the wire, in its two dialects: that of version 1, and that of version 0.3, the older one.
 
-`message` and `call` build requests in the dialect of an `Interface`; `answer_of` reads a `Message` or a `Task` of either; `events_of` turns
+`message` and `request` build requests in the dialect of an `Interface`; `answer_of` reads a `Message` or a `Task` of either; `events_of` turns
 what is new in one into the events of a turn. ADK's servers report each event of a turn, with its author and tokens, as an artifact if
 the extension `ADK_EVENTS` is asked for. The models read only what is used and take whatever else comes, as servers take liberties: states
 that the protocol does not know, messages without ids. docs/design.md says why this is not left to the client of a2a-sdk.
@@ -11,18 +11,19 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
-from mlflow_adk_eval.agents.turn_log import TurnEvent
+from mlflow_adk_eval.agents.http.http_agent import HttpRequest
+from mlflow_adk_eval.agents.turns import TurnEvent, is_busy
 from mlflow_adk_eval.errors import AgentError
 from mlflow_adk_eval.evalset import Content
 from mlflow_adk_eval.evalset import Part as TurnPart
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.redact import cut
 
 Action = Literal["send", "get", "cancel"]
 
@@ -111,7 +112,9 @@ class _Additional(_Wire):
     transport: str = ""
 
 
-class _Card(_Wire):
+class Card(_Wire):
+    """What an agent says of itself, in either dialect."""
+
     name: str = ""
     version: Any = None
     supported_interfaces: tuple[Interface, ...] | None = None
@@ -119,18 +122,16 @@ class _Card(_Wire):
     preferred_transport: str | None = None
     additional_interfaces: tuple[_Additional, ...] | None = None
 
+    @property
+    def interfaces(self) -> list[Interface]:
+        """Where and how messages may be sent."""
+        older = [Interface(url=self.url, protocol_binding=self.preferred_transport or "JSONRPC")] if self.url else []
+        older += [Interface(url=one.url, protocol_binding=one.transport) for one in self.additional_interfaces or ()]
+        return [*(self.supported_interfaces or ()), *older]
 
-@dataclass(frozen=True, slots=True)
-class Card:
-    """What an agent says of itself."""
-
-    name: str
-    interfaces: tuple[Interface, ...]
-    version: str = ""
-    """Which version of the agent it is; empty where it does not say."""
-
+    @property
     def interface(self) -> Interface | None:
-        """Return the first one that speaks JSON-RPC in a dialect that is known."""
+        """The first one that speaks JSON-RPC in a dialect that is known."""
         known = (one for one in self.interfaces if one.protocol_binding.upper() == "JSONRPC" and one.protocol_version[:1] in _METHODS)
         return next(known, None)
 
@@ -138,32 +139,22 @@ class Card:
 def card_of(given: Any) -> Card | None:
     """Return an agent card; ``None``: `given` is none."""
     try:
-        card = _Card.model_validate(given)
+        card = Card.model_validate(given)
     except ValidationError:
         return None
-    older = [Interface(url=card.url, protocol_binding=card.preferred_transport or "JSONRPC")] if card.url else []
-    older += [Interface(url=one.url, protocol_binding=one.transport) for one in card.additional_interfaces or ()]
-    found = (*(card.supported_interfaces or ()), *older)
-    version = cut(card.version, _LONGEST_VERSION) if isinstance(card.version, str) else ""
-    return Card(card.name, found, version) if found else None
+    return card if card.interfaces else None
 
 
-def call(action: Action, interface: Interface, params: Json) -> Json:
-    """Return a call in the dialect of `interface`."""
+def request(action: Action, interface: Interface, params: Json, *, harmless: bool = True) -> HttpRequest:
+    """Return a call in the dialect of `interface`. Its headers tell the agent the dialect, and that events of ADK are welcome."""
+    version = interface.protocol_version
+    headers = {"A2A-Version": ".".join(version.split(".")[:2]), "A2A-Extensions": ADK_EVENTS}
+    if version.startswith("0"):
+        headers = {"X-A2A-Extensions": ADK_EVENTS}
     tenant = {"tenant": interface.tenant} if interface.tenant else {}
-    return {
-        "jsonrpc": "2.0",
-        "id": uuid.uuid4().hex,
-        "method": _METHODS[interface.protocol_version[:1]][action],
-        "params": {**params, **tenant},
-    }
-
-
-def headers(interface: Interface) -> dict[str, str]:
-    """Return what tells the agent the dialect, and that events of ADK are welcome."""
-    if interface.protocol_version.startswith("0"):
-        return {"X-A2A-Extensions": ADK_EVENTS}
-    return {"A2A-Version": ".".join(interface.protocol_version.split(".")[:2]), "A2A-Extensions": ADK_EVENTS}
+    method = _METHODS[version[:1]][action]
+    body = {"jsonrpc": "2.0", "id": uuid.uuid4().hex, "method": method, "params": {**params, **tenant}}
+    return HttpRequest(url=interface.url, body=body, headers=headers, harmless=harmless)
 
 
 def message(user: Content, interface: Interface, *, context_id: str | None, task_id: str | None) -> Json:
@@ -179,30 +170,24 @@ def message(user: Content, interface: Interface, *, context_id: str | None, task
         AgentError: if a part of it cannot be sent.
     """
     older = interface.protocol_version.startswith("0")
-    parts = [_older_part(part) if older else _part(part) for part in user.parts or ()]
+    parts = [_part(part, older=older) for part in user.parts or ()]
     content: Json = {"messageId": uuid.uuid4().hex, "role": "user" if older else "ROLE_USER", "parts": parts}
     content |= {name: value for name, value in (("contextId", context_id), ("taskId", task_id)) if value}
     return {"message": {"kind": "message", **content}, "configuration": {"blocking": True}} if older else {"message": content}
 
 
-def _part(part: TurnPart) -> Json:
+def _part(part: TurnPart, *, older: bool) -> Json:
     if part.text is not None:
-        return {"text": part.text}
+        return {"kind": "text", "text": part.text} if older else {"text": part.text}
     match part.inline_data, part.file_data:
-        case {"data": data, **more}, _:
-            return {"raw": data, "mediaType": more.get("mime_type") or more.get("mimeType") or ""}
-        case _, {"file_uri": uri, **more} | {"fileUri": uri, **more}:
-            return {"url": uri, "mediaType": more.get("mime_type") or more.get("mimeType") or ""}
+        case {"data": content, **more}, _:
+            name = "bytes" if older else "raw"
+        case _, {"file_uri": content, **more} | {"fileUri": content, **more}:
+            name = "uri" if older else "url"
         case _:
             raise AgentError("the user's message has a part that is neither text nor a file, which A2A does not take here")
-
-
-def _older_part(part: TurnPart) -> Json:
-    newer = _part(part)
-    if "text" in newer:
-        return {"kind": "text", **newer}
-    named = {"bytes": newer["raw"]} if "raw" in newer else {"uri": newer["url"]}
-    return {"kind": "file", "file": {**named, "mimeType": newer["mediaType"]}}
+    mime = more.get("mime_type") or more.get("mimeType") or ""
+    return {"kind": "file", "file": {name: content, "mimeType": mime}} if older else {name: content, "mediaType": mime}
 
 
 def answer_of(result: Any) -> Message | Task | None:
@@ -212,17 +197,17 @@ def answer_of(result: Any) -> Message | Task | None:
     inner = result.get("task") or result.get("message") or result
     kind = Task if isinstance(inner, dict) and "status" in inner else Message
     try:
-        found = kind.model_validate(inner)
+        answer = kind.model_validate(inner)
     except ValidationError:
         return None
-    return found if isinstance(found, Task) or found.parts is not None else None
+    return answer if isinstance(answer, Task) or answer.parts is not None else None
 
 
 T = TypeVar("T", Message, Artifact)
 
 WORKING = frozenset({"submitted", "working"})
-_LONGEST_VERSION = 100
 _DONE = frozenset({"completed", "input-required"})
+_ENDS = {"failed": "failed", "rejected": "was rejected", "canceled": "was canceled", "auth-required": "wants credentials"}
 _TYPED = ("function_call", "function_response", "code_execution_result", "executable_code")
 """What ADK's servers wrap as data, by the name that they give it."""
 
@@ -240,7 +225,7 @@ def events_of(answer: Message | Task, author: str, seen: set[str]) -> list[TurnE
     messages = _new((one for one in answer.history or () if one.role.lower().removeprefix("role_") == "agent"), seen)
     before = [TurnEvent(author=author, content=_content(one.parts), kind="text") for one in messages]
     new = _new(answer.artifacts or (), seen)
-    if any(map(_is_event, new)):
+    if any("adk_event_id" in (one.metadata or {}) for one in new):
         return [*before, *(_event(one, author) for one in new)]
     status = answer.status.message
     final = _final([part for one in new for part in one.parts or ()], author)
@@ -248,7 +233,7 @@ def events_of(answer: Message | Task, author: str, seen: set[str]) -> list[TurnE
         _new([status], seen)
         final = _final(status.parts, author)
     if not final:
-        return [*before[:-1], *(replace(one, final=not _is_busy(one.content)) for one in before[-1:])] if answer.state in _DONE else before
+        return [*before[:-1], *(replace(one, final=not is_busy(one.content)) for one in before[-1:])] if answer.state in _DONE else before
     repeated = before and before[-1].content == final[0].content
     return [*(before[:-1] if repeated else before), *final]
 
@@ -259,15 +244,8 @@ def error_of(answer: Message | Task) -> str:
         return ""
     words = answer.status.message and _content(answer.status.message.parts)
     reason = f": {words.text}" if words and words.text else ""
-    match answer.state:
-        case "failed":
-            return f"the agent's task failed{reason}"
-        case "rejected" | "canceled":
-            return f"the agent's task was {answer.state}{reason}"
-        case "auth-required":
-            return f"the agent's task wants credentials{reason}"
-        case state:
-            return f"the agent's task is in state {state!r}{reason}"
+    end = _ENDS.get(answer.state, f"is in state {answer.state!r}")
+    return f"the agent's task {end}{reason}"
 
 
 def _new(items: Iterable[T], seen: set[str]) -> list[T]:
@@ -286,10 +264,6 @@ def _new(items: Iterable[T], seen: set[str]) -> list[T]:
     return new
 
 
-def _is_event(artifact: Artifact) -> bool:
-    return "adk_event_id" in (artifact.metadata or {})
-
-
 def _event(artifact: Artifact, author: str) -> TurnEvent:
     """Return an event as ADK reports it."""
     about = artifact.metadata or {}
@@ -298,7 +272,7 @@ def _event(artifact: Artifact, author: str) -> TurnEvent:
     return TurnEvent(
         author=str(about.get("adk_author") or author),
         content=content,
-        final=not _is_busy(content),
+        final=not is_busy(content),
         usage_metadata=usage if isinstance(usage, dict) else None,
     )
 
@@ -309,14 +283,10 @@ def _final(parts: Iterable[MessagePart] | None, author: str) -> list[TurnEvent]:
     return [TurnEvent(author=author, content=content, kind="text", final=True)] if content else []
 
 
-def _is_busy(content: Content | None) -> bool:
-    return any(part.function_call or part.function_response for part in (content and content.parts) or ())
-
-
 def _content(parts: Iterable[MessagePart] | None) -> Content | None:
-    found = tuple(part for one in parts or () if (part := _turn_part(one)))
-    answers = bool(found) and all(part.function_response for part in found)
-    return Content(role="user" if answers else "model", parts=found) if found else None
+    known = tuple(part for one in parts or () if (part := _turn_part(one)))
+    answers = all(part.function_response for part in known)
+    return Content(role="user" if answers else "model", parts=known) if known else None
 
 
 def _turn_part(one: MessagePart) -> TurnPart | None:
@@ -325,21 +295,15 @@ def _turn_part(one: MessagePart) -> TurnPart | None:
     if one.text is not None:
         return TurnPart(text=one.text, thought=True if about.get("adk_thought") else None)
     if one.data is not None:
-        return _typed(about.get("adk_type"), one.data) or TurnPart(text=json.dumps(one.data, ensure_ascii=False))
+        kind = about.get("adk_type")
+        if kind in _TYPED:
+            with suppress(ValidationError):
+                return TurnPart.model_validate({kind: one.data})
+        return TurnPart(text=json.dumps(one.data, ensure_ascii=False))
     raw = one.raw or (one.file and one.file.bytes)
     uri = one.url or (one.file and one.file.uri)
-    mime = {"mime_type": kind} if (kind := one.media_type or (one.file and one.file.mime_type)) else {}
+    media_type = one.media_type or (one.file and one.file.mime_type)
+    mime = {"mime_type": media_type} if media_type else {}
     if raw:
         return TurnPart(inline_data={"data": raw, **mime})
     return TurnPart(file_data={"file_uri": uri, **mime}) if uri else None
-
-
-def _typed(kind: Any, data: Any) -> TurnPart | None:
-    """Return a tool call, its answer and the like, if that is what ADK says it is."""
-    if kind not in _TYPED:
-        return None
-    wrapped: Json = {kind: data}
-    try:
-        return TurnPart.model_validate(wrapped)
-    except ValidationError:
-        return None

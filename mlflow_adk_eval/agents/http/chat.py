@@ -16,10 +16,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from mlflow_adk_eval.agents.conversation import chat_messages
-from mlflow_adk_eval.agents.http.client import HttpClient, HttpRequest
-from mlflow_adk_eval.agents.http.session import HttpAgent, require_real_tools
+from mlflow_adk_eval.agents.http.http_agent import HttpAgent, HttpRequest, require_real_tools
 from mlflow_adk_eval.agents.protocol import Tools, Turn
-from mlflow_adk_eval.agents.turn_log import TurnEvent, TurnLog
+from mlflow_adk_eval.agents.turns import TurnEvent, TurnLog
 from mlflow_adk_eval.errors import AgentError
 from mlflow_adk_eval.evalset import Content, EvalCase, FunctionCall, Invocation, Part
 from mlflow_adk_eval.evalset.models import Json
@@ -75,7 +74,11 @@ def answer_of(completion: Any, author: str) -> tuple[TurnEvent, str] | None:
         usage_metadata=_usage(parsed.usage or {}),
         model_version=parsed.model,
     )
-    return event, _error(choice.finish_reason, text)
+    if choice.finish_reason == "content_filter":
+        return event, "a content filter withheld the answer (finish_reason content_filter)"
+    if choice.finish_reason == "length" and not text:
+        return event, "the limit of tokens was reached before the answer began (finish_reason length)"
+    return event, ""
 
 
 def _call(call_id: str | None, function: _Function) -> FunctionCall:
@@ -86,14 +89,6 @@ def _call(call_id: str | None, function: _Function) -> FunctionCall:
     except ValueError:
         args = given
     return FunctionCall(id=call_id, name=function.name, args=args if isinstance(args, dict) else {"arguments": args})
-
-
-def _error(finish_reason: str | None, text: str) -> str:
-    if finish_reason == "content_filter":
-        return "a content filter withheld the answer (finish_reason content_filter)"
-    if finish_reason == "length" and not text:
-        return "the limit of tokens was reached before the answer began (finish_reason length)"
-    return ""
 
 
 def _usage(usage: Json) -> Json | None:
@@ -115,14 +110,13 @@ def _usage(usage: Json) -> Json | None:
 
 
 def _number(usage: Any, *path: str) -> int | None:
-    found = usage
+    value = usage
     for name in path:
-        found = found.get(name) if isinstance(found, dict) else None
-    return found if isinstance(found, int) and not isinstance(found, bool) else None
+        value = value.get(name) if isinstance(value, dict) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 PATH = "/chat/completions"
-_MEDIA = ("inline_data", "file_data", "function_call", "function_response")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +142,7 @@ class OpenAIChatAgent(HttpAgent):
     async def open(self, case: EvalCase, run_index: int, tools: Tools | None, /) -> AsyncGenerator[ChatSession]:  # noqa: ARG002 - each conversation is new to the agent
         """Begin a conversation."""
         require_real_tools(tools)
-        yield ChatSession(self, self.client())
+        yield ChatSession(self)
 
 
 @dataclass(slots=True)
@@ -156,7 +150,6 @@ class ChatSession:
     """One conversation; the agent keeps nothing of it."""
 
     agent: OpenAIChatAgent
-    client: HttpClient
     history: list[Invocation] = field(default_factory=list[Invocation])
 
     async def turn(self, user: Content, /) -> Turn:
@@ -183,24 +176,17 @@ class ChatSession:
         return None
 
     async def _answer(self, user: Content) -> tuple[TurnEvent, str]:
-        refuse_all_but_text(user)
+        for part in user.parts or ():
+            others = ("inline_data", "file_data", "function_call", "function_response")
+            lost = next((name for name in others if getattr(part, name) is not None), None)
+            if lost:
+                raise AgentError(f"the user's message has more than text ({lost}), which chat completions do not take here")
         agent = self.agent
         system = [{"role": "system", "content": agent.system}] if agent.system else []
         body = {**({"model": agent.model} if agent.model else {}), **agent.body, "messages": [*system, *chat_messages(self.history, user)]}
         request = HttpRequest(url=agent.endpoint, body=body)
-        completion = await self.client.send(request)
-        found = answer_of(completion, agent.name)
-        if found is None:
-            raise self.client.unexpected(request, completion, "a chat completion")
-        return found
-
-
-def refuse_all_but_text(user: Content) -> None:
-    """Refuse a message that would lose something.
-
-    Raises:
-        AgentError: if there is more in it than text.
-    """
-    found = [name for part in user.parts or () for name in _MEDIA if getattr(part, name) is not None]
-    if found:
-        raise AgentError(f"the user's message has more than text ({found[0]}), which chat completions do not take here")
+        completion = await agent.send(request)
+        answer = answer_of(completion, agent.name)
+        if answer is None:
+            raise agent.unexpected(request, completion, "a chat completion")
+        return answer

@@ -1,7 +1,7 @@
 """Turns from the spans that ADK exports: of today's schema and of the one before, for which ADK still has a switch.
 
 A turn is the outermost span of an agent or a workflow. Below it, `_steps` finds the calls of models and tools, each with the agent that
-made it; `traces.messages` reads what a model was asked and answered; `_events` puts both into the order in which ADK's events came,
+made it; `traces.spans` reads what a model was asked and answered; `_events` puts both into the order in which ADK's events came,
 each answer of a model followed by what its tools returned. Spans hold that only if the agent's environment lets ADK capture content;
 where it does not, the error names the variable.
 """
@@ -10,53 +10,38 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
-from mlflow_adk_eval.agents.adk.events import split_answer
-from mlflow_adk_eval.agents.traces.messages import ModelCall, model_call
-from mlflow_adk_eval.agents.traces.spans import Span, Trace, TracedTurn, decoded, error_of, object_of, spent, unreadable
-from mlflow_adk_eval.agents.turn_log import TurnEvent
+from mlflow_adk_eval.agents.traces.spans import ModelCall, Span, Trace, TracedTurn, decoded, error_of, model_call, spent, unreadable
+from mlflow_adk_eval.agents.turns import TurnEvent, is_busy, object_of, split_answer
 from mlflow_adk_eval.errors import InputError
-from mlflow_adk_eval.evalset import (
-    AgentDetails,
-    AppDetails,
-    Content,
-    FunctionCall,
-    FunctionResponse,
-    Invocation,
-    InvocationEvents,
-    Part,
-)
+from mlflow_adk_eval.evalset import AgentDetails, AppDetails, Content, FunctionCall, FunctionResponse, Invocation, InvocationEvents, Part
 from mlflow_adk_eval.evalset.models import Json
 
 _OPERATION, _AGENT = "gen_ai.operation.name", "gen_ai.agent.name"
 _CALL_ID, _TOOL = "gen_ai.tool.call.id", "gen_ai.tool.name"
-_MODEL_OPERATIONS = {"generate_content", "chat", "text_completion"}
 _NAMED = "agent_run ["
 """How google-adk 1.x began the name of an agent's span."""
-_MERGED, _NO_ID = "(merged tools)", "<not specified>"
+_NO_ID = "<not specified>"
 _SWITCH = (
     "The agent ran with its content kept out of spans: set OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=SPAN_ONLY "
     "(SPAN_AND_EVENT does it, too; true does not) in the environment of the agent. With ADK_TELEMETRY_SCHEMA_VERSION_OPT_IN=1, "
     "and in google-adk 1.x, it is ADK_CAPTURE_MESSAGE_CONTENT_IN_SPANS that must not be false."
 )
 _WRAPPER = "A span of your own around the agent, with the user's text as inputs and the answer as outputs, would say it."
-_NOBODY = Content(role="user", parts=())
 
 
 @dataclass(frozen=True, slots=True)
-class _Tool:
+class _Step:
+    """A call of a model or of a tool."""
+
     span: Span
     author: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Model:
-    span: Span
-    inner: tuple[Span, ...]
-    author: str
-    ended_ns: int
-    """When its answer was there: its span may end only after the tools that the answer asked for."""
+    is_tool: bool = False
+    inner: tuple[Span, ...] = ()
+    """Of a model, the spans of the same call below it."""
+    ended_ns: int = 0
+    """When the answer of a model was there: its span may end only after the tools that the answer asked for."""
 
     @property
     def timed(self) -> Span:
@@ -67,7 +52,8 @@ class _Model:
 
 def adk_turns(span: Span) -> Iterator[Span]:
     """Yield the outermost spans, from `span` on, that are a turn of an ADK agent."""
-    if _is_turn(span):
+    workflow = span.text(_OPERATION) in {"invoke_workflow", "invoke_agent"}
+    if workflow or (span.name == "invocation" and any(map(_is_agent, span.children))):
         yield span
     else:
         for child in span.children:
@@ -86,24 +72,28 @@ def adk_turn(trace: Trace, span: Span) -> TracedTurn:
         InputError: if its content was not captured.
     """
     steps = sorted(_steps(span, _agent_of(span)), key=lambda step: step.span.start_ns)
-    models, tools = _of_type(_Model, steps), _of_type(_Tool, steps)
+    models, tools = [step for step in steps if not step.is_tool], [step for step in steps if step.is_tool]
     known = _calls(models)
     unknown = len(known) < sum(not model.span.failed for model in models) or _ends_unseen(span)
-    user = next((call.user for _, call in known if call.user), _NOBODY if span.failed else None)
+    user = next((call.user for _, call in known if call.user), Content(role="user", parts=()) if span.failed else None)
     if unknown or user is None:
-        raise _not_captured(trace, span, tools, asked=bool(models), complete=len(known) == len(models))
-    inside = _of_type(_Model, (step for tool in tools for step in _steps_inside(tool)))
+        raise _not_captured(trace, span, tools, models=bool(models), complete=len(known) == len(models))
+    inside = [step for tool in tools for step in _steps_inside(tool) if not step.is_tool]
     within = _calls(inside)
     costs = ((model.ended_ns, _event(model, call)) for model, call in within)
     timed = sorted((*_events(known, tools), *costs), key=lambda pair: pair[0])
     final, events = split_answer([event for _, event in timed])
+    agents: dict[str, AgentDetails] = {}
+    for model, call in sorted([*known, *within], key=lambda pair: pair[0].span.start_ns):  # as they were when they first asked a model
+        agents.setdefault(model.author, AgentDetails(name=model.author, instructions=call.instructions, tool_declarations=call.tools))
+    ids = (span.text("gcp.vertex.agent.invocation_id") for model in models for span in (model.span, *model.inner))
     return TracedTurn(
         invocation=Invocation(
-            invocation_id=next((found for model in models if (found := _invocation_id(model))), trace.id),
+            invocation_id=next(filter(None, ids), trace.id),
             user_content=user,
             final_response=final,
             intermediate_data=InvocationEvents(invocation_events=events),
-            app_details=_app_details([*known, *within]),
+            app_details=AppDetails(agent_details=agents) if agents else None,
             **spent(span, (model.timed for model in (*models, *inside)), (tool.span for tool in tools)),
         ),
         error=error_of(span),
@@ -111,38 +101,21 @@ def adk_turn(trace: Trace, span: Span) -> TracedTurn:
     )
 
 
-S = TypeVar("S")
-
-
-def _of_type(kind: type[S], steps: Iterable[Any]) -> list[S]:
-    return [step for step in steps if isinstance(step, kind)]
-
-
-def _calls(models: Iterable[_Model]) -> list[tuple[_Model, ModelCall]]:
+def _calls(models: Iterable[_Step]) -> list[tuple[_Step, ModelCall]]:
     """Return the models whose spans say what they were asked, with that."""
     return [(model, call) for model in models if (call := model_call(model.span, model.inner))]
 
 
-def _operation(span: Span) -> str:
-    return span.text(_OPERATION)
-
-
-def _is_turn(span: Span) -> bool:
-    if _operation(span) in {"invoke_workflow", "invoke_agent"}:
-        return True
-    return span.name == "invocation" and any(map(_is_agent, span.children))
-
-
 def _is_agent(span: Span) -> bool:
-    return _operation(span) in {"invoke_agent", "invoke_workflow"} or span.name.startswith(_NAMED)
+    return span.text(_OPERATION) in {"invoke_agent", "invoke_workflow"} or span.name.startswith(_NAMED)
 
 
 def _is_tool(span: Span) -> bool:
-    return _operation(span) == "execute_tool" or span.name.startswith("execute_tool ")
+    return span.text(_OPERATION) == "execute_tool" or span.name.startswith("execute_tool ")
 
 
 def _is_model(span: Span) -> bool:
-    return span.name == "call_llm" or _operation(span) in _MODEL_OPERATIONS
+    return span.name == "call_llm" or span.text(_OPERATION) in {"generate_content", "chat", "text_completion"}
 
 
 def _agent_of(span: Span) -> str:
@@ -153,28 +126,28 @@ def _agent_of(span: Span) -> str:
     return named or (_agent_of(span.children[0]) if span.children else "")
 
 
-def _steps(span: Span, author: str) -> Iterator[_Model | _Tool]:
+def _steps(span: Span, author: str) -> Iterator[_Step]:
     """Yield the calls of models and tools below a span, but not what happened inside a tool."""
-    found = list(_found(span, author))
-    began = [(step.author, step.span.start_ns) for step in found if isinstance(step, _Tool)]
-    for step in found:
-        if isinstance(step, _Tool):
+    steps = list(_found(span, author))
+    began = [(step.author, step.span.start_ns) for step in steps if step.is_tool]
+    for step in steps:
+        if step.is_tool:
             yield step
         else:
             tools = (start for name, start in began if name == step.author and start >= step.span.start_ns)
             yield replace(step, ended_ns=min([step.span.end_ns, *tools]))
 
 
-def _found(span: Span, author: str, *, in_model: bool = False) -> Iterator[_Model | _Tool]:
+def _found(span: Span, author: str, *, in_model: bool = False) -> Iterator[_Step]:
     """Yield models and tools below a span; below a model's span its tools, and in google-adk 1.x the agent that took over from its own."""
     for child in span.children:
         if _is_tool(child):
-            if child.text(_TOOL) != _MERGED:
-                yield _Tool(child, child.text(_AGENT) or author)
+            if child.text(_TOOL) != "(merged tools)":
+                yield _Step(child, child.text(_AGENT) or author, is_tool=True)
         elif _is_model(child) and not in_model:
             inner = tuple(_inner_models(child))
-            name = next((found for one in (child, *inner) if (found := one.text(_AGENT))), author)
-            yield _Model(child, inner, name, child.end_ns)
+            name = next(filter(None, (one.text(_AGENT) for one in (child, *inner))), author)
+            yield _Step(child, name, inner=inner)
             yield from _found(child, name, in_model=True)
         elif _is_agent(child):
             yield from _found(child, _agent_of(child))
@@ -189,11 +162,11 @@ def _inner_models(span: Span) -> Iterator[Span]:
             yield from _inner_models(child)
 
 
-def _steps_inside(tool: _Tool) -> Iterator[_Model | _Tool]:
+def _steps_inside(tool: _Step) -> Iterator[_Step]:
     """Yield what happened inside a tool that is an agent, and inside its tools."""
     for step in _steps(tool.span, tool.author):
         yield step
-        if isinstance(step, _Tool):
+        if step.is_tool:
             yield from _steps_inside(step)
 
 
@@ -203,92 +176,76 @@ def _ends_unseen(turn: Span) -> bool:
     return _is_agent(last) and not turn.failed
 
 
-def _not_captured(trace: Trace, turn: Span, tools: Sequence[_Tool], *, asked: bool, complete: bool) -> InputError:
+def _not_captured(trace: Trace, turn: Span, tools: Sequence[_Step], *, models: bool, complete: bool) -> InputError:
     names = ", ".join(tool.span.text(_TOOL) or tool.span.name for tool in tools)
     called = f", and tools ({names}) of which nobody knows the arguments" if tools else ""
-    if asked and not complete:
-        found, wanted, hint = "calls of a model without their messages", "what was asked and answered", _SWITCH
+    if models and not complete:
+        what, wanted, hint = "calls of a model without their messages", "what was asked and answered", _SWITCH
     else:
-        found = "a model that was told nothing from the user" if asked else "no call of a model"
-        found = "an agent that had the last word without asking a model" if asked and _ends_unseen(turn) else found
+        what = "a model that was told nothing from the user" if models else "no call of a model"
+        what = "an agent that had the last word without asking a model" if models and _ends_unseen(turn) else what
         wanted, hint = "what was said, which ADK's spans hold only where a model was asked", _WRAPPER
-    return unreadable(trace.id, f"span {turn.name!r}", found + called, wanted, hint)
-
-
-def _invocation_id(model: _Model) -> str:
-    return next((found for span in (model.span, *model.inner) if (found := span.text("gcp.vertex.agent.invocation_id"))), "")
+    return unreadable(trace.id, f"span {turn.name!r}", what + called, wanted, hint)
 
 
 Timed = tuple[int, TurnEvent]
 
 
-def _events(models: Sequence[tuple[_Model, ModelCall]], tools: Sequence[_Tool]) -> Iterator[Timed]:
+def _events(models: Sequence[tuple[_Step, ModelCall]], tools: Sequence[_Step]) -> Iterator[Timed]:
     """Yield each answer of a model, and after it in one event what its tools returned, as ADK has it."""
     waiting = list(tools)
     for model, call in models:
-        made = [part.function_call for part in (call.answer.parts if call.answer else None) or () if part.function_call]
-        took = [_taken(one, model, waiting) for one in made]
-        yield model.ended_ns, _event(model, call, _answer(call, took))
-        answered = [(tool, answer) for tool in took if tool and (answer := _response(tool.span))]
+        parts: list[Part] = []
+        took: list[_Step] = []
+        for part in (call.answer.parts if call.answer else None) or ():
+            called = part.function_call
+            tool = _taken(called, model, waiting) if called else None
+            took += [tool] if tool else []
+            identity = tool.span.text(_CALL_ID) if tool else ""
+            known = identity not in {"", _NO_ID}  # then the call gets the id that ADK gave it
+            parts.append(
+                part.model_copy(update={"function_call": called.model_copy(update={"id": identity})}) if called and known else part
+            )
+        yield model.ended_ns, _event(model, call, call.answer.model_copy(update={"parts": tuple(parts)}) if call.answer else None)
+        answered = [(tool, answer) for tool in took if (answer := _response(tool.span))]
         if answered:
             yield max(tool.span.end_ns for tool, _ in answered), _returned(model.author, [answer for _, answer in answered])
-    for tool in waiting:
-        yield from _unasked(tool)
+    for tool in waiting:  # whose calls no answer of a model holds, as when a planner makes them
+        span = tool.span
+        call_of_planner = FunctionCall(id=span.text(_CALL_ID) or None, name=span.text(_TOOL), args=_args(span))
+        content = Content(role="model", parts=(Part(function_call=call_of_planner),))
+        yield span.start_ns, TurnEvent(author=tool.author, content=content)
+        response = _response(span)
+        if response:
+            yield span.end_ns, _returned(tool.author, [response])
 
 
-def _taken(call: FunctionCall, model: _Model, waiting: list[_Tool]) -> _Tool | None:
+def _taken(call: FunctionCall, model: _Step, waiting: list[_Step]) -> _Step | None:
     """Take the tool that a call led to out of those that wait: by its id, else by name and arguments, else by name."""
     mine = [tool for tool in waiting if tool.author == model.author and tool.span.start_ns >= model.span.start_ns]
     named = [tool for tool in mine if tool.span.text(_TOOL) == call.name]
     same_args = [tool for tool in named if _args(tool.span) == (call.args or {})]
     same_id = [tool for tool in mine if call.id and tool.span.text(_CALL_ID) == call.id]
-    found = next(iter((*same_id, *same_args, *named)), None)
-    if found:
-        waiting.remove(found)
-    return found
+    taken = next(iter((*same_id, *same_args, *named)), None)
+    if taken:
+        waiting.remove(taken)
+    return taken
 
 
-def _answer(call: ModelCall, took: Sequence[_Tool | None]) -> Content | None:
-    """Return what a model answered; its calls get the ids that ADK gave them."""
-    if call.answer is None:
-        return None
-    tools = iter(took)
-    parts = tuple(_identified(part, next(tools)) if part.function_call else part for part in call.answer.parts or ())
-    return call.answer.model_copy(update={"parts": parts})
-
-
-def _event(model: _Model, call: ModelCall, content: Content | None = None) -> TurnEvent:
+def _event(model: _Step, call: ModelCall, content: Content | None = None) -> TurnEvent:
     """Return an answer of a model; without `content` only what it cost, as of a call that an agent made as a tool."""
-    busy = any(part.function_call or part.function_response for part in (content and content.parts) or ())
     return TurnEvent(
         author=model.author,
         content=content,
-        final=not busy,
+        final=not is_busy(content),
         grounding_metadata=call.grounding if content else None,
         usage_metadata=call.usage,
         model_version=call.version,
     )
 
 
-def _identified(part: Part, tool: _Tool | None) -> Part:
-    identity = tool.span.text(_CALL_ID) if tool else ""
-    if not part.function_call or identity in {"", _NO_ID}:
-        return part
-    return part.model_copy(update={"function_call": part.function_call.model_copy(update={"id": identity})})
-
-
 def _returned(author: str, responses: Iterable[FunctionResponse]) -> TurnEvent:
     return TurnEvent(author=author, content=Content(role="user", parts=tuple(Part(function_response=response) for response in responses)))
-
-
-def _unasked(tool: _Tool) -> Iterator[Timed]:
-    """Yield a call that no answer of a model holds, as when a planner makes it."""
-    span = tool.span
-    call = FunctionCall(id=span.text(_CALL_ID) or None, name=span.text(_TOOL), args=_args(span))
-    yield span.start_ns, TurnEvent(author=tool.author, content=Content(role="model", parts=(Part(function_call=call),)))
-    answer = _response(span)
-    if answer:
-        yield span.end_ns, _returned(tool.author, [answer])
 
 
 def _args(span: Span) -> Json:
@@ -303,11 +260,3 @@ def _response(span: Span) -> FunctionResponse | None:
     if given is None or identity == _NO_ID:
         return None
     return FunctionResponse(id=identity or None, name=span.text(_TOOL), response=object_of(decoded(given)))
-
-
-def _app_details(calls: Iterable[tuple[_Model, ModelCall]]) -> AppDetails | None:
-    """Return the agents as they were when they first asked a model."""
-    details: dict[str, AgentDetails] = {}
-    for model, call in sorted(calls, key=lambda pair: pair[0].span.start_ns):
-        details.setdefault(model.author, call.agent(model.author))
-    return AppDetails(agent_details=details) if details else None

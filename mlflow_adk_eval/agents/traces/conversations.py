@@ -5,24 +5,44 @@
 Traces of one conversation share a case and run (tags that this package writes), else a session, else each is a conversation of its own.
 A conversation is of the case that its tags name, else of the case whose id or session input names its session, else of the case whose
 user says the same; one that could be of several cases is an error of each of them.
+
+`cases_of` makes eval cases of conversations, in which what the agent did is the reference. A captured case keeps what the user said, what the
+agent answered, and its tool calls; costs, instructions and metadata are left out. Every text passes through a `_Redactor`, which masks the
+secrets of the environment and then calls the caller's function, if there is one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any
 
-from mlflow_adk_eval.agents.protocol import Conversation
 from mlflow_adk_eval.agents.recordings import Recording
 from mlflow_adk_eval.agents.traces.adk import adk_turn, adk_turns, calls_tools
 from mlflow_adk_eval.agents.traces.manual import manual_turn, manual_turns, record_error, records, tells
-from mlflow_adk_eval.agents.traces.spans import Span, Trace, TracedTurn, traces_of, unreadable
-from mlflow_adk_eval.errors import InputError, Problem, UsageError
-from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation
+from mlflow_adk_eval.agents.traces.spans import RUN, Trace, TracedTurn, traces_of, unreadable
+from mlflow_adk_eval.errors import InputError, Problem, UsageError, foreign_code, shown
+from mlflow_adk_eval.evalset import (
+    Content,
+    EvalCase,
+    EvalSet,
+    FunctionCall,
+    FunctionResponse,
+    IntermediateData,
+    Invocation,
+    InvocationEvent,
+    InvocationEvents,
+    Part,
+    SessionInput,
+)
+from mlflow_adk_eval.evalset.conversation import Conversation
+from mlflow_adk_eval.redact import redacted, secrets_of, without_credentials
+from mlflow_adk_eval.text import listed, numbered
 
 CASE, RUN_INDEX, TURN_INDEX = "adk.eval_case_id", "adk.run_index", "adk.invocation_index"
 """The tags by which traces of this package say where they belong."""
+_MAX_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +77,11 @@ class TracedConversation:
         Raises:
             InputError: if a trace does not say what was said.
         """
-        self._require_all()
+        indexes = {int(index) for trace in self.traces if (index := trace.tags.get(TURN_INDEX, "")).isdigit()}
+        missing = sorted(set(range(max(indexes, default=-1) + 1)) - indexes)
+        if missing:
+            lost = f"no trace of turn {', '.join(str(index + 1) for index in missing)}"
+            raise unreadable(self.traces[0].id, f"case {self.case!r}", lost, "the traces of all turns before the last")
         problems: list[InputError] = []
         turns: list[TracedTurn] = []
         for trace in self.traces:
@@ -69,33 +93,22 @@ class TracedConversation:
             raise all_of(problems, self.label)
         return tuple(turns)
 
-    def conversation(self, turns: Sequence[TracedTurn] | None = None) -> Conversation:
+    def conversation(self, turns: Sequence[TracedTurn]) -> Conversation:
         """Return what the agent did, up to the turn in which it failed.
 
         Args:
-            turns: what `turns` returns, if it is known.
-
-        Raises:
-            InputError: if a trace does not say what was said.
+            turns: what `turns` returns.
         """
-        known = self.turns() if turns is None else turns
-        failed = next((index for index, turn in enumerate(known) if turn.error), None)
-        actual = tuple(turn.invocation for turn in (known if failed is None else known[: failed + 1]))
+        failed = next((index for index, turn in enumerate(turns) if turn.error), None)
+        actual = tuple(turn.invocation for turn in (turns if failed is None else turns[: failed + 1]))
         if failed is None:
-            error = next((error for trace in self.traces for span in records(trace) if (error := record_error(span))), "")
-            return Conversation(actual=actual, session_state=_final_state(self.traces[-1]), error=error)
-        error = known[failed].error
-        return Conversation(actual=actual, error=error if error.startswith("turn ") else f"turn {failed + 1}: {error}", unfinished=True)
-
-    def _require_all(self) -> None:
-        """Refuse a conversation of which turns have no trace."""
-        indexes = [int(index) for trace in self.traces if (index := trace.tags.get(TURN_INDEX, "")).isdigit()]
-        missing = sorted(set(range(max(indexes, default=-1) + 1)) - set(indexes))
-        if missing:
-            named = ", ".join(str(index + 1) for index in missing)
-            raise unreadable(
-                self.traces[0].id, f"case {self.case!r}", f"no trace of turn {named}", "the traces of all turns before the last"
+            error = next(filter(None, (record_error(span) for trace in self.traces for span in records(trace))), "")
+            states = (span.outputs.get("session_state") for span in records(self.traces[-1]))
+            return Conversation(
+                actual=actual, session_state=next((state for state in states if isinstance(state, dict)), None), error=error
             )
+        error = turns[failed].error
+        return Conversation(actual=actual, error=error if error.startswith("turn ") else f"turn {failed + 1}: {error}", unfinished=True)
 
 
 def all_of(errors: Sequence[InputError], label: str) -> InputError:
@@ -120,8 +133,8 @@ def conversations_of(traces: Any) -> tuple[TracedConversation, ...]:
     groups: dict[tuple[str, ...], list[Trace]] = {}
     for trace in traces_of(traces):
         groups.setdefault(conversation_key(trace), []).append(trace)
-    found = [TracedConversation(traces=tuple(sorted(group, key=_place))) for group in groups.values()]
-    return tuple(sorted(found, key=lambda conversation: _place(conversation.traces[0])[1:]))
+    conversations = [TracedConversation(traces=tuple(sorted(group, key=_place))) for group in groups.values()]
+    return tuple(sorted(conversations, key=lambda conversation: _place(conversation.traces[0])[1:]))
 
 
 def invocations_of(traces: Any) -> tuple[Invocation, ...]:
@@ -142,37 +155,36 @@ def invocations_of(traces: Any) -> tuple[Invocation, ...]:
     return tuple(turn.invocation for turn in turns)
 
 
-def conversation_of(traces: Any) -> Conversation:
+def conversation_from_traces(traces: Any) -> Conversation:
     """Return what an agent did in one conversation: as `invocations_of`, and why it failed if it did.
 
     Raises:
         InputError: if a trace does not say what was said.
         UsageError: if these are no traces, or traces of several sessions.
     """
-    return _one(traces).conversation()
+    conversation = _one(traces)
+    return conversation.conversation(conversation.turns())
 
 
 def _one(traces: Any) -> TracedConversation:
-    listed = traces_of(traces)
-    if not listed:
+    those = traces_of(traces)
+    if not those:
         raise UsageError("traces: wanted at least one")
-    sessions = list(dict.fromkeys(trace.session for trace in listed if trace.session))
+    sessions = list(dict.fromkeys(trace.session for trace in those if trace.session))
     if len(sessions) > 1:
-        raise UsageError(f"traces of {len(sessions)} sessions, {_listed(sessions)}; wanted those of one")
-    runs = {conversation_key(trace) for trace in listed if CASE in trace.tags}
+        raise UsageError(f"traces of {len(sessions)} sessions, {listed(sessions, _MAX_NAMED)}; wanted those of one")
+    runs = {conversation_key(trace) for trace in those if CASE in trace.tags}
     if len(runs) > 1:
-        raise UsageError(f"traces of {len(runs)} runs of cases, {_listed(sorted({key[1] for key in runs}))}; wanted those of one")
-    return TracedConversation(traces=tuple(sorted(listed, key=_place)))
-
-
-def _listed(names: Sequence[str], most: int = 3) -> str:
-    return ", ".join(names[:most]) + (", …" if len(names) > most else "")
+        raise UsageError(
+            f"traces of {len(runs)} runs of cases, {listed(sorted({key[1] for key in runs}), _MAX_NAMED)}; wanted those of one"
+        )
+    return TracedConversation(traces=tuple(sorted(those, key=_place)))
 
 
 def conversation_key(trace: Trace) -> tuple[str, ...]:
     """Return what all traces of one conversation have in common."""
     if CASE in trace.tags:
-        return "case", trace.tags[CASE], trace.run, trace.tags.get(RUN_INDEX, "0")
+        return "case", trace.tags[CASE], trace.metadata.get(RUN, ""), trace.tags.get(RUN_INDEX, "0")
     return ("session", trace.session) if trace.session else ("trace", trace.id)
 
 
@@ -190,7 +202,11 @@ def _turns(trace: Trace) -> list[TracedTurn]:
     if not spans or records(trace):
         return list(manual_turns(trace))
     try:
-        return [_turn(trace, span) for span in spans]
+        turns = [adk_turn(trace, span) for span in spans]
+        for place, (turn, span) in enumerate(zip(turns, spans, strict=True)):
+            # A failed turn may lack what the user said; where its inputs tell, as those of Strands, they are read.
+            if not turn.invocation.user_content.parts and tells(span):
+                turns[place] = manual_turn(trace, span)
     except InputError:
         if all(map(tells, spans)):  # what Strands says is in events, which MLflow shows as inputs and outputs
             return [manual_turn(trace, span) for span in spans]
@@ -198,26 +214,12 @@ def _turns(trace: Trace) -> list[TracedTurn]:
         if len(spans) == 1 and spans[0] not in trace.roots and not calls_tools(spans[0]):
             return list(manual_turns(trace))
         raise
-
-
-def _turn(trace: Trace, span: Span) -> TracedTurn:
-    turn = adk_turn(trace, span)
-    # A failed turn may lack what the user said; where its inputs tell, as those of Strands, they are read.
-    return turn if turn.invocation.user_content.parts or not tells(span) else manual_turn(trace, span)
-
-
-def _final_state(trace: Trace) -> dict[str, Any] | None:
-    """Return the session's state, where the outputs hold it."""
-    states = (span.outputs.get("session_state") for span in records(trace))
-    return next((state for state in states if isinstance(state, dict)), None)
+    return turns
 
 
 def agent_name(turns: Iterable[TracedTurn]) -> str:
     """Return the name of the agent that had the first turn of which it is known; empty where it is of none."""
     return next((turn.agent for turn in turns if turn.agent), "")
-
-
-_NAME = "traces"
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,18 +251,24 @@ class TracedCases:
         self._of_texts: dict[tuple[str, ...], list[str]] = {}
         for case in cases:
             self._ids.add(case.eval_id)
-            for session in dict.fromkeys(_sessions(case)):
+            session_id = case.session_input.session_id if case.session_input else None
+            for session in dict.fromkeys((case.eval_id, session_id or case.eval_id)):
                 self._of_sessions.setdefault(session, []).append(case.eval_id)
             if case.conversation:
                 self._of_texts.setdefault(_texts(case.conversation), []).append(case.eval_id)
 
     def runs(self, read: ReadConversation) -> Iterator[tuple[str, Conversation]]:
         """Yield each case that a conversation may be of, with the conversation; if there are several, with an error in its place."""
-        found = self._found(read)
-        for eval_id in found:
-            yield eval_id, read.conversation if len(found) == 1 else _ambiguous(read.traced, found)
+        eval_ids = self._cases(read)
+        conversation = read.conversation
+        if len(eval_ids) > 1:
+            named = ", ".join(map(repr, eval_ids))
+            way_out = "give the cases the ids of the sessions, or the traces the tag adk.eval_case_id"
+            conversation = Conversation(actual=(), error=f"{read.traced.label} could be of any of the cases {named}; {way_out}")
+        for eval_id in eval_ids:
+            yield eval_id, conversation
 
-    def _found(self, read: ReadConversation) -> Sequence[str]:
+    def _cases(self, read: ReadConversation) -> Sequence[str]:
         traced = read.traced
         if traced.case:
             return [traced.case] if traced.case in self._ids else []
@@ -293,26 +301,159 @@ def recording_of_traces(traces: Any, eval_set: EvalSet | None = None) -> Recordi
     unreadable: list[InputError] = []
     for one in read:
         traced = one.traced
-        found = list(cases.runs(one)) if cases else [(traced.case or traced.session or traced.label, one.conversation)]
-        if not found and one.problem:
+        those = list(cases.runs(one)) if cases else [(traced.case or traced.session or traced.label, one.conversation)]
+        if not those and one.problem:
             unreadable.append(one.problem)
-        for eval_id, conversation in found or [(traced.label, one.conversation)]:
+        for eval_id, conversation in those or [(traced.label, one.conversation)]:
             runs.setdefault(eval_id, []).append(conversation)
     if unreadable:
         raise all_of(unreadable, "traces")
-    name = next((one.agent for one in read if one.agent), _NAME)
-    return Recording({eval_id: tuple(found) for eval_id, found in runs.items()}, name=name)
-
-
-def _sessions(case: EvalCase) -> Iterable[str]:
-    return (case.eval_id, case.session_input.session_id or case.eval_id) if case.session_input else (case.eval_id,)
+    name = next((one.agent for one in read if one.agent), "traces")
+    return Recording({eval_id: tuple(conversations) for eval_id, conversations in runs.items()}, name=name)
 
 
 def _texts(turns: Iterable[Invocation]) -> tuple[str, ...]:
     return tuple(turn.user_text for turn in turns)
 
 
-def _ambiguous(traced: TracedConversation, eval_ids: Sequence[str]) -> Conversation:
-    named = ", ".join(repr(eval_id) for eval_id in eval_ids)
-    way_out = "give the cases the ids of the sessions, or the traces the tag adk.eval_case_id"
-    return Conversation(actual=(), error=f"{traced.label} could be of any of the cases {named}; {way_out}")
+Redact = Callable[[str], str]
+
+
+def cases_of(conversations: Iterable[TracedConversation], redact: Redact | None = None) -> tuple[EvalCase, ...]:
+    """Return each conversation as a case, in order of time.
+
+    A conversation is not kept once its case is made: its traces may hold 50 MB each, and whoever yields them may load them one by one.
+
+    Args:
+        conversations: what was said and done.
+        redact: what is done to every text that came from users, tools and the agent; media are left out then.
+
+    Raises:
+        InputError: with every trace that does not say what was said.
+        UsageError: if `redact` raises, or returns no text.
+    """
+    redactor = _Redactor(redact)
+    cases: list[tuple[int, EvalCase]] = []
+    problems: list[tuple[int, InputError]] = []
+    for conversation in conversations:
+        # An evaluation dates its first case last, so that MLflow, which lists the newest first, keeps its order.
+        order = -conversation.began if conversation.case else conversation.began
+        try:
+            cases.append((order, _case(conversation, redactor)))
+        except InputError as error:
+            problems.append((order, error.with_traceback(None)))  # the traceback holds the conversation
+    if problems:
+        raise all_of([error for _, error in sorted(problems, key=itemgetter(0))], "traces")
+    captured: dict[str, EvalCase] = {}
+    for _, case in sorted(cases, key=itemgetter(0)):
+        eval_id = numbered(case.eval_id, captured)  # since several may be runs of one case
+        captured[eval_id] = case if eval_id == case.eval_id else case.model_copy(update={"eval_id": eval_id})
+    return tuple(captured.values())
+
+
+def reference_of(turn: Invocation) -> Invocation:
+    """Return what an agent did in a turn as what is expected, with the secrets of the environment masked."""
+    return _Redactor(None).reference(turn)
+
+
+def _case(conversation: TracedConversation, redactor: _Redactor) -> EvalCase:
+    turns = conversation.turns()
+    session_state = conversation.conversation(turns).session_state
+    if not turns:
+        raise UsageError(f"{conversation.label} has no turn")
+    app, user = agent_name(turns), conversation.traces[0].user
+    user_id = redactor.text(user) if user else "test_user_id"  # what ADK calls the user of a case without a session
+    session = SessionInput(app_name=app, user_id=user_id) if app or user else None
+    return EvalCase(
+        eval_id=conversation.case or conversation.session or conversation.traces[0].id,
+        conversation=tuple(redactor.reference(turn.invocation) for turn in turns),
+        session_input=session,
+        creation_timestamp=conversation.traces[0].time_ms / 1000,
+        final_session_state=redactor.json(dict(session_state)) if session_state else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Redactor:
+    """Makes a reference of what an agent did, and redacts every text in it."""
+
+    redact: Redact | None
+    """The caller's function. With one, media are left out, since it could not look into them."""
+    secrets: Mapping[str, str] = field(default_factory=secrets_of)
+
+    def text(self, text: str) -> str:
+        clean = redacted(without_credentials(text), self.secrets)
+        if self.redact is None:
+            return clean
+        try:
+            with foreign_code("it"):
+                safe: Any = self.redact(clean)
+        except Exception as error:  # the function is the user's own code: anything can go wrong
+            raise UsageError(f"redact raised {type(error).__name__}; nothing was captured") from error
+        if not isinstance(safe, str):
+            raise UsageError(f"redact returned {shown(safe)}; wanted a text")
+        return safe
+
+    def json(self, value: Any) -> Any:
+        """Return JSON with every text in it redacted; its keys stay."""
+        match value:
+            case str():
+                return self.text(value)
+            case Mapping():
+                return {key: self.json(item) for key, item in value.items()}
+            case list() | tuple():
+                return [self.json(item) for item in value]
+            case _:
+                return value
+
+    def reference(self, turn: Invocation) -> Invocation:
+        """Return what the agent did as a reference: without what it cost and without its instructions."""
+        done: InvocationEvents | IntermediateData
+        match turn.intermediate_data:
+            case InvocationEvents(invocation_events=events):
+                contents = ((event.author, self.content(event.content)) for event in events if event.content)
+                done = InvocationEvents(invocation_events=tuple(InvocationEvent(author=author, content=one) for author, one in contents))
+            case IntermediateData(tool_uses=calls, tool_responses=responses, intermediate_responses=texts):
+                done = IntermediateData(
+                    tool_uses=tuple(map(self.call, calls)),
+                    tool_responses=tuple(map(self.response, responses)),
+                    intermediate_responses=tuple((author, tuple(map(self.part, parts))) for author, parts in texts),
+                )
+            case None:
+                done = IntermediateData()
+        return Invocation(
+            invocation_id=turn.invocation_id,
+            user_content=self.content(turn.user_content),
+            final_response=self.content(turn.final_response) if turn.final_response else None,
+            intermediate_data=done,
+            creation_timestamp=turn.creation_timestamp,
+        )
+
+    def content(self, content: Content) -> Content:
+        return Content(role=content.role, parts=tuple(map(self.part, content.parts or ())))
+
+    def part(self, part: Part) -> Part:
+        match part:
+            case Part(function_call=FunctionCall() as call):
+                return Part(function_call=self.call(call))
+            case Part(function_response=FunctionResponse() as response):
+                return Part(function_response=self.response(response))
+            case Part(text=str(text)):
+                return Part(text=self.text(text), thought=part.thought)
+            case _:
+                if self.redact is None:
+                    return part
+                media = part.inline_data or part.file_data
+                kind = media.get("mime_type") or media.get("mimeType") if isinstance(media, Mapping) else None
+                kind = kind or next((name for name in part.model_fields_set if getattr(part, name) is not None), "nothing")
+                return Part(text=f"[{kind}]")
+
+    def call(self, call: FunctionCall) -> FunctionCall:
+        return FunctionCall(**_identity(call), args=self.json(call.args or {}))
+
+    def response(self, response: FunctionResponse) -> FunctionResponse:
+        return FunctionResponse(**_identity(response), response=self.json(response.response or {}))
+
+
+def _identity(part: FunctionCall | FunctionResponse) -> dict[str, Any]:
+    return {name: value for name, value in (("id", part.id), ("name", part.name)) if value is not None}

@@ -9,14 +9,26 @@ frameworks writes such spans.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from mlflow_adk_eval.agents.traces.messages import declarations, instructions_of, model_name, usage_of
-from mlflow_adk_eval.agents.traces.spans import Span, Trace, TracedTurn, decoded, error_of, object_of, spent, unreadable
+from mlflow_adk_eval.agents.traces.spans import (
+    Span,
+    Trace,
+    TracedTurn,
+    declarations,
+    decoded,
+    error_of,
+    instructions_of,
+    model_name,
+    spent,
+    unreadable,
+    usage_of,
+)
+from mlflow_adk_eval.agents.turns import object_of
 from mlflow_adk_eval.evalset import (
     AgentDetails,
     AppDetails,
@@ -46,17 +58,16 @@ class _Side:
     roles: tuple[str | None, ...]
 
 
-_ASKED = _Side(
+_INPUTS = _Side(
     "inputs",
     (_TURN, "messages", "message", "user_message", "input", "query", "question", "prompt", "request", "text", "content"),
     (None, "user", "human"),
 )
-_SAID = _Side(
+_OUTPUTS = _Side(
     "outputs",
     ("final_response", "response", "output", "answer", "text", "content", "result", "message", "messages"),
     (None, "assistant", "model", "ai"),
 )
-_INSTRUCTING = {"system", "developer"}
 _LANGCHAIN = {"human", "ai", "tool", "system"}
 """What LangChain's messages have as their type, and no role beside it."""
 _STREAM = "{'_all_messages': ["
@@ -64,16 +75,14 @@ _STREAM = "{'_all_messages': ["
 _INVOCATIONS = TypeAdapter(tuple[Invocation, ...])
 _CONTENT = TypeAdapter(Content)
 _MODELS = {"LLM", "CHAT_MODEL"}
-_SHOWN = 200
-
-
-def is_record(span: Span) -> bool:
-    """Whether a span's outputs are a whole conversation, as those of `predict_fn` are."""
-    return isinstance(span.outputs, Mapping) and isinstance(span.outputs.get("conversation"), list)
 
 
 def records(trace: Trace) -> list[Span]:
-    """Return the spans whose outputs are a whole conversation."""
+    """Return the spans whose outputs are a whole conversation, as those of `predict_fn` are."""
+
+    def is_record(span: Span) -> bool:
+        return isinstance(span.outputs, Mapping) and isinstance(span.outputs.get("conversation"), list)
+
     return [span for root in trace.roots for span in _outermost(root, is_record)]
 
 
@@ -132,20 +141,26 @@ def manual_turn(trace: Trace, span: Span) -> TracedTurn:
     """
     tools = [tool for child in span.children for tool in _outermost(child, lambda below: below.kind == "TOOL")]
     models = [
-        found
-        for found in span.walk()
-        if found.kind in _MODELS and not any(below.kind in _MODELS for child in found.children for below in child.walk())
+        model
+        for model in span.walk()
+        if model.kind in _MODELS and not any(below.kind in _MODELS for child in model.children for below in child.walk())
     ]
-    final = _message_of(trace, span, span.outputs, _SAID) if span.outputs is not None else None
+    calls = [(tool, *_call(tool)) for tool in tools]
+    final = _message_of(trace, span, span.outputs, _OUTPUTS) if span.outputs is not None else None
     agent = _agent(span)
     times = spent(span, models, tools)
-    if not models:  # then nobody knows how long models took, or how often they were asked
+    done: InvocationEvents | IntermediateData
+    if models:
+        done = _events(agent or span.name, calls, models)
+    else:  # then nobody knows how long models took, or how often they were asked
         del times["model_duration"], times["tool_duration"]
+        responses = tuple(response for _, _, response in calls if response)
+        done = IntermediateData(tool_uses=tuple(call for _, call, _ in calls), tool_responses=responses)
     invocation = Invocation(
         invocation_id=trace.id,
-        user_content=_content(_message_of(trace, span, span.inputs, _ASKED), "user"),
+        user_content=_content(_message_of(trace, span, span.inputs, _INPUTS), "user"),
         final_response=_content(final, "model") if final else None,
-        intermediate_data=_events(agent or span.name, tools, models) if models else _calls(tools),
+        intermediate_data=done,
         app_details=_app_details(agent or span.name, span, models),
         **times,
     )
@@ -154,7 +169,7 @@ def manual_turn(trace: Trace, span: Span) -> TracedTurn:
 
 def _agent(span: Span) -> str:
     """Return the name of the agent; where the span is called like the method that ran it, as it says otherwise or as a span below is called."""
-    if span.kind != "AGENT" or (isinstance(span.inputs, Mapping) and _TURN in span.inputs):
+    if span.kind != "AGENT" or _says_turn(span):
         return ""
     named = span.text("gen_ai.agent.name")
     if not named and "." in span.name:
@@ -164,37 +179,36 @@ def _agent(span: Span) -> str:
 
 def _app_details(agent: str, turn: Span, models: Sequence[Span]) -> AppDetails | None:
     """Return the instructions and tools with which models were asked first, as far as their spans say so."""
-    asked = [span.inputs if isinstance(span.inputs, Mapping) else {"messages": span.inputs} for span in models]
+    requests = [span.inputs if isinstance(span.inputs, Mapping) else {"messages": span.inputs} for span in models]
     messages = [
-        one for inputs in asked if isinstance(inputs.get("messages"), list) for one in inputs["messages"] if isinstance(one, Mapping)
+        one for inputs in requests if isinstance(inputs.get("messages"), list) for one in inputs["messages"] if isinstance(one, Mapping)
     ]
-    said = (one.get("instructions") or (_role(one) in _INSTRUCTING and _message(one, _ASKED)) for one in messages)
-    instructions = instructions_of(turn.attributes) or next((text for text in said if isinstance(text, str)), "")
+    texts = (one.get("instructions") or (_role(one) in {"system", "developer"} and _message(one, _INPUTS)) for one in messages)
+    instructions = instructions_of(turn.attributes) or next((text for text in texts if isinstance(text, str)), "")
     offered = [decoded(span.attributes.get("mlflow.chat.tools")) for span in models]
-    offered += [(inputs.get("model_request_parameters") or {}).get("function_tools") for inputs in asked]
-    tools = tuple(declarations(map(_definition, next(filter(None, offered), ()))))
+    offered += [(inputs.get("model_request_parameters") or {}).get("function_tools") for inputs in requests]
+    definitions = [  # those of PydanticAI as OpenAI declares them
+        {"type": "function", "parameters": tool["parameters_json_schema"], **tool} if "parameters_json_schema" in tool else tool
+        for tool in next(filter(None, offered), ())
+    ]
+    tools = tuple(declarations(definitions))
     details = AgentDetails(name=agent, instructions=instructions, tool_declarations=tools)
     return AppDetails(agent_details={agent: details}) if instructions or tools else None
 
 
-def _definition(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a tool as OpenAI declares it, also one of PydanticAI."""
-    return {"type": "function", "parameters": tool["parameters_json_schema"], **tool} if "parameters_json_schema" in tool else tool
-
-
 def _message_of(trace: Trace, span: Span, value: Any, side: _Side) -> Any:
     """Return the message among a span's inputs or outputs."""
-    found = _message(value, side)
-    if isinstance(found, str) and found.startswith(_STREAM):
+    message = _message(value, side)
+    if isinstance(message, str) and message.startswith(_STREAM):
         wanted, hint = "the agent's answer", "run and run_sync of PydanticAI are traced whole, run_stream is not"
         raise unreadable(trace.id, f"span {span.name!r}, {side.name}", "a stream, and not what it said", wanted, hint)
-    if found is None and side is _SAID and isinstance(value, Mapping) and set(side.keys) & set(value):
+    if message is None and side is _OUTPUTS and isinstance(value, Mapping) and set(side.keys) & set(value):
         return ""  # there is a place for an answer, and nothing in it
-    if found is None:
-        given = json.dumps(value, ensure_ascii=False, default=str)[:_SHOWN]
+    if message is None:
+        given = json.dumps(value, ensure_ascii=False, default=str)[:200]
         wanted = f"a text, or an object with one of {', '.join(side.keys)}"
         raise unreadable(trace.id, f"span {span.name!r}, {side.name}", given, wanted)
-    return found
+    return message
 
 
 def _message(value: Any, side: _Side) -> Any:
@@ -222,10 +236,10 @@ def _last(messages: Sequence[Any], side: _Side) -> Any:
     texts = [one["text"] for one in messages if isinstance(one, Mapping) and _role(one) is None and isinstance(one.get("text"), str)]
     if texts:
         return "\n".join(texts)
-    asked = [place for place, one in enumerate(messages) if isinstance(one, Mapping) and _role(one) in {"user", "human"}]
-    now = messages[asked[-1] + 1 :] if asked and side is _SAID else messages
+    of_user = [place for place, one in enumerate(messages) if isinstance(one, Mapping) and _role(one) in {"user", "human"}]
+    now = messages[of_user[-1] + 1 :] if of_user and side is _OUTPUTS else messages
     mine = [one for one in now if not isinstance(one, Mapping) or _role(one) in side.roles]
-    return _message(mine[-1], side) if mine else "" if asked and side is _SAID else None
+    return _message(mine[-1], side) if mine else "" if of_user and side is _OUTPUTS else None
 
 
 def _role(message: Mapping[str, Any]) -> Any:
@@ -239,13 +253,13 @@ def _content(message: Any, role: str) -> Content:
     return parse(_CONTENT, {"role": role, **message}, f"the {role}'s message")
 
 
-def _calls(tools: Sequence[Span]) -> IntermediateData:
-    pairs = [_call(span) for span in tools]
-    return IntermediateData(tool_uses=tuple(call for call, _ in pairs), tool_responses=tuple(response for _, response in pairs if response))
-
-
 def _call(span: Span) -> tuple[FunctionCall, FunctionResponse | None]:
-    given, returned = span.inputs, _unwrapped(span.outputs)
+    given, returned = span.inputs, span.outputs
+    match returned:  # out of the message of LangChain or the block of Strands that it is the JSON text of
+        case {"type": "tool", "content": content} | [{"text": str() as content}]:
+            returned = decoded(content)
+        case _:
+            pass
     if returned is None and span.failed:
         returned = {"error": error_of(span)}
     args: Json = dict(given) if isinstance(given, Mapping) else {} if given is None else {"input": given}
@@ -254,29 +268,16 @@ def _call(span: Span) -> tuple[FunctionCall, FunctionResponse | None]:
     return FunctionCall(id=span.id, name=name, args=args), answer
 
 
-def _unwrapped(returned: Any) -> Any:
-    """Return what a tool returned, out of the message of LangChain or the block of Strands that it is the JSON text of."""
-    match returned:
-        case {"type": "tool", "content": content} | [{"text": str() as content}]:
-            return decoded(content)
-        case _:
-            return returned
-
-
-def _events(agent: str, tools: Sequence[Span], models: Sequence[Span]) -> InvocationEvents:
+def _events(agent: str, calls: Iterable[tuple[Span, FunctionCall, FunctionResponse | None]], models: Iterable[Span]) -> InvocationEvents:
     """Return what models cost and what tools did, in order of time."""
-    timed = [(span.end_ns, _cost(span, agent)) for span in models]
-    for span in tools:
-        call, response = _call(span)
-        timed.append((span.start_ns, _event(agent, "model", Part(function_call=call))))
+    timed: list[tuple[int, InvocationEvent]] = []
+    for span in models:
+        version = model_name(span.attributes) or span.name
+        timed.append((span.end_ns, InvocationEvent(author=agent, usage_metadata=usage_of(span.attributes), model_version=version)))
+    for span, call, response in calls:
+        request = Content(role="model", parts=(Part(function_call=call),))
+        timed.append((span.start_ns, InvocationEvent(author=agent, content=request)))
         if response:
-            timed.append((span.end_ns, _event(agent, "user", Part(function_response=response))))
+            answered = Content(role="user", parts=(Part(function_response=response),))
+            timed.append((span.end_ns, InvocationEvent(author=agent, content=answered)))
     return InvocationEvents(invocation_events=tuple(event for _, event in sorted(timed, key=lambda pair: pair[0])))
-
-
-def _cost(span: Span, author: str) -> InvocationEvent:
-    return InvocationEvent(author=author, usage_metadata=usage_of(span.attributes), model_version=model_name(span.attributes) or span.name)
-
-
-def _event(author: str, role: str, part: Part) -> InvocationEvent:
-    return InvocationEvent(author=author, content=Content(role=role, parts=(part,)))

@@ -1,7 +1,11 @@
-"""MLflow's traces as trees of spans, from its objects or from their JSON; without importing MLflow.
+"""MLflow's traces as trees of spans, from its objects or from their JSON, without importing MLflow; and what spans say of calls of models.
 
 `traces_of` takes whatever MLflow returns: a trace, several, the frame of a search. Each becomes a `Trace` with its root `Span` objects,
 children in order of time. What the spans of one turn amount to is a `TracedTurn`, which `traces.adk` and `traces.manual` make.
+
+What a model was asked and answered is a `ModelCall`, from attributes in ADK's own spelling or that of OpenTelemetry. ADK's schema before
+OpenTelemetry's has the request and the response as JSON of its own types. OpenTelemetry's has lists of messages with typed parts, in which an
+answer of a tool has only the id of its call, and a streamed answer may come in several messages.
 """
 
 from __future__ import annotations
@@ -13,16 +17,19 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from mlflow_adk_eval.agents.adk.events import union_s
+from mlflow_adk_eval.agents.turns import object_of, union_s
 from mlflow_adk_eval.errors import InputError, Problem, UsageError, shown
-from mlflow_adk_eval.evalset import Invocation
+from mlflow_adk_eval.evalset import Content, FunctionCall, FunctionResponse, Invocation, Part
+from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.redact import redacted, secrets_of
 from mlflow_adk_eval.runtime import OPERATION
 
-_SESSION, _USER, _RUN = "mlflow.trace.session", "mlflow.trace.user", "mlflow.sourceRun"
-_CONVERSATION = "gen_ai.conversation.id"
-INSTRUCTIONS = "gen_ai.system_instructions"
-"""The attribute with an agent's instructions."""
+RUN = "mlflow.sourceRun"
+"""What a trace's metadata call the MLflow run that it belongs to."""
+_INSTRUCTIONS = "gen_ai.system_instructions"
+_NOT_CAPTURED: tuple[Any, ...] = (None, {})
+_QUOTED = "For context:"
+"""How ADK begins the message that tells a model what other agents did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,19 +91,15 @@ class Trace:
 
         MLflow takes it from any span, also from one inside a tool that is an agent and has a session of its own.
         """
-        named = [name for root in self.roots for span in root.walk() if (name := span.text(_CONVERSATION))]
-        stored = self.metadata.get(_SESSION, "")
+        named = [name for root in self.roots for span in root.walk() if (name := span.text("gen_ai.conversation.id"))]
+        stored = self.metadata.get("mlflow.trace.session", "")
         return named[0] if named and (not stored or stored in named) else stored
 
     @property
     def user(self) -> str:
         """The id of the user; empty where it does not say."""
-        return self.metadata.get(_USER) or next((name for root in self.roots for span in root.walk() if (name := span.text("user.id"))), "")
-
-    @property
-    def run(self) -> str:
-        """The MLflow run that it belongs to; empty where it belongs to none."""
-        return self.metadata.get(_RUN, "")
+        named = (span.text("user.id") for root in self.roots for span in root.walk())
+        return self.metadata.get("mlflow.trace.user") or next(filter(None, named), "")
 
 
 def unreadable(trace_id: str, path: str, found: str, wanted: str, hint: str = "") -> InputError:
@@ -128,7 +131,12 @@ def traces_of(value: Any) -> tuple[Trace, ...]:
     if isinstance(value, Trace):
         return (value,)
     if _is_frame(value):
-        value = _cells(value)
+        if "trace" in value.columns:
+            value = list(value["trace"])
+        else:
+            facts = ("trace_id", "request_time", "state", "tags", "trace_metadata")
+            rows = value.to_dict("records")
+            value = [{"info": {name: row.get(name) for name in facts}, "data": {"spans": row["spans"]}} for row in rows]
     if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):
         return tuple(trace for trace in map(_trace, value) if not any(OPERATION in root.attributes for root in trace.roots))
     return (_trace(value),)
@@ -148,11 +156,6 @@ def decoded(value: Any) -> Any:
         return value
 
 
-def object_of(value: Any) -> dict[str, Any]:
-    """Return what a tool returned as ADK has it: an object, or another value under ``result``."""
-    return dict(value) if isinstance(value, Mapping) else {"result": value}
-
-
 def _is_frame(value: Any) -> bool:
     return type(value).__name__ == "DataFrame" and hasattr(value, "columns")
 
@@ -165,16 +168,6 @@ def _is_trace(value: Any) -> bool:
     return hasattr(value, "info") and hasattr(getattr(value, "data", None), "spans")
 
 
-def _cells(frame: Any) -> Iterator[Any]:
-    """Yield each row's trace: its cell, or what the other columns say of it."""
-    if "trace" in frame.columns:
-        yield from frame["trace"]
-        return
-    for row in frame.to_dict("records"):
-        info = {name: row.get(name) for name in ("trace_id", "request_time", "state", "tags", "trace_metadata")}
-        yield {"info": info, "data": {"spans": row["spans"]}}
-
-
 def _trace(value: Any) -> Trace:
     given = decoded(value)
     if isinstance(given, Trace):
@@ -183,12 +176,12 @@ def _trace(value: Any) -> Trace:
         raise UsageError(f"a trace is one of MLflow's, or the dict of its to_dict(), not {shown(value)}")
     info, spans = (given["info"], given["data"].get("spans")) if isinstance(given, Mapping) else (given.info, given.data.spans)
     trace_id = str(_of(info, "trace_id") or _of(info, "request_id"))
-    state = _of(info, "state")
+    state, began = _of(info, "state"), _of(info, "request_time") or 0
     if str(getattr(state, "value", state)) == "IN_PROGRESS":
         raise unreadable(trace_id, "$.info.state", "IN_PROGRESS", "a trace that has ended")
     return Trace(
         id=trace_id,
-        time_ms=_milliseconds(_of(info, "request_time") or 0),
+        time_ms=round(datetime.fromisoformat(began).timestamp() * 1000) if isinstance(began, str) else int(began),
         tags=dict(_of(info, "tags") or {}),
         metadata=dict(_of(info, "trace_metadata") or {}),
         roots=_trees([_flat(span) for span in spans or ()]),
@@ -197,10 +190,6 @@ def _trace(value: Any) -> Trace:
 
 def _of(holder: Any, name: str) -> Any:
     return holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
-
-
-def _milliseconds(value: Any) -> int:
-    return round(datetime.fromisoformat(value).timestamp() * 1000) if isinstance(value, str) else int(value)
 
 
 Flat = tuple[Span, str]
@@ -222,9 +211,9 @@ def _flat(span: Any) -> Flat:
         code, message = str(getattr(span.status.status_code, "value", span.status.status_code)), span.status.description
         attributes = dict(span.attributes or {})
         events = [(event.name, event.attributes) for event in span.events or ()]
-    for event, said in events:  # before instructions were an attribute of OpenTelemetry's conventions, they were an event
-        if event == "gen_ai.system.message" and said and said.get("content"):
-            attributes.setdefault(INSTRUCTIONS, decoded(said["content"]))
+    for event, given in events:  # before instructions were an attribute of OpenTelemetry's conventions, they were an event
+        if event == "gen_ai.system.message" and given and given.get("content"):
+            attributes.setdefault(_INSTRUCTIONS, decoded(given["content"]))
     return Span(
         id=identity,
         name=name,
@@ -241,21 +230,19 @@ def _hex(identity: str) -> str:
     return base64.b64decode(identity).hex()
 
 
-def _trees(flat: Sequence[Flat]) -> tuple[Span, ...]:
-    """Return the spans as trees; one whose parent is not among them is a root."""
-    known = {span.id for span, _ in flat}
+def _trees(flat: Iterable[Flat]) -> tuple[Span, ...]:
+    """Return the spans as trees, in order of time; one whose parent is not among them is a root."""
+    by_time = sorted(flat, key=lambda pair: pair[0].start_ns)
+    known = {span.id for span, _ in by_time}
     below: dict[str, list[Span]] = {}
-    for span, parent in flat:
+    for span, parent in by_time:
         below.setdefault(parent if parent in known else "", []).append(span)
-    return tuple(_grown(span, below) for span in _by_time(below.get("", [])))
+    return _grown("", below)
 
 
-def _grown(span: Span, below: Mapping[str, Sequence[Span]]) -> Span:
-    return replace(span, children=tuple(_grown(child, below) for child in _by_time(below.get(span.id, ()))))
-
-
-def _by_time(spans: Iterable[Span]) -> list[Span]:
-    return sorted(spans, key=lambda span: span.start_ns)
+def _grown(identity: str, below: Mapping[str, Sequence[Span]]) -> tuple[Span, ...]:
+    # A function inside another that calls itself is a cycle, which would keep a large trace in memory until Python looks for cycles.
+    return tuple(replace(span, children=_grown(span.id, below)) for span in below.get(identity, ()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,3 +272,152 @@ def spent(turn: Span, models: Iterable[Span], tools: Iterable[Span]) -> dict[str
         "model_duration": round(model_s, 3),
         "tool_duration": round(union_s(model + tool) - model_s, 3),
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCall:
+    """One call of a model."""
+
+    request: tuple[Content, ...]
+    """What it was asked."""
+    answer: Content | None
+    """``None`` where the model answered nothing."""
+    usage: Json | None = None
+    version: str | None = None
+    grounding: Json | None = None
+    instructions: str = ""
+    tools: tuple[Any, ...] = ()
+
+    @property
+    def user(self) -> Content | None:
+        """What the user said last, if the request has it."""
+        for content in reversed(self.request):
+            quoted = content.parts and (content.parts[0].text or "").startswith(_QUOTED)
+            if content.role == "user" and not quoted:
+                return content
+        return None
+
+
+def model_call(span: Span, inner: Sequence[Span]) -> ModelCall | None:
+    """Return what a span says of the call of a model; ``None`` where it does not hold the messages.
+
+    Args:
+        span: the span.
+        inner: the spans of the same call below it.
+    """
+    attributes = {name: value for one in (*reversed(inner), span) for name, value in one.attributes.items()}
+    request = decoded(attributes.get("gcp.vertex.agent.llm_request"))
+    if isinstance(request, Mapping) and request not in _NOT_CAPTURED:
+        response = decoded(attributes.get("gcp.vertex.agent.llm_response"))
+        answered: Mapping[str, Any] = response if isinstance(response, Mapping) else {}
+        config = request.get("config") or {}
+        instruction = config.get("system_instruction") or ""
+        content = answered.get("content")
+        return ModelCall(
+            request=tuple(Content.model_validate(one) for one in request.get("contents") or ()),
+            answer=Content.model_validate(content) if content else None,
+            usage=answered.get("usage_metadata") or usage_of(attributes),
+            version=answered.get("model_version"),
+            grounding=answered.get("grounding_metadata"),
+            instructions=instruction if isinstance(instruction, str) else Content.model_validate(instruction).text,
+            tools=tuple(config.get("tools") or ()),
+        )
+    messages = decoded(attributes.get("gen_ai.input.messages"))
+    if not isinstance(messages, list):
+        return None
+    return ModelCall(
+        request=_contents(messages),
+        answer=_joined(_contents(decoded(attributes.get("gen_ai.output.messages")) or ())),
+        usage=usage_of(attributes),
+        version=model_name(attributes),
+        instructions=instructions_of(attributes),
+        tools=tuple(declarations(decoded(attributes.get("gen_ai.tool.definitions")) or ())),
+    )
+
+
+def usage_of(attributes: Mapping[str, Any]) -> Json | None:
+    """Return the tokens that a span reports, in ADK's terms; ``None`` where it reports none."""
+    usage = decoded(attributes.get("mlflow.chat.tokenUsage"))
+    chat = usage if isinstance(usage, Mapping) else {}
+    out = attributes.get("gen_ai.usage.output_tokens", chat.get("output_tokens"))
+    thoughts = attributes.get("gen_ai.usage.reasoning.output_tokens")
+    counts = {
+        "prompt_token_count": attributes.get("gen_ai.usage.input_tokens", chat.get("input_tokens")),
+        "candidates_token_count": out - thoughts if out is not None and thoughts is not None else out,
+        "thoughts_token_count": thoughts,
+        "cached_content_token_count": attributes.get("gen_ai.usage.cache_read.input_tokens"),
+    }
+    return {name: count for name, count in counts.items() if count is not None} or None
+
+
+def model_name(attributes: Mapping[str, Any]) -> str | None:
+    """Return which model answered, as far as a span says."""
+    names = ("gen_ai.response.model", "mlflow.llm.model", "gen_ai.request.model")
+    return next((str(attributes[name]) for name in names if attributes.get(name)), None)
+
+
+def instructions_of(attributes: Mapping[str, Any]) -> str:
+    """Return the instructions that a span has as an attribute, a text or a list of parts; empty where it has none."""
+    value = decoded(attributes.get(_INSTRUCTIONS)) or ()
+    return value if isinstance(value, str) else "\n".join(str(part.get("content") or part.get("text") or "") for part in value)
+
+
+def _contents(messages: Iterable[Mapping[str, Any]]) -> tuple[Content, ...]:
+    """Return messages as ADK has them. An answer of a tool has only the id of its call, which has the tool's name."""
+    contents: list[Content] = []
+    names: dict[str, str] = {}
+    for message in messages:
+        parts = tuple(part for raw in message.get("parts") or () if (part := _part(raw, names)))
+        names |= {call.id: call.name for part in parts if (call := part.function_call) and call.id and call.name}
+        role = message.get("role") or "model"
+        contents.append(Content(role="model" if role == "assistant" else role, parts=parts))
+    return tuple(contents)
+
+
+def _part(raw: Mapping[str, Any], names: Mapping[str, str]) -> Part | None:
+    match raw.get("type"):
+        case "text" | "reasoning" as kind:
+            return Part(text=raw.get("content") or "", thought=True if kind == "reasoning" else None)
+        case "tool_call":
+            args = decoded(raw.get("arguments"))
+            return Part(function_call=FunctionCall(id=raw.get("id"), name=raw.get("name"), args={} if args is None else object_of(args)))
+        case "tool_call_response":
+            given, identity = decoded(raw.get("response", raw.get("result"))), raw.get("id") or ""
+            name = names.get(identity, identity.rpartition("_")[0])
+            return Part(function_response=FunctionResponse(id=identity, name=name, response=None if given is None else object_of(given)))
+        case "blob":
+            return Part(inline_data={"mime_type": raw.get("mime_type") or "application/octet-stream"})
+        case "file_data" | "uri":
+            return Part(file_data={"mime_type": raw.get("mime_type") or "", "file_uri": raw.get("uri") or ""})
+        case _:
+            return None
+
+
+def _joined(answers: Sequence[Content]) -> Content | None:
+    """Return an answer that came in several messages as one; if the last repeats what came before, it is all of it."""
+    if len(answers) <= 1:
+        return answers[0] if answers else None
+    *before, last = ["".join(part.text or "" for part in content.parts or ()) for content in answers]
+    if last and "".join(before) == last:
+        return answers[-1]
+    parts: list[Part] = []
+    for part in (part for content in answers for part in content.parts or ()):
+        if parts and part.text is not None and parts[-1].text is not None and part.thought == parts[-1].thought:
+            parts[-1] = parts[-1].model_copy(update={"text": parts[-1].text + part.text})
+        else:
+            parts.append(part)
+    return Content(role="model", parts=tuple(parts))
+
+
+def declarations(definitions: Iterable[Mapping[str, Any]]) -> Iterable[Json]:
+    """Yield the tools as ADK's requests declare them."""
+    names = {"description": "description", "name": "name", "parameters": "parameters_json_schema"}
+    definitions = [{**tool, **(tool.get("function") or {})} for tool in definitions]
+    functions = [
+        {name: tool[key] for key, name in names.items() if tool.get(key) is not None}
+        for tool in definitions
+        if tool.get("type") == "function"
+    ]
+    if functions:
+        yield {"function_declarations": functions}
+    yield from ({str(tool.get("name")): {}} for tool in definitions if tool.get("type") != "function")

@@ -15,15 +15,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from mlflow_adk_eval.config.criteria import JudgedSettings, JudgeModelOptions, RubricSettings, VertexSettings
-from mlflow_adk_eval.config.spec import CRITERIA
+from mlflow_adk_eval.config.spec import CRITERIA, JudgedSettings, JudgeModelOptions, RubricSettings, VertexSettings
 from mlflow_adk_eval.errors import InputError, JudgeError, Problem, did_you_mean
 from mlflow_adk_eval.evalset import EvalSet, Invocation
 from mlflow_adk_eval.evalset.parse import decode, parse, read_text
 from mlflow_adk_eval.runtime import model_or_object
 
 _SHIPPED = "bench_items.jsonl"
-_THRESHOLDS = {"final_response_match_v2": 0.5}
 
 
 class BenchError(InputError):
@@ -170,9 +168,10 @@ def judged_names() -> list[str]:
 def bench_set(source: str, items: Sequence[BenchItem]) -> BenchSet:
     """Return items as an eval set of a case each, what was done in it, and the criterion that decides it."""
     criteria = list(dict.fromkeys(item.criterion for item in items))
+    cases = [{"eval_id": item.id, "conversation": [_turn(item, item.reference or "", ())]} for item in items]
     return BenchSet(
         source=source,
-        eval_set=EvalSet.model_validate({"eval_set_id": "judge_bench", "eval_cases": [_case(item) for item in items]}),
+        eval_set=EvalSet.model_validate({"eval_set_id": "judge_bench", "eval_cases": cases}),
         actual={item.id: [_turn(item, item.response, item.tools)] for item in items},
         config={
             "criteria": {name: _settings(name, ()) for name in criteria},
@@ -184,10 +183,7 @@ def bench_set(source: str, items: Sequence[BenchItem]) -> BenchSet:
                 invocation_index=None,
                 criterion=item.criterion,
                 passes=item.label == "pass",
-                kind=item.kind,
-                language=item.language,
-                like=item.like,
-                differs=item.differs,
+                **item.model_dump(include={"kind", "language", "like", "differs"}),
             )
             for item in items
         ),
@@ -197,11 +193,7 @@ def bench_set(source: str, items: Sequence[BenchItem]) -> BenchSet:
 def _settings(name: str, rubrics: Sequence[str]) -> dict[str, Any]:
     listed = [{"rubric_id": f"rubric_{number}", "rubric_content": {"text_property": text}} for number, text in enumerate(rubrics, 1)]
     backend = {"backend": "judge"} if issubclass(CRITERIA[name].settings, VertexSettings) else {}
-    return {"threshold": _THRESHOLDS.get(name, 1.0), **backend, **({"rubrics": listed} if listed else {})}
-
-
-def _case(item: BenchItem) -> dict[str, Any]:
-    return {"eval_id": item.id, "conversation": [_turn(item, item.reference or "", ())]}
+    return {"threshold": {"final_response_match_v2": 0.5}.get(name, 1.0), **backend, **({"rubrics": listed} if listed else {})}
 
 
 def _turn(item: BenchItem, answer: str, tools: Sequence[ToolUse]) -> Invocation:
@@ -245,7 +237,10 @@ def contender_of(given: Any, votes: int) -> Contender:
         if not key or not equals:
             raise BenchError(f"judge {given}", [Problem("$", repr(pair), "MODEL?setting=value&setting=value")])
         home = options if key in JudgeModelOptions.model_fields else settings if key in JudgedSettings.model_fields else generation
-        home[key] = _value(text)
+        try:
+            home[key] = json.loads(text)
+        except ValueError:
+            home[key] = text
     options |= {"judge_model_config": generation} if generation else {}
     named = model.split(",") if isinstance(model, str) else list(model) if isinstance(model, list | tuple) else [model]
     members = [model_or_object(one, "judge", error=JudgeError) if isinstance(one, str) else one for one in named]
@@ -255,13 +250,6 @@ def contender_of(given: Any, votes: int) -> Contender:
 
 def _name(judge: Any) -> str:
     return judge if isinstance(judge, str) else str(getattr(judge, "model", "") or getattr(judge, "__name__", "") or type(judge).__name__)
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def asked_with(config: Mapping[str, Any], contender: Contender) -> dict[str, Any]:

@@ -8,22 +8,33 @@ so that the gate never corrects the pass rate of one judge by the errors of anot
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, TypeAdapter, model_serializer
 
-from mlflow_adk_eval.analysis.calibration.judge_error import Corrected, JudgeRates, corrected_rate, design_effect
+from mlflow_adk_eval.analysis.calibration.judge_error import (
+    Corrected,
+    Count,
+    Effect,
+    JudgeRates,
+    corrected_rate,
+    design_effect,
+    krippendorff_alpha,
+    pair_agreement,
+)
+from mlflow_adk_eval.analysis.calibration.labels import JudgeDecision, Opinion, Unit
 from mlflow_adk_eval.analysis.calibration.sampling import CellSample
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.errors import InputError
-from mlflow_adk_eval.evalset.digest import canonical_json
+from mlflow_adk_eval.evalset.models import canonical_json
 from mlflow_adk_eval.evalset.parse import parse, read_text
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome
 
-Count = Annotated[int, Field(ge=0, strict=True)]
-Effect = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 Level = Literal["turn", "case"]
 """What one label is about: a cell, or the score of a whole case that has several of them."""
 
@@ -72,18 +83,9 @@ class People(_Model):
     """Krippendorff's α; ``None`` where all labels are the same."""
 
 
-class Labelled(_Model):
+class Labelled(JudgeRates):
     """What people's labels say of the judge of a criterion or a rubric."""
 
-    true_passes: Count
-    false_passes: Count
-    true_failures: Count
-    false_failures: Count
-    pass_effect: Effect = 1.0
-    failure_effect: Effect = 1.0
-    overall_effect: Effect = 1.0
-    weighted: tuple[float, float, float, float] | None = None
-    """Of a stratified sample: true passes, false passes, true failures and false failures as they would be in all cells."""
     unscored: Count = 0
     """Labelled cells that the judge could not score. They are in no other count."""
     split: Count = 0
@@ -97,8 +99,8 @@ class Labelled(_Model):
 
     @property
     def rates(self) -> JudgeRates:
-        """The judge's errors."""
-        return JudgeRates(**{name: getattr(self, name) for name in JudgeRates.__dataclass_fields__})
+        """The judge's errors alone."""
+        return JudgeRates(**{name: getattr(self, name) for name in JudgeRates.model_fields})
 
     def corrected(self, sample: Sample | None = None, confidence: float = 0.95) -> Corrected | str:
         """Return the pass rate that people would give; a text says why it is not known.
@@ -108,7 +110,7 @@ class Labelled(_Model):
             confidence: how often the interval is to cover the truth.
         """
         chosen = sample or self.sample
-        return self.selection or corrected_rate(chosen.passed, chosen.judged, self.rates, confidence, design_effect=chosen.design_effect)
+        return self.selection or corrected_rate(chosen.passed, chosen.judged, self, confidence, design_effect=chosen.design_effect)
 
 
 class CriterionCalibration(Labelled):
@@ -200,8 +202,8 @@ class Calibration(_Model):
 
     def rates(self, criterion: str) -> JudgeRates | None:
         """Return the errors of a criterion's judge; ``None`` where people labelled none of its cells."""
-        found = self.criteria.get(criterion)
-        return found.rates if found and found.rates.labelled else None
+        calibrated = self.criteria.get(criterion)
+        return calibrated.rates if calibrated and calibrated.labelled else None
 
     def dumps(self) -> str:
         """Return the calibration as JSON text, from which `load_calibration` makes it again."""
@@ -237,38 +239,33 @@ def calibration_problems(
         config: the run's config; ``None``: settings other than judge, prompts, votes and threshold are not compared.
         keys: the parameters by which that run knows the judge, of which a calibration may lack some.
     """
-    found = calibration.criteria.get(criterion)
-    if found is None:
+    calibrated = calibration.criteria.get(criterion)
+    if calibrated is None:
         known = ", ".join(calibration.criteria) or "none"
         return [f"the calibration has no labels of {criterion}; it has those of {known}"]
     problems = [
-        f"the calibration is of another judge of {criterion}: {key} was {_quoted(wanted)}, and in this run it is {_quoted(params.get(key))}"
-        for key, wanted in ((key, found.params.get(key)) for key in dict.fromkeys((*found.params, *keys)))
-        if params.get(key) != wanted
+        f"the calibration is of another judge of {criterion}: {key} was {was}, and in this run it is {now}"
+        for key in dict.fromkeys((*calibrated.params, *keys))
+        for was, now in [["absent" if value is None else repr(value) for value in (calibrated.params.get(key), params.get(key))]]
+        if was != now
     ]
-    problems += [f"the calibration of {criterion} cannot be used: {found.selection}"] if found.selection else []
-    if config is not None and settings_sha256(config, criterion) != found.settings_sha256:
+    problems += [f"the calibration of {criterion} cannot be used: {calibrated.selection}"] if calibrated.selection else []
+    if config is not None and settings_sha256(config, criterion) != calibrated.settings_sha256:
         problems.append(
             f"the calibration is of another judge of {criterion}: its settings, such as rubrics or model options, were not the same"
         )
     return problems
 
 
-def _quoted(value: str | None) -> str:
-    return "absent" if value is None else repr(value)
-
-
 def settings_sha256(config: EvalConfig, criterion: str) -> str:
     """Return the hash of what a config says of a criterion, without its threshold, the judge's name and what changes no score."""
-    found: list[dict[str, Any]] = []
-    for criteria in (config.criteria, *config.case_criteria.values()):
-        if criterion in criteria:
-            settings: dict[str, Any] = criteria[criterion].model_dump(mode="json", exclude=set(_NO_MATTER))
-            options = settings.get("judge_model_options")
-            if isinstance(options, dict):
-                settings["judge_model_options"] = {key: value for key, value in options.items() if key not in _NO_MATTER_OF_MODEL}
-            found += [settings] if settings not in found else []
-    return hashlib.sha256(b"\n".join(sorted(map(canonical_json, found)))).hexdigest()
+    settings_of_cases: list[dict[str, Any]] = []
+    for one in config.by_criterion.get(criterion, ()):
+        settings: dict[str, Any] = one.model_dump(mode="json", exclude=set(_NO_MATTER))
+        if isinstance(options := settings.get("judge_model_options"), dict):
+            settings["judge_model_options"] = {key: value for key, value in options.items() if key not in _NO_MATTER_OF_MODEL}
+        settings_of_cases += [settings] if settings not in settings_of_cases else []
+    return hashlib.sha256(b"\n".join(sorted(map(canonical_json, settings_of_cases)))).hexdigest()
 
 
 def judged_sample(cases: Iterable[CaseResult], criterion: str, level: Level = "turn") -> Sample:
@@ -297,7 +294,130 @@ def outcomes_of(result: CriterionResult, level: Level) -> dict[int | None, Outco
 
 def corrected_of(calibration: Calibration, cases: Iterable[CaseResult], criterion: str, confidence: float = 0.95) -> Corrected | str:
     """Return the corrected pass rate of a criterion over the cells of any run's cases; a text says why there is none."""
-    found = calibration.criteria.get(criterion)
-    if found is None:
+    calibrated = calibration.criteria.get(criterion)
+    if calibrated is None:
         return f"the calibration has no labels of {criterion}"
-    return found.corrected(judged_sample(cases, criterion, found.level), confidence)
+    return calibrated.corrected(judged_sample(cases, criterion, calibrated.level), confidence)
+
+
+_HARDLY_BY_CHANCE = 3.29
+"""The deviation that random labelling reaches once in a thousand times."""
+
+
+_Pair = tuple[Unit, bool, bool]
+"""A unit that was judged and labelled: whether its judge passed it, and whether people did."""
+
+
+def labelled_of(
+    units: Mapping[Unit, JudgeDecision],
+    opinions: Mapping[Unit, Opinion],
+    weights: Mapping[Unit, float] | None = None,
+    unlabelled: Sequence[str] = (),
+) -> Labelled:
+    """Return what the labels of some of these units say of whoever judged them. Units of a case are taken together, whatever the run.
+
+    Args:
+        units: what was judged.
+        opinions: what people say of some of them.
+        weights: for how many units each of those counts, in a sample that was drawn by what the judge said; ``None``: any was as likely.
+        unlabelled: the kinds of verdicts of which such a sample has no label.
+    """
+    given = {unit: (judged, opinions[unit]) for unit, judged in units.items() if unit in opinions}
+    pairs = [
+        (unit, judged.passed, opinion.passed)
+        for unit, (judged, opinion) in given.items()
+        if judged.passed is not None and opinion.passed is not None
+    ]
+    passes, failures = [pair for pair in pairs if pair[2]], [pair for pair in pairs if not pair[2]]
+    counts = Counter((judge, people) for _, judge, people in pairs)
+    kinds = [
+        math.fsum((weights or {}).get(unit, 0.0) for unit, *verdicts in pairs if verdicts == kind)
+        for kind in ([True, True], [True, False], [False, False], [False, True])
+    ]
+    decided = [(unit, judged.passed) for unit, judged in units.items() if judged.passed is not None]
+    sample = Sample(
+        passed=sum(passed for _, passed in decided),
+        judged=len(decided),
+        unscored=len(units) - len(decided),
+        design_effect=design_effect(_by_case(decided)) if decided else 1.0,
+    )
+    lacking = f"of the sampled cells on which its verdict was {' or '.join(unlabelled)}, none is labelled: label all of the sample"
+    return Labelled(
+        true_passes=counts[True, True],
+        false_failures=counts[False, True],
+        true_failures=counts[False, False],
+        false_passes=counts[True, False],
+        pass_effect=_effect(passes, weights),
+        failure_effect=_effect(failures, weights),
+        overall_effect=_effect(pairs, weights),
+        weighted=(kinds[0], kinds[1], kinds[2], kinds[3]) if weights else None,
+        unscored=sum(judged.passed is None for judged, _ in given.values()),
+        split=sum(judged.certainty < 1 for judged, opinion in given.values() if None not in (judged.passed, opinion.passed)),
+        sample=sample,
+        people=_people([opinion for _, opinion in given.values()]),
+        selection=_selection(sample, pairs) if weights is None else lacking if unlabelled else "",
+    )
+
+
+def _by_case(values: Iterable[tuple[Unit, bool]]) -> list[list[bool]]:
+    cases: dict[str, list[bool]] = {}
+    for unit, value in values:
+        cases.setdefault(unit.eval_id, []).append(value)
+    return list(cases.values())
+
+
+def _effect(pairs: Sequence[_Pair], weights: Mapping[Unit, float] | None) -> float:
+    """Return how many pairs say as much as one of a random sample, since those of a case are alike and count for different numbers (Kish)."""
+    if not pairs:
+        return 1.0
+    counted = [(weights or {}).get(unit, 1.0) for unit, _, _ in pairs]
+    unequal = len(counted) * math.fsum(one * one for one in counted) / math.fsum(counted) ** 2
+    return max(1.0, unequal) * design_effect(_by_case((unit, judge == people) for unit, judge, people in pairs))
+
+
+def _people(opinions: Sequence[Opinion]) -> People | None:
+    several = [opinion.answers for opinion in opinions if len(opinion.labels) > 1]
+    agreement = pair_agreement(several)
+    if agreement is None:
+        return None
+    return People(
+        cells=len(several),
+        disputed=sum(len(set(answers)) > 1 for answers in several),
+        tied=sum(opinion.passed is None for opinion in opinions),
+        agreement=agreement,
+        alpha=krippendorff_alpha(several),
+    )
+
+
+def _selection(sample: Sample, pairs: Sequence[_Pair]) -> str:
+    """Return a sentence where passed and failed cells were labelled so differently often that it is hardly by chance."""
+    passed, failed = sample.passed, sample.judged - sample.passed
+    of_passed, of_failed = sum(judge for _, judge, _ in pairs), sum(not judge for _, judge, _ in pairs)
+    if not passed or not failed or len(pairs) == sample.judged:
+        return ""
+    share = len(pairs) / sample.judged
+    deviation = math.sqrt(share * (1 - share) * (1 / passed + 1 / failed) * sample.design_effect)
+    if not deviation or abs(of_passed / passed - of_failed / failed) <= _HARDLY_BY_CHANCE * deviation:
+        return ""
+    return (
+        f"people labelled {of_passed} of the {passed} cells that the judge passed, but {of_failed} of the {failed} that it failed, so its"
+        " sensitivity and specificity on all cells are not those on the labelled ones: label cells drawn at random, whatever the verdict"
+    )
+
+
+def disagreements_of(units: Mapping[Unit, JudgeDecision], opinions: Mapping[Unit, Opinion]) -> tuple[Disagreement, ...]:
+    """Return where judge and people disagree; those first of which both sides are the most certain, since they tell the most."""
+    disagreements: list[Disagreement] = []
+    for unit, judged in units.items():
+        opinion = opinions.get(unit)
+        if opinion and judged.passed is not None and opinion.passed not in (None, judged.passed):
+            disagreements.append(
+                Disagreement(
+                    **asdict(unit),
+                    judge_passed=judged.passed,
+                    judge_said=judged.said,
+                    people_said=opinion.summary,
+                    certainty=judged.certainty * opinion.unanimity,
+                )
+            )
+    return tuple(sorted(disagreements, key=lambda one: -one.certainty))

@@ -12,13 +12,18 @@ p = θ·sensitivity + (1 − θ)·(1 − specificity) of them. Rogan and Gladen 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Annotated
 
-from mlflow_adk_eval.analysis.stats.intervals import score_interval
+from pydantic import BaseModel, ConfigDict, Field
 
-Interval = tuple[float, float]
+from mlflow_adk_eval.analysis.stats.intervals import Interval, score_interval
+
+Count = Annotated[int, Field(ge=0, strict=True)]
+Effect = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 
 FEWEST = 5
 """The least labels of each kind, passed and failed by people, for which a corrected rate is given."""
@@ -32,23 +37,24 @@ _JEFFREYS = 0.5
 _PAIR = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgeRates:
+class JudgeRates(BaseModel):
     """What a judge said of the cells that people labelled, as counts."""
 
-    true_passes: int
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    true_passes: Count
     """Passed by both."""
-    false_passes: int
+    false_passes: Count
     """Passed by the judge, failed by people."""
-    true_failures: int
+    true_failures: Count
     """Failed by both."""
-    false_failures: int
+    false_failures: Count
     """Failed by the judge, passed by people."""
-    pass_effect: float = 1.0
+    pass_effect: Effect = 1.0
     """The design effect of the cells that people pass: how many of them say as much as one that is independent of all others."""
-    failure_effect: float = 1.0
+    failure_effect: Effect = 1.0
     """That of the cells that people fail."""
-    overall_effect: float = 1.0
+    overall_effect: Effect = 1.0
     """That of all labelled cells, by whether judge and people agree."""
     weighted: tuple[float, float, float, float] | None = None
     """The four counts as they would be in all cells, of a sample that was drawn by what the judge said; ``None``: any cell was as likely."""
@@ -166,20 +172,16 @@ def obstacle_to_correction(rates: JudgeRates, confidence: float = 0.95) -> str:
     lacking = [f"{count} of the {FEWEST} needed that people {verb}" for count, verb in counts if count < FEWEST]
     if lacking:
         return f"too few labelled cells: {' and '.join(lacking)}"
-    low, value = _youden(rates, confidence)
-    total = f"no better than chance: sensitivity and specificity add up to {value + 1:.2f}"
-    if value <= 0:
-        return f"the judge is {total}, and chance to 1"
-    return "" if low > 0 else f"the judge may be {total}, but to at least {low + 1:.2f}"
-
-
-def _youden(rates: JudgeRates, confidence: float) -> tuple[float, float]:
-    """Return the lower bound of sensitivity + specificity − 1, from the bounds of both (Newcombe's square and add), and its value."""
+    # The lower bound of sensitivity + specificity − 1 follows from the bounds of both (Newcombe's square and add).
     sensitivity, specificity = rates.sensitivity or 0.0, rates.specificity or 0.0
     below = sensitivity - wilson(sensitivity, rates.passes / rates.pass_effect, confidence)[0]
     beside = specificity - wilson(specificity, rates.failures / rates.failure_effect, confidence)[0]
     value = sensitivity + specificity - 1
-    return value - math.hypot(below, beside), value
+    low = value - math.hypot(below, beside)
+    total = f"no better than chance: sensitivity and specificity add up to {value + 1:.2f}"
+    if value <= 0:
+        return f"the judge is {total}, and chance to 1"
+    return "" if low > 0 else f"the judge may be {total}, but to at least {low + 1:.2f}"
 
 
 def _corrected_interval(share: float, size: float, rates: JudgeRates, z: float) -> Interval:
@@ -222,17 +224,11 @@ def _more(right: int, count: int, effect: float, confidence: float) -> int:
     """Return how many more labels bring Wilson's interval within `MARGIN`, if their share of right verdicts stays what it is."""
     share = (right + 1) / (count + 2) if count else _WORST_SHARE
 
-    def wide(size: int) -> bool:
+    def narrow(size: int) -> bool:
         low, high = wilson(share, size / effect, confidence)
-        return high - low > 2 * MARGIN
+        return high - low <= 2 * MARGIN
 
-    least, most = count, _MOST_LABELS
-    if not wide(least or 1):
-        return 0
-    while most - least > 1:
-        middle = (least + most) // 2
-        least, most = (middle, most) if wide(middle) else (least, middle)
-    return most - count
+    return bisect_left(range(_MOST_LABELS), True, lo=max(count, 1), key=narrow) - count  # noqa: FBT003 - what is looked for
 
 
 def design_effect(groups: Iterable[Sequence[bool]]) -> float:
@@ -283,8 +279,8 @@ def kappa_interval(both: float, first: float, neither: float, second: float, con
     shares = drawn / drawn.sum(axis=0)
     of_first, of_second = shares[0] + shares[1], shares[0] + shares[3]
     by_chance = of_first * of_second + (1 - of_first) * (1 - of_second)
-    found = (shares[0] + shares[2] - by_chance) / (1 - by_chance)
-    low, high = np.quantile(found, [(1 - confidence) / 2, (1 + confidence) / 2])
+    kappas = (shares[0] + shares[2] - by_chance) / (1 - by_chance)
+    low, high = np.quantile(kappas, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)
 
 
@@ -309,9 +305,9 @@ def krippendorff_alpha(units: Iterable[Sequence[bool]]) -> float | None:
     0.444
     """
     counted = [(sum(answers), len(answers)) for answers in units if len(answers) >= _PAIR]
-    yes, total = sum(found for found, _ in counted), sum(size for _, size in counted)
+    yes, total = sum(passed for passed, _ in counted), sum(size for _, size in counted)
     no = total - yes
     if not yes or not no:
         return None
-    observed = sum(2 * found * (size - found) / (size - 1) for found, size in counted) / total
+    observed = sum(2 * passed * (size - passed) / (size - 1) for passed, size in counted) / total
     return 1 - observed * (total - 1) * total / (2 * yes * no)

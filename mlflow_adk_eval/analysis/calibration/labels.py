@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ _FAIL = frozenset({"false", "no", "fail", "failed"})
 _WANTED = "true or false, yes or no, pass or fail"
 _REQUIRED = ("eval_id", "criterion", "label")
 _PLACE = ("run_id", "eval_id", "run_index", "criterion", "rubric_id", "invocation_index")
+_MOST_NAMED = 8
 _WHOLE = re.compile(r"^(\d+)\.0+$")
 """How a table that was once full of numbers writes whole ones."""
 COLUMNS = ("run_id", "eval_id", "run_index", "invocation_index", "criterion", "rubric_id", "label", "labeller")
@@ -131,7 +133,7 @@ def opinions_of(labels: Iterable[Label]) -> dict[Unit, Opinion]:
     latest: dict[Unit, dict[str, Label]] = {}
     for label in sorted(labels, key=lambda label: label.at):
         latest.setdefault(label.unit, {})[label.labeller] = label
-    return {unit: Opinion(tuple(found.values())) for unit, found in latest.items()}
+    return {unit: Opinion(tuple(labels.values())) for unit, labels in latest.items()}
 
 
 def read_label(value: Any, judged: JudgeDecision) -> bool | str:
@@ -141,21 +143,16 @@ def read_label(value: Any, judged: JudgeDecision) -> bool | str:
     word = value.strip().casefold() if isinstance(value, str) else ""
     if word in _PASS or word in _FAIL:
         return word in _PASS
-    number = _number(value)
-    if judged.threshold is None:
-        return bool(number) if number in (0, 1) else f"{_WANTED}, 1 or 0"
-    low, high = judged.bounds
-    if number is None or not low <= number <= high:
-        return f"{_WANTED}, or a score from {low:g} to {high:g}"
-    return reaches(number, judged.threshold, greater_is_better=judged.greater_is_better)
-
-
-def _number(value: Any) -> float | None:
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
+        number = math.nan
+    if judged.threshold is None:
+        return bool(number) if number in (0, 1) else f"{_WANTED}, 1 or 0"
+    low, high = judged.bounds
+    if not math.isfinite(number) or not low <= number <= high:
+        return f"{_WANTED}, or a score from {low:g} to {high:g}"
+    return reaches(number, judged.threshold, greater_is_better=judged.greater_is_better)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +224,8 @@ class Units:
 
     def find(self, unit: Unit) -> Unit | None:
         """Return the unit that another spelling means; ``None`` if there is no such unit."""
-        found = self.aliases.get(unit, unit)
-        return found if found in self.judged else None
+        known = self.aliases.get(unit, unit)
+        return known if known in self.judged else None
 
     def at(self, criterion: str, rubric_id: str | None, *, whole_cases: bool) -> dict[Unit, JudgeDecision]:
         """Return the units of a criterion or rubric: one for each case run, or one for each cell."""
@@ -240,11 +237,6 @@ class Units:
             and (unit.invocation_index is None or unit in cells if whole_cases else unit.invocation_index is not None)
         }
 
-    def spelt(self) -> Iterator[tuple[Unit, Unit]]:
-        """Yield each way to call a unit, with the unit."""
-        yield from ((unit, unit) for unit in self.judged)
-        yield from self.aliases.items()
-
 
 class Reader:
     """Turns the rows of a table into labels, and remembers what is wrong with them."""
@@ -254,7 +246,8 @@ class Reader:
         self.labels: list[Label] = []
         self.problems: list[Problem] = []
         self._units = units
-        self._known = {tuple(_text(spelling, column) for column in _PLACE): unit for spelling, unit in units.spelt()}
+        place, spelt = attrgetter(*_PLACE), {unit: unit for unit in units.judged} | dict(units.aliases)  # each way to call a unit
+        self._known = {tuple("" if at is None else str(at) for at in place(spelling)): unit for spelling, unit in spelt.items()}
         self._runs = list(dict.fromkeys(key[0] for key in self._known))
         self._seen: dict[tuple[Unit, str], str] = {}
 
@@ -280,31 +273,18 @@ class Reader:
         """Return what a row is about; ``None`` where that is nothing, of which the first wrong column is told."""
         default = {"run_id": self._runs[0] if len(self._runs) == 1 else "", "run_index": "0"}
         key = tuple(row.cells.get(column, default.get(column, "")) for column in _PLACE)
-        if key not in self._known:
-            self._explain(row, key)
-        return self._known.get(key)
-
-    def _explain(self, row: LabelRow, key: Sequence[str]) -> None:
+        if key in self._known:
+            return self._known[key]
         left = list(self._known)
         for number, (column, given) in enumerate(zip(_PLACE, key, strict=True)):
-            kept = [other for other in left if other[number] == given]
-            if not kept:
+            matching = [other for other in left if other[number] == given]
+            if not matching:
                 known = list(dict.fromkeys(other[number] for other in left))
                 hint = did_you_mean(given, known) if given else ""
-                return self._amiss(row, column, shown(given) if given else "nothing", _one_of(known), hint)
-            left = kept
+                names = [name or "an empty cell" for name in known]
+                more = f" or another of these {len(names)}" if len(names) > _MOST_NAMED else ""
+                wanted = f"{'one of ' if len(names) > 1 else ''}{', '.join(names[:_MOST_NAMED])}{more}"
+                self._amiss(row, column, shown(given) if given else "nothing", wanted, hint)
+                break
+            left = matching
         return None
-
-
-def _text(unit: Unit, column: str) -> str:
-    value = getattr(unit, column)
-    return "" if value is None else str(value)
-
-
-_MOST_NAMED = 8
-
-
-def _one_of(known: Sequence[str]) -> str:
-    names = [name or "an empty cell" for name in known]
-    more = f" or another of these {len(names)}" if len(names) > _MOST_NAMED else ""
-    return f"{'one of ' if len(names) > 1 else ''}{', '.join(names[:_MOST_NAMED])}{more}"

@@ -12,7 +12,7 @@ import hashlib
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from itertools import cycle
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -44,8 +44,8 @@ class CellSample(BaseModel):
     @staticmethod
     def read(text: str) -> CellSample | None:
         """Return the sample that a sheet names; ``None`` if it is none."""
-        found = _TEXT.fullmatch(text)
-        return CellSample(size=int(found[1]), seed=int(found[2])) if found and int(found[1]) else None
+        match = _TEXT.fullmatch(text)
+        return CellSample(size=int(match[1]), seed=int(match[2])) if match and int(match[1]) else None
 
     def drawn(self, units: Units) -> dict[Unit, Stratum]:
         """Return the cells of the sample with their strata, in an order that tells nothing of them.
@@ -72,19 +72,19 @@ class CellSample(BaseModel):
             if stratum in counts and counts[stratum] < len(ranked[stratum]):
                 counts[stratum] += 1
         chosen = {unit: stratum for stratum, count in counts.items() for unit in ranked[stratum][:count]}
-        return dict(sorted(chosen.items(), key=lambda found: self._rank(found[0])))
+        return dict(sorted(chosen.items(), key=lambda item: self._rank(item[0])))
 
     def weights(self, units: Units, labelled: Collection[Unit]) -> dict[Unit, float]:
         """Return for how many cells each labelled one counts; those of a stratum without a label are counted by nobody."""
         strata = _strata(units)
-        sizes, counts = _counts(strata, strata), _counts(strata, labelled)
+        sizes, counts = (Counter(strata[unit] for unit in chosen if unit in strata) for chosen in (strata, labelled))
         return {unit: sizes[strata[unit]] / counts[strata[unit]] for unit in labelled if unit in strata}
 
     def unlabelled(self, units: Units, labelled: Collection[Unit], criterion: str) -> list[str]:
         """Return the kinds of verdicts on a criterion of which no cell is labelled."""
         strata = _strata(units)
-        counts = _counts(strata, labelled)
-        return [kind for name, kind in dict.fromkeys(strata.values()) if name == criterion and (name, kind) not in counts]
+        labelled_strata = {strata[unit] for unit in labelled if unit in strata}
+        return [kind for name, kind in dict.fromkeys(strata.values()) if name == criterion and (name, kind) not in labelled_strata]
 
     def _rank(self, unit: Unit) -> bytes:
         return hashlib.sha256(f"{self.seed} {unit}".encode("utf-8", "replace")).digest()
@@ -111,7 +111,3 @@ def _kind(judged: JudgeDecision) -> str:
         and abs(score - threshold) <= _NEAR * (high - low)
     )
     return "close" if near or judged.certainty < 1 else "passed" if judged.passed else "failed"
-
-
-def _counts(strata: Mapping[Unit, Stratum], chosen: Collection[Unit]) -> Mapping[Stratum, int]:
-    return Counter(strata[unit] for unit in chosen if unit in strata)

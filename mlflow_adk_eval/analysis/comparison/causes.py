@@ -11,22 +11,22 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
 from mlflow_adk_eval.analysis.comparison.runs import ComparedRun, Sides
-from mlflow_adk_eval.analysis.comparison.turns import CallChange, CellChange, TurnChange
-from mlflow_adk_eval.config.criteria import CriterionSettings, JudgedSettings, RubricSettings
+from mlflow_adk_eval.analysis.comparison.turns import CellChange, TurnChange
+from mlflow_adk_eval.config.spec import JudgedSettings, RubricSettings
 from mlflow_adk_eval.criteria.final_state import FinalStateSettings
 from mlflow_adk_eval.criteria.hallucinations import HallucinationsSettings
 from mlflow_adk_eval.criteria.rubrics import rubric_types, rubrics_of_conversation, rubrics_of_turn, turns_of
-from mlflow_adk_eval.criteria.text.sentences import sentences
+from mlflow_adk_eval.criteria.text import sentences
 from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings
 from mlflow_adk_eval.evalset import FunctionCall
 from mlflow_adk_eval.redact import cut
 from mlflow_adk_eval.results.outcomes import CaseResult, Scored, Vote, explanation_of
-from mlflow_adk_eval.results.votes import votes_by_turn
+from mlflow_adk_eval.results.table import votes_by_turn
 
 Kind = Literal["call", "argument", "response", "item", "state", "same", "error", "threshold", "reason"]
 """What changed: a call of a tool, an argument of one, the response, a rubric or sentence, the session's state; nothing that the agent
@@ -56,53 +56,37 @@ class Cause:
     @property
     def sentence(self) -> str:
         """The cause in words."""
-        return _SENTENCES[self.kind](self)
+        before, after, wanted = self.before, self.after, self.wanted
+        match self.kind:
+            case "call":
+                came = f"{after} is called at another point than before" if before else f"{after} is now called"
+                reference = {"yes": " (the reference has this call)", "no": " (the reference has no such call)"}
+                text = (came if after else f"{before} is no longer called") + reference.get(wanted, "")
+            case "argument":
+                text = f"{self.subject} is called with {self.path} = {after}, was {before}" + (f" (expected {wanted})" if wanted else "")
+            case "response":
+                new = f"says “{after}” instead of “{before}”" if before else f"also says “{after}”"
+                text = f"the response {new if after else f'no longer says “{before}”'}"
+            case "item":
+                verdict = f"judged {after}{f', was {before}' if before else ''}" if after else f"no longer judged, was {before}"
+                text = ": ".join(filter(None, (self.subject, verdict, self.said)))
+            case "state":
+                text = f"the session ends with {self.path} = {after}, was {before} (expected {wanted})"
+            case "same":
+                text = f"the agent did and said the same on this turn in both runs; what changed is {self.subject}"
+            case "error":
+                text = f"not evaluated: {after}" if after else f"evaluated again; not evaluated before: {before}"
+            case "threshold":
+                known = f"the threshold is {after}, was {before}" if after else "the criterion is not part of the second run"
+                text = known if before else f"the criterion is new, with the threshold {after}"
+            case "reason":
+                text = (after or "no reason was given") + (f" (before: {before})" if before else "")
+        return text
 
 
 def shortened(text: str) -> str:
     """Return a text on one line, not too long to stand in a sentence."""
     return cut(" ".join(text.split()), _LONGEST)
-
-
-def _call_sentence(cause: Cause) -> str:
-    reference = {"yes": " (the reference has this call)", "no": " (the reference has no such call)"}.get(cause.wanted, "")
-    if cause.before and cause.after:
-        return f"{cause.after} is called at another point than before{reference}"
-    return (f"{cause.after} is now called" if cause.after else f"{cause.before} is no longer called") + reference
-
-
-def _response_sentence(cause: Cause) -> str:
-    if cause.before and cause.after:
-        return f"the response says “{cause.after}” instead of “{cause.before}”"
-    return f"the response also says “{cause.after}”" if cause.after else f"the response no longer says “{cause.before}”"
-
-
-def _item_sentence(cause: Cause) -> str:
-    judged = f"judged {cause.after}" + (f", was {cause.before}" if cause.before else "")
-    verdict = judged if cause.after else f"no longer judged, was {cause.before}"
-    return ": ".join(filter(None, (cause.subject, verdict, cause.said)))
-
-
-def _threshold_sentence(cause: Cause) -> str:
-    if not cause.before:
-        return f"the criterion is new, with the threshold {cause.after}"
-    return f"the threshold is {cause.after}, was {cause.before}" if cause.after else "the criterion is not part of the second run"
-
-
-_SENTENCES: Mapping[Kind, Callable[[Cause], str]] = {
-    "call": _call_sentence,
-    "argument": lambda cause: (
-        f"{cause.subject} is called with {cause.path} = {cause.after}, was {cause.before}"
-        + (f" (expected {cause.wanted})" if cause.wanted else "")
-    ),
-    "response": _response_sentence,
-    "item": _item_sentence,
-    "state": lambda cause: f"the session ends with {cause.path} = {cause.after}, was {cause.before} (expected {cause.wanted})",
-    "same": lambda cause: f"the agent did and said the same on this turn in both runs; what changed is {cause.subject}",
-    "error": lambda cause: f"not evaluated: {cause.after}" if cause.after else f"evaluated again; not evaluated before: {cause.before}",
-    "threshold": _threshold_sentence,
-    "reason": lambda cause: (cause.after or "no reason was given") + (f" (before: {cause.before})" if cause.before else ""),
-}
 
 
 _GOOD = frozenset({"yes", "valid", "supported", "not_applicable"})
@@ -129,26 +113,6 @@ class Item:
     """The first explanation on the side that won."""
 
 
-def items_of(side: ComparedRun, eval_id: str, run_index: int, turn: int, criterion: str, reason: str) -> dict[str, Item]:
-    """Return the items of a cell by their ids, in the order of the votes; none where no vote has a verdict.
-
-    Args:
-        side: the run.
-        eval_id: the case.
-        run_index: which of its runs.
-        turn: the index of the turn.
-        criterion: the criterion.
-        reason: what the run says of the cell.
-    """
-    votes = votes_by_turn(vote for vote in side.votes.get((eval_id, run_index), ()) if vote.criterion == criterion).get(turn, [])
-    cast: dict[str, list[Vote]] = {}
-    for vote in votes:
-        if vote.verdict is not None:
-            cast.setdefault(vote.rubric_id or "", []).append(vote)
-    texts = _texts(side, eval_id, turn, criterion, reason)
-    return {name: _item(name, texts.get(name, ""), found) for name, found in cast.items()}
-
-
 def _item(name: str, text: str, votes: Sequence[Vote]) -> Item:
     """Return what votes come to, where a tie speaks against the agent, as it does when a ballot is counted."""
     labels = Counter(vote.verdict or "" for vote in votes)
@@ -165,17 +129,13 @@ def _texts(side: ComparedRun, eval_id: str, turn: int, criterion: str, reason: s
     """Return what the items of a cell are about, as far as it is known."""
     settings = side.settings(eval_id, criterion)
     if isinstance(settings, HallucinationsSettings):
-        return {found["id"]: found["text"] for found in _SENTENCE.finditer(reason)}
-    return dict(_rubrics(side, eval_id, turn, criterion, settings))
-
-
-def _rubrics(side: ComparedRun, eval_id: str, turn: int, criterion: str, settings: CriterionSettings | None) -> Iterator[tuple[str, str]]:
+        return {sentence["id"]: sentence["text"] for sentence in _SENTENCE.finditer(reason)}
     case = next((case for case in side.eval_set.eval_cases if case.eval_id == eval_id), None)
     if not isinstance(settings, RubricSettings) or case is None or criterion not in rubric_types():
-        return
+        return {}
     written = case.conversation or ()
-    yield from rubrics_of_conversation(criterion, settings, case, turns_of(written)).texts.items()
-    yield from rubrics_of_turn(criterion, settings, case, *written[turn : turn + 1]).texts.items()
+    of_turn = rubrics_of_turn(criterion, settings, case, *written[turn : turn + 1])
+    return {**rubrics_of_conversation(criterion, settings, case, turns_of(written)).texts, **of_turn.texts}
 
 
 _RESPONSES = frozenset({"response_match_score", "final_response_match_v2"})
@@ -196,74 +156,57 @@ class ChangedCell:
     """Whether nothing differs on the turns before."""
 
     def items(self, which: int) -> dict[str, Item]:
-        """Return what judges held of the cell's items in the first run (0) or the second (1)."""
-        outcome, case = (self.cell.before, self.cell.after)[which], self.pair[which]
-        return items_of(self.sides[which], case.eval_id, case.run_index, self.turn.index, self.cell.criterion, explanation_of(outcome))
+        """Return what judges held of the cell's items in the first run (0) or the second (1), by their ids, in the order of the votes."""
+        side, case, index, criterion = self.sides[which], self.pair[which], self.turn.index, self.cell.criterion
+        votes = votes_by_turn(vote for vote in side.votes(case.eval_id, case.run_index) if vote.criterion == criterion).get(index, [])
+        cast: dict[str, list[Vote]] = {}
+        for vote in votes:
+            if vote.verdict is not None:
+                cast.setdefault(vote.rubric_id or "", []).append(vote)
+        texts = _texts(side, case.eval_id, index, criterion, explanation_of((self.cell.before, self.cell.after)[which]))
+        return {name: _item(name, texts.get(name, ""), given) for name, given in cast.items()}
 
 
 def causes_of(where: ChangedCell) -> tuple[Cause, ...]:
     """Return why a criterion scored a turn otherwise, the most telling cause first; at least one."""
     cell, index = where.cell, where.turn.index
-    if not isinstance(cell.before, Scored) or not isinstance(cell.after, Scored):
-        before, after = (
-            "" if isinstance(one, Scored) else shortened(explanation_of(one)) or "no turn to score" for one in (cell.before, cell.after)
-        )
+    reasons = [shortened(explanation_of(outcome)) for outcome in (cell.before, cell.after)]
+    scored = [isinstance(outcome, Scored) for outcome in (cell.before, cell.after)]
+    if not all(scored):
+        before, after = ("" if known else reason or "no turn to score" for known, reason in zip(scored, reasons, strict=True))
         return (Cause(kind="error", turn=index, before=before, after=after),)
-    found = [cause for find in _finders(where) for cause in find(where)]
-    if not found:
-        found = [
-            Cause(kind="reason", turn=index, before=shortened(explanation_of(cell.before)), after=shortened(explanation_of(cell.after)))
-        ]
-    unmoved = where.turn.same_behaviour and all(cause.kind != "state" for cause in found)
-    return (*([_unmoved(where)] if unmoved else []), *found)
-
-
-def _finders(where: ChangedCell) -> Iterator[Callable[[ChangedCell], Iterable[Cause]]]:
-    settings = next(
-        (found for side in reversed(where.sides) if (found := side.settings(where.pair[0].eval_id, where.cell.criterion))), None
-    )
-    if isinstance(settings, ToolTrajectorySettings):
-        yield _calls
-    if isinstance(settings, JudgedSettings):
-        yield _items
-    if where.cell.criterion in _RESPONSES:
-        yield _response
-    if isinstance(settings, FinalStateSettings):
-        yield _state
-
-
-def _unmoved(where: ChangedCell) -> Cause:
-    """Return that the agent is not to blame, or not on this turn."""
-    if not where.alike_until:
+    settings = next(filter(None, (side.settings(where.pair[0].eval_id, cell.criterion) for side in reversed(where.sides))), None)
+    finders = {
+        _calls: isinstance(settings, ToolTrajectorySettings),
+        _items: isinstance(settings, JudgedSettings),
+        _response: cell.criterion in _RESPONSES,
+        _state: isinstance(settings, FinalStateSettings),
+    }
+    causes = [cause for find, applies in finders.items() if applies for cause in find(where)]
+    causes = causes or [Cause(kind="reason", turn=index, before=reasons[0], after=reasons[1])]
+    if not where.turn.same_behaviour or any(cause.kind == "state" for cause in causes):
+        return tuple(causes)
+    if not where.alike_until:  # the agent is not to blame, or not on this turn
         changed = "what came before: earlier turns differ"
     elif where.items(0) or where.items(1):
         changed = "the judge's verdict, or what the judge was shown besides: instructions, tools and their answers"
     else:
         changed = "how it is scored, or what tools answered"
-    return Cause(kind="same", turn=where.turn.index, subject=changed)
+    return (Cause(kind="same", turn=index, subject=changed), *causes)
 
 
 def _calls(where: ChangedCell) -> Iterator[Cause]:
     """Yield the calls that are not what they were; those that agree with the reference only now, or no more, first."""
     changed = [call for call in where.turn.calls if call.kind != "same"]
     for call in sorted(changed, key=lambda call: call.right_before == call.right_after):
+        index, moved = where.turn.index, call.kind == "moved"
         if call.kind == "changed":
-            yield from (Cause(kind="argument", turn=where.turn.index, subject=call.tool, **asdict(found)) for found in call.arguments)
-        elif call.kind != "moved" or call.after:  # a call that moved is named once
-            yield _call(where.turn.index, call)
-
-
-def _call(turn: int, call: CallChange) -> Cause:
-    right = call.right_after if call.after else call.right_before
-    before = call.after if call.kind == "moved" else call.before
-    return Cause(
-        kind="call",
-        turn=turn,
-        subject=call.tool,
-        before=call_text(before) if before else "",
-        after=call_text(call.after) if call.after else "",
-        wanted="" if right is None or call.kind == "moved" else "yes" if right else "no",
-    )
+            yield from (Cause(kind="argument", turn=index, subject=call.tool, **asdict(change)) for change in call.arguments)
+        elif not moved or call.after:  # a call that moved is named once
+            right = call.right_after if call.after else call.right_before
+            wanted = "" if right is None or moved else "yes" if right else "no"
+            before, after = (call_text(one) if one else "" for one in (call.after if moved else call.before, call.after))
+            yield Cause(kind="call", turn=index, subject=call.tool, before=before, after=after, wanted=wanted)
 
 
 def call_text(call: FunctionCall) -> str:
@@ -280,8 +223,12 @@ def _items(where: ChangedCell) -> Iterator[Cause]:
     before, after = ({_subject(item): item for item in where.items(which).values()} for which in (0, 1))
     for subject in dict.fromkeys([*after, *before]):
         was, now = before.get(subject), after.get(subject)
+        if was and now:  # does it speak otherwise for the agent than before?
+            turned = was.verdict != now.verdict and (was.good is None or was.good != now.good)
+        else:  # does one that only one run has speak against it there?
+            turned = any(item is not None and item.good is not True for item in (was, now))
         known = now or was
-        if known and _turned(was, now):
+        if known and turned:
             yield Cause(
                 kind="item",
                 turn=where.turn.index,
@@ -290,13 +237,6 @@ def _items(where: ChangedCell) -> Iterator[Cause]:
                 after=f"{now.verdict} ({now.tally})" if now else "",
                 said=shortened(known.explanation),
             )
-
-
-def _turned(was: Item | None, now: Item | None) -> bool:
-    """Whether an item speaks otherwise for the agent than before; one that only one run has, whether it speaks against it there."""
-    if was and now:
-        return was.verdict != now.verdict and (was.good is None or was.good != now.good)
-    return any(item is not None and item.good is not True for item in (was, now))
 
 
 def _subject(item: Item) -> str:
@@ -316,12 +256,12 @@ def _response(where: ChangedCell) -> Iterator[Cause]:
 def _state(where: ChangedCell) -> Iterator[Cause]:
     """Yield where the session's state differs from the expected one in one run only."""
     before, after = (
-        {found["path"]: found for found in _STATE.finditer(explanation_of(cell))} for cell in (where.cell.before, where.cell.after)
+        {line["path"]: line for line in _STATE.finditer(explanation_of(cell))} for cell in (where.cell.before, where.cell.after)
     )
     for path in dict.fromkeys([*after, *before]):
         was, now = before.get(path), after.get(path)
-        wanted = next(found["wanted"] for found in (now, was) if found)
-        old, new = (found["found"] if found else wanted for found in (was, now))
+        wanted = next(line["wanted"] for line in (now, was) if line)
+        old, new = (line["found"] if line else wanted for line in (was, now))
         if old != new:
             yield Cause(
                 kind="state", turn=where.turn.index, path=path, before=shortened(old), after=shortened(new), wanted=shortened(wanted)

@@ -1,44 +1,208 @@
 """Two runs on the same cases: which cases flipped, why, and how far the means lie apart.
 
 `compared` is the whole comparison. It asks what the runs themselves differ in (`runs`), how far their means lie apart (`delta`), and what
-became of each case (`case`), with the causes of each change (`causes`) found turn by turn (`turns`). Pure: it reads nothing and writes
+became of each case (`case_change`), with the causes of each change (`causes`) found turn by turn (`turns`). Pure: it reads nothing and writes
 nothing. Pages are made of a `Comparison`; `Comparison.to_json` has the same for programs.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from itertools import product
+from operator import itemgetter
+from typing import Any, Literal
 
-from mlflow_adk_eval.analysis.comparison.case import CaseChange, CriterionChange, Flip, case_change
-from mlflow_adk_eval.analysis.comparison.causes import Cause
+from mlflow_adk_eval.analysis.comparison.causes import Cause, ChangedCell, causes_of, shortened
 from mlflow_adk_eval.analysis.comparison.delta import Delta, deltas_of
 from mlflow_adk_eval.analysis.comparison.runs import (
     ComparedRun,
     Difference,
     JudgeCost,
     Pairing,
-    compared_run,
+    Sides,
     differences_of,
     judge_cost,
     pairing_of,
 )
-from mlflow_adk_eval.analysis.comparison.turns import ComparedTurn
-from mlflow_adk_eval.results.outcomes import Scored
+from mlflow_adk_eval.analysis.comparison.turns import CellChange, ComparedTurn, TurnChange, outcomes_differ, turn_changes
+from mlflow_adk_eval.results.outcomes import CaseResult, Outcome, Scored, Stored, Verdict
 
-__all__ = [
-    "CaseChange",
-    "ComparedRun",
-    "Comparison",
-    "Delta",
-    "Difference",
-    "Flip",
-    "JudgeCost",
-    "Pairing",
-    "compared",
-    "compared_run",
-]
+CasePair = tuple[CaseResult, CaseResult]
+"""A run of the case on each side."""
+Flip = Literal["worse", "better", "undecided", "flaky", "none"]
+"""What became of a case's verdict: *worse* and *better* where every run of it passed on one side and failed on the other,
+*undecided* where evidence was lost or gained, *flaky* where the runs of one side disagree and not as those of the other; or *none*."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CriterionChange:
+    """A criterion whose case score is not what it was."""
+
+    criterion: str
+    before: Outcome | None
+    """``None``: the criterion was no part of the run."""
+    after: Outcome | None
+    passed_before: bool | None
+    passed_after: bool | None
+    threshold_before: float | None
+    threshold_after: float | None
+    greater_is_better: bool
+    causes: tuple[Cause, ...]
+    """By turn, the most telling one first."""
+
+    @property
+    def crossed(self) -> bool:
+        """Whether it stands in the way of one run only: what is no part of a run does not."""
+        before = True if self.before is None else self.passed_before
+        return before is not (True if self.after is None else self.passed_after)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseChange:
+    """A case that both runs have."""
+
+    eval_id: str
+    flip: Flip
+    before: tuple[Verdict, ...]
+    """By run."""
+    after: tuple[Verdict, ...]
+    runs: tuple[int, int]
+    """The indexes of the runs of the case that stand for the others: where verdicts differ, two that do."""
+    criteria: tuple[CriterionChange, ...]
+    """Those that decide and whose score changed; those that crossed their threshold first."""
+    causes: tuple[Cause, ...]
+    """Further causes: that the agent did not finish, or finished again."""
+    turns: Sequence[TurnChange]
+    """Every turn of the two runs that stand for the others; of runs that are stored, read when somebody looks at them."""
+
+    @property
+    def changed(self) -> bool:
+        """Whether the verdict or a deciding score is not what it was."""
+        return self.flip != "none" or bool(self.criteria) or bool(self.causes)
+
+    @property
+    def same(self) -> bool:
+        """Whether both runs did, said and scored the same."""
+        return not self.changed and all(turn.same for turn in self.turns)
+
+    def all_causes(self) -> Iterator[tuple[str, Cause]]:
+        """Yield every cause once, with its criterion, empty for those of the case; of a flip only from criteria that crossed, if any did."""
+        crossed = [change for change in self.criteria if change.crossed]
+        causes = [("", cause) for cause in self.causes]
+        causes += [(change.criterion, cause) for change in crossed or self.criteria for cause in change.causes]
+        seen: set[Cause] = set()
+        for criterion, cause in causes:
+            if cause not in seen:
+                seen.add(cause)
+                yield criterion, cause
+
+
+def case_change(sides: Sides, eval_id: str) -> CaseChange:
+    """Return what became of a case that both sides have results of."""
+    before, after = (_one(side.verdicts(eval_id)) for side in sides)
+    flip = flip_of(before, after)
+    pair = _pair([*sides[0].cases[eval_id].values()], [*sides[1].cases[eval_id].values()], flip)
+    runs = _one((pair[0].run_index, pair[1].run_index))
+
+    def read() -> Sequence[TurnChange]:
+        left, right = (side.cases[eval_id][index] for side, index in zip(sides, runs, strict=True))
+        return turn_changes(sides, (left, right))
+
+    in_memory = all(isinstance(side.rows, dict) for side in sides)
+    turns = turn_changes(sides, pair) if in_memory else Stored(max(case.rows for case in pair), read)
+    errors = [f"the agent did not finish: {shortened(case.error)}" if case.error else "" for case in pair]
+    causes: list[Cause] = []
+    if bool(errors[0]) != bool(errors[1]):
+        where = next((turn.index for turn in turns if any(side and side.error for side in (turn.before, turn.after))), None)
+        causes.append(Cause(kind="error", turn=where, before=errors[0], after=errors[1]))
+    return CaseChange(
+        eval_id=eval_id,
+        flip=flip,
+        before=before,
+        after=after,
+        runs=runs,
+        criteria=tuple(sorted(_criteria(sides, pair, turns), key=lambda change: not change.crossed)),
+        causes=tuple(causes),
+        turns=turns,
+    )
+
+
+@lru_cache(maxsize=1_000)
+def _one(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the same tuple for all that are equal, as most cases have those of many others."""
+    return values
+
+
+def flip_of(before: Sequence[Verdict], after: Sequence[Verdict]) -> Flip:
+    """Return what became of a verdict, given that of each run.
+
+    >>> flip_of(["passed"], ["failed"]), flip_of(["failed"] * 3, ["passed"] * 3), flip_of(["passed"], ["undecided"])
+    ('worse', 'better', 'undecided')
+    >>> flip_of(["passed"] * 3, ["passed", "failed", "passed"]), flip_of(["passed", "failed"], ["failed", "passed"])
+    ('flaky', 'none')
+    """
+    left, right = ({verdict: count / len(runs) for verdict, count in Counter(runs).items()} for runs in (before, after))
+    if left == right:
+        return "none"
+    if len(left) > 1 or len(right) > 1:
+        return "flaky"
+    if "undecided" in left | right:
+        return "undecided"
+    return "worse" if "passed" in left else "better"
+
+
+def _pair(before: Sequence[CaseResult], after: Sequence[CaseResult], flip: Flip) -> CasePair:
+    """Return the two runs of a case that show best what changed: with the verdicts of the flip, and the same index if possible."""
+    rose = sum(case.verdict == "passed" for case in after) / len(after) > sum(case.verdict == "passed" for case in before) / len(before)
+    better, worse = (1, 0) if rose else (0, 1)
+
+    def badness(pair: CasePair) -> tuple[bool, bool, bool]:
+        shown = pair[better].verdict == "passed" and pair[worse].verdict != "passed"
+        return flip != "none" and not shown, flip != "none" and pair[0].verdict == pair[1].verdict, pair[0].run_index != pair[1].run_index
+
+    return min(product(before, after), key=badness)
+
+
+def _criteria(sides: Sides, pair: CasePair, turns: Sequence[TurnChange]) -> Iterator[CriterionChange]:
+    """Yield the deciding criteria whose result changed, each with the causes."""
+    left, right = ({result.criterion: result for result in case.results if result.decides} for case in pair)
+    for name in dict.fromkeys([*right, *left]):
+        was, now = left.get(name), right.get(name)
+        change = CriterionChange(
+            criterion=name,
+            before=was.overall if was else None,
+            after=now.overall if now else None,
+            passed_before=was.passed if was else None,
+            passed_after=now.passed if now else None,
+            threshold_before=was.threshold if was else None,
+            threshold_after=now.threshold if now else None,
+            greater_is_better=(now or left[name]).greater_is_better,
+            causes=(),
+        )
+        if change.crossed or (was and now and outcomes_differ(change.before, change.after)):
+            before, after = ("" if value is None else f"{value:g}" for value in (change.threshold_before, change.threshold_after))
+            causes = [Cause(kind="threshold", before=before, after=after)] if before != after else []
+            cells = [
+                (_weight(cell, change), turn, cell) for turn in turns for cell in turn.cells if cell.criterion == name and cell.differs
+            ]
+            for _, turn, cell in sorted(cells, key=itemgetter(0)):
+                alike = all(one.same_behaviour for one in turns[: turn.index])
+                causes += causes_of(ChangedCell(sides=sides, pair=pair, turn=turn, cell=cell, alike_until=alike))
+            yield replace(change, causes=tuple(causes))
+
+
+def _weight(cell: CellChange, change: CriterionChange) -> float:
+    """Return how much a turn did for the change of the case score, the most first: negative where it went the same way."""
+    if not isinstance(cell.before, Scored) or not isinstance(cell.after, Scored):
+        return -2.0
+    moved = cell.after.score - cell.before.score
+    before, after = (outcome.score if isinstance(outcome, Scored) else 0.0 for outcome in (change.before, change.after))
+    whole = after - before
+    return -abs(moved) if moved * whole >= 0 else abs(moved)
+
 
 FLIPS: tuple[Flip, ...] = ("worse", "better", "undecided", "flaky")
 """In the order in which pages list them."""
@@ -68,8 +232,8 @@ class Comparison:
     @property
     def counts(self) -> dict[Flip, int]:
         """How many cases flipped, by how."""
-        found = Counter(case.flip for case in self.cases)
-        return {flip: found[flip] for flip in FLIPS}
+        counts = Counter(case.flip for case in self.cases)
+        return {flip: counts[flip] for flip in FLIPS}
 
     @property
     def flipped(self) -> tuple[CaseChange, ...]:
@@ -87,7 +251,21 @@ class Comparison:
 
     def to_json(self, *, every: bool = False) -> dict[str, Any]:
         """Return the comparison as JSON values; `every`: with the cases that did not flip."""
-        return _comparison_json(self, every=every)
+        sides = [
+            {"name": side.name, "run_id": side.run_id or None, "facts": dict(side.facts), "warnings": list(side.warnings)}
+            for side in (self.before, self.after)
+        ]
+        unpaired = {name: list(getattr(self.pairing, name)) for name in ("only_before", "only_after", "altered")}
+        return {
+            "before": sides[0],
+            "after": sides[1],
+            "confidence": self.confidence,
+            "differences": [asdict(difference) for difference in self.differences],
+            "cases": {"compared": len(self.cases), **self.counts, "shifted": len(self.shifted), **unpaired},
+            "deltas": [asdict(delta) | {"clear": delta.clear(self.confidence)} for delta in self.deltas],
+            "judging": {name: asdict(cost) for name, cost in zip(("before", "after"), self.judging, strict=True)},
+            "changes": [_case(case) for case in (self.cases if every else self.flipped)],
+        }
 
 
 def compared(before: ComparedRun, after: ComparedRun, *, confidence: float = 0.95) -> Comparison:
@@ -105,7 +283,7 @@ def compared(before: ComparedRun, after: ComparedRun, *, confidence: float = 0.9
         before=before,
         after=after,
         confidence=confidence,
-        differences=differences_of(sides),
+        differences=tuple(differences_of(sides)),
         pairing=pairing,
         deltas=deltas_of(sides, pairing.paired, confidence),
         judging=(judge_cost(before), judge_cost(after)),
@@ -113,33 +291,20 @@ def compared(before: ComparedRun, after: ComparedRun, *, confidence: float = 0.9
     )
 
 
-def _comparison_json(found: Comparison, *, every: bool) -> dict[str, Any]:
-    """Return everything but the turns of cases that did not flip; `every`: those as well."""
-    shown = found.cases if every else found.flipped
-    unpaired = {name: list(getattr(found.pairing, name)) for name in ("only_before", "only_after", "altered")}
-    return {
-        "before": _side(found.before),
-        "after": _side(found.after),
-        "confidence": found.confidence,
-        "differences": [asdict(difference) for difference in found.differences],
-        "cases": {"compared": len(found.cases), **found.counts, "shifted": len(found.shifted), **unpaired},
-        "deltas": [asdict(delta) | {"clear": delta.clear(found.confidence)} for delta in found.deltas],
-        "judging": {name: asdict(cost) for name, cost in zip(("before", "after"), found.judging, strict=True)},
-        "changes": [_case(case) for case in shown],
-    }
-
-
-def _side(side: ComparedRun) -> dict[str, Any]:
-    return {"name": side.name, "run_id": side.run_id or None, "facts": dict(side.facts), "warnings": list(side.warnings)}
-
-
 def _case(case: CaseChange) -> dict[str, Any]:
+    criteria: list[dict[str, Any]] = []
+    for change in case.criteria:
+        before, after = (outcome.score if isinstance(outcome, Scored) else None for outcome in (change.before, change.after))
+        names = ("passed_before", "passed_after", "threshold_before", "threshold_after", "crossed")
+        values = {name: getattr(change, name) for name in names}
+        causes = [_cause(cause) for cause in change.causes]
+        criteria.append({"criterion": change.criterion, "before": before, "after": after, **values, "causes": causes})
     return {
         "eval_id": case.eval_id,
         "flip": case.flip,
         **{name: list(getattr(case, name)) for name in ("before", "after", "runs")},
         "causes": [_cause(cause) for cause in case.causes],
-        "criteria": [_criterion(change) for change in case.criteria],
+        "criteria": criteria,
         "turns": [
             {
                 "index": turn.index,
@@ -155,13 +320,6 @@ def _case(case: CaseChange) -> dict[str, Any]:
 
 def _cause(cause: Cause) -> dict[str, Any]:
     return {name: value for name, value in asdict(cause).items() if value not in (None, "")} | {"sentence": cause.sentence}
-
-
-def _criterion(change: CriterionChange) -> dict[str, Any]:
-    names = ("passed_before", "passed_after", "threshold_before", "threshold_after", "crossed")
-    before, after = (outcome.score if isinstance(outcome, Scored) else None for outcome in (change.before, change.after))
-    values = {name: getattr(change, name) for name in names}
-    return {"criterion": change.criterion, "before": before, "after": after, **values, "causes": list(map(_cause, change.causes))}
 
 
 def _record(record: ComparedTurn) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from typing import Any
 
 from mlflow_adk_eval.analysis.comparison.runs import ComparedRun, Sides
 from mlflow_adk_eval.analysis.stats import compare_paired, holm
-from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.results.outcomes import TOLERANCE, mean
 from mlflow_adk_eval.results.report import scaled, scores_by_case
@@ -85,10 +84,14 @@ class Delta:
 def deltas_of(sides: Sides, eval_ids: Sequence[str], confidence: float) -> tuple[Delta, ...]:
     """Return the share of passed case runs, then every criterion in the order of the second run, for the cases `eval_ids`."""
     names = dict.fromkeys([*sides[1].criteria, *sides[0].criteria])
-    found = [_of_criterion(name, sides, eval_ids, confidence) for name in names]
-    rated = _pass_rate(sides, eval_ids, confidence)
-    deciding = [one for one in found if one.decides and one.cases + one.lacking]
-    informing = [one for one in found if not one.decides and one.cases]
+    deltas = [_of_criterion(name, sides, eval_ids, confidence) for name in names]
+    before, after = (
+        scores_by_case((name, [float(verdict == "passed") for verdict in side.verdicts(name)]) for name in eval_ids) for side in sides
+    )
+    empty = Delta(name=CASE_RATE, decides=True, greater_is_better=True)
+    rated = _filled(empty, *_pooled(sides, before, after), confidence, (0.0, 1.0))
+    deciding = [one for one in deltas if one.decides and one.cases + one.lacking]
+    informing = [one for one in deltas if not one.decides and one.cases]
     return (replace(rated, p_adjusted=rated.p_value), *_adjusted(deciding), *_adjusted(informing))
 
 
@@ -100,14 +103,6 @@ def _adjusted(deltas: Sequence[Delta]) -> Iterator[Delta]:
         yield delta if delta.p_value is None else replace(delta, p_adjusted=next(adjusted), tests=len(p_values))
 
 
-def _pass_rate(sides: Sides, eval_ids: Sequence[str], confidence: float) -> Delta:
-    before, after = (
-        scores_by_case((name, [float(verdict == "passed") for verdict in side.verdicts(name)]) for name in eval_ids) for side in sides
-    )
-    empty = Delta(name=CASE_RATE, decides=True, greater_is_better=True)
-    return _filled(empty, *_pooled(sides, before, after), confidence, (0.0, 1.0))
-
-
 def _pooled(sides: Sides, before: Values, after: Values) -> tuple[Values, Values]:
     """Return the values with those of cases of one content together, as the gate counts them."""
     copies = sides[1].copies
@@ -116,8 +111,8 @@ def _pooled(sides: Sides, before: Values, after: Values) -> tuple[Values, Values
     groups: dict[str, list[str]] = {}
     for eval_id in before.keys() & after.keys():
         groups.setdefault(copies.get(eval_id, eval_id), []).append(eval_id)
-    found = ({name: [mean(side[eval_id]) for eval_id in sorted(ids)] for name, ids in groups.items()} for side in (before, after))
-    return next(found), next(found)
+    pooled = ({name: [mean(side[eval_id]) for eval_id in sorted(ids)] for name, ids in groups.items()} for side in (before, after))
+    return next(pooled), next(pooled)
 
 
 def _of_criterion(name: str, sides: Sides, eval_ids: Sequence[str], confidence: float) -> Delta:
@@ -132,7 +127,10 @@ def _of_criterion(name: str, sides: Sides, eval_ids: Sequence[str], confidence: 
         neither=len((seen[0].unscored | seen[1].unscored) - first - second),
         partial=len(seen[0].short | seen[1].short),
     )
-    return _filled(counted, *_pooled(sides, seen[0].scores, seen[1].scores), confidence, _bounds(sides[1].config, name))
+    config = sides[1].config
+    known = name in CRITERIA or name in (config.custom_metrics or {})  # else only the other run has this metric
+    bounds = config.bounds(name) if known and all(map(math.isfinite, config.bounds(name))) else None
+    return _filled(counted, *_pooled(sides, seen[0].scores, seen[1].scores), confidence, bounds)
 
 
 class _Seen:
@@ -141,20 +139,17 @@ class _Seen:
     def __init__(self, side: ComparedRun, name: str, eval_ids: Iterable[str]) -> None:
         self.decides = False
         self.greater_is_better: bool | None = None
-        self.valued: set[str] = set()
-        self.unscored: set[str] = set()
-        """The cases that have the criterion and no score."""
-        self.short: set[str] = set()
-        """The cases of which some runs have no score."""
+        self.valued, self.unscored, self.short = set[str](), set[str](), set[str]()
+        """The cases with a score, those that have the criterion and no score, and those of which some runs have none."""
         self.scores = scores_by_case(self._read(side, name, eval_ids))
 
     def _read(self, side: ComparedRun, name: str, eval_ids: Iterable[str]) -> Iterator[tuple[str, list[float]]]:
         for eval_id in eval_ids:
             results = [result for case in side.cases[eval_id].values() if (result := case.result(name)) is not None]
             known = [result.score for result in results if result.score is not None]
-            for result in results:
-                self.decides = self.decides or result.decides
-                self.greater_is_better = result.greater_is_better if self.greater_is_better is None else self.greater_is_better
+            self.decides = self.decides or any(result.decides for result in results)
+            if results and self.greater_is_better is None:
+                self.greater_is_better = results[0].greater_is_better
             if known:
                 self.valued.add(eval_id)
                 yield eval_id, known
@@ -164,26 +159,18 @@ class _Seen:
                 self.short.add(eval_id)
 
 
-def _bounds(config: EvalConfig, name: str) -> tuple[float, float] | None:
-    """Return between what the scores of a criterion lie; ``None`` where there is no end to them."""
-    if name not in CRITERIA and name not in (config.custom_metrics or {}):  # only the other run has this metric
-        return None
-    found = config.bounds(name)
-    return found if all(map(math.isfinite, found)) else None
-
-
 def _filled(delta: Delta, before: Values, after: Values, confidence: float, bounds: tuple[float, float] | None) -> Delta:
     """Return a delta with its numbers. The test takes a higher value for the better one, so signs are turned where it is not."""
     both_ends = 2 * confidence - 1
     if delta.greater_is_better:
-        found = compare_paired(before, after, confidence=both_ends, bounds=bounds)
+        paired = compare_paired(before, after, confidence=both_ends, bounds=bounds)
     else:
         turned = (scaled(side, lambda value: -value) for side in (before, after))
-        found = compare_paired(*turned, confidence=both_ends, bounds=bounds and (-bounds[1], -bounds[0]))
-    if found is None:
+        paired = compare_paired(*turned, confidence=both_ends, bounds=bounds and (-bounds[1], -bounds[0]))
+    if paired is None:
         return delta
     sign = 1 if delta.greater_is_better else -1
-    low, high = sorted((sign * found.low, sign * found.high))
-    means = {name: sign * getattr(found, name) for name in ("before", "after", "difference")}
-    counts: dict[str, Any] = {name: getattr(found, name) for name in ("cases", "better", "worse", "unchanged", "test")}
-    return replace(delta, **means, **counts, low=low, high=high, p_value=min(found.p_worse, found.p_better))
+    low, high = sorted((sign * paired.low, sign * paired.high))
+    means = {name: sign * getattr(paired, name) for name in ("before", "after", "difference")}
+    counts: dict[str, Any] = {name: getattr(paired, name) for name in ("cases", "better", "worse", "unchanged", "test")}
+    return replace(delta, **means, **counts, low=low, high=high, p_value=min(paired.p_worse, paired.p_better))

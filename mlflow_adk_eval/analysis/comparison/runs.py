@@ -8,18 +8,18 @@ in both runs, agent first, since scores mean little if the judge or the config c
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from mlflow_adk_eval.config.criteria import CriterionSettings
 from mlflow_adk_eval.config.eval_config import EvalConfig
-from mlflow_adk_eval.criteria.text.alignment import differences
-from mlflow_adk_eval.evalset import EvalCase, EvalSet
-from mlflow_adk_eval.evalset.digest import canonical, canonical_json, copies_of, digest_and_contents
+from mlflow_adk_eval.config.spec import CriterionSettings
+from mlflow_adk_eval.criteria.alignment import differences
+from mlflow_adk_eval.evalset import EvalSet
+from mlflow_adk_eval.evalset.models import SetDigest, canonical, canonical_json
 from mlflow_adk_eval.results.outcomes import CaseResult, Verdict, Vote
-from mlflow_adk_eval.results.report import Report, criteria_of
+from mlflow_adk_eval.results.report import Cases, Report, criteria_of
 from mlflow_adk_eval.results.table import table_of
 
 _MOST_PLACES = 20
@@ -46,11 +46,9 @@ class ComparedRun:
     """The cases that are another one over again, by id, each with that one."""
     config: EvalConfig
     num_runs: int
-    cases: Mapping[str, Mapping[int, CaseResult]]
+    cases: CasesById
     """The results by eval id and run index, in the order of the eval set."""
     rows: Rows
-    votes: Mapping[tuple[str, int], Sequence[Vote]] = field(default_factory=dict[tuple[str, int], Sequence[Vote]])
-    """By eval id and run index."""
     facts: Mapping[str, str] = field(default_factory=dict[str, str])
     """What the run says of its agent, its judges and its surroundings, by what it is called."""
     warnings: tuple[str, ...] = ()
@@ -58,10 +56,14 @@ class ComparedRun:
 
     def verdicts(self, eval_id: str) -> tuple[Verdict, ...]:
         """Return what a case came to, by run; a run without a result is undecided."""
-        found = self.cases.get(eval_id, {})
-        return tuple(
-            found[index].verdict if index in found else "undecided" for index in range(max([self.num_runs, *(i + 1 for i in found)]))
-        )
+        runs = self.cases.get(eval_id, {})
+        count = max([self.num_runs, *(index + 1 for index in runs)])
+        return tuple(runs[index].verdict if index in runs else "undecided" for index in range(count))
+
+    def votes(self, eval_id: str, run_index: int) -> list[Vote]:
+        """Return the votes on a run of a case."""
+        case = self.cases.get(eval_id, {}).get(run_index)
+        return [vote for result in case.results for vote in result.votes] if case else []
 
     def settings(self, eval_id: str, criterion: str) -> CriterionSettings | None:
         """Return the settings of a criterion that decides a case; ``None`` where it does not."""
@@ -70,8 +72,7 @@ class ComparedRun:
     @property
     def criteria(self) -> tuple[str, ...]:
         """The names of all criteria that have results: in the order of the config, then those that are information."""
-        known = getattr(self.cases, "results", None)
-        return criteria_of(self.config, known or (case for runs in self.cases.values() for case in runs.values()))
+        return criteria_of(self.config, self.cases.results)
 
 
 Sides = tuple[ComparedRun, ComparedRun]
@@ -81,20 +82,20 @@ Sides = tuple[ComparedRun, ComparedRun]
 class CasesById(Mapping[str, Mapping[int, CaseResult]]):
     """Results by eval id and run index. Only where they are is in memory."""
 
-    def __init__(self, cases: Sequence[CaseResult]) -> None:
+    def __init__(self, cases: Cases) -> None:
         """Take the results, those of a case one after the other."""
-        self._cases = cases
+        self.results = cases
         self._places: dict[str, int] = {}
         self._counts: dict[str, int] = {}
-        for place, case in enumerate(cases):
-            if self._places.setdefault(case.eval_id, place) != place:
-                self._counts[case.eval_id] = self._counts.get(case.eval_id, 1) + 1
+        for place, (eval_id, _) in enumerate(cases.keys()):
+            if self._places.setdefault(eval_id, place) != place:
+                self._counts[eval_id] = self._counts.get(eval_id, 1) + 1
 
     def __getitem__(self, eval_id: str) -> Mapping[int, CaseResult]:
         """Return the results of a case, by run index."""
         first = self._places[eval_id]
-        found = (self._cases[place] for place in range(first, first + self._counts.get(eval_id, 1)))
-        return {case.run_index: case for case in found}
+        cases = (self.results[place] for place in range(first, first + self._counts.get(eval_id, 1)))
+        return {case.run_index: case for case in cases}
 
     def __iter__(self) -> Iterator[str]:
         """Yield the ids."""
@@ -103,28 +104,6 @@ class CasesById(Mapping[str, Mapping[int, CaseResult]]):
     def __len__(self) -> int:
         """Return the number of cases."""
         return len(self._places)
-
-    @property
-    def results(self) -> Sequence[CaseResult]:
-        """All results."""
-        return self._cases
-
-
-class _VotesByRun(Mapping[tuple[str, int], Sequence[Vote]]):
-    """The votes by eval id and run index, read when they are asked for."""
-
-    def __init__(self, cases: CasesById) -> None:
-        self._cases = cases
-
-    def __getitem__(self, key: tuple[str, int]) -> Sequence[Vote]:
-        eval_id, run_index = key
-        return [vote for result in self._cases[eval_id][run_index].results for vote in result.votes]
-
-    def __iter__(self) -> Iterator[tuple[str, int]]:
-        return ((case.eval_id, case.run_index) for case in self._cases.results)
-
-    def __len__(self) -> int:
-        return len(self._cases.results)
 
 
 def compared_run(
@@ -141,8 +120,22 @@ def compared_run(
     """
     cases = CasesById(report.cases)
     if not digest or copies is None:
-        digest, contents = digest_and_contents(report.eval_set)
-        copies = copies_of(report.eval_set.eval_ids, contents, report.config.surroundings_of)
+        seen = SetDigest(report.config.surroundings_of)
+        for case in report.eval_set.eval_cases:
+            seen.add(case)
+        digest, copies = seen.text, seen.copies
+    if rows is None:
+        by_run: dict[tuple[str, int], list[Row]] = {}
+        for row in table_of(report.cases, report.criteria).records():
+            by_run.setdefault((row["eval_id"], row["run_index"]), []).append(row)
+        rows = by_run
+    facts = {
+        "Agent version": report.origin.agent_version if report.origin else "",
+        "Agent": report.origin.agent if report.origin else "",
+        "Judges": ", ".join(report.judging.models) if report.judging else "",
+        "Simulated users": ", ".join(report.simulating.models) if report.simulating else "",
+        "Baseline": report.baseline,
+    }
     return ComparedRun(
         name=name,
         run_id=report.run_id or "",
@@ -152,38 +145,9 @@ def compared_run(
         config=report.config,
         num_runs=report.num_runs,
         cases=cases,
-        rows=_rows(report) if rows is None else rows,
-        votes=_VotesByRun(cases),
-        facts=_facts(report),
+        rows=rows,
+        facts={name: text for name, text in facts.items() if text},
     )
-
-
-def _rows(report: Report) -> Rows:
-    rows: dict[tuple[str, int], list[Row]] = {}
-    for row in table_of(report.cases, report.criteria).records():
-        rows.setdefault((row["eval_id"], row["run_index"]), []).append(row)
-    return rows
-
-
-def _facts(report: Report) -> dict[str, str]:
-    origin = report.origin
-    found = {
-        "Agent version": origin.agent_version if origin else "",
-        "Agent": origin.agent if origin else "",
-        "Judges": ", ".join(report.judging.models) if report.judging else "",
-        "Simulated users": ", ".join(report.simulating.models) if report.simulating else "",
-        "Baseline": report.baseline,
-    }
-    return {name: text for name, text in found.items() if text}
-
-
-def _eval_set_facts(side: ComparedRun) -> dict[str, str]:
-    """Return what a side was evaluated on, and how often."""
-    return {
-        "Eval set": side.eval_set.eval_set_id,
-        "Digest of the eval set": side.digest.removeprefix("sha256:")[:12],
-        "Runs of each case": str(side.num_runs),
-    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +169,8 @@ def judge_cost(side: ComparedRun) -> JudgeCost:
     """Return what the judges of a run took. An answer on several items is one, and its tokens stand with the first."""
     answers = counted = reused = tokens = count = 0
     models: set[str] = set()
-    for votes in side.votes.values():
+    for case in side.cases.results:
+        votes = [vote for result in case.results for vote in result.votes]
         paid = [vote for vote in votes if not vote.reused]
         answers += len({(vote.invocation_index, vote.criterion, vote.vote_index) for vote in paid})
         counted += sum(vote.input_tokens is not None for vote in paid)
@@ -228,24 +193,25 @@ class Difference:
     """Whether comparing such runs is what a comparison is for: another agent."""
 
 
-def differences_of(sides: Sides) -> tuple[Difference, ...]:
-    """Return what the runs differ in: the agent first, then what makes scores hard to compare."""
-    return (*_fact_differences(sides), *_config_differences(sides))
-
-
-def _fact_differences(sides: Sides) -> Iterator[Difference]:
-    before, after = ({**side.facts, **_eval_set_facts(side)} for side in sides)
+def differences_of(sides: Sides) -> Iterator[Difference]:
+    """Yield what the runs differ in: the agent first, then what makes scores hard to compare."""
+    before, after = (
+        {
+            **side.facts,
+            "Eval set": side.eval_set.eval_set_id,
+            "Digest of the eval set": side.digest.removeprefix("sha256:")[:12],
+            "Runs of each case": str(side.num_runs),
+        }
+        for side in sides
+    )
     for name in dict.fromkeys([*after, *before]):
         known = name in _ABSENT_MEANS or (name in before and name in after)
         if known and before.get(name, "") != after.get(name, ""):
             intended = name in {"Agent version", "Agent"}
             yield Difference(about=name, before=before.get(name, ""), after=after.get(name, ""), intended=intended)
-
-
-def _config_differences(sides: Sides) -> Iterator[Difference]:
-    before, after = (canonical(side.config.to_json()) for side in sides)
-    for found in islice(differences(after, before), _MOST_PLACES):
-        yield Difference(about=f"Config {found.path}", before=found.expected, after=found.actual)
+    old, new = (canonical(side.config.to_json()) for side in sides)
+    for place in islice(differences(new, old), _MOST_PLACES):
+        yield Difference(about=f"Config {place.path}", before=place.expected, after=place.actual)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,20 +230,21 @@ def pairing_of(sides: Sides) -> Pairing:
     """Return which cases both runs have results of, and are the same case in both."""
     before, after = (dict.fromkeys(name for name in side.eval_set.eval_ids if name in side.cases) for side in sides)
     both = [name for name in after if name in before]
-    altered = set[str]() if sides[0].digest == sides[1].digest else _altered(sides, before.keys() & after.keys())
+    altered = set[str]()
+    if sides[0].digest != sides[1].digest:
+        common = before.keys() & after.keys()
+        old, new = (
+            {
+                case.eval_id: hashlib.sha256(canonical_json(canonical(case))).digest()
+                for case in side.eval_set.eval_cases
+                if case.eval_id in common
+            }
+            for side in sides
+        )
+        altered = {eval_id for eval_id in new if old[eval_id] != new[eval_id]}
     return Pairing(
         paired=tuple(name for name in both if name not in altered),
         only_before=tuple(name for name in before if name not in after),
         only_after=tuple(name for name in after if name not in before),
         altered=tuple(name for name in both if name in altered),
     )
-
-
-def _altered(sides: Sides, both: Collection[str]) -> set[str]:
-    """Return the cases that are not the same in both eval sets."""
-    first = {case.eval_id: _hash(case) for case in sides[0].eval_set.eval_cases if case.eval_id in both}
-    return {case.eval_id for case in sides[1].eval_set.eval_cases if case.eval_id in both and first[case.eval_id] != _hash(case)}
-
-
-def _hash(case: EvalCase) -> bytes:
-    return hashlib.sha256(canonical_json(canonical(case))).digest()

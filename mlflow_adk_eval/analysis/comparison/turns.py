@@ -7,13 +7,13 @@ call whether it stayed, changed its arguments, moved, went or came, and whether 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice, zip_longest
 from typing import Any, Literal
 
 from mlflow_adk_eval.analysis.comparison.runs import Row, Sides
-from mlflow_adk_eval.criteria.text.alignment import Difference, Step, align, differences, same_call
+from mlflow_adk_eval.criteria.alignment import Step, align, differences, same_call
 from mlflow_adk_eval.evalset import FunctionCall
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored
 from mlflow_adk_eval.results.table import cell_at
@@ -75,21 +75,19 @@ def call_changes(
 
 def _partners(calls: Sequence[FunctionCall], expected: Sequence[FunctionCall] | None) -> dict[int, Step]:
     """Return for each call, by its identity, the step that pairs it with a call of the reference."""
-    found = align(calls, expected) if expected is not None else []
-    return {id(step.actual): step for step in found if step.actual is not None}
+    steps = align(calls, expected) if expected is not None else []
+    return {id(step.actual): step for step in steps if step.actual is not None}
 
 
 def _moved(steps: Sequence[Step]) -> set[int]:
     """Return the steps, by identity, whose call is both gone in one place and new in another."""
-    gone = [step for step in steps if step.kind == "missing"]
-    found: set[int] = set()
-    for step in (step for step in steps if step.kind == "unexpected" and step.actual is not None):
-        twin = next(
-            (one for one in gone if id(one) not in found and one.expected and step.actual and same_call(step.actual, one.expected)), None
-        )
+    gone = [(step, step.expected) for step in steps if step.kind == "missing" and step.expected]
+    moved: set[int] = set()
+    for step, call in ((step, step.actual) for step in steps if step.kind == "unexpected" and step.actual):
+        twin = next((one for one, earlier in gone if id(one) not in moved and same_call(call, earlier)), None)
         if twin is not None:
-            found |= {id(step), id(twin)}
-    return found
+            moved |= {id(step), id(twin)}
+    return moved
 
 
 _KINDS: dict[str, CallKind] = {"same": "same", "changed": "changed", "missing": "gone", "unexpected": "new"}
@@ -98,36 +96,30 @@ _KINDS: dict[str, CallKind] = {"same": "same", "changed": "changed", "missing": 
 def _call_change(step: Step, wanted_before: dict[int, Step], wanted_after: dict[int, Step], *, moved: bool, compared: bool) -> CallChange:
     """Return a step of the alignment, in which the first run stands where a reference usually does."""
     left, right = wanted_before.get(id(step.expected)), wanted_after.get(id(step.actual))
-    expected = next((found.expected for found in (right, left) if found and found.expected), None)
-    found = CallChange(
-        kind="moved" if moved else _KINDS[step.kind],
+    expected = next((partner.expected for partner in (right, left) if partner and partner.expected), None)
+    kind: CallKind = "moved" if moved else _KINDS[step.kind]
+    arguments: list[ArgumentChange] = []
+    if kind == "changed":
+        before, after, reference = (call.args or {} if call else {} for call in (step.expected, step.actual, expected))
+        unlike = {place.path: place.expected for place in differences(after, reference)}
+        for place in islice(differences(after, before), _MOST_PLACES):
+            # Where the reference differs from the second run only further inside, it has nothing to show for the place as a whole.
+            inside = any(path.startswith((f"{place.path}.", f"{place.path}[")) for path in unlike)
+            wanted = unlike.get(place.path, "" if inside else place.actual) if expected else ""
+            arguments.append(ArgumentChange(path=place.path, before=place.expected, after=place.actual, wanted=wanted))
+    return CallChange(
+        kind=kind,
         before=step.expected,
         after=step.actual,
         expected=expected,
         right_before=_right(step.expected, left, compared=compared),
         right_after=_right(step.actual, right, compared=compared),
+        arguments=tuple(arguments),
     )
-    return replace(found, arguments=tuple(_arguments(found))) if found.kind == "changed" else found
 
 
 def _right(call: FunctionCall | None, partner: Step | None, *, compared: bool) -> bool | None:
     return None if call is None or not compared else partner is not None and partner.kind == "same"
-
-
-def _arguments(change: CallChange) -> Iterator[ArgumentChange]:
-    before, after, expected = (call.args or {} if call else {} for call in (change.before, change.after, change.expected))
-    unlike = {found.path: found.expected for found in differences(after, expected)}
-    for found in islice(differences(after, before), _MOST_PLACES):
-        wanted = _wanted(found, unlike) if change.expected else ""
-        yield ArgumentChange(path=found.path, before=found.expected, after=found.actual, wanted=wanted)
-
-
-def _wanted(found: Difference, unlike: Mapping[str, str]) -> str:
-    """Return what the reference has where both runs differ; empty where it differs from the second run only further inside."""
-    if found.path in unlike:
-        return unlike[found.path]
-    inside = any(path.startswith((f"{found.path}.", f"{found.path}[")) for path in unlike)
-    return "" if inside else found.actual
 
 
 def calls_of(value: Any) -> list[FunctionCall]:
@@ -194,15 +186,10 @@ class TurnChange:
         return before == after
 
     @property
-    def same_calls(self) -> bool:
-        """Whether both runs called the same tools with the same arguments in the same order."""
-        return all(call.kind == "same" for call in self.calls)
-
-    @property
     def same_behaviour(self) -> bool:
-        """Whether the user said, and the agent did and answered, the same in both runs."""
+        """Whether the user said, and the agent did (the same calls in the same order) and answered, the same in both runs."""
         before, after = ((side.user, side.error) if side else (None, "") for side in (self.before, self.after))
-        return before == after and self.same_response and self.same_calls
+        return before == after and self.same_response and all(call.kind == "same" for call in self.calls)
 
     @property
     def same(self) -> bool:
@@ -244,10 +231,10 @@ def _turn(index: int, before: Row | None, after: Row | None, pair: tuple[CaseRes
 def _record(row: Row | None) -> ComparedTurn | None:
     if row is None:
         return None
-    said = row["actual_response"]
+    response = row["actual_response"]
     return ComparedTurn(
         user=_text(row["user"]),
-        response=None if said is None else _text(said),
+        response=None if response is None else _text(response),
         calls=tuple(calls_of(row["actual_tool_calls"])),
         error=_text(row["agent_error"]),
     )

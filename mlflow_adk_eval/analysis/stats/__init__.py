@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from mlflow_adk_eval.analysis.stats.intervals import Interval, mean_interval, proportion_interval, wilson_interval
 from mlflow_adk_eval.analysis.stats.paired import Paired, compare_paired, holm, in_both
-from mlflow_adk_eval.analysis.stats.power import (
-    cases_needed,
-    detectable_drop,
-    detectable_rate_drop,
-    fewest_cases,
-    rate_cases_needed,
-)
+from mlflow_adk_eval.analysis.stats.power import cases_needed, detectable_drop, detectable_rate_drop, fewest_cases, rate_cases_needed
 
 __all__ = [
     "Interval",

@@ -16,7 +16,7 @@ from itertools import chain
 from operator import sub
 from typing import Any, Literal
 
-from mlflow_adk_eval.analysis.stats import binomial
+from mlflow_adk_eval.analysis.stats.intervals import binomial_tail
 from mlflow_adk_eval.results.outcomes import TOLERANCE, mean
 
 _EXACT = 16
@@ -89,16 +89,26 @@ def compare_paired(
     differences = array("d", map(sub, later, earlier))
     gains = array("d", (difference for difference in differences if abs(difference) > TOLERANCE))
     binary = all(value in (0, 1) for value in chain(earlier, later))
-    p_worse, p_better = _mcnemar(gains) if binary else _permuted(gains)
+    worse = sum(gain < 0 for gain in gains)
+    better = len(gains) - worse
+    if binary:  # McNemar's test: the chances of at least as many, if each were a fair coin's
+        p_worse, p_better = (float(binomial_tail(count, len(gains), 0.5)) for count in (worse, better))
+    else:
+        p_worse, p_better = _permuted(gains)
     difference = math.fsum(gains) / len(later)
-    spread = _spread(gains, len(later))
-    low, high = difference_interval(differences, confidence, width=_width((earlier, later), bounds))
-    level = (1 - confidence) / 2 + TOLERANCE
-    low, high = _agreeing((low, high), difference, worse=p_worse <= level, better=p_better <= level)
+    least, most = bounds or (-math.inf, math.inf)
+    if not (math.isfinite(least) and math.isfinite(most)):  # then it is the range of what was seen
+        least, most = min(chain(earlier, later)), max(chain(earlier, later))
+    low, high = difference_interval(differences, confidence, width=most - least)
+    # Test and interval are made in different ways, so for one comparison in thirty they would differ by a hair. Where the test shows nothing, the
+    # interval is made wider, up to zero. Where it shows a change, zero and all beyond it is refused with it, and the interval ends before.
+    level, beside = (1 - confidence) / 2 + TOLERANCE, difference * _NEXT_TO_ZERO
+    low = max(low, beside) if p_better <= level else min(low, 0.0)
+    high = min(high, beside) if p_worse <= level else max(high, 0.0)
     return Paired(
         cases=len(later),
-        better=sum(gain > 0 for gain in gains),
-        worse=sum(gain < 0 for gain in gains),
+        better=better,
+        worse=worse,
         unchanged=len(later) - len(gains),
         before=math.fsum(earlier) / len(earlier),
         after=math.fsum(later) / len(later),
@@ -109,7 +119,7 @@ def compare_paired(
         p_worse=p_worse,
         p_better=p_better,
         test="mcnemar" if binary else "permutation",
-        spread=spread,
+        spread=_spread(gains, len(later)),
     )
 
 
@@ -128,17 +138,6 @@ def in_both(
             yield case, passed.pop(case), values
 
 
-def _agreeing(interval: tuple[float, float], difference: float, *, worse: bool, better: bool) -> tuple[float, float]:
-    """Return an interval that lies on one side of zero just where the test says so.
-
-    Test and interval are made in different ways, so for one comparison in thirty they would differ by a hair. Where the test shows nothing, the
-    interval is made wider, up to zero. Where it shows a change, zero and all beyond it is refused with it, and the interval ends before.
-    """
-    low, high = interval
-    beside = difference * _NEXT_TO_ZERO
-    return min(low, 0.0) if not better else max(low, beside), max(high, 0.0) if not worse else min(high, beside)
-
-
 def difference_interval(differences: Sequence[float], confidence: float = 0.95, *, width: float = 1.0) -> tuple[float, float]:
     """Return the interval of the mean of at least one case's difference.
 
@@ -155,16 +154,16 @@ def difference_interval(differences: Sequence[float], confidence: float = 0.95, 
     from scipy.special import stdtrit  # noqa: PLC0415 - some time to import, needed only where runs are compared
 
     scale = max(width, *map(abs, differences)) or 1.0
-    cases, found = len(differences), mean(differences) / scale
+    cases, mean_difference = len(differences), mean(differences) / scale
     counts = Counter(round(difference, _DIGITS) for difference in differences)
     imagined = 2 * (max(counts.values()) / cases) ** 2
     squares = math.fsum((difference / scale) ** 2 for difference in differences)
     typical = (squares + _AT_MOST * (width / scale) ** 2) / (cases - counts[0.0] + _AT_MOST)
     total = cases + imagined
-    middle = found * cases / total
+    middle = mean_difference * cases / total
     variance = max((squares + imagined * typical) / total - middle * middle, 0.0)
     reach = float(stdtrit(max(cases - 1, 1), (1 + confidence) / 2)) * math.sqrt(variance / max(total - 1, 1.0))
-    low, high = scale * min(found, middle - reach), scale * max(found, middle + reach)
+    low, high = scale * min(mean_difference, middle - reach), scale * max(mean_difference, middle + reach)
     return max(-width, low), min(width, high)
 
 
@@ -181,25 +180,21 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     return tuple(adjusted.values())
 
 
-def _mcnemar(gains: Sequence[float]) -> tuple[float, float]:
-    """Return the chances of at least as many cases that got worse, and better, if each were a fair coin's."""
-    worse, cases = sum(gain < 0 for gain in gains), len(gains)
-    as_bad = float(binomial.sf(worse - 1, cases, 0.5)) if worse else 1.0
-    return as_bad, float(binomial.cdf(worse, cases, 0.5))
-
-
 def _permuted(gains: Sequence[float]) -> tuple[float, float]:
     """Return the shares of the ways to swap the runs within the cases that come to a sum as low, and as high."""
     import numpy as np  # noqa: PLC0415 - as above
 
-    found, sizes = math.fsum(gains), np.sort(np.abs(np.array(gains, dtype=float)))
+    total, sizes = math.fsum(gains), np.sort(np.abs(np.array(gains, dtype=float)))
     if len(sizes) <= _EXACT:
         sums = _all_sums(sizes)
     else:
-        drawn = _drawn_sums(sizes)
-        sums = np.concatenate([drawn, -drawn, [found, -found]])
+        luck, drawn = np.random.default_rng(_SEED), np.zeros(_DRAWS)
+        for start in range(0, len(sizes), _AT_ONCE):
+            ways = _all_sums(sizes[start : start + _AT_ONCE])
+            drawn += ways[luck.integers(0, len(ways), _DRAWS, dtype=np.uint16)]
+        sums = np.concatenate([drawn, -drawn, [total, -total]])
     slack = TOLERANCE * (sizes[-1] if len(sizes) else 1.0)
-    return float((sums <= found + slack).mean()), float((sums >= found - slack).mean())
+    return float((sums <= total + slack).mean()), float((sums >= total - slack).mean())
 
 
 def _all_sums(sizes: Any) -> Any:
@@ -211,24 +206,6 @@ def _all_sums(sizes: Any) -> Any:
     return sums
 
 
-def _drawn_sums(sizes: Any) -> Any:
-    import numpy as np  # noqa: PLC0415 - as above
-
-    luck, sums = np.random.default_rng(_SEED), np.zeros(_DRAWS)
-    for start in range(0, len(sizes), _AT_ONCE):
-        ways = _all_sums(sizes[start : start + _AT_ONCE])
-        sums += ways[luck.integers(0, len(ways), _DRAWS, dtype=np.uint16)]
-    return sums
-
-
-def _width(sides: Sequence[Sequence[float]], bounds: tuple[float, float] | None) -> float:
-    """Return the largest difference that a case may have; where there are no bounds, the range of what was seen."""
-    low, high = bounds or (-math.inf, math.inf)
-    if math.isfinite(low) and math.isfinite(high):
-        return high - low
-    return max(map(max, sides)) - min(map(min, sides))
-
-
 def _spread(gains: Sequence[float], cases: int) -> float:
     """Return the standard deviation of the cases' differences, those that do not differ included."""
     scale = max(map(abs, gains), default=0.0)
@@ -236,5 +213,5 @@ def _spread(gains: Sequence[float], cases: int) -> float:
         return 0.0
     middle = math.fsum(gains) / cases / scale
     squares = math.fsum((gain / scale - middle) ** 2 for gain in gains) + (cases - len(gains)) * middle**2
-    found = scale * math.sqrt(squares / (cases - 1))
-    return found if found > TOLERANCE else 0.0
+    spread = scale * math.sqrt(squares / (cases - 1))
+    return spread if spread > TOLERANCE else 0.0

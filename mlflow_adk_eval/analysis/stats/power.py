@@ -8,13 +8,12 @@ earlier run, repeated runs, or the scores of one run. `cases_needed` and `detect
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-from mlflow_adk_eval.analysis.stats import binomial
-from mlflow_adk_eval.analysis.stats.intervals import wilson_interval
+from mlflow_adk_eval.analysis.stats.intervals import binomial_chance, binomial_tail, wilson_interval
 from mlflow_adk_eval.analysis.stats.paired import compare_paired
 from mlflow_adk_eval.results.outcomes import mean
 from mlflow_adk_eval.results.repeats import variance
@@ -59,7 +58,10 @@ def detectable_drop(spread: float, cases: int, *, confidence: float, power: floa
         return math.inf
     if spread == 0:
         return 0.0
-    return spread * _least(lambda effect: _t_power(effect, cases, confidence) >= power, _largest_effect(cases, confidence, power))
+    most = 1.0
+    while _t_power(most, cases, confidence) < power:
+        most *= 2
+    return spread * _least(lambda effect: _t_power(effect, cases, confidence) >= power, most)
 
 
 def cases_needed(spread: float, drop: float, *, confidence: float, power: float) -> int:
@@ -130,41 +132,37 @@ def _t_power(effect: float, cases: int, confidence: float) -> float:
     """Return the power of the one-sided paired t test, which that of the permutation test comes close to."""
     from scipy.special import nctdtr, stdtrit  # noqa: PLC0415 - some time to import, needed only where something is planned
 
+    # With few cases there are few p-values: each is a share of the ways to swap runs. The level is the largest one that is significant.
+    ways = 2.0 ** min(cases, _MANY)
+    level = math.floor((1 - confidence) * ways + _ROUNDING) / ways
     degrees, shift = max(cases - 1, 1), effect * math.sqrt(cases)
-    critical = float(stdtrit(degrees, 1 - _level(cases, confidence)))
+    critical = float(stdtrit(degrees, 1 - level))
     # Far beyond, scipy's distribution has no number.
     return 1.0 if shift > critical + _CERTAIN else 1 - float(nctdtr(degrees, shift, critical))
 
 
-def _level(cases: int, confidence: float) -> float:
-    """Return the largest p-value that is significant. With few cases there are few p-values: each is a share of the ways to swap runs."""
-    ways = 2.0 ** min(cases, _MANY)
-    return math.floor((1 - confidence) * ways + _ROUNDING) / ways
-
-
-def _largest_effect(cases: int, confidence: float, power: float) -> float:
-    effect = 1.0
-    while _t_power(effect, cases, confidence) < power:
-        effect *= 2
-    return effect
-
-
 def _rate_power(discordant: float, drop: float, cases: int, confidence: float) -> float:
     """Return the power of McNemar's exact one-sided test over all numbers of discordant cases that there may be."""
+    from scipy.special import bdtrik  # noqa: PLC0415 - as above
+
     share = max(discordant, drop)
-    low, high = (int(binomial.ppf(tail, cases, share)) for tail in (_TAIL, 1 - _TAIL))
-    counts, critical = _critical(low, high, confidence)
-    worse = binomial.sf(critical - 1, counts, (1 + drop / share) / 2) if share else 0.0
-    return float((binomial.pmf(counts, cases, share) * worse).sum())
+    if not share:
+        return 0.0
+    low, high = bdtrik(_TAIL, cases, share), bdtrik(1 - _TAIL, cases, share)
+    counts, critical = _critical(math.floor(low), math.ceil(high), confidence)
+    return float((binomial_chance(counts, cases, share) * binomial_tail(critical, counts, (1 + drop / share) / 2)).sum())
 
 
 @lru_cache(maxsize=256)
 def _critical(low: int, high: int, confidence: float) -> tuple[Any, Any]:
-    """Return numbers of discordant cases, and how many of each must have got worse for a test to be significant."""
+    """Return numbers of discordant cases, and how many of each must have got worse for a test to be significant: one more than all where none are."""
     import numpy as np  # noqa: PLC0415 - as above
+    from scipy.special import bdtrik  # noqa: PLC0415 - as above
 
-    counts = np.arange(low, high + 1)
-    return counts, binomial.isf(1 - confidence, counts, 0.5) + 1
+    counts, level = np.arange(low, high + 1), 1 - confidence
+    critical = np.ceil(np.nan_to_num(bdtrik(confidence, counts, 0.5))) + 1
+    critical = np.where(binomial_tail(critical - 1, counts, 0.5) <= level, critical - 1, critical)  # its inverse may be off by a rounding
+    return counts, np.where(binomial_tail(critical, counts, 0.5) > level, critical + 1, critical)
 
 
 Source = Literal["baseline", "repeated runs", "unrelated scores", "interval"]
@@ -194,67 +192,42 @@ def spread_of(values: Values, before: Values | None, num_runs: int, *, confidenc
     cases differ from each other, as if nothing that one version does said anything about the other, which asks for too many cases
     rather than too few.
     """
-    passes = _passes(values, before, num_runs)
-    sources = (
-        _from_baseline(values, before, num_runs) if before else None,
-        _from_repeats(values, num_runs),
-        _from_cases(values, num_runs),
-        _from_interval(values, confidence) if passes else None,
-    )
-    for source, found, explanation in filter(None, sources):
-        if found > _ALIKE:
-            return Spread(found, source, explanation, passes)
+    groups = [runs for runs in (*values.values(), *(before or {}).values()) if runs]
+    alike = all(min(runs) == max(runs) for runs in groups)
+    passes = all(value in (0, 1) for runs in groups for value in runs) and (num_runs == 1 or alike)
+    for source, spread, explanation in _sources(values, before, num_runs, confidence, passes=passes):
+        if spread > _ALIKE:
+            return Spread(spread, source, explanation, passes)
     return Spread(None, None, "every case has the same score, which does not say how far versions differ", passes)
 
 
-_Known = tuple[Source, float, str]
-
-
-def _passes(values: Values, before: Values | None, num_runs: int) -> bool:
-    """Whether the means over so many runs will be 0 or 1."""
-    groups = [*values.values(), *(before or {}).values()]
-    alike = all(min(runs) == max(runs) for runs in groups if runs)
-    return all(value in (0, 1) for runs in groups for value in runs) and (num_runs == 1 or alike)
-
-
-def _from_baseline(values: Values, before: Values, num_runs: int) -> _Known | None:
-    paired = compare_paired(before, values)
-    if paired is None or paired.cases < _PAIR:
-        return None
-    # The square of the mean belongs to it: what a case that passes and then fails contributes to the share of such cases.
-    square = paired.spread**2 * (paired.cases - 1) / paired.cases + paired.difference**2 if paired.test == "mcnemar" else paired.spread**2
-    noises = [(noise, _fewest_runs(side)) for side in (values, before) if (noise := _noise(side)) is not None]
-    target = sum(noise / num_runs for noise, _ in noises)
-    square = max(square + target - sum(noise / runs for noise, runs in noises), target)
-    changed = paired.better + paired.worse
-    return "baseline", math.sqrt(square), f"{changed} of {paired.cases} cases differ from the baseline"
-
-
-def _from_repeats(values: Values, num_runs: int) -> _Known | None:
-    noise = _noise(values)
-    if noise is None:
-        return None
-    explanation = "how far the runs of a case differ, as those of two versions that are alike would"
-    return "repeated runs", math.sqrt(2 * noise / num_runs), explanation
-
-
-def _from_cases(values: Values, num_runs: int) -> _Known | None:
-    means = [mean(runs) for runs in values.values() if runs]
-    if len(means) < _PAIR:
-        return None
-    more = ", and what more runs bring" if num_runs > _fewest_runs(values) else ""
-    assumed = "the scores of two versions are taken to be unrelated; a baseline or repeated runs would show how far they go together"
-    return "unrelated scores", math.sqrt(2 * variance(means)), assumed + more
-
-
-def _from_interval(values: Values, confidence: float) -> _Known:
-    """Return what the bound of the interval comes to, where each case passes or each fails."""
-    means = [mean(runs) for runs in values.values()]
-    passed = round(sum(means))
-    low, high = wilson_interval(passed, len(means), confidence)
-    share = low if passed else high
-    every = "every case passed" if passed else "no case passed"
-    return "interval", math.sqrt(2 * share * (1 - share)), f"{every}, so the pass rate is taken to be {share:.3g}, the end of its interval"
+def _sources(
+    values: Values, before: Values | None, num_runs: int, confidence: float, *, passes: bool
+) -> Iterator[tuple[Source, float, str]]:
+    """Yield what is known of the spread, the best first."""
+    noise, means = _noise(values), [mean(runs) for runs in values.values() if runs]
+    paired = compare_paired(before, values) if before else None
+    if before and paired and paired.cases >= _PAIR:
+        # The square of the mean belongs to it: what a case that passes and then fails contributes to the share of such cases.
+        mcnemar = paired.test == "mcnemar"
+        square = paired.spread**2 * (paired.cases - 1) / paired.cases + paired.difference**2 if mcnemar else paired.spread**2
+        noises = [(known, _fewest_runs(side)) for side, known in ((values, noise), (before, _noise(before))) if known is not None]
+        target = sum(known / num_runs for known, _ in noises)
+        square = max(square + target - sum(known / runs for known, runs in noises), target)
+        yield "baseline", math.sqrt(square), f"{paired.better + paired.worse} of {paired.cases} cases differ from the baseline"
+    if noise is not None:
+        explanation = "how far the runs of a case differ, as those of two versions that are alike would"
+        yield "repeated runs", math.sqrt(2 * noise / num_runs), explanation
+    if len(means) >= _PAIR:
+        more = ", and what more runs bring" if num_runs > _fewest_runs(values) else ""
+        assumed = "the scores of two versions are taken to be unrelated; a baseline or repeated runs would show how far they go together"
+        yield "unrelated scores", math.sqrt(2 * variance(means)), assumed + more
+    if passes:  # each case passes or each fails: the spread is what the end of the interval comes to
+        passed = round(sum(means))
+        low, high = wilson_interval(passed, len(means), confidence)
+        share, every = (low, "every case passed") if passed else (high, "no case passed")
+        explanation = f"{every}, so the pass rate is taken to be {share:.3g}, the end of its interval"
+        yield "interval", math.sqrt(2 * share * (1 - share)), explanation
 
 
 def _noise(values: Values) -> float | None:

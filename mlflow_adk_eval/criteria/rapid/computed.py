@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
+from mlflow_adk_eval.criteria.alignment import align, json_equal
 from mlflow_adk_eval.criteria.rapid.messages import RequestError
-from mlflow_adk_eval.criteria.text.alignment import align, json_equal
-from mlflow_adk_eval.criteria.text.sentences import sentences
-from mlflow_adk_eval.criteria.text.words import tokens, words
+from mlflow_adk_eval.criteria.text import sentences, tokens, words
 from mlflow_adk_eval.errors import Problem
 from mlflow_adk_eval.evalset import FunctionCall
 from mlflow_adk_eval.runtime import require_extra
@@ -67,8 +66,8 @@ def bleu(prediction: str, reference: str, *, use_effective_order: bool = True) -
     >>> bleu("The cat is on the mat.", "The cat is on the mat."), bleu("", "The cat")
     (1.0, 0.0)
     """
-    found = _bleu(use_effective_order=use_effective_order).sentence_score(prediction, [reference]).score / _FULL
-    return min(float(found), 1.0)
+    score = _bleu(use_effective_order=use_effective_order).sentence_score(prediction, [reference]).score
+    return min(float(score / _FULL), 1.0)
 
 
 @cache
@@ -100,11 +99,19 @@ def rouge(
     kind = rouge_type.replace("rougen", "rouge")
     split = tokens if use_stemmer else words
     if kind == "rougeL":
-        return _of_lengths(lcs_length(split(prediction), split(reference)), len(split(prediction)), len(split(reference)))
+        given, wanted = split(prediction), split(reference)
+        if not given or not wanted:
+            return 0.0
+        common = lcs_length(given, wanted)
+        precision, recall = common / len(given), common / len(wanted)  # in the order of operations of rouge-score
+        return 2 * precision * recall / (precision + recall) if precision + recall > 0 else 0.0
     if kind == "rougeLsum":
         if split_summaries:
             prediction, reference = "\n".join(sentences(prediction)), "\n".join(sentences(reference))
-        _refuse_large(len(split(prediction)), len(split(reference)))
+        lengths = len(split(prediction)), len(split(reference))
+        if lengths[0] * lengths[1] > _MOST_CELLS:  # whose table of common words would take gigabytes
+            texts = f"texts of {lengths[0]} and {lengths[1]} words for rougeLsum"
+            raise RequestError("request", [Problem("$.rouge_input", texts, "shorter texts, or rougeL, which takes any length")])
     return float(_rouge(kind, use_stemmer).score(reference, prediction)[kind].fmeasure)
 
 
@@ -127,37 +134,11 @@ def lcs_length(left: Sequence[str], right: Sequence[str]) -> int:
     return len(left) - missed.bit_count()
 
 
-def _of_lengths(common: int, given: int, wanted: int) -> float:
-    """Return the F-measure, in the order of operations of rouge-score."""
-    if not given or not wanted:
-        return 0.0
-    precision, recall = common / given, common / wanted
-    return 2 * precision * recall / (precision + recall) if precision + recall > 0 else 0.0
-
-
-def _refuse_large(given: int, wanted: int) -> None:
-    """Refuse texts whose table of common words would take gigabytes."""
-    if given * wanted > _MOST_CELLS:
-        found = f"texts of {given} and {wanted} words for rougeLsum"
-        raise RequestError("request", [Problem("$.rouge_input", found, "shorter texts, or rougeL, which takes any length")])
-
-
-@dataclass(frozen=True, slots=True)
-class _Tokenizer:
-    """Splits texts for rouge-score."""
-
-    split: Callable[[str], list[str]]
-
-    def tokenize(self, text: str) -> list[str]:
-        """Return the words of a text."""
-        return self.split(text)
-
-
 @cache
 def _rouge(kind: str, use_stemmer: bool) -> Any:
     from rouge_score.rouge_scorer import RougeScorer  # noqa: PLC0415 - loads nltk, which takes seconds
 
-    return RougeScorer([kind], tokenizer=_Tokenizer(tokens if use_stemmer else words))
+    return RougeScorer([kind], tokenizer=SimpleNamespace(tokenize=tokens if use_stemmer else words))
 
 
 def read_calls(response: str) -> tuple[FunctionCall, ...] | None:
@@ -173,8 +154,14 @@ def read_calls(response: str) -> tuple[FunctionCall, ...] | None:
     listed = _decoded(listed) if isinstance(listed, str) else listed
     if not isinstance(listed, list):
         return None
-    calls = [_call(item) for item in listed]
-    return None if None in calls else tuple(call for call in calls if call is not None)
+    calls: list[FunctionCall] = []
+    for item in listed:
+        name, args = (item.get("name"), item.get("arguments", {})) if isinstance(item, dict) else (None, None)
+        args = _decoded(args) if isinstance(args, str) else args
+        if not isinstance(name, str) or not name or not isinstance(args, dict):
+            return None
+        calls.append(FunctionCall(name=name, args=args))
+    return tuple(calls)
 
 
 def valid(prediction: str) -> float:
@@ -201,7 +188,10 @@ def kv_match(prediction: str, reference: str, *, use_strict_string_match: bool =
         reference: what it should call.
         use_strict_string_match: whether values must be written alike, so that 1 and 1.0 differ; else they are compared as JSON.
     """
-    same = _same_text if use_strict_string_match else json_equal
+
+    def same(left: Any, right: Any) -> bool:
+        return json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True) if use_strict_string_match else json_equal(left, right)
+
     return _share(prediction, reference, lambda got, name, value: name in got and same(got[name], value))
 
 
@@ -210,18 +200,9 @@ def _share(prediction: str, reference: str, hit: Callable[[Mapping[str, Any], st
     got, want = read_calls(prediction), read_calls(reference)
     if got is None or want is None:
         return 0.0
-    pairs = _pairs(got, want)
+    pairs = [(step.actual, step.expected) for step in align(got, want) if step.expected is not None]
     hits = [call is not None and hit(call.args or {}, name, value) for call, one in pairs for name, value in (one.args or {}).items()]
     return sum(hits) / len(hits) if hits else float(all(call is not None for call, _ in pairs))
-
-
-def _pairs(got: Sequence[FunctionCall], want: Sequence[FunctionCall]) -> list[tuple[FunctionCall | None, FunctionCall]]:
-    """Return each expected call with the one that stands for it, as the trajectory criterion aligns them."""
-    return [(step.actual, step.expected) for step in align(got, want) if step.expected is not None]
-
-
-def _same_text(left: Any, right: Any) -> bool:
-    return json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True)
 
 
 def _decoded(text: str) -> Any:
@@ -229,14 +210,6 @@ def _decoded(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
-
-
-def _call(value: Any) -> FunctionCall | None:
-    if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
-        return None
-    args = value.get("arguments", {})
-    args = _decoded(args) if isinstance(args, str) else args
-    return FunctionCall(name=value["name"], args=args) if isinstance(args, dict) else None
 
 
 _KERNELS: Mapping[str, Callable[[str, str, Mapping[str, Any]], float]] = {

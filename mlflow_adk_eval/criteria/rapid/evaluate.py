@@ -2,64 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Literal, Protocol
+from functools import partial, wraps
+from operator import itemgetter
+from typing import Any, Literal, ParamSpec, TypeVar
 
-from mlflow_adk_eval.config.criteria import JudgedSettings, JudgeModelOptions
+from mlflow_adk_eval.config.spec import JudgedSettings, JudgeModelOptions
 from mlflow_adk_eval.criteria.rapid.computed import computed_score, load
-from mlflow_adk_eval.criteria.rapid.messages import (
-    RapidRequest,
-    Rated,
-    answer,
-    error_body,
-    read_request,
-)
+from mlflow_adk_eval.criteria.rapid.messages import RapidRequest, Rated, answer, error_body, read_request
 from mlflow_adk_eval.criteria.rapid.ratings import Judgement, compare, rate
-from mlflow_adk_eval.criteria.rapid.vertex import VertexBackend
 from mlflow_adk_eval.errors import JudgeError, UsageError, did_you_mean, shown
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.judge import CellKey, JudgeOptions
+from mlflow_adk_eval.judge.providers.vertex import Material
 from mlflow_adk_eval.judge.session import JudgeSession
 from mlflow_adk_eval.judge.setup import BudgetSource, JudgeSetup, JudgeSource, LedgerSource, judge_setup
 from mlflow_adk_eval.ledger import opened
 from mlflow_adk_eval.runtime import BACKGROUND, each, gathered
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 Backend = Literal["local", "vertex"]
 BACKENDS = ("local", "vertex")
 _AT_ONCE = 256
 """Requests under way at the same time; how many calls there are at a time is decided by each judge's own limiter."""
-
-
-class RapidBackend(Protocol):
-    """Who evaluates requests. It lives inside one event loop."""
-
-    async def answer(self, asked: RapidRequest, /) -> Json:
-        """Return the answer to a request.
-
-        Raises:
-            JudgeError: if there is none.
-        """
-        ...
-
-    async def aclose(self) -> None:
-        """Give back connections."""
-        ...
-
-
-async def answers_of(bench: RapidBackend, asked: Sequence[RapidRequest]) -> list[Json | JudgeError]:
-    """Return the answer to each request, or why there is none."""
-    found: dict[int, Json | JudgeError] = {}
-
-    async def work(index: int) -> None:
-        try:
-            found[index] = await bench.answer(asked[index])
-        except JudgeError as error:
-            found[index] = error
-
-    await each(work, range(len(asked)), limit=_AT_ONCE)
-    return [found[index] for index in range(len(asked))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,25 +48,6 @@ class Voting:
         return JudgedSettings(threshold=0.0, judge_model_options=options, early_stop=self.early_stop)
 
 
-def backend_of(setup: JudgeSetup, backend: Backend, voting: Voting, asked: Sequence[RapidRequest] = ()) -> RapidBackend:
-    """Return who evaluates.
-
-    Raises:
-        JudgeError: if the service, or the judge that `asked` needs, cannot be had.
-        UsageError: if the package of a metric in `asked` is not installed.
-    """
-    judging = JudgeSession(setup)
-    if backend == "vertex":
-        return VertexBackend(judging)
-    settings = voting.settings()
-    for one in asked:
-        if one.metric.kind == "computed":
-            load(one.metric.name)
-        else:
-            judging.vote_collector(settings)
-    return LocalBackend(judging=judging, settings=settings)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalBackend:
     """Computes scores, and has a model of the caller's choice judge."""
@@ -107,74 +56,88 @@ class LocalBackend:
     settings: JudgedSettings
     """Which model judges where nobody else does, and with how many votes."""
 
-    async def aclose(self) -> None:
-        """Give back connections."""
-        await self.judging.aclose()
-
-    async def answer(self, asked: RapidRequest, /) -> Json:
+    async def answer(self, request: RapidRequest, /) -> Json:
         """Return the answer to a request.
 
         Raises:
             JudgeError: if an instance has no verdict.
         """
-        if asked.metric.kind == "computed":
-            return answer(asked, [Rated(score=computed_score(asked.metric.name, asked.spec, one)) for one in asked.instances])
-        found = await gathered(partial(self._judged, asked, index) for index in range(len(asked.instances)))
-        errors = [f"instance {index}: {one.error}" for index, one in enumerate(found, 1) if one.rated is None]
+        if request.metric.kind == "computed":
+            return answer(request, [Rated(score=computed_score(request.metric.name, request.spec, one)) for one in request.instances])
+        decide, collector = compare if request.metric.kind == "pairwise" else rate, self.judging.vote_collector(self.settings)
+        shown_reference = request.spec.get("use_reference")  # only if the request says so, as with the service
+
+        async def judged(number: int, instance: Mapping[str, str]) -> Judgement:
+            place = CellKey(eval_id=f"instance {number}", run_index=0, invocation_index=0, criterion=request.metric.criterion)
+            texts = {field: text for field, text in instance.items() if field != "reference" or shown_reference}
+            return await decide(request.metric, texts, collector, place)
+
+        judgements = await gathered(partial(judged, number, instance) for number, instance in enumerate(request.instances, 1))
+        errors = [f"instance {number}: {one.error}" for number, one in enumerate(judgements, 1) if one.rated is None]
         if errors:
-            raise JudgeError(f"{asked.metric.name}: {'; '.join(errors)}")
-        return answer(asked, [one.rated for one in found if one.rated is not None])
-
-    async def _judged(self, asked: RapidRequest, index: int) -> Judgement:
-        decide = compare if asked.metric.kind == "pairwise" else rate
-        place = CellKey(eval_id=f"instance {index + 1}", run_index=0, invocation_index=0, criterion=asked.metric.criterion)
-        return await decide(asked.metric, _material(asked, index), self.judging.vote_collector(self.settings), place)
+            raise JudgeError(f"{request.metric.name}: {'; '.join(errors)}")
+        return answer(request, [one.rated for one in judgements if one.rated is not None])
 
 
-def _material(asked: RapidRequest, index: int) -> Mapping[str, str]:
-    """Return what is shown of an instance; the reference only if the request says so, as the service does."""
-    instance = asked.instances[index]
-    if asked.spec.get("use_reference"):
-        return instance
-    return {field: text for field, text in instance.items() if field != "reference"}
+@dataclass(frozen=True, slots=True)
+class VertexBackend:
+    """The service, with the limits, the budget and the ledger of an evaluation.
+
+    Raises:
+        JudgeError: naming what is missing for it.
+    """
+
+    judging: JudgeSession
+
+    def __post_init__(self) -> None:
+        """Refuse to begin without the service: nothing has been sent yet."""
+        self.judging.vertex()
+
+    async def answer(self, request: RapidRequest, /) -> Json:
+        """Return what the service answers to a request: a computed metric takes all instances at once, any other one at a time.
+
+        Raises:
+            JudgeError: if an instance has no result.
+        """
+        metric, evaluate = request.metric, self.judging.vertex().evaluate
+        spec = {key: value.replace("rougen", "rouge") if key == "rouge_type" else value for key, value in request.spec.items()}
+        materials: list[Material] = [list(request.instances)] if metric.kind == "computed" else [dict(one) for one in request.instances]
+        results = await gathered(partial(evaluate, metric.name, material, metric.bounds, spec) for material in materials)
+        errors = [f"instance {index}: {one.error}" if len(results) > 1 else one.error for index, one in enumerate(results, 1) if one.error]
+        if errors:
+            raise JudgeError(f"{metric.name}: {'; '.join(errors)}")
+        rated: list[Rated] = []
+        for one in results:
+            if one.choice is not None:
+                rated.append(Rated(choice=one.choice, explanation=one.explanation, confidence=one.confidence))
+            rated += (Rated(score=score, explanation=one.explanation, confidence=one.confidence) for score in one.scores)
+        return answer(request, rated)
 
 
-async def aevaluate_instances(  # noqa: PLR0913 - as evaluate_instances
-    request: Mapping[str, Any] | Sequence[Mapping[str, Any]],
-    backend: Backend = "local",
-    judge: JudgeSource = None,
-    *,
-    num_samples: int = 5,
-    early_stop: bool = False,
-    judge_options: JudgeOptions | None = None,
-    budget: BudgetSource = None,
-    ledger: LedgerSource = None,
-    rejudge_failed: bool = False,
-) -> Json | list[Json]:
-    """Do what `evaluate_instances` does, from asynchronous code."""
-    if backend not in BACKENDS:
-        raise UsageError(f"backend={shown(backend)}: wanted {' or '.join(BACKENDS)}. {did_you_mean(str(backend), BACKENDS)}".rstrip())
-    if not isinstance(request, Mapping | list | tuple):
-        raise UsageError(f"request={shown(request)}: wanted the decoded body of a request, or a list of them")
-    bodies = [request] if isinstance(request, Mapping) else list(request)
-    many = not isinstance(request, Mapping)
-    asked = [read_request(body, f"request {number}" if many else "request") for number, body in enumerate(bodies, 1)]
-    setup = judge_setup(judge=judge, judge_options=judge_options, budget=budget, ledger=ledger, rejudge_failed=rejudge_failed)
-    paid_for = backend == "vertex" or any(one.metric.kind != "computed" for one in asked)
-    with opened(ledger if paid_for else False) as kept:
-        bench = backend_of(replace(setup, answers=kept), backend, Voting(num_samples, early_stop), asked)
-        try:
-            answers = await answers_of(bench, asked)
-        finally:
-            await bench.aclose()
-    if many:
-        return [found if not isinstance(found, JudgeError) else error_body(found) for found in answers]
-    if isinstance(answers[0], JudgeError):
-        raise answers[0]
-    return answers[0]
+RapidBackend = LocalBackend | VertexBackend
+"""Who evaluates requests. It lives inside one event loop."""
 
 
-def evaluate_instances(  # noqa: PLR0913 - one function is the whole of it
+def backend_of(setup: JudgeSetup, backend: Backend, voting: Voting, requests: Sequence[RapidRequest] = ()) -> RapidBackend:
+    """Return who evaluates.
+
+    Raises:
+        JudgeError: if the service, or the judge that `requests` needs, cannot be had.
+        UsageError: if the package of a metric in `requests` is not installed.
+    """
+    judging = JudgeSession(setup)
+    if backend == "vertex":
+        return VertexBackend(judging)
+    settings = voting.settings()
+    for one in requests:
+        if one.metric.kind == "computed":
+            load(one.metric.name)
+        else:
+            judging.vote_collector(settings)
+    return LocalBackend(judging=judging, settings=settings)
+
+
+async def aevaluate_instances(  # noqa: PLR0913 - one function is the whole of it
     request: Mapping[str, Any] | Sequence[Mapping[str, Any]],
     backend: Backend = "local",
     judge: JudgeSource = None,
@@ -209,16 +172,45 @@ def evaluate_instances(  # noqa: PLR0913 - one function is the whole of it
         JudgeError: if a judge or the service cannot be had, or, for a single request, if an instance has no verdict.
         UsageError: for arguments that make no sense.
     """
-    return BACKGROUND.call(
-        lambda: aevaluate_instances(
-            request,
-            backend,
-            judge,
-            num_samples=num_samples,
-            early_stop=early_stop,
-            judge_options=judge_options,
-            budget=budget,
-            ledger=ledger,
-            rejudge_failed=rejudge_failed,
-        )
-    )
+    if backend not in BACKENDS:
+        raise UsageError(f"backend={shown(backend)}: wanted {' or '.join(BACKENDS)}. {did_you_mean(str(backend), BACKENDS)}".rstrip())
+    if not isinstance(request, Mapping | list | tuple):
+        raise UsageError(f"request={shown(request)}: wanted the decoded body of a request, or a list of them")
+    bodies = [request] if isinstance(request, Mapping) else list(request)
+    many = not isinstance(request, Mapping)
+    requests = [read_request(body, f"request {number}" if many else "request") for number, body in enumerate(bodies, 1)]
+    setup = judge_setup(judge=judge, judge_options=judge_options, budget=budget, ledger=ledger, rejudge_failed=rejudge_failed)
+    paid_for = backend == "vertex" or any(one.metric.kind != "computed" for one in requests)
+    answers: dict[int, Json | JudgeError] = {}
+    with opened(ledger if paid_for else False) as cache:
+        bench = backend_of(replace(setup, answers=cache), backend, Voting(num_samples, early_stop), requests)
+
+        async def work(index: int) -> None:
+            try:
+                answers[index] = await bench.answer(requests[index])
+            except JudgeError as error:
+                answers[index] = error
+
+        try:
+            await each(work, range(len(requests)), limit=_AT_ONCE)
+        finally:
+            await bench.judging.aclose()
+    if many:
+        return [error_body(one) if isinstance(one, JudgeError) else one for _, one in sorted(answers.items(), key=itemgetter(0))]
+    if isinstance(answers[0], JudgeError):
+        raise answers[0]
+    return answers[0]
+
+
+def _blocking(function: Callable[P, Awaitable[R]]) -> Callable[P, R]:
+    """Return what does the same from synchronous code."""
+
+    @wraps(function)
+    def blocking(*args: P.args, **kwargs: P.kwargs) -> R:
+        return BACKGROUND.call(lambda: function(*args, **kwargs))
+
+    blocking.__name__ = blocking.__qualname__ = function.__name__.removeprefix("a")
+    return blocking
+
+
+evaluate_instances = _blocking(aevaluate_instances)

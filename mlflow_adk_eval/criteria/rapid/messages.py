@@ -67,7 +67,10 @@ def read_request(body: Any, source: str = "request") -> RapidRequest:
     """
     if not isinstance(body, Mapping):
         raise RequestError(source, [Problem("$", shown(body), f"an object with one of {', '.join(_INPUTS)}")])
-    _refuse_twins(body, source)
+    # An input that is there in both spellings is refused: which of them is meant would be a guess.
+    names = Counter(_name(key) for key, item in body.items() if item is not None)
+    if twins := [Problem(json_path("$", [name]), "two spellings of one key", "one of them") for name, count in names.items() if count > 1]:
+        raise RequestError(source, twins)
     given = _snake(body)
     inputs = [key for key in given if key in _INPUTS]
     problems = [
@@ -83,12 +86,15 @@ def read_request(body: Any, source: str = "request") -> RapidRequest:
     return _input(_INPUTS[inputs[0]], given[inputs[0]], source)
 
 
-def answer(asked: RapidRequest, rated: Sequence[Rated]) -> Json:
+def answer(request: RapidRequest, rated: Sequence[Rated]) -> Json:
     """Return the answer to a request in its documented shape: for computed metrics a list of values, else one result."""
-    metric = asked.metric
+    metric = request.metric
     if metric.kind == "computed":
         return {metric.result_key: {metric.values_key: [{"score": one.score} for one in rated]}}
-    results = [_result(one) for one in rated]
+    results: list[Json] = []
+    for one in rated:
+        verdict: Json = {"score": one.score} if one.choice is None else {"pairwise_choice": one.choice}
+        results.append({**verdict, "explanation": one.explanation, "confidence": one.confidence})
     return {metric.result_key: results[0] if len(results) == 1 else results}
 
 
@@ -103,11 +109,6 @@ def error_body(error: AdkEvalError) -> Json:
     return {"error": {"code": 503, "message": str(error), "status": "UNAVAILABLE"}}
 
 
-def _result(rated: Rated) -> Json:
-    found = {"score": rated.score} if rated.choice is None else {"pairwise_choice": rated.choice}
-    return {**found, "explanation": rated.explanation, "confidence": rated.confidence}
-
-
 def _snake(value: Mapping[Any, Any]) -> Json:
     """Return an object without nulls, its keys in snake_case."""
     return {_name(key): item for key, item in value.items() if item is not None}
@@ -116,14 +117,6 @@ def _snake(value: Mapping[Any, Any]) -> Json:
 def _name(key: Any) -> str:
     text = str(key)
     return to_snake(text) if len(text) <= _LONGEST_KEY else text  # which takes ever longer
-
-
-def _refuse_twins(body: Mapping[Any, Any], source: str) -> None:
-    """Refuse an input that is there in both spellings: which of them is meant would be a guess."""
-    names = Counter(_name(key) for key, item in body.items() if item is not None)
-    twins = [Problem(json_path("$", [name]), "two spellings of one key", "one of them") for name, count in names.items() if count > 1]
-    if twins:
-        raise RequestError(source, twins)
 
 
 def _input(metric: RapidMetric, value: Any, source: str) -> RapidRequest:
@@ -168,16 +161,16 @@ def _spec(metric: RapidMetric, value: Any, at: str, problems: list[Problem]) -> 
 
 def _instances(metric: RapidMetric, given: Json, at: str, problems: list[Problem]) -> Iterator[Mapping[str, str]]:
     """Yield the texts of each instance."""
-    found = [key for key in ("instance", "instances") if key in given]
-    if len(found) != 1:
-        problems.append(Problem(at, "both instance and instances" if found else "neither instance nor instances", "one of them"))
+    keys = [key for key in ("instance", "instances") if key in given]
+    if len(keys) != 1:
+        problems.append(Problem(at, "both instance and instances" if keys else "neither instance nor instances", "one of them"))
         return
-    value = given[found[0]]
+    value = given[keys[0]]
     listed = value if isinstance(value, list | tuple) else [value]
     if not listed:
-        problems.append(Problem(f"{at}.{found[0]}", "an empty list", "at least one instance"))
+        problems.append(Problem(f"{at}.{keys[0]}", "an empty list", "at least one instance"))
     for index, item in enumerate(listed):
-        here = f"{at}.{found[0]}[{index}]" if listed is value else f"{at}.{found[0]}"
+        here = f"{at}.{keys[0]}[{index}]" if listed is value else f"{at}.{keys[0]}"
         yield _instance(metric, item, here, problems)
 
 
@@ -186,16 +179,12 @@ def _instance(metric: RapidMetric, value: Any, at: str, problems: list[Problem])
         problems.append(Problem(at, shown(value), f"an object with {', '.join(metric.fields)}"))
         return {}
     given = _snake(value)
-    known = (*metric.fields, *metric.optional)
+    known, pair = (*metric.fields, *metric.optional), RAPID_METRICS.get(f"pairwise_{metric.name}")
     for key, item in given.items():
         if key not in known:
-            problems.append(Problem(f"{at}.{key}", "an unknown field", f"one of {', '.join(known)}", _pair_hint(metric, key, known)))
+            hint = f"Did you mean {pair.input_key!r}?" if pair and key in pair.fields else did_you_mean(key, known)
+            problems.append(Problem(f"{at}.{key}", "an unknown field", f"one of {', '.join(known)}", hint))
         elif not isinstance(item, str):
             problems.append(Problem(f"{at}.{key}", shown(item), "a text"))
     problems += [Problem(f"{at}.{key}", "nothing", "a text") for key in metric.fields if key not in given]
     return {key: item for key, item in given.items() if isinstance(item, str)}
-
-
-def _pair_hint(metric: RapidMetric, key: str, known: Sequence[str]) -> str:
-    pair = RAPID_METRICS.get(f"pairwise_{metric.name}")
-    return f"Did you mean {pair.input_key!r}?" if pair and key in pair.fields else did_you_mean(key, known)

@@ -9,8 +9,8 @@ from functools import partial
 
 from mlflow_adk_eval.config.rapid_catalogue import RapidMetric
 from mlflow_adk_eval.criteria.rapid.messages import Rated
-from mlflow_adk_eval.judge import Block, CellKey, JudgedItem, Question, VoteCollector, VotedItem, VotingResult, load_prompt
-from mlflow_adk_eval.results.outcomes import Errored, Vote
+from mlflow_adk_eval.judge import Block, CellKey, JudgedItem, Question, VoteCollector, load_prompt
+from mlflow_adk_eval.results.outcomes import Errored, Scored, Vote
 from mlflow_adk_eval.runtime import gathered
 
 SAME_TEXT = "Both answers are the same text."
@@ -47,10 +47,17 @@ async def rate(metric: RapidMetric, instance: Mapping[str, str], collector: Vote
     """
     if not any(map(str.isalnum, instance["prediction"])):
         return Judgement(rated=Rated(score=metric.bounds[0], explanation=_NOTHING, confidence=1.0))
+    known = [
+        field for field in ("instruction", "context", "reference") if field in instance and field in (*metric.fields, *metric.optional)
+    ]
+    blocks = tuple(Block(field, instance[field]) for field in (*known, "prediction"))
     values = {str(grade): float(grade) for grade in metric.scale}
-    question = Question(prompt=load_prompt(metric.criterion), blocks=_blocks(metric, instance), label_values=values)
-    voting = await collector.decide(question, place)
-    return _rating(voting)
+    voting = await collector.decide(Question(prompt=load_prompt(metric.criterion), blocks=blocks, label_values=values), place)
+    (finding,) = voting.results
+    if isinstance(finding.outcome, Errored):
+        return Judgement(rated=None, error=finding.outcome.error, votes=voting.votes)
+    rated = Rated(score=finding.outcome.score, explanation=finding.outcome.rationale, confidence=_share(voting.votes, finding.label))
+    return Judgement(rated=rated, votes=voting.votes)
 
 
 async def compare(metric: RapidMetric, instance: Mapping[str, str], collector: VoteCollector, place: CellKey) -> Judgement:
@@ -67,64 +74,29 @@ async def compare(metric: RapidMetric, instance: Mapping[str, str], collector: V
     baseline, candidate = instance["baseline_prediction"], instance["prediction"]
     if baseline == candidate:
         return Judgement(rated=Rated(choice="TIE", explanation=SAME_TEXT, confidence=1.0))
-    straight = _versus(metric, instance, (baseline, candidate), "baseline_first")
-    swapped = _versus(metric, instance, (candidate, baseline), "candidate_first")
-    votings = await gathered(partial(collector.decide, question, place) for question in (straight, swapped))
-    return _choice(votings[0], _turned(votings[1]))
-
-
-def _blocks(metric: RapidMetric, instance: Mapping[str, str]) -> tuple[Block, ...]:
-    """Return the texts of an instance, the one that is judged last."""
-    about = [
-        field for field in ("instruction", "context", "reference") if field in instance and field in (*metric.fields, *metric.optional)
-    ]
-    return tuple(Block(field, instance[field]) for field in (*about, "prediction"))
-
-
-def _versus(metric: RapidMetric, instance: Mapping[str, str], pair: tuple[str, str], order: str) -> Question:
-    """Return the question which of two answers is better; its votes are recorded under the order in which they are shown."""
     about = [Block(field, instance[field]) for field in ("instruction", "context", "reference") if field in instance]
-    blocks = (*about, Block("first_response", pair[0]), Block("second_response", pair[1]))
-    return Question(prompt=load_prompt(metric.criterion), blocks=blocks, items=(JudgedItem(id=order),), label_values=_WORTH)
 
+    def versus(first: str, second: str, order: str) -> Question:  # whose votes are recorded under the order in which the answers are shown
+        blocks = (*about, Block("first_response", first), Block("second_response", second))
+        return Question(prompt=load_prompt(metric.criterion), blocks=blocks, items=(JudgedItem(id=order),), label_values=_WORTH)
 
-def _rating(voting: VotingResult) -> Judgement:
-    (finding,) = voting.results
-    if isinstance(finding.outcome, Errored):
-        return Judgement(rated=None, error=finding.outcome.error, votes=voting.votes)
-    rated = Rated(score=finding.outcome.score, explanation=finding.outcome.rationale, confidence=_share(voting.votes, finding.label))
-    return Judgement(rated=rated, votes=voting.votes)
-
-
-def _turned(voting: VotingResult) -> VotingResult:
-    """Return the votes with the candidate first as if the baseline had stood first."""
-    findings = tuple(replace(one, label=_SWAPPED[one.label] if one.label else None) for one in voting.results)
-    votes = tuple(replace(vote, verdict=_SWAPPED[vote.verdict] if vote.verdict else None) for vote in voting.votes)
-    return VotingResult(results=findings, votes=votes)
-
-
-def _choice(straight: VotingResult, swapped: VotingResult) -> Judgement:
-    """Return what two votings come to, in which *first* is the baseline."""
-    votes = (*straight.votes, *swapped.votes)
+    questions = (versus(baseline, candidate, "baseline_first"), versus(candidate, baseline, "candidate_first"))
+    straight, swapped = await gathered(partial(collector.decide, question, place) for question in questions)
+    # From here on, *first* is the baseline in both.
+    turned = (replace(vote, verdict=_SWAPPED[vote.verdict] if vote.verdict else None) for vote in swapped.votes)
+    votes = (*straight.votes, *turned)
     named = tuple(replace(vote, verdict=_CHOICE[vote.verdict] if vote.verdict else None) for vote in votes)
     findings = (straight.results[0], swapped.results[0])
-    errors = [finding.outcome.error for finding in findings if isinstance(finding.outcome, Errored)]
-    if errors:
+    if errors := [finding.outcome.error for finding in findings if isinstance(finding.outcome, Errored)]:
         return Judgement(rated=None, error="; ".join(dict.fromkeys(errors)), votes=named)
-    labels = [finding.label or _TIE for finding in findings]
-    label = labels[0] if labels[0] == labels[1] else _TIE
-    rated = Rated(choice=_CHOICE[label], explanation=_explained(findings, labels), confidence=_share(votes, label))
-    return Judgement(rated=rated, votes=named)
-
-
-def _explained(findings: tuple[VotedItem, VotedItem], labels: list[str]) -> str:
-    """Return the explanation of the first order, or, where the orders disagree, of both."""
-    said = [finding.outcome.rationale for finding in findings if not isinstance(finding.outcome, Errored)]
-    if labels[0] == labels[1]:
-        return said[0]
-    orders = ("With the baseline first", "With the candidate first")
-    told = [f"{order} the verdict was {_CHOICE[label]}: {text}" for order, label, text in zip(orders, labels, said, strict=True)]
-    return " ".join(["The verdict changed with the order of the answers, so it is a tie.", *told])
+    labels = (findings[0].label or _TIE, _SWAPPED[findings[1].label or _TIE])
+    reasons = [finding.outcome.rationale for finding in findings if isinstance(finding.outcome, Scored)]
+    label, explanation = labels[0], reasons[0]
+    if labels[0] != labels[1]:
+        orders = ("With the baseline first", "With the candidate first")
+        both = [f"{order} the verdict was {_CHOICE[verdict]}: {text}" for order, verdict, text in zip(orders, labels, reasons, strict=True)]
+        label, explanation = _TIE, " ".join(["The verdict changed with the order of the answers, so it is a tie.", *both])
+    return Judgement(rated=Rated(choice=_CHOICE[label], explanation=explanation, confidence=_share(votes, label)), votes=named)
 
 
 def _share(votes: tuple[Vote, ...], label: str | None) -> float:

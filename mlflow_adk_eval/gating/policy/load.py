@@ -17,11 +17,10 @@ from pydantic import ValidationError
 from mlflow_adk_eval.analysis.calibration.calibration import load_calibration
 from mlflow_adk_eval.config.spec import range_of
 from mlflow_adk_eval.errors import PolicyError, Problem, UsageError, json_path, shown
-from mlflow_adk_eval.evalset.parse import problems_of, read_text
-from mlflow_adk_eval.evalset.schema import unknown_keys
-from mlflow_adk_eval.gating.attestation.identities import load_trust
+from mlflow_adk_eval.evalset.parse import problems_of, read_text, unknown_keys
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, NO_EFFECT, TAGS, Policy
 from mlflow_adk_eval.redact import message_of
+from mlflow_adk_eval.signing.identities import load_trust
 
 _MOST_VALUES = 20_000
 _DEEPEST = 50
@@ -74,7 +73,6 @@ def _excess(events: Iterable[Any]) -> str:
     return ""
 
 
-JSON_SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
 _LARGEST = 256 * 1024
 
 
@@ -168,9 +166,8 @@ def _without_effect(policy: Policy) -> Iterator[Problem]:
     for criterion, threshold in ((policy.config and policy.config.criteria) or {}).items():
         low, high = range_of(criterion) or (-math.inf, math.inf)
         if not low <= threshold <= high:
-            yield Problem(
-                json_path("$", ("config", "criteria", criterion)), f"{threshold:.15g}", f"a number from {low:g} to {high:g}", NO_EFFECT
-            )
+            where = json_path("$", ("config", "criteria", criterion))
+            yield Problem(where, f"{threshold:.15g}", f"a number from {low:g} to {high:g}", NO_EFFECT)
 
 
 def _with_calibration(value: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -187,8 +184,13 @@ def _with_keys(value: dict[str, Any], folder: Path, source: str) -> dict[str, An
     pin = value.get("attestation")
     if not isinstance(pin, dict):
         return value
-    if isinstance(pin.get("trust"), str | Mapping):
-        pin = pin | {"trust": _trust(pin["trust"], folder, source)}
+    trust = pin.get("trust")
+    if isinstance(trust, str | Mapping):
+        try:
+            pin = pin | {"trust": load_trust(folder / trust if isinstance(trust, str) else trust)}
+        except UsageError as error:
+            wanted = "a file beside the policy with Sigstore's TrustedRoot or ClientTrustConfig, or its value"
+            raise PolicyError(source, [Problem("$.attestation.trust", message_of(error), wanted)]) from None
     value, given = value | {"attestation": pin}, pin.get("keys")
     if not isinstance(given, list | tuple) or not all(isinstance(key, str) for key in given):
         return value
@@ -197,19 +199,10 @@ def _with_keys(value: dict[str, Any], folder: Path, source: str) -> dict[str, An
         try:
             text = key if "-----BEGIN " in key else (folder / key).read_text("utf-8")
         except (OSError, ValueError):
-            raise PolicyError(
-                source, [Problem(f"$.attestation.keys[{number}]", shown(key), "a PEM file beside the policy, or PEM text")]
-            ) from None
+            problem = Problem(f"$.attestation.keys[{number}]", shown(key), "a PEM file beside the policy, or PEM text")
+            raise PolicyError(source, [problem]) from None
         keys.append("".join(f"{line.strip()}\n" for line in text.strip().splitlines()).strip())
     return value | {"attestation": {**pin, "keys": keys}}
-
-
-def _trust(given: str | Mapping[str, Any], folder: Path, source: str) -> dict[str, Any]:
-    try:
-        return load_trust(folder / given if isinstance(given, str) else given)
-    except UsageError as error:
-        wanted = "a file beside the policy with Sigstore's TrustedRoot or ClientTrustConfig, or its value"
-        raise PolicyError(source, [Problem("$.attestation.trust", message_of(error), wanted)]) from None
 
 
 def policy_schema() -> dict[str, Any]:
@@ -222,4 +215,4 @@ def policy_schema() -> dict[str, Any]:
     }
     trust = schema["$defs"]["AttestationPin"]["properties"]["trust"]
     trust["anyOf"] = [{"type": "string"}, *trust["anyOf"]]
-    return {"$schema": JSON_SCHEMA_ID, **schema, "title": "mlflow-adk-eval gate policy"}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "mlflow-adk-eval gate policy"}

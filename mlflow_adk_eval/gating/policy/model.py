@@ -26,22 +26,19 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from mlflow_adk_eval.config.criteria import Settings
-from mlflow_adk_eval.evalset.digest import canonical_json
-from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.gating.attestation.keys import public_key_problem
+from mlflow_adk_eval.config.spec import Settings
+from mlflow_adk_eval.evalset.models import Json, canonical_json
+from mlflow_adk_eval.signing.keys import public_key_problem
 
 CONFIDENCE = 0.95
-POWER = 0.8
 NO_WORSE_FROM = 20
 NO_EFFECT = "A bound that every run meets, or none can, decides nothing."
 COST, AGENT = "cost", "agent"
 """The measure that needs prices, and whose price it is that is not a judge's."""
-_AGE = re.compile(r"(\d+)\s*([mhdw])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _MINUTE = timedelta(minutes=1)
+_APART = "and the bounds of a range in rules of their own"
 _AGE_WANTED = "an age such as 12h, 7d or 2w"
-_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 def _unwanted(found: str, wanted: str) -> PydanticCustomError:
@@ -72,7 +69,7 @@ def _age(value: Any) -> Any:
         if value < _MINUTE or value % _MINUTE:
             raise _unwanted(str(value), "an age of whole minutes")
         return value
-    found = _AGE.fullmatch(value.strip()) if isinstance(value, str) else None
+    found = re.fullmatch(r"(\d+)\s*([mhdw])", value.strip()) if isinstance(value, str) else None
     if found is None or not int(found[1]):
         raise _unwanted(repr(value), _AGE_WANTED)
     try:
@@ -94,9 +91,8 @@ def format_age(age: timedelta) -> str:
 
 def _day(value: Any) -> Any:
     """Read a day as YAML or JSON has it; neither a time of day nor a number, which pydantic would take, too."""
-    if isinstance(value, date) and not isinstance(value, datetime):
-        return value
-    if isinstance(value, str) and _DAY.fullmatch(value):
+    is_day = isinstance(value, date) and not isinstance(value, datetime)
+    if is_day or (isinstance(value, str) and re.fullmatch(r"\d{4}-\d{2}-\d{2}", value)):
         return value
     raise _unwanted(str(value), "a day such as 2027-01-31")
 
@@ -205,11 +201,9 @@ class Rule(Settings):
         if self.min is not None and self.max is not None and self.min > self.max:
             raise _unwanted(f"min {self.min:g} above max {self.max:g}", "a range that a number can lie in")
         if self.use in ("ci_low", "corrected_ci_low") and (self.min is None or self.max is not None):
-            raise _unwanted(
-                f"use {self.use} without min, or with max", "ci_high for a max, and the bounds of a range in rules of their own"
-            )
+            raise _unwanted(f"use {self.use} without min, or with max", f"ci_high for a max, {_APART}")
         if self.use == "ci_high" and (self.max is None or self.min is not None):
-            raise _unwanted("use ci_high without max, or with min", "ci_low for a min, and the bounds of a range in rules of their own")
+            raise _unwanted("use ci_high without max, or with min", f"ci_low for a min, {_APART}")
         return self
 
     def without_effect(self, low: float, high: float) -> Iterator[tuple[str, str, str]]:
@@ -442,7 +436,7 @@ class Policy(Settings):
     )
     max_age: Age | None = Field(default=None, description="How long ago the run may have ended, such as 7d.")
     confidence: Confidence = CONFIDENCE
-    power: Share = Field(default=POWER, description="The power with which the number of cases is told that an undecided rule needs.")
+    power: Share = Field(default=0.8, description="The power with which the number of cases is told that an undecided rule needs.")
     no_worse_from: int = Field(
         default=NO_WORSE_FROM,
         ge=1,
@@ -470,9 +464,8 @@ class Policy(Settings):
         if any(measure == COST for _, measure, _ in self.all_rules()) and not self.prices:
             raise _unwanted("a rule on cost without prices", "prices, by judge model and `agent`")
         if AGENT in self.prices and self.prices[AGENT].tokens is None:
-            raise _unwanted(
-                "a price of the agent by input and output", "prices.agent.tokens, as only the sum of the agent's tokens is known"
-            )
+            wanted = "prices.agent.tokens, as only the sum of the agent's tokens is known"
+            raise _unwanted("a price of the agent by input and output", wanted)
         _once(self.must_pass, "case of must_pass")
         _once((f"{waiver.case}: {waiver.criterion}" if waiver.criterion else waiver.case for waiver in self.waivers), "waiver")
         return self
@@ -498,10 +491,8 @@ class Policy(Settings):
     def waivers_on(self, now: datetime) -> tuple[tuple[Waiver, ...], tuple[Waiver, ...]]:
         """Return the waivers that hold at a moment, and those that have expired."""
         today = now.astimezone(UTC).date()
-        return (
-            tuple(waiver for waiver in self.waivers if waiver.expires >= today),
-            tuple(waiver for waiver in self.waivers if waiver.expires < today),
-        )
+        holding = tuple(waiver for waiver in self.waivers if waiver.expires >= today)
+        return holding, tuple(waiver for waiver in self.waivers if waiver.expires < today)
 
     def to_json(self) -> dict[str, Any]:
         """Return the policy as JSON values, every default spelt out, for the record of a decision."""

@@ -1,34 +1,28 @@
 """Looking after aliases that were set: taking one back (`AliasRollback`), and finding those that somebody moved (`audit_in`).
 
 Both go by the claim log of the alias, which says who set it where, and by `verify`, which says whether a version's record still holds. A
-rollback is a claim like a promotion and goes through the same `AliasLock`, with the record by which the version once passed, as
+rollback is a claim like a promotion and goes through the same steps under the claim, with the record by which the version once passed, as
 that comes out today. An audit that restores is a rollback of each alias whose version has no record that verifies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Literal
 
 from mlflow_adk_eval.errors import AliasBusyError, UsageError
-from mlflow_adk_eval.gating.evidence.integrity import few
-from mlflow_adk_eval.gating.mlflow_store import MlflowStore
-from mlflow_adk_eval.gating.promotion.alias_lock import (
-    TIMEOUTS,
-    AliasLock,
-    ClaimTimeouts,
-    Patience,
-    changed_since,
-)
 from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, ClaimLogError, ClaimParams, aliases_in
+from mlflow_adk_eval.gating.promotion.promote import TIMEOUTS, ClaimTimeouts, changed_since, claimed, patiently
 from mlflow_adk_eval.gating.promotion.record import (
     TAG,
     Record,
     RegisteredModel,
     Target,
+    VersionId,
     format_version,
     pass_tag,
     stamped,
@@ -36,8 +30,9 @@ from mlflow_adk_eval.gating.promotion.record import (
     with_problems,
 )
 from mlflow_adk_eval.gating.promotion.verify import Verification, recreated, verify_version
-from mlflow_adk_eval.gating.version_id import VersionId
+from mlflow_adk_eval.gating.registry import MlflowStore
 from mlflow_adk_eval.results.decision import Decision
+from mlflow_adk_eval.text import few
 
 LAST_ROLLBACK = f"{TAG}.last_rollback"
 """Where a version says that the alias was taken back to it."""
@@ -85,31 +80,56 @@ class AliasRollback:
             UsageError: if there is no such model.
             AliasBusyError: if others are still at it.
         """
-        patience = Patience(self.wait_s)
-        while True:
-            try:
-                return self._run(to, dry_run=dry_run)
-            except AliasBusyError as busy:
-                patience.wait(busy, lambda: not self.store.claim_log(self.name, self.alias).pending)
+        store, name, alias = self.store, self.name, self.alias
 
-    def _run(self, to: str | None, *, dry_run: bool) -> RollbackResult:
-        claims = self.store.claim_log(self.name, self.alias)  # first: whoever claims after this is noticed
-        holder = self.store.holder(self.name, self.alias)
-        if self.kind == "restore" and not self._proof(claims, holder):
-            return self._stay(holder, [f"the alias {self.alias} is where its claim log has it by now, and nothing proves its record false"])
-        problems: list[str] = []
-        held = holder.number if holder else None
-        former = dict.fromkeys(version.number for version in reversed(claims.former_holders(holder)) if version.number != held)
-        for version in [to] if to else former:
-            found = self._verify(version) if version != held else Verification(decision=undecided("it holds it already"))
-            if found.record is not None and found.decision.passed:
-                passed = replace(found.record, decision=stamped(found.decision, self.store.clock()))
-                return self._set(claims, holder, passed, dry_run=dry_run)
-            problems += [f"version {version} cannot hold the alias {self.alias}: {reason}" for reason in found.decision.reasons]
-            if self.kind == "restore" and not found.disproven:
-                break  # to go back further could be what somebody spoilt its evidence for
-        nothing = f"no version of {self.name!r} that held the alias {self.alias} before is in its claim log"
-        return self._stay(holder, problems or [nothing])
+        def attempt() -> RollbackResult:
+            # (1) Read the claim log before anything that is decided on: whoever claims after this is noticed.
+            claims = store.claim_log(name, alias)
+            holder = store.holder(name, alias)
+            held = holder.number if holder else None
+
+            # (2) To restore, it must be proven that the alias is not where it belongs: no claim set it there, or the record of that one is
+            # false. Evidence that was edited, deleted or merely tagged proves nothing: else whoever may edit it could move the alias back.
+            rightful = claims.rightful_holder(holder) == holder
+            if self.kind == "restore" and rightful and not (held and self._verify(held).disproven):
+                return self._stay(holder, [f"the alias {alias} is where its claim log has it by now, and nothing proves its record false"])
+
+            # (3) Find the last version that held the alias and whose record comes to a pass today.
+            problems: list[str] = []
+            passed: Record | None = None
+            former = dict.fromkeys(version.number for version in reversed(claims.former_holders(holder)) if version.number != held)
+            for version in [to] if to else former:
+                found = self._verify(version) if version != held else Verification(decision=undecided("it holds it already"))
+                if found.record is not None and found.decision.passed:
+                    passed = replace(found.record, decision=stamped(found.decision, store.clock()))
+                    break
+                problems += [f"version {version} cannot hold the alias {alias}: {reason}" for reason in found.decision.reasons]
+                if self.kind == "restore" and not found.disproven:
+                    break  # to go back further could be what somebody spoilt its evidence for
+            if passed is None:
+                nothing = f"no version of {name!r} that held the alias {alias} before is in its claim log"
+                return self._stay(holder, problems or [nothing])
+            record = replace(passed, kind=self.kind, previous=holder, claim=claims.next, reason=self.reason)
+            done = RollbackResult(
+                model=name, alias=alias, kind=self.kind, previous=held, version=record.target.version, decision=record.decision
+            )
+            if dry_run:
+                return done
+
+            # (4) Claim the alias, keep the record of what the pass comes to today, look again, confirm the claim and set the alias.
+            with claimed(store, record, claims, self.timeouts) as claim:
+                store.write(record)
+                claim.require(changed_since(store, record))
+                claim.confirm()
+                claim.set_alias()
+
+            # (5) Note on both versions what happened before the claim ends and others may go on.
+            if not claim.problem:
+                self._note(record)
+            problem = claim.end() or claim.problem
+            return self._stay(holder, [problem], record.decision) if problem else done
+
+        return patiently(attempt, store, name, alias, self.wait_s)
 
     def _verify(self, version: str) -> Verification:
         try:
@@ -117,43 +137,13 @@ class AliasRollback:
         except UsageError as error:
             return Verification(decision=undecided(str(error)), disproven=True)
 
-    def _proof(self, claims: ClaimLog, holder: VersionId | None) -> bool:
-        """Whether it is proven that the alias is not where it belongs: no claim set it there, or the record of that one is false.
-
-        Evidence that was edited, deleted or merely tagged proves nothing: else whoever may edit it could move the alias back.
-        """
-        if claims.rightful_holder(holder) != holder:
-            return True
-        return holder is not None and self._verify(holder.number).disproven
-
-    def _result(self, holder: VersionId | None, version: str | None, decision: Decision) -> RollbackResult:
-        previous = holder.number if holder else None
-        return RollbackResult(model=self.name, alias=self.alias, kind=self.kind, previous=previous, version=version, decision=decision)
-
     def _stay(self, holder: VersionId | None, problems: Sequence[str], decision: Decision | None = None) -> RollbackResult:
-        return self._result(holder, None, stamped(with_problems(decision or undecided(), problems), self.store.clock()))
+        decision = stamped(with_problems(decision or undecided(), problems), self.store.clock())
+        previous = holder.number if holder else None
+        return RollbackResult(model=self.name, alias=self.alias, kind=self.kind, previous=previous, version=None, decision=decision)
 
-    def _set(self, claims: ClaimLog, holder: VersionId | None, passed: Record, *, dry_run: bool) -> RollbackResult:
-        """Set the alias; the record of this holds what the record of the pass comes to today."""
-        record = replace(passed, kind=self.kind, previous=holder, claim=claims.next, reason=self.reason)
-        done = self._result(holder, record.target.version, record.decision)
-        if dry_run:
-            return done
-        lock = AliasLock(
-            store=self.store,
-            record=record,
-            claims=claims,
-            prechecks=lambda: (),
-            prepare=lambda: None,
-            final_checks=lambda: changed_since(self.store, record),
-            timeouts=self.timeouts,
-        )
-        return lock.set_alias(lambda problem: self._finish(record, problem) or done)
-
-    def _finish(self, record: Record, problem: str) -> RollbackResult | None:
-        """Note on both versions what happened; return what became of it, if not what was wanted."""
-        if problem:
-            return self._stay(record.previous, [problem], record.decision)
+    def _note(self, record: Record) -> None:
+        """Note on both versions that the alias was taken back."""
         with suppress(UsageError):  # a version that was deleted at once needs no tags
             self.store.tag(record.target, record.tags(LAST_ROLLBACK) | {f"{LAST_ROLLBACK}.reason": self.reason, LAST_ROLLBACK: self.kind})
         if self.kind == "rollback" and record.previous is not None:
@@ -161,7 +151,6 @@ class AliasRollback:
             note = f"for version {record.target.version} by {record.decision.decided_by} at {record.decision.decided_at}: {self.reason}"
             with suppress(UsageError):
                 self.store.tag(left, {f"{TAG}.given_up.{self.alias}": note})
-        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,41 +202,19 @@ def audit_in(
     Raises:
         UsageError: if there is no such model.
     """
-    pinned = store.checkpoint.aliases(name) if store.checkpoint else set[str]()
-    params = _claims(store, name)  # first: no alias is set before its claim
+    pinned = set(store.checkpoint.pins().get(name, {})) if store.checkpoint else set[str]()
+    params, gone = ClaimParams(params={}), ""
+    try:
+        params = store.claims(name)  # first: no alias is set before its claim
+    except ClaimLogError as error:
+        gone = str(error)
     try:
         model = store.model(name)
     except UsageError as error:
         if required:
             raise
-        return tuple(_unproven(name, each, None, str(error)) for each in sorted(pinned))
+        return tuple(AliasAudit(model=name, alias=each, version=None, valid=False, reasons=(str(error),)) for each in sorted(pinned))
     holders = model.aliases
-    if isinstance(params, str) or (required and not params.params):
-        known = set(holders)
-    else:
-        known = {*aliases_in(params.params), *(_promoted(store, name, holders) if alias is None else holders)}
-    known |= pinned
-    wanted = alias if required else None
-    concerned = [each for each in sorted(known) if alias in (None, each)] or ([wanted] if wanted else [])
-    if isinstance(params, str):  # without a claim log nothing is proven, and there is nothing to go back by
-        return tuple(_unproven(name, each, holders.get(each), params) for each in concerned)
-    found = [_audit(store, name, each, params, model, wanted=bool(wanted)) for each in concerned]
-    return tuple(_restored(store, each, timeouts, dry_run=dry_run) if restore and not each.valid else each for each in found)
-
-
-def _claims(store: MlflowStore, name: str) -> ClaimParams | str:
-    try:
-        return store.claims(name)
-    except ClaimLogError as error:
-        return str(error)
-
-
-def _unproven(name: str, alias: str, holder: str | None, reason: str) -> AliasAudit:
-    return AliasAudit(model=name, alias=alias, version=holder, valid=False, reasons=(reason,))
-
-
-def _promoted(store: MlflowStore, name: str, holders: Mapping[str, str]) -> list[str]:
-    """Return the aliases whose holder has a record for them, or was deleted."""
 
     def was_promoted(alias: str, version: str) -> bool:
         try:
@@ -255,44 +222,45 @@ def _promoted(store: MlflowStore, name: str, holders: Mapping[str, str]) -> list
         except UsageError:  # it was deleted in the moment that the alias was set, which MLflow does not prevent
             return True
 
-    return [alias for alias, version in holders.items() if was_promoted(alias, version)]
+    if gone or (required and not params.params):
+        known = set(holders)
+    else:
+        promoted = (each for each, version in holders.items() if alias is not None or was_promoted(each, version))
+        known = {*aliases_in(params.params), *promoted}
+    known |= pinned
+    wanted = alias if required else None
+    concerned = [each for each in sorted(known) if alias in (None, each)] or ([wanted] if wanted else [])
+    if gone:  # without a claim log nothing is proven, and there is nothing to go back by
+        return tuple(AliasAudit(model=name, alias=each, version=holders.get(each), valid=False, reasons=(gone,)) for each in concerned)
+    found = [_audit(store, name, each, params, model, wanted=bool(wanted)) for each in concerned]
+    return tuple(_restored(store, each, timeouts, dry_run=dry_run) if restore and not each.valid else each for each in found)
 
 
 def _audit(store: MlflowStore, name: str, alias: str, params: ClaimParams, model: RegisteredModel, *, wanted: bool) -> AliasAudit:
     holder = store.holder(name, alias, model)
+    result = partial(AliasAudit, model=name, alias=alias, version=holder.number if holder else None)
     try:
         claims = store.claim_log(name, alias, params)
     except ClaimLogError as error:
-        return _unproven(name, alias, holder.number if holder else None, str(error))
-    moves, notes = claims.moves(holder), tuple(_notes(claims, holder))
-    last = moves[-1] if moves else None
+        return result(valid=False, reasons=(str(error),))
+    moves = claims.moves(holder)
+    last, result = moves[-1] if moves else None, partial(result, notes=tuple(_notes(claims, holder)))
     if last and (problem := recreated(name, alias, last.claim.version, model)):
-        return replace(_unproven(name, alias, holder.number if holder else None, problem), notes=notes)
+        return result(valid=False, reasons=(problem,))
     if holder is None:
         reason = f"no version holds it, though {last.claim} set it" if last else "no version holds it, and by its claim log none ever did"
-        valid = last is None and not wanted
-        return AliasAudit(model=name, alias=alias, version=None, valid=valid, reasons=(reason,), notes=notes)
+        return result(valid=last is None and not wanted, reasons=(reason,))
     if not holder.source:
-        reason = f"version {holder.number}, which holds it, was deleted"
-        return replace(_unproven(name, alias, holder.number, reason), notes=notes)
+        return result(valid=False, reasons=(f"version {holder.number}, which holds it, was deleted",))
     if last is None or last.claim.version != holder:
         before = f"from version {last.claim.version.number} (by {last.claim}) " if last else ""
         reason = f"it was moved by hand {before}to version {holder.number}: its claim log has no such claim"
         if last and last.claim.version.number == holder.number:
             reason = last.claim.version.difference(holder)
-        return replace(_unproven(name, alias, holder.number, reason), notes=notes)
+        return result(valid=False, reasons=(reason,))
     decision, claim = verify_version(store, name, holder.number, alias).decision, last.claim
-    return AliasAudit(
-        model=name,
-        alias=alias,
-        version=holder.number,
-        valid=decision.passed,
-        reasons=decision.reasons,
-        set_by=claim.by,
-        set_at=claim.at.isoformat(timespec="seconds"),
-        kind=claim.kind,
-        notes=notes,
-    )
+    set_at = claim.at.isoformat(timespec="seconds")
+    return result(valid=decision.passed, reasons=decision.reasons, set_by=claim.by, set_at=set_at, kind=claim.kind)
 
 
 def _notes(claims: ClaimLog, holder: VersionId | None) -> Iterator[str]:

@@ -7,7 +7,12 @@ its owner seems to be dead, and the owner, should it live after all, finds out i
 
 Whoever may write to MLflow can write parameters, too, or a whole other run of them. So a claim says in which run it is, under which number and after
 which claim, and what followed says to which claim: nothing can be written in advance, copied or left out in between without being
-seen. What is no such claim is named and skipped. That the last claims are missing can only be seen by a `Checkpoint`.
+seen. What is no such claim is named and skipped. That the last claims are missing, or that it is another log than yesterday, can only be seen by
+a `Checkpoint`: CI keeps the last entry of each log beside the public key, in a file that those who may write to MLflow cannot write to. What is
+read later must still hold that entry, at its number and with its hash, and may only have gone on from there. The file is JSON, by registered
+model and alias::
+
+    {"home_automation": {"champion": {"log": "4f1c…", "number": 7, "sha256": "9a0b…"}}}
 """
 
 from __future__ import annotations
@@ -15,27 +20,28 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import uuid
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Literal, TypeVar
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
-from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.gating.attestation.keys import Signer, Verifier
-from mlflow_adk_eval.gating.promotion.record import Kind, Record
-from mlflow_adk_eval.gating.version_id import VersionId
+from mlflow_adk_eval.errors import InputError, UsageError
+from mlflow_adk_eval.evalset.parse import parse, read_text
+from mlflow_adk_eval.gating.promotion.record import Kind, VersionId
+from mlflow_adk_eval.signing.keys import Signer, Verifier
 
 Outcome = Literal["done", "refused", "lost"]
 State = Literal["open", "confirmed", "cancelled", "done", "refused", "lost"]
 
 _NOUNS: Mapping[Kind, str] = {"promotion": "promotion", "rollback": "rollback", "restore": "restoration"}
 _LONGEST_ALIAS, _SHORTENED = 190, 150
-_MAX_NAME, _MAX_REASON = 200, 1000
+MAX_NAME, MAX_REASON = 200, 1000
+"""How long what people wrote may be in a claim."""
 _SKEW = timedelta(minutes=5)
-_PAYLOAD_TYPE = "application/vnd.mlflow-adk-eval.{}+json"
 T = TypeVar("T", "Claim", "Confirmation", "End")
 
 
@@ -79,25 +85,6 @@ class Claim:
     """By the clock of MLflow's server."""
     reason: str = ""
     signature: str = ""
-
-    @staticmethod
-    def of(record: Record, claims: ClaimLog, at: datetime) -> Claim:
-        """Return the next claim, for a record."""
-        return Claim(
-            id=uuid.uuid4().hex,
-            log=claims.log,
-            model=record.target.name,
-            alias=claims.alias,
-            number=claims.next,
-            before=claims.head,
-            kind=record.kind,
-            version=record.version,
-            previous=record.previous,
-            record=str(record.location),
-            by=record.decision.decided_by[:_MAX_NAME],
-            at=at,
-            reason=record.reason[:_MAX_REASON],
-        )
 
     def __str__(self) -> str:
         """Return what it is as messages call it."""
@@ -182,7 +169,7 @@ class ClaimLog:
     @property
     def head(self) -> str:
         """The hash of the last entry; empty where there is none."""
-        return self.entries[-1].sha256 if self.entries else ""
+        return self.last.sha256 if self.last else ""
 
     @property
     def last(self) -> Entry | None:
@@ -263,8 +250,9 @@ def read_claim_log(found: ClaimParams, alias: str, verifier: Verifier | None = N
     former = {""}
     while (text := params.get(key_of(alias, number))) is not None:
         key, head = key_of(alias, number), entries[-1].sha256 if entries else ""
-        claim = _read(_CLAIM, text)
-        problem = _problem(claim, Claim, verifier) or _time_problem(claim, entries, verifier)
+        claim, problem = _part(Claim, text, verifier)
+        if not problem and claim and entries and verifier and verifier.until and claim.at + _SKEW < entries[-1].claim.at:
+            problem = "is dated before the claim before it"  # where keys have a time: who has a former key could date a claim back
         heads = former if verifier else {head}  # with a key, one may follow what was signed by a key that is not given any more
         if problem := problem or _place_problem(claim, found, alias, number, heads):
             skipped.append(f"{key} in the claim log {problem}")
@@ -272,7 +260,9 @@ def read_claim_log(found: ClaimParams, alias: str, verifier: Verifier | None = N
             entry, problems = _entry(claim, text, params, verifier)
             entries.append(entry)
             skipped += problems
-        former |= _hashes(claim, text, params) if claim else set()
+        if claim:  # what may be named by a claim that follows, whichever of its texts were signed with the keys of then
+            go, end = (params.get(key_of(claim.alias, claim.number, suffix, claim.id), "") for suffix in ("go", "end"))
+            former |= {_hash_of([text, go, each]) for each in ("", end)}
         number += 1
     skipped += [f"{key} in the claim log follows no claim" for key in _strays(params, alias, number, entries)]
     return ClaimLog(alias=alias, log=found.log, entries=tuple(entries), next=number, skipped=tuple(skipped))
@@ -282,43 +272,31 @@ def _entry(claim: Claim, text: str, params: Mapping[str, str], verifier: Verifie
     """Return a claim with what followed, and what was written there but is not part of it."""
     go_key, end_key = (key_of(claim.alias, claim.number, suffix, claim.id) for suffix in ("go", "end"))
     go_text, end_text = params.get(go_key), params.get(end_key)
-    go, end = _read(_CONFIRMATION, go_text), _read(_END, end_text)
-    go_problem = "" if go_text is None else _problem(go, Confirmation, verifier) or _of_another(go, claim)
-    end_problem = "" if end_text is None else _problem(end, End, verifier) or _of_another(end, claim)
+    go, go_problem = _part(Confirmation, go_text, verifier, claim)
+    end, end_problem = _part(End, end_text, verifier, claim)
     # Nothing else can be written where something is, so a claim with such a confirmation can be confirmed no more.
     confirmation = Confirmation(claim=claim.id, cancelled=True, at=claim.at) if go_problem else go
     cancelled = confirmation is not None and confirmation.cancelled
     texts = [text, go_text or "", "" if cancelled or end_problem else end_text or ""]
-    entry = Entry(
-        claim=claim,
-        confirmation=confirmation,
-        end=None if end_problem else end,
-        sha256=_hash_of(texts),
-    )
+    entry = Entry(claim=claim, confirmation=confirmation, end=None if end_problem else end, sha256=_hash_of(texts))
     problems = {go_key: go_problem, end_key: end_problem}
     return entry, [f"{key} in the claim log {problem}" for key, problem in problems.items() if problem]
 
 
-def _problem(value: Claim | Confirmation | End | None, wanted: type[Claim | Confirmation | End], verifier: Verifier | None) -> str:
-    """Return why a parameter is no part of the claim log, going by itself; empty if it is."""
-    if value is None:
-        return f"is not {_WANTED[wanted]}"
-    if verifier is None:
-        return ""
-    return "" if verifier.verifies(_signed_bytes(value), _payload_type(value), value.signature) else "is not signed with the key"
-
-
-def _time_problem(claim: Claim | None, entries: list[Entry], verifier: Verifier | None) -> str:
-    """Return why a claim is not of its time, where keys have one: who has a former key could date a claim back."""
-    if claim is None or not entries or verifier is None or not verifier.until:
-        return ""
-    return "is dated before the claim before it" if claim.at + _SKEW < entries[-1].claim.at else ""
-
-
-def _hashes(claim: Claim, text: str, params: Mapping[str, str]) -> set[str]:
-    """Return what a claim may be named by that follows, whichever of its texts were signed with the keys of then."""
-    go, end = (params.get(key_of(claim.alias, claim.number, suffix, claim.id), "") for suffix in ("go", "end"))
-    return {_hash_of([text, go, each]) for each in ("", end)}
+def _part(kind: type[T], text: str | None, verifier: Verifier | None, claim: Claim | None = None) -> tuple[T | None, str]:
+    """Return what a parameter holds, and why it is no part of the claim log, going by itself and the claim that it follows."""
+    if text is None:
+        return None, ""
+    value: T
+    try:
+        value = _ADAPTERS[kind].validate_json(text)
+    except ValidationError:
+        return None, f"is not {_WANTED[kind]}"
+    if verifier and not verifier.verifies(*_signed_part(value), value.signature):
+        return value, "is not signed with the key"
+    if claim and not isinstance(value, Claim) and value.claim != claim.id:
+        return value, "is about another claim"
+    return value, ""
 
 
 def _hash_of(texts: list[str]) -> str:
@@ -337,17 +315,11 @@ def _place_problem(claim: Claim | None, params: ClaimParams, alias: str, number:
     return "does not follow the claim before it" if (claim.alias, claim.number) == (alias, number) else "was written for another place"
 
 
-def _of_another(value: Confirmation | End | None, claim: Claim) -> str:
-    return "" if value is None or value.claim == claim.id else "is about another claim"
-
-
 def _strays(params: Mapping[str, str], alias: str, end: int, entries: list[Entry]) -> Iterator[str]:
     """Yield the keys that look like the alias's and belong to no entry, nor to what is skipped as a whole."""
-    known = {key_of(alias, entry.number, suffix, entry.claim.id) for entry in entries for suffix in ("go", "end")}
-    skipped = {key_of(alias, number) for number in range(1, end)}
-    for entry in entries:
-        skipped.discard(key_of(alias, entry.number))
-        known.add(key_of(alias, entry.number))
+    claims = {key_of(alias, entry.number) for entry in entries}
+    known = claims | {key_of(alias, entry.number, suffix, entry.claim.id) for entry in entries for suffix in ("go", "end")}
+    skipped = {key_of(alias, number) for number in range(1, end)} - claims
     stem = re.compile(rf"({re.escape(_stem(alias))}\.\d+)(\..*)?", re.DOTALL)
     for key in sorted(params):
         if key not in known and (found := stem.fullmatch(key)) and found[1] not in skipped:
@@ -364,40 +336,100 @@ def aliases_in(params: Mapping[str, str]) -> list[str]:
 
 def text_of(value: Claim | Confirmation | End, signer: Signer | None = None) -> str:
     """Return what a parameter holds, with a signature where there is a signer."""
-    value = replace(value, reason=value.reason[:_MAX_REASON]) if isinstance(value, End) else value
-    signed = replace(value, signature=signer.sign(_signed_bytes(value), _payload_type(value))) if signer else value
-    return _dump(signed).decode()
+    value = replace(value, reason=value.reason[:MAX_REASON]) if isinstance(value, End) else value
+    signed = replace(value, signature=signer.sign(*_signed_part(value))) if signer else value
+    return _ADAPTERS[type(signed)].dump_json(signed).decode()
 
 
-def _signed_bytes(value: Claim | Confirmation | End) -> bytes:
-    return _dump(replace(value, signature=""))
-
-
-def _payload_type(value: Claim | Confirmation | End) -> str:
-    return _PAYLOAD_TYPE.format(type(value).__name__.lower())
-
-
-def _dump(value: Claim | Confirmation | End) -> bytes:
-    match value:
-        case Claim():
-            return _CLAIM.dump_json(value)
-        case Confirmation():
-            return _CONFIRMATION.dump_json(value)
-        case End():
-            return _END.dump_json(value)
-
-
-def _read(adapter: TypeAdapter[T], text: str | None) -> T | None:
-    try:
-        return None if text is None else adapter.validate_json(text)
-    except ValidationError:
-        return None
+def _signed_part(value: Claim | Confirmation | End) -> tuple[bytes, str]:
+    """Return what is signed of a part of the claim log, and the type of that."""
+    kind = type(value)
+    return _ADAPTERS[kind].dump_json(replace(value, signature="")), f"application/vnd.mlflow-adk-eval.{kind.__name__.lower()}+json"
 
 
 def read_claim(text: str) -> Claim | None:
     """Return the claim that a parameter holds; ``None`` if it holds something else."""
-    return _read(_CLAIM, text)
+    return _part(Claim, text, None)[0]
 
 
 _WANTED = {Claim: "a claim", Confirmation: "a confirmation", End: "the end of a claim"}
-_CLAIM, _CONFIRMATION, _END = TypeAdapter(Claim), TypeAdapter(Confirmation), TypeAdapter(End)
+_ADAPTERS: Mapping[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in _WANTED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """The entry of a claim log that must still be in it."""
+
+    log: str
+    """The run that holds the claim log."""
+    number: int
+    sha256: str
+
+
+Pins = dict[str, dict[str, Pin]]
+_PINS = TypeAdapter(Pins)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A file of pins. What it does not name yet is taken up when it is seen first (`advance`)."""
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        """Refuse a file that is none before MLflow is asked.
+
+        Raises:
+            InputError: if it cannot be read, or holds something else.
+        """
+        self.pins()
+
+    def pins(self) -> Pins:
+        """Return the entries that are pinned, by registered model and alias."""
+        return parse(_PINS, read_text(self.path, error=InputError), str(self.path), error=InputError) if self.path.exists() else {}
+
+    def check(self, model: str, claims: ClaimLog) -> None:
+        """Refuse a claim log that does not hold what was pinned.
+
+        Raises:
+            ClaimLogError: if it does not.
+        """
+        pin = self.pins().get(model, {}).get(claims.alias)
+        if pin is None:
+            return
+        what, where = f"the claim log of {model!r}", f"which {self.path} pins"
+        entry = claims.entry(pin.number)
+        if claims.log != pin.log:
+            found = f"is in run {claims.log}" if claims.log else "is gone"
+            raise ClaimLogError(f"{what} {found}, not in run {pin.log}, {where}: it was replaced, renamed or deleted")
+        if entry is None or entry.sha256 != pin.sha256:
+            change = "does not hold" if entry is None else "has changed"
+            raise ClaimLogError(f"{what} {change} its entry {key_of(claims.alias, pin.number)}, {where}: it was truncated or rewritten")
+
+    def advance(self, model: str, claims: ClaimLog) -> None:
+        """Pin the last entry of a claim log that nothing can be added to any more.
+
+        Raises:
+            UsageError: if the file cannot be written.
+        """
+        self.check(model, claims)
+        last = next((entry for entry in reversed(claims.entries) if not entry.pending), None)
+        if last is None:
+            return
+        pins = self.pins()
+        pins.setdefault(model, {})[claims.alias] = Pin(log=claims.log, number=last.number, sha256=last.sha256)
+        try:
+            with tempfile.NamedTemporaryFile(dir=self.path.absolute().parent, delete=False) as aside:
+                aside.write(_PINS.dump_json(pins, indent=2) + b"\n")
+            Path(aside.name).replace(self.path)  # so that no job ever reads half of it
+        except OSError as error:
+            raise UsageError(f"the checkpoint {self.path} cannot be written: {error.strerror}") from None
+
+
+def load_checkpoint(path: str | Path | None) -> Checkpoint | None:
+    """Return the checkpoint in a file, which need not exist yet; ``None`` for no path.
+
+    Raises:
+        InputError: if it cannot be read, or holds something else.
+    """
+    return None if path is None else Checkpoint(Path(path))

@@ -1,51 +1,81 @@
 """Setting an alias on evidence: decide, claim, check that everything is as it was, record, set it, look again.
 
-`promote_in` reads the claim log first and the evidence after it, so that whoever claims in between is noticed. It decides on runs that were
-read and examined once, and hands the decision to an `AliasLock`, which sets the alias. A refusal is recorded, too: on the
-version's tags, or beside them where those hold the record of an earlier pass.
+`promote_in` has the whole way as numbered steps, in the order in which they make the promotion safe. It reads the claim log first and the
+evidence after it, so that whoever claims in between is noticed, and decides on runs that were read and examined once. A refusal is recorded,
+too: on the version's tags, or beside them where those hold the record of an earlier pass.
+
+MLflow has no compare-and-set for aliases. A `ClaimedAlias` makes one of the claim log, whose entries can be written only once: claim the next
+number, check that everything is as it was decided on, write the record, check again, confirm the claim, set the alias, and end the claim.
+Of several who decided on the same claim log only one gets the number; the others get `AliasBusyError`. A claim whose owner seems to be
+dead is cancelled by whoever comes next, through the same entry by which its owner would have confirmed it, so that only one of the two
+can succeed. All times that somebody waits by are those of MLflow's server at that moment (`MlflowStore.now`): clocks of their own would
+differ, and stop while a machine sleeps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+import random
+import time
+import uuid
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import cache
+from typing import TypeVar
 
 from mlflow_adk_eval.errors import AliasBusyError, UsageError
-from mlflow_adk_eval.gating.baseline.comparable import Baseline
-from mlflow_adk_eval.gating.evidence.examine import ExaminedRun, examine
-from mlflow_adk_eval.gating.evidence.integrity import Evidence
-from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.gating.policy.model import Policy
-from mlflow_adk_eval.gating.promotion.alias_lock import (
-    TIMEOUTS,
-    AliasLock,
-    ClaimTimeouts,
-    Patience,
-    changed_since,
+from mlflow_adk_eval.gating.promotion.claim_log import (
+    MAX_NAME,
+    MAX_REASON,
+    Claim,
+    ClaimLog,
+    ClaimLogError,
+    Confirmation,
+    End,
+    Outcome,
+    key_of,
+    read_claim,
+    text_of,
 )
-from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, ClaimLogError
 from mlflow_adk_eval.gating.promotion.record import (
     REFUSAL,
     TAG,
     Record,
     RecordedBaseline,
     Target,
+    VersionId,
     format_version,
-    holds_pass,
     pass_tag,
     stamped,
     undecided,
     version_problems,
     with_problems,
 )
+from mlflow_adk_eval.gating.registry import MlflowStore
+from mlflow_adk_eval.gating.rules.comparable import Baseline
 from mlflow_adk_eval.gating.rules.decide import decide
-from mlflow_adk_eval.gating.version_id import VersionId
 from mlflow_adk_eval.results.decision import Decision
+from mlflow_adk_eval.runs.examined import ExaminedRun, examine
+from mlflow_adk_eval.runs.manifest import Evidence
 
-FindBaseline = Callable[[ExaminedRun], Baseline | None]
-_ATTEMPTS = 3
+T = TypeVar("T")
+WAIT_S = 60.0
+"""For how long a promotion waits for others at the same alias, unless it is told otherwise."""
 _PARTS = ("lifecycle_stage", "status", "end_time", "params", "tags", "metrics", "model_ids", "manifest", "artifacts")
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimTimeouts:
+    """How long a claim is respected."""
+
+    grace_s: float = 300.0
+    """For how long others wait for a claim that has not ended, before they take its owner for dead."""
+    lease_s: float = 30.0
+    """For how long its owner may begin to set the alias after it has confirmed the claim; far less, since that request takes time, too."""
+
+
+TIMEOUTS = ClaimTimeouts()
 
 
 def promote_in(
@@ -54,7 +84,7 @@ def promote_in(
     run_id: str,
     policy: Policy,
     *,
-    baseline: FindBaseline | Baseline | None = None,
+    baseline: Callable[[ExaminedRun], Baseline | None] | Baseline | None = None,
     dry_run: bool = False,
     timeouts: ClaimTimeouts = TIMEOUTS,
     wait_s: float = 0.0,
@@ -74,100 +104,103 @@ def promote_in(
     Raises:
         AliasBusyError: if they are still at it; unless the evidence fails whatever they do.
     """
-    patience = Patience(wait_s)
     examined = cache(lambda: examine(store.evidence(run_id)))  # read again under the claim, however often this is
-    while True:
+
+    def attempt() -> Decision:
+        # (1) Read the claim log before anything that is decided on: whoever claims after this is noticed.
         try:
-            claims = store.claim_log(target.name, target.alias)  # first: whoever claims after this is noticed
+            claims = store.claim_log(target.name, target.alias)
         except ClaimLogError as error:
             return stamped(undecided(str(error), run_id=run_id), store.clock())
+
+        # (2) Read the version, who holds the alias, the evidence and what it is compared with. Each run is examined once.
+        model = store.model(target.name)
+        version, holder = store.version(target.name, target.version, model), store.holder(target.name, target.alias, model)
+        run = examined()
+        compared = baseline(run) if callable(baseline) else baseline
+        former = compared.run.evidence if compared and compared.run else None
+
+        # (3) Decide by the policy. Whatever that comes to, the evidence must be about this very version, and what it is compared with
+        # must be where its alias is.
+        now = store.clock()
+        decision = decide(run, policy, baseline=compared, now=now, measured=store.calibration(policy, run))
+        moved = list(_baseline_moved(store, target, policy, compared, holder))
+        decision = stamped(with_problems(decision, [*version_problems(target, version, run.evidence), *moved]), now)
+
+        # (4) Decide nothing while others are at the alias, or have been since (1), unless the evidence fails whatever they do.
+        pending = claims.last is not None and claims.last.pending and not claims.last.carried_out(holder, version.id)
+        in_progress = claims.in_progress(now, timeouts.grace_s) if pending else ""  # the claim asks for the server's time again
+        if in_progress and decision.verdict != "failed":
+            raise AliasBusyError(in_progress)
+        if moved and decision.verdict != "failed" and (since := store.claim_log(target.name, target.alias)).next != claims.next:
+            raise AliasBusyError(since.claimed_since(claims.next))
+
+        # (5) Leave a record of what is refused, and go no further.
+        record = Record(
+            target=target,
+            version=version.id,
+            previous=holder,
+            claim=claims.next,
+            policy=policy,
+            compared=None
+            if compared is None
+            else RecordedBaseline(
+                name=compared.name,
+                version=compared.version,
+                run_id=former.run_id if former else "",
+                sha256=former.sha256 if former else "",
+                problems=compared.problems,
+            ),
+            decision=decision,
+        )
+        if dry_run:
+            return decision
+        if not decision.passed:
+            return _refuse(store, record, beside=bool(in_progress))
+
+        earlier = version.tags.get(pass_tag(target.alias))
         try:
-            return _promoted(store, target, claims, examined, policy, baseline=baseline, dry_run=dry_run, timeouts=timeouts)
-        except AliasBusyError as busy:
-            patience.wait(busy, lambda: not store.claim_log(target.name, target.alias).pending)
+            # (6) Claim the number that was free in (1): of all who decided on the same claim log, one gets it.
+            with claimed(store, record, claims, timeouts) as claim:
+                # (7) Read every byte of the evidence again, since it may have been rewritten while this waited for the claim. It is
+                # compared and not examined again: what is the same comes to the same decision, and what is not is refused
+                # whatever it comes to.
+                claim.require(_evidence_changed(store, {each.run_id: each for each in (run.evidence, former) if each}.values()))
 
+                # (8) Keep the record, and then what leads to it: should this process die right after the alias is set, the version has it.
+                store.write(record)
+                store.tag(target, {pass_tag(target.alias): str(record.location)})
 
-def _promoted(
-    store: MlflowStore,
-    target: Target,
-    claims: ClaimLog,
-    examined: Callable[[], ExaminedRun],
-    policy: Policy,
-    *,
-    baseline: FindBaseline | Baseline | None,
-    dry_run: bool,
-    timeouts: ClaimTimeouts,
-) -> Decision:
-    model = store.model(target.name)
-    version, holder = store.version(target.name, target.version, model), store.holder(target.name, target.alias, model)
-    run = examined()
-    compared = baseline(run) if callable(baseline) else baseline
-    now = store.clock()
-    decision = decide(run, policy, baseline=compared, now=now, measured=store.calibration(policy, run))
-    last = claims.last
-    pending = last is not None and last.pending and not last.carried_out(holder, version.id)
-    in_progress = claims.in_progress(now, timeouts.grace_s) if pending else ""  # the lock asks for the server's time again
-    moved = list(_baseline_moved(store, target, policy, compared, holder))
-    problems = [*version_problems(target, version, run.evidence), *moved]
-    record = Record(
-        target=target,
-        version=version.id,
-        previous=holder,
-        claim=claims.next,
-        policy=policy,
-        compared=RecordedBaseline.of(compared),
-        decision=stamped(with_problems(decision, problems), now),
-    )
-    if in_progress and record.decision.verdict != "failed":
-        raise AliasBusyError(in_progress)
-    if moved and record.decision.verdict != "failed" and (since := store.claim_log(target.name, target.alias)).next != claims.next:
-        raise AliasBusyError(since.claimed_since(claims.next))
-    if dry_run:
-        return record.decision
-    if not record.decision.passed:
-        return _refuse(store, record, beside=bool(in_progress))
-    evidence = {found.evidence.run_id: found.evidence for found in (run, compared and compared.run) if found}
-    return _set_alias(store, record, claims, list(evidence.values()), timeouts, version.tags.get(pass_tag(target.alias)))
+                # (9) Look again at what may change with a single request each, so that it comes last; the evidence would take too long here.
+                claim.require(changed_since(store, record))
+                claim.require(_baseline_moved(store, target, policy, compared, holder))
 
+                # (10) Confirm the claim, so that nobody can cancel it any more, and go on only if that was quick.
+                claim.confirm()
 
-def _set_alias(
-    store: MlflowStore, record: Record, claims: ClaimLog, decided_on: Sequence[Evidence], timeouts: ClaimTimeouts, earlier: str | None
-) -> Decision:
-    """Set the alias; `earlier`: where the record of an earlier pass of the version is."""
-    target = record.target
-    lock = AliasLock(
-        store=store,
-        record=record,
-        claims=claims,
-        # Every byte is read again, since it may have been rewritten while this waited for the claim. It is compared and not
-        # examined again: what is the same comes to the same decision, and what is not is refused whatever it comes to.
-        prechecks=lambda: _evidence_changed(store, decided_on),
-        # Should this process die right after the alias is set, the version has what leads to its record.
-        prepare=lambda: store.tag(target, {pass_tag(target.alias): str(record.location)}),
-        # These may change with a single request each, so they come last; the evidence would take too long here.
-        final_checks=lambda: [
-            *changed_since(store, record),
-            *_baseline_moved(store, target, record.policy, record.compared, record.previous),
-        ],
-        timeouts=timeouts,
-    )
-    try:
-        return lock.set_alias(lambda problem: _finish(store, record, earlier, problem))
-    except AliasBusyError:
-        _untag(store, record, earlier)
-        raise
+                # (11) Set the alias, and look whether it is there.
+                claim.set_alias()
+        except AliasBusyError:
+            _untag(store, record, earlier)
+            raise
+
+        # (12) Note what came of it before the claim ends and others may go on; again if they had given it up.
+        noted = _finish(store, record, earlier, claim.problem)
+        too_late = claim.end()
+        return _finish(store, record, earlier, too_late) if too_late else noted
+
+    return patiently(attempt, store, target.name, target.alias, wait_s)
 
 
 def _finish(store: MlflowStore, record: Record, earlier: str | None, problem: str) -> Decision:
-    target, key = record.target, pass_tag(record.target.alias)
     if not problem:
         signed = {f"{TAG}.signed_by": store.signer.verifier.key_ids[0]} if store.signer else {}
-        _tag(store, target, {**record.tags(), **signed, key: str(record.location)})
+        _tag(store, record.target, {**record.tags(), **signed, pass_tag(record.target.alias): str(record.location)})
         with suppress(UsageError):  # a version or run that was deleted at once needs no description
             store.describe(record)
         return record.decision
     _untag(store, record, earlier)
-    return _refuse(store, record.refused(problem, store.clock()))
+    return _refuse(store, replace(record, decision=stamped(with_problems(record.decision, [problem]), store.clock())))
 
 
 def _untag(store: MlflowStore, record: Record, earlier: str | None) -> None:
@@ -175,21 +208,24 @@ def _untag(store: MlflowStore, record: Record, earlier: str | None) -> None:
     target, key = record.target, pass_tag(record.target.alias)
     with suppress(UsageError):
         if store.tags(target).get(key) == str(record.location):
-            store.tag(target, {key: earlier}) if earlier else store.untag(target, key)
+            if earlier:
+                store.tag(target, {key: earlier})
+            else:
+                store.untag(target, key)
 
 
 def _tag(store: MlflowStore, target: Target, tags: Mapping[str, str]) -> None:
     """Set tags, again if a refusal of the same version is being noted at the same time. The one that leads to the record is there already."""
     missing = {key: value for key, value in tags.items() if key != pass_tag(target.alias)}
     with suppress(UsageError):  # a version that was deleted at once needs no tags
-        for _ in range(_ATTEMPTS):
+        for _ in range(3):
             store.tag(target, missing)
             found = store.tags(target)
             if not (missing := {key: value for key, value in tags.items() if found.get(key) != value}):
                 return
 
 
-def _evidence_changed(store: MlflowStore, decided_on: Sequence[Evidence]) -> Iterator[str]:
+def _evidence_changed(store: MlflowStore, decided_on: Iterable[Evidence]) -> Iterator[str]:
     """Yield the runs that do not hold any more what was decided on."""
     for before in decided_on:
         today = store.evidence(before.run_id)
@@ -198,7 +234,7 @@ def _evidence_changed(store: MlflowStore, decided_on: Sequence[Evidence]) -> Ite
 
 
 def _baseline_moved(
-    store: MlflowStore, target: Target, policy: Policy, compared: Baseline | RecordedBaseline | None, holder: VersionId | None
+    store: MlflowStore, target: Target, policy: Policy, compared: Baseline | None, holder: VersionId | None
 ) -> Iterator[str]:
     """Yield that the alias whose version was compared with is somewhere else."""
     source = policy.baseline
@@ -223,9 +259,197 @@ def _refuse(store: MlflowStore, record: Record, *, beside: bool = False) -> Deci
         tags, aliases = store.tags(target), store.model(target.name).aliases
         if not beside and aliases.get(target.alias) != target.version and pass_tag(target.alias) in tags:
             store.untag(target, pass_tag(target.alias))
-        prefix = REFUSAL if beside or holds_pass(tags, aliases, target.version) else TAG
+        holds_pass = tags.get(TAG) == "passed" and aliases.get(tags.get(f"{TAG}.alias", "")) == target.version
+        prefix = REFUSAL if beside or holds_pass else TAG
         # The verdict goes first, so that no moment shows a pass with the details of a refusal.
         store.tag(target, dict(reversed(record.tags(prefix).items())))
         if prefix == TAG:
             store.describe(record)
     return record.decision
+
+
+class _RefusedError(Exception):
+    """An alias that was claimed is not set, and why."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ClaimedAlias:
+    """A claim that its owner has, and what is to come of it. `claimed` says in which order its methods are called."""
+
+    store: MlflowStore
+    record: Record
+    claim: Claim
+    timeouts: ClaimTimeouts
+    problem: str = ""
+    """Why the alias was not set; empty if it was."""
+
+    def require(self, problems: Iterable[str]) -> None:
+        """Go no further if there is a problem: something is not as it was when it was decided."""
+        for problem in problems:
+            raise _RefusedError(problem)
+
+    def confirm(self) -> None:
+        """Confirm the claim, after which it can be cancelled no more.
+
+        Raises:
+            AliasBusyError: if that took so long that it might be somebody else's turn, which says nothing about the version.
+        """
+        target = self.record.target
+        confirmed_at = self.store.now(target.name)
+        if not _stands(self.store, self.claim, "go", Confirmation(claim=self.claim.id, at=confirmed_at)):
+            raise AliasBusyError(f"the claim to the alias {target.alias} took so long that somebody else cancelled it")
+        took_s = (self.store.now(target.name) - confirmed_at).total_seconds()
+        if took_s > self.timeouts.lease_s:
+            slow = f"MLflow took {took_s:.0f} s to confirm the claim, so the alias {target.alias} was not set: others may no longer wait for it"
+            _end(self.store, self.claim, "refused", slow)
+            raise AliasBusyError(slow)
+
+    def set_alias(self) -> None:
+        """Set the alias, and look whether it is there."""
+        target = self.record.target
+        self.store.set_alias(target)
+        holder = self.store.holder(target.name, target.alias)
+        if holder != self.record.version:
+            raise _RefusedError(f"the alias {target.alias} was set on {target}, but at once moved to {format_version(holder)}")
+
+    def end(self) -> str:
+        """End the claim, and return why the alias was not set after all, if it turns out last that others gave the claim up.
+
+        Then the alias is put where the claim log has it, if it is where this claim set it too late and nobody is at work on it.
+        """
+        outcome, by_others = _end(self.store, self.claim, "refused" if self.problem else "done", self.problem)
+        if by_others:
+            target = self.record.target
+            with suppress(UsageError):  # the version that had it is gone
+                claims, holder = self.store.claim_log(target.name, target.alias), self.store.holder(target.name, target.alias)
+                rightful = claims.rightful_holder(holder)
+                too_late = rightful is not None and holder == self.record.version != rightful and not claims.pending
+                if rightful is not None and too_late and self.store.version(target.name, rightful.number).id == rightful:
+                    self.store.set_alias(replace(target, version=rightful.number))
+        if self.problem or outcome == "done":
+            return ""
+        return f"MLflow took so long to set the alias {self.claim.alias} that somebody else gave the claim up as {outcome}"
+
+
+@contextmanager
+def claimed(store: MlflowStore, record: Record, claims: ClaimLog, timeouts: ClaimTimeouts) -> Generator[ClaimedAlias, None, None]:
+    """Claim the alias of a record, and leave to the block what is to be checked and written before it is confirmed and set.
+
+    What the block refuses (`ClaimedAlias.require`), and what it misses, is the claim's `problem` afterwards. When that is noted, and
+    before others may go on, the claim is ended (`ClaimedAlias.end`).
+
+    Args:
+        store: where everything is.
+        record: what the alias is to be set by.
+        claims: the claim log, as it was before the decision was made.
+        timeouts: how long claims of others are respected.
+
+    Raises:
+        AliasBusyError: if somebody is at work, or somebody claimed since the decision was made.
+    """
+    name, alias, last = record.target.name, claims.alias, claims.last
+    store.open_claim_log(name)
+    settled = claims  # nothing can be added to its last claim any more, and of those that follow it only one can be written
+    if not claims.log or claims.pending:
+        if last is not None and last.pending:  # unless somebody is at work, its owner seems to be dead, and it is ended for them
+            holder = store.holder(name, alias)
+            carried_out = last.carried_out(holder, record.version)
+            if not carried_out and (problem := claims.in_progress(store.now(name), timeouts.grace_s)):
+                raise AliasBusyError(problem)
+            if last.state == "confirmed":
+                _end(store, last.claim, "done" if last.set_on(holder) else "lost", "its owner did not end it")
+            elif not _cancelled(store, last.claim):
+                raise AliasBusyError(f"{last.claim} was confirmed at this very moment")
+        settled = store.claim_log(name, alias)
+        if settled.next != claims.next:
+            raise AliasBusyError(settled.claimed_since(claims.next))
+    claim = Claim(
+        id=uuid.uuid4().hex,
+        log=settled.log,
+        model=name,
+        alias=alias,
+        number=settled.next,
+        before=settled.head,
+        kind=record.kind,
+        version=record.version,
+        previous=record.previous,
+        record=str(record.location),
+        by=record.decision.decided_by[:MAX_NAME],
+        at=store.now(name),
+        reason=record.reason[:MAX_REASON],
+    )
+    mine = text_of(claim, store.signer)
+    there = store.claim(name, key_of(alias, claim.number), mine)
+    if there != mine:
+        raise AliasBusyError(f"the alias {alias} was claimed in the meantime: {read_claim(there) or there}")
+    owned = ClaimedAlias(store=store, record=record, claim=claim, timeouts=timeouts)
+    try:
+        yield owned
+    except _RefusedError as refusal:
+        owned.problem = str(refusal)
+    except UsageError as error:  # what was there when it was decided is gone
+        owned.problem = f"{error}; it did when the decision was made"
+    except Exception as error:
+        # Nobody should have to wait until its owner seems to be dead. One that was confirmed is left as it is if the alias is where
+        # it wanted it: then the request arrived, whatever became of the answer.
+        if not _cancelled(store, claim) and store.holder(name, alias) == record.previous:
+            _end(store, claim, "refused", f"it was not carried out: {type(error).__name__}")
+        raise
+
+
+def _stands(store: MlflowStore, claim: Claim, suffix: str, value: Confirmation | End) -> bool:
+    """Write what follows a claim, and return whether that is what stands there, and not what somebody else wrote before."""
+    text = text_of(value, store.signer)
+    return store.claim(claim.model, key_of(claim.alias, claim.number, suffix, claim.id), text) == text
+
+
+def _cancelled(store: MlflowStore, claim: Claim) -> bool:
+    """Keep a claim from being confirmed; return whether it will not be, now and for ever."""
+    _stands(store, claim, "go", Confirmation(claim=claim.id, cancelled=True, at=store.clock()))
+    entry = store.claim_log(claim.model, claim.alias).entry(claim.number)
+    return entry is None or entry.state == "cancelled"
+
+
+def _end(store: MlflowStore, claim: Claim, outcome: Outcome, reason: str) -> tuple[str, bool]:
+    """End a claim, unless somebody has, and return what came of it by what the claim log says now, and whether others ended it.
+
+    What cannot be read there stands in nobody's way: the claim was confirmed and not given up, so it was carried out.
+    """
+    if _stands(store, claim, "end", End(claim=claim.id, outcome=outcome, at=store.clock(), reason=reason)):
+        return outcome, False  # nobody waits by the time of an end, and nothing follows it
+    entry = store.claim_log(claim.model, claim.alias).entry(claim.number)
+    return "lost" if entry is None else outcome if entry.state == "confirmed" else entry.state, True
+
+
+def patiently(attempt: Callable[[], T], store: MlflowStore, name: str, alias: str, wait_s: float) -> T:
+    """Return what an attempt to set an alias comes to, made anew whenever others seem to be done, or their owner may be dead.
+
+    Raises:
+        AliasBusyError: if they are still at it after `wait_s`.
+    """
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            return attempt()
+        except AliasBusyError:
+            if time.monotonic() >= deadline:
+                raise
+        # Whether they are done is looked at once a second; after ten, all is attempted again.
+        looked = min(deadline, time.monotonic() + 10)
+        while (now := time.monotonic()) < looked:
+            time.sleep(min(deadline - now, 0.5 * (1 + random.random())))  # noqa: S311 - no secret
+            if not store.claim_log(name, alias).pending:  # which is cheap to find out
+                break
+
+
+def changed_since(store: MlflowStore, record: Record) -> Iterator[str]:
+    """Yield that the version, or who holds the alias, is not what it was when the record was decided."""
+    target, model = record.target, store.model(record.target.name)
+    version, holder = store.version(target.name, target.version, model), store.holder(target.name, target.alias, model)
+    if version.status != "READY":
+        yield f"{target} became {version.status} while the evidence was read"
+    if difference := record.version.difference(version.id):
+        yield f"{target} was replaced while the evidence was read: {difference}"
+    if holder != record.previous:
+        moved = f"moved from {format_version(record.previous)} to {format_version(holder)} while the evidence was read"
+        yield f"the alias {target.alias} {moved}, so it was not set"

@@ -1,6 +1,7 @@
 """What is promoted, and the record that a decision on it leaves behind: an artifact of the run, and tags of the model version.
 
-A `Target` is a version of a registered model and the alias that it is to get. The `Record` of a decision holds the whole policy, the
+A `Target` is a version of a registered model and the alias that it is to get; a `VersionId` says what that version is, since its number alone
+is that of any version that gets it. The `Record` of a decision holds the whole policy, the
 decision with its numbers, and the hashes of the evidence on both sides, so that `verify` can decide again years later. It is an
 artifact of the run that was decided on (`RecordLocation`), beside the evidence, and the version's tags and the claim lead to it.
 """
@@ -18,14 +19,43 @@ from typing import Annotated, Literal
 from pydantic import PlainSerializer, TypeAdapter, ValidationError
 
 from mlflow_adk_eval.errors import InputError, UsageError
-from mlflow_adk_eval.gating.attestation.statement import DECISION, Statement
-from mlflow_adk_eval.gating.baseline.comparable import Baseline
-from mlflow_adk_eval.gating.evidence.integrity import FOLDER, GATE_FOLDER, MANIFEST, Evidence, agent_problems, sha256
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, Policy
-from mlflow_adk_eval.gating.version_id import VersionId
 from mlflow_adk_eval.results.decision import Decision
-from mlflow_adk_eval.results.markdown_text import for_mlflow
+from mlflow_adk_eval.runs.manifest import FOLDER, GATE_FOLDER, MANIFEST, Evidence, agent_problems, sha256
 from mlflow_adk_eval.runtime import user_at_host
+from mlflow_adk_eval.signing.keys import DECISION, Statement
+from mlflow_adk_eval.text import for_mlflow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionId:
+    """What a model version is: a registered model that is deleted and created again has version 1 once more."""
+
+    number: str
+    source: str
+    """What it was made from, such as ``models:/<LoggedModel id>``."""
+    created_ms: int
+    """When it was created, by the registry, in milliseconds since 1970, as is the next."""
+    model_created_ms: int
+    """When its registered model was created."""
+
+    @property
+    def model_id(self) -> str | None:
+        """The LoggedModel that the version was made from; ``None`` if it was made from something else."""
+        found = re.fullmatch(r"models:/(m-[^/@]+)", self.source)
+        return found[1] if found else None
+
+    def difference(self, now: VersionId) -> str:
+        """Return how the version that has this one's place `now` is another one; empty if it is this one."""
+        if now.model_created_ms != self.model_created_ms:
+            moments = (datetime.fromtimestamp(each.model_created_ms / 1000, UTC) for each in (now, self))
+            found, wanted = (moment.isoformat(timespec="seconds") for moment in moments)
+            what = "the registered model was deleted and created again, or another one was given its name"
+            return f"{what}: created {found}, wanted {wanted}"
+        if (now.number, now.created_ms) != (self.number, self.created_ms):
+            return f"version {now.number} is not the version {self.number} that it was: one of the two was created later"
+        return "" if now.source == self.source else f"version {now.number} is made from {now.source!r} now, not from {self.source!r}"
+
 
 TAG = "adk_eval.gate"
 REFUSAL = f"{TAG}.last_refusal"
@@ -35,12 +65,8 @@ _MAX_REASON = 500
 _MAX_DESCRIBED, _DESCRIBED_LENGTHS, _LONGEST_DESCRIPTION = 10, (500, 200, 50), 5000
 """How many reasons a version's description has, how long each may be if the longer ones do not fit; and the longest that MLflow stores."""
 _MAX_ALIAS = 255
-_LOCATION = re.compile(rf"(\S+) ({GATE_FOLDER}/[A-Za-z0-9_-]+\.json) ([0-9a-f]{{64}})")
-_ALIAS = re.compile(r"[\w-]+")
-_RESERVED = re.compile(r"latest|v\d+", re.IGNORECASE)
 _FIRST_YEAR, _LAST_YEAR = 2000, 9000
 """When a decision can have been made; other times are none that can be reckoned with."""
-_VERSION = re.compile(r"[1-9][0-9]{0,17}")
 
 Kind = Literal["promotion", "rollback", "restore"]
 
@@ -51,7 +77,8 @@ def check_version(version: str) -> None:
     Raises:
         UsageError: if it is none.
     """
-    if not _VERSION.fullmatch(version):  # MLflow takes 02 for 2, so the alias would be set on what is not compared equal afterwards
+    # MLflow takes 02 for 2, so the alias would be set on what is not compared equal afterwards.
+    if not re.fullmatch(r"[1-9][0-9]{0,17}", version):
         raise UsageError(f"version {version!r}: wanted the number of a version, without zeros ahead")
 
 
@@ -61,9 +88,9 @@ def check_alias(alias: str) -> None:
     Raises:
         UsageError: if it is one.
     """
-    if not _ALIAS.fullmatch(alias) or len(alias) > _MAX_ALIAS:
+    if not re.fullmatch(r"[\w-]+", alias) or len(alias) > _MAX_ALIAS:
         raise UsageError(f"alias {alias!r}: wanted letters, digits, underscores and dashes")
-    if _RESERVED.fullmatch(alias):
+    if re.fullmatch(r"latest|v\d+", alias, re.IGNORECASE):
         raise UsageError(f"alias {alias!r} is reserved by MLflow, like 'latest' and 'v1'")
 
 
@@ -137,11 +164,7 @@ def with_problems(decision: Decision, problems: Sequence[str]) -> Decision:
 
 def stamped(decision: Decision, at: datetime) -> Decision:
     """Return the decision with the time, by the clock of the store that it rests on, and who asked for it."""
-    return replace(
-        decision,
-        decided_at=at.isoformat(timespec="microseconds"),
-        decided_by=os.environ.get("GITHUB_ACTOR") or user_at_host(),
-    )
+    return replace(decision, decided_at=at.isoformat(timespec="microseconds"), decided_by=os.environ.get("GITHUB_ACTOR") or user_at_host())
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,14 +191,6 @@ class RecordedBaseline:
     """The hash of the run's manifest."""
     problems: tuple[str, ...]
 
-    @staticmethod
-    def of(baseline: Baseline | None) -> RecordedBaseline | None:
-        """Return what a record keeps of a baseline."""
-        if baseline is None:
-            return None
-        run_id, digest = (baseline.run.evidence.run_id, baseline.run.evidence.sha256) if baseline.run else ("", "")
-        return RecordedBaseline(name=baseline.name, version=baseline.version, run_id=run_id, sha256=digest, problems=baseline.problems)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
@@ -195,10 +210,6 @@ class Record:
     decision: Decision
     reason: str = ""
     """Why somebody went back to a former version."""
-
-    def refused(self, problem: str, at: datetime) -> Record:
-        """Return the record of a refusal for a reason that came up after the decision."""
-        return replace(self, decision=stamped(with_problems(self.decision, [problem]), at))
 
     def text(self) -> str:
         """Return the record as JSON."""
@@ -239,33 +250,28 @@ def description(record: Record, experiment_id: str, before: str) -> str:
         before: the description so far. What the gate did not write is kept.
     """
     kept = (before.partition(_DESCRIBED)[2] if _DESCRIBED in before else before).strip()
-    texts = (
-        "\n".join(filter(None, (_described(record, experiment_id, longest), f"\n{kept}" if kept else ""))) for longest in _DESCRIBED_LENGTHS
-    )
-    return next((text for text in texts if len(text) <= _LONGEST_DESCRIPTION), before)
-
-
-def _described(record: Record, experiment_id: str, longest: int) -> str:
-    """Return the gate's part of a description; `longest`: how many characters a reason may have.
-
-    The first line has no marks, since the list of versions shows its beginning as it is.
-    """
     decision, location = record.decision, record.location
     at = datetime.fromisoformat(decision.decided_at).astimezone(UTC)
     more = len(decision.reasons) - _MAX_DESCRIBED
     run = f"#/experiments/{experiment_id}/runs/{location.run_id}"
     against = f" · [compared with](#/experiments/{experiment_id}/runs/{decision.baseline_run_id})" if decision.baseline_run_id else ""
-    lines = [
-        f"{decision.verdict} for the alias {for_mlflow(record.target.alias)}, {at:%Y-%m-%d %H:%M} UTC, {for_mlflow(decision.decided_by)}",
-        "",
-        *(f"- {for_mlflow(reason, longest)}" for reason in decision.reasons[:_MAX_DESCRIBED]),
-        *([f"- and {more} more"] if more > 0 else []),
-        "",
-        f"[evaluation run]({run}) · [record]({run}/artifacts/{location.path}) · [report]({run}/artifacts/{FOLDER}/report.html){against}",
-        "",
-        _DESCRIBED,
-    ]
-    return "\n".join(lines)
+    for longest in _DESCRIBED_LENGTHS:
+        lines = [
+            # Without marks, since the list of versions shows its beginning as it is.
+            f"{decision.verdict} for the alias {for_mlflow(record.target.alias)}, {at:%Y-%m-%d %H:%M} UTC, {for_mlflow(decision.decided_by)}",
+            "",
+            *(f"- {for_mlflow(reason, longest)}" for reason in decision.reasons[:_MAX_DESCRIBED]),
+            *([f"- and {more} more"] if more > 0 else []),
+            "",
+            f"[evaluation run]({run}) · [record]({run}/artifacts/{location.path}) · [report]({run}/artifacts/{FOLDER}/report.html){against}",
+            "",
+            _DESCRIBED,
+            *([f"\n{kept}"] if kept else []),
+        ]
+        text = "\n".join(lines)
+        if len(text) <= _LONGEST_DESCRIPTION:
+            return text
+    return before
 
 
 _RECORD = TypeAdapter(Record)
@@ -299,16 +305,5 @@ def pass_tag(alias: str) -> str:
 
 def read_location(text: str) -> RecordLocation | None:
     """Return the location that a tag or a claim names; ``None`` if it is none."""
-    found = _LOCATION.fullmatch(text)
+    found = re.fullmatch(rf"(\S+) ({GATE_FOLDER}/[A-Za-z0-9_-]+\.json) ([0-9a-f]{{64}})", text)
     return RecordLocation(*found.groups()) if found else None
-
-
-def find_record(tags: Mapping[str, str], alias: str | None = None) -> RecordLocation | None:
-    """Return where the tags of a version say that its record lies: that of an alias, or that of the last decision."""
-    last = " ".join(tags.get(f"{TAG}.{name}", "") for name in ("run_id", "record", "record_sha256"))
-    return read_location(last if alias is None else tags.get(pass_tag(alias), ""))
-
-
-def holds_pass(tags: Mapping[str, str], aliases: Mapping[str, str], version: str) -> bool:
-    """Whether a version holds an alias by the decision that its tags record."""
-    return tags.get(TAG) == "passed" and aliases.get(tags.get(f"{TAG}.alias", "")) == version

@@ -1,7 +1,8 @@
 """Whether a promotion still holds: its claim and its record are unchanged, and the evidence says today what it said then.
 
-The record is found by the claim log, then held against its own hash, its signature, its claim and the tags that repeat it (`recorded_pass`). Then both runs are read and examined as they are today, and the recorded policy decides again as of the time of the
-decision. It must come to the same verdict and the same numbers; whatever does not is named.
+The record is found by the claim log, then held against its own hash, its signature, its claim and the tags that repeat it (`recorded_pass`).
+Then both runs are read and examined as they are today, and the recorded policy decides again as of the time of the decision
+(`verify_version`). It must come to the same verdict and the same numbers; whatever does not is named.
 """
 
 from __future__ import annotations
@@ -12,14 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.gating.attestation.keys import ENVELOPE
-from mlflow_adk_eval.gating.attestation.statement import DECISION, PAYLOAD_TYPE, read_statement
-from mlflow_adk_eval.gating.baseline.comparable import Baseline
-from mlflow_adk_eval.gating.evidence.examine import ExaminedRun, examine
-from mlflow_adk_eval.gating.evidence.integrity import sha256
-from mlflow_adk_eval.gating.mlflow_store import MlflowStore
-from mlflow_adk_eval.gating.policy.model import BaselineSource, Policy
-from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, Entry, key_of
+from mlflow_adk_eval.gating.policy.model import Policy
+from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, key_of
 from mlflow_adk_eval.gating.promotion.record import (
     TAG,
     Record,
@@ -28,8 +23,8 @@ from mlflow_adk_eval.gating.promotion.record import (
     RegisteredModel,
     Target,
     Version,
+    VersionId,
     decision_statement,
-    find_record,
     format_version,
     read_location,
     read_record,
@@ -37,45 +32,39 @@ from mlflow_adk_eval.gating.promotion.record import (
     version_problems,
     with_problems,
 )
+from mlflow_adk_eval.gating.registry import MlflowStore
+from mlflow_adk_eval.gating.rules.comparable import Baseline
 from mlflow_adk_eval.gating.rules.decide import decide
-from mlflow_adk_eval.gating.version_id import VersionId
-from mlflow_adk_eval.results.decision import Check, Decision
+from mlflow_adk_eval.results.decision import Decision
+from mlflow_adk_eval.runs.examined import examine
+from mlflow_adk_eval.runs.manifest import sha256
+from mlflow_adk_eval.signing.keys import DECISION, ENVELOPE, PAYLOAD_TYPE, read_statement
 
-_CLOSE = 1e-9
 _NUMBERS = ("cases", "value", "low", "high", "baseline", "difference", "p_value", "needed")
 
 
 def differences(then: Decision, today: Decision) -> list[str]:
     """Return where a decision does not come to the numbers of an earlier one on the same evidence."""
-    return [*_score_differences(then, today), *_check_differences(then, today)]
+    problems: list[str] = []
 
+    def compare(what: str, recorded: float | None, computed: float | None) -> None:
+        same = recorded is computed if recorded is None or computed is None else math.isclose(recorded, computed, abs_tol=1e-9)
+        if not same:
+            before, now = ("missing" if value is None else f"{value:.6g}" for value in (recorded, computed))
+            problems.append(f"the record says that {what} {before}, but the evidence comes to {now}")
 
-def _score_differences(then: Decision, today: Decision) -> Iterator[str]:
     for name in dict.fromkeys((*then.scores, *today.scores)):
-        yield from _difference(f"the score of {name} is", then.scores.get(name), today.scores.get(name))
-
-
-def _check_differences(then: Decision, today: Decision) -> Iterator[str]:
-    if [_subject(check) for check in then.checks] != [_subject(check) for check in today.checks]:
-        yield "the record does not hold the checks that its policy asks for"
-        return
-    for recorded, found in zip(then.checks, today.checks, strict=True):
-        what = f"the check {' '.join(part for part in _subject(found) if part)}"
-        if recorded.verdict != found.verdict:
-            yield f"the record says that {what} {recorded.verdict}, but the evidence comes to {found.verdict}"
+        compare(f"the score of {name} is", then.scores.get(name), today.scores.get(name))
+    subjects, computed = ([(check.measure, check.slice, check.demand) for check in decision.checks] for decision in (then, today))
+    if subjects != computed:
+        return [*problems, "the record does not hold the checks that its policy asks for"]
+    for subject, old, new in zip(subjects, then.checks, today.checks, strict=True):
+        what = f"the check {' '.join(filter(None, subject))}"
+        if old.verdict != new.verdict:
+            problems.append(f"the record says that {what} {old.verdict}, but the evidence comes to {new.verdict}")
         for name in _NUMBERS:
-            yield from _difference(f"{what} has the {name.replace('_', ' ')}", getattr(recorded, name), getattr(found, name))
-
-
-def _subject(check: Check) -> tuple[str, ...]:
-    return check.measure, check.slice, check.demand
-
-
-def _difference(what: str, then: float | None, today: float | None) -> Iterator[str]:
-    same = then is today if then is None or today is None else math.isclose(then, today, rel_tol=_CLOSE, abs_tol=_CLOSE)
-    if not same:
-        recorded, found = ("missing" if value is None else f"{value:.6g}" for value in (then, today))
-        yield f"the record says that {what} {recorded}, but the evidence comes to {found}"
+            compare(f"{what} has the {name.replace('_', ' ')}", getattr(old, name), getattr(new, name))
+    return problems
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +148,8 @@ def verify_version(
 ) -> Verification:
     """Return what the promotion of a version to an alias, or else its last decision, comes to today, whether or not it holds the alias.
 
+    The steps are numbered in the order in which one rests on the other; the first six are those of `recorded_pass`.
+
     Args:
         store: where everything is.
         name: the registered model.
@@ -172,17 +163,49 @@ def verify_version(
     """
     found = found or store.version(name, version)
     try:
+        # (1) to (6) The record is the one that the claim log names, unchanged, signed, about this version, and nothing contradicts it.
         recorded = recorded_pass(store, name, version, alias, found)
         if isinstance(recorded, str):
             return Verification(decision=undecided(recorded))
+        # (7) The evidence is there, and can be believed as it is today.
         run = examine(store.evidence(recorded.location.run_id))
     except UsageError as error:
         return Verification(decision=undecided(f"the evidence for version {version} of {name!r} is gone: {error}"))
-    record = recorded.record
-    problems = [*recorded.problems, *_decision_problems(record, run), *version_problems(record.target, found, run.evidence)]
-    decision = _decide_again(store, record, run, problems, policy)
-    intact = not problems and not run.problems and policy is None
-    return Verification(decision=decision, record=record, disproven=intact and decision.verdict == "failed")
+    record, then = recorded.record, recorded.record.decision
+
+    # (8) The record is of a pass, by the policy that it holds, on this very evidence, which is about this version.
+    problems = list(recorded.problems)
+    if not then.passed:
+        problems.append(f"the record of {record.target} says {then.verdict}: {next(iter(then.reasons), 'no reason is given')}")
+    if then.policy_sha256 != record.policy.digest():
+        problems.append(f"the policy {record.policy.name!r} in the record is not the one that decided: its digest differs")
+    if then.evidence_sha256 != run.evidence.sha256:
+        problems.append(f"the evidence of run {run.evidence.run_id} was changed after the decision")
+    problems += version_problems(record.target, found, run.evidence)
+    intact = not problems and not run.problems
+
+    # (9) What it was compared with is as it was, too.
+    baseline = _baseline_today(store, record.compared)
+    if isinstance(baseline, str):
+        return Verification(decision=with_problems(undecided(baseline, run_id=run.evidence.run_id), problems), record=record)
+
+    # (10) Decided again as of the time of the decision, it comes to the same verdict and the same numbers.
+    at, measured = datetime.fromisoformat(then.decided_at), store.calibration(record.policy, run)
+    today = decide(run, record.policy, baseline=baseline, now=at, measured=measured)
+    if then.passed and today.passed:
+        problems += differences(then, today)
+    decision = with_problems(today, problems)
+
+    # (11) Decided today by the policy of whoever uses the version, it passes as well.
+    if decision.passed and policy is not None:
+        compared = _baseline_for(policy, record, baseline)
+        decision = decide(run, policy, baseline=compared, now=store.clock(), measured=store.calibration(policy, run))
+        if not decision.passed:
+            decision = replace(decision, reasons=(f"{record.target} does not meet the policy {policy.name!r}", *decision.reasons))
+    if decision.passed:
+        promoted = f"{record.target} became {record.target.alias} by {then.decided_by} at {then.decided_at}"
+        decision = replace(decision, reasons=(promoted, *decision.reasons))
+    return Verification(decision=decision, record=record, disproven=intact and policy is None and decision.verdict == "failed")
 
 
 def recorded_pass(store: MlflowStore, name: str, version: str, alias: str | None, found: Version) -> RecordedPass | str:
@@ -194,46 +217,51 @@ def recorded_pass(store: MlflowStore, name: str, version: str, alias: str | None
         UsageError: if the model or the run of the record is gone, or its claim log.
     """
     what = f"version {version} of {name!r}"
+
+    # (1) The claim log names the record of the last promotion of this very version to the alias.
     params, holder = store.claims(name), None if alias is None else store.holder(name, alias)
-    location = find_record(found.tags) if alias is None else _promotion(store.claim_log(name, alias, params), found.id, holder)
+    if alias is None:
+        location = read_location(" ".join(found.tags.get(f"{TAG}.{key}", "") for key in ("run_id", "record", "record_sha256")))
+    else:
+        moves = store.claim_log(name, alias, params).moves(holder)
+        named = [entry.claim.record for entry in moves if (entry.claim.version, entry.claim.kind) == (found.id, "promotion")]
+        location = read_location(named[-1]) if named else None
     if location is None:
         return f"{what} has no record of " + (f"a passed gate for the alias {alias} in the claim log" if alias else "a gate decision")
-    content = store.artifact(location.run_id, location.path)
-    record = _read(content, location, name, found.id, alias)
-    if isinstance(record, str):
-        return f"{what}: {record}"
-    claims = store.claim_log(name, record.target.alias, params)
-    entry, holder = claims.entry(record.claim), holder if alias else store.holder(name, record.target.alias)
-    problems = [
-        *_signature_problems(store, location, content or b""),
-        *_claim_problems(claims, record, location, holder),
-        *(() if entry and entry.pending else _tag_problems(record, location, found)),  # tags that are just being written
-        *(() if holder == found.id else _refused_since(record, found)),
-    ]
-    return RecordedPass(record=record, location=location, problems=tuple(problems))
 
-
-def _promotion(claims: ClaimLog, version: VersionId, holder: VersionId | None) -> RecordLocation | None:
-    """Return where the record of the last promotion of a version is."""
-    mine = [entry.claim.record for entry in claims.moves(holder) if (entry.claim.version, entry.claim.kind) == (version, "promotion")]
-    return read_location(mine[-1]) if mine else None
-
-
-def _read(content: bytes | None, location: RecordLocation, name: str, version: VersionId, alias: str | None) -> Record | str:
-    """Return a record as it was written for the version, or why it is none."""
-    what = f"its record {location.path}"
+    # (2) It is where it was kept, and what it was: its hash is named with it.
+    content, place = store.artifact(location.run_id, location.path), f"run {location.run_id}"
     if content is None:
-        return f"{what} is missing from run {location.run_id}"
+        return f"{what}: its record {location.path} is missing from {place}"
     if sha256(content) != location.sha256:
-        return f"{what} in run {location.run_id} was changed after the decision"
+        return f"{what}: its record {location.path} in {place} was changed after the decision"
     record = read_record(content)
     if record is None:
-        return f"{what} in run {location.run_id} cannot be read"
-    if record.target != Target(name=name, version=version.number, alias=alias or record.target.alias):
-        return f"its record is about {record.target} and the alias {record.target.alias}"
-    if difference := record.version.difference(version):
-        return f"its record is about another version: {difference}"
-    return record
+        return f"{what}: its record {location.path} in {place} cannot be read"
+
+    # (3) It is about this version and alias, and not about another version that had the number.
+    if record.target != Target(name=name, version=found.id.number, alias=alias or record.target.alias):
+        return f"{what}: its record is about {record.target} and the alias {record.target.alias}"
+    if difference := record.version.difference(found.id):
+        return f"{what}: its record is about another version: {difference}"
+
+    # (4) One of the keys has signed it, where there are keys.
+    problems = list(_signature_problems(store, location, content))
+
+    # (5) Its claim set the alias, and nobody went back from there.
+    claims = store.claim_log(name, record.target.alias, params)
+    holder = holder if alias else store.holder(name, record.target.alias)
+    problems += _claim_problems(claims, record, location, holder)
+
+    # (6) The tags that repeat it say the same, except while they are written and those of a later record; and a version that holds the
+    # alias no more was not refused it since.
+    entry, tags = claims.entry(record.claim), found.tags
+    if not (entry and entry.pending) and tags.get(f"{TAG}.record") == location.path:
+        problems += [f"the tag {key} is not what the record says" for key, value in record.tags().items() if tags.get(key) != value]
+    verdict = tags.get(TAG, "passed")
+    if holder != found.id and verdict != "passed" and tags.get(f"{TAG}.alias") == record.target.alias:
+        problems.append(f"{record.target} was refused the alias {record.target.alias} since: {tags.get(f'{TAG}.reason', verdict)}")
+    return RecordedPass(record=record, location=location, problems=tuple(problems))
 
 
 def _signature_problems(store: MlflowStore, location: RecordLocation, content: bytes) -> Iterator[str]:
@@ -257,85 +285,38 @@ def _claim_problems(claims: ClaimLog, record: Record, location: RecordLocation, 
         return
     if entry is None:
         yield f"{what} is not in the claim log"
-    elif entry.claim.record != str(location):
+        return
+    if entry.claim.record != str(location):
         yield f"{what} went to another record: {entry.claim}"
-    elif not entry.set_on(holder):
+        return
+    if not entry.set_on(holder):
         state = "is in progress" if entry.pending else f"was {entry.state}"
         yield f"{what} did not set the alias: it {state}" + (f": {entry.end.reason}" if entry.end and entry.end.reason else "")
-    elif back := _rollback_from(claims, entry, holder):
-        yield f"{record.target} was given up: {back.claim}" + (f": {back.claim.reason}" if back.claim.reason else "")
+        return
+    for later in claims.moves(holder):
+        if later.number > entry.number and later.claim.kind == "rollback" and later.claim.previous == entry.claim.version:
+            yield f"{record.target} was given up: {later.claim}" + (f": {later.claim.reason}" if later.claim.reason else "")
+            return
 
 
-def _rollback_from(claims: ClaimLog, entry: Entry, holder: VersionId | None) -> Entry | None:
-    """Return the first rollback from the version of a claim after it."""
-    later = (found for found in claims.moves(holder) if found.number > entry.number and found.claim.kind == "rollback")
-    return next((found for found in later if found.claim.previous == entry.claim.version), None)
+def _baseline_for(policy: Policy, record: Record, baseline: Baseline | None) -> Baseline | None:
+    """Return what a policy compares with today: what the promotion was compared with, if that is what it names.
 
-
-def _tag_problems(record: Record, location: RecordLocation, version: Version) -> Iterator[str]:
-    """Yield the tags that repeat the record and say something else; those of another, later record are not compared."""
-    if version.tags.get(f"{TAG}.record") == location.path:
-        for key, value in record.tags().items():
-            if version.tags.get(key) != value:
-                yield f"the tag {key} is not what the record says"
-
-
-def _refused_since(record: Record, version: Version) -> Iterator[str]:
-    """Yield that a version that holds the alias no more was refused it later."""
-    verdict, alias = version.tags.get(TAG, "passed"), version.tags.get(f"{TAG}.alias")
-    if verdict != "passed" and alias == record.target.alias:
-        yield f"{record.target} was refused the alias {alias} since: {version.tags.get(f'{TAG}.reason', verdict)}"
-
-
-def _decision_problems(record: Record, run: ExaminedRun) -> Iterator[str]:
-    """Yield why a record holds no pass, or one by another policy or on other evidence."""
-    then = record.decision
-    if not then.passed:
-        yield f"the record of {record.target} says {then.verdict}: {next(iter(then.reasons), 'no reason is given')}"
-    if then.policy_sha256 != record.policy.digest():
-        yield f"the policy {record.policy.name!r} in the record is not the one that decided: its digest differs"
-    if then.evidence_sha256 != run.evidence.sha256:
-        yield f"the evidence of run {run.evidence.run_id} was changed after the decision"
-
-
-def _decide_again(store: MlflowStore, record: Record, run: ExaminedRun, problems: list[str], policy: Policy | None) -> Decision:
-    then, baseline = record.decision, _baseline_today(store, record.compared)
-    if isinstance(baseline, str):
-        return with_problems(undecided(baseline, run_id=run.evidence.run_id), problems)
-    measured = store.calibration(record.policy, run)
-    today = decide(run, record.policy, baseline=baseline, now=datetime.fromisoformat(then.decided_at), measured=measured)
-    if then.passed and today.passed:
-        problems = [*problems, *differences(then, today)]
-    if problems or not today.passed:
-        return with_problems(today, problems)
-    if policy is not None:
-        compared = baseline if _same_baseline(policy, record) else Baseline(name="its baseline", problems=(_other_baseline(record),))
-        today = decide(run, policy, baseline=compared, now=store.clock(), measured=store.calibration(policy, run))
-        if not today.passed:
-            return replace(today, reasons=(f"{record.target} does not meet the policy {policy.name!r}", *today.reasons))
-    promoted = f"{record.target} became {record.target.alias} by {then.decided_by} at {then.decided_at}"
-    return replace(today, reasons=(promoted, *today.reasons))
-
-
-def _same_baseline(policy: Policy, record: Record) -> bool:
-    """Whether a policy would compare with what the promotion was compared with: whoever promotes chooses that by their own policy."""
-    wanted, found = policy.baseline, record.policy.baseline
+    Whoever promotes chooses that by their own policy. What is to be done where it is missing is no matter.
+    """
+    wanted, recorded = policy.baseline, record.policy.baseline
     if wanted is None or not policy.compares:
-        return True
-    name = record.target.name
-    return found is not None and _named(wanted, name) == _named(found, name)
-
-
-def _named(source: BaselineSource, name: str) -> BaselineSource:
-    """Return what a policy compares with, whatever it says for when that is missing."""
-    return BaselineSource(alias=source.alias, version=source.version, run=source.run, model=None if source.run else source.model or name)
-
-
-def _other_baseline(record: Record) -> str:
-    source = record.policy.baseline
-    kept = {} if source is None else source.model_dump(include={"alias", "version", "run", "model"}, exclude_none=True)
-    found = ", ".join(f"{key} {value}" for key, value in kept.items()) or "nothing"
-    return f"the policy {record.policy.name!r}, by which {record.target} was promoted, compared with another baseline ({found})"
+        return baseline
+    named = [
+        source and (source.alias, source.version, source.run, None if source.run else source.model or record.target.name)
+        for source in (wanted, recorded)
+    ]
+    if named[0] == named[1]:
+        return baseline
+    fields = {} if recorded is None else recorded.model_dump(include={"alias", "version", "run", "model"}, exclude_none=True)
+    other = ", ".join(f"{key} {value}" for key, value in fields.items()) or "nothing"
+    problem = f"the policy {record.policy.name!r}, by which {record.target} was promoted, compared with another baseline ({other})"
+    return Baseline(name="its baseline", problems=(problem,))
 
 
 def _baseline_today(store: MlflowStore, compared: RecordedBaseline | None) -> Baseline | str | None:

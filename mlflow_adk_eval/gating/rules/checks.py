@@ -13,13 +13,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 from mlflow_adk_eval.analysis.stats import in_both
 from mlflow_adk_eval.errors import did_you_mean
 from mlflow_adk_eval.evalset import EvalSet
-from mlflow_adk_eval.gating.evidence.integrity import Few, few
-from mlflow_adk_eval.gating.evidence.table import LARGEST_SCORE
 from mlflow_adk_eval.gating.policy.model import Policy, Rule
 from mlflow_adk_eval.gating.rules.measures import Measured
 from mlflow_adk_eval.results.decision import Check
@@ -34,9 +33,10 @@ from mlflow_adk_eval.results.outcomes import (
     mean,
     reaches,
     reason_of,
-    results_of,
 )
-from mlflow_adk_eval.results.report import CriterionSummary, Report
+from mlflow_adk_eval.results.report import CasesInMemory, CriterionSummary, Report
+from mlflow_adk_eval.runs.checked_cells import LARGEST_SCORE
+from mlflow_adk_eval.text import Few, beginning, counted, few
 
 PIN_THE_CONFIG = "pin the config in the policy if that is meant"
 _MAX_EXAMPLES = 3
@@ -100,15 +100,6 @@ def format_percent(share: float) -> str:
     return f"{share * 100:.6g}%"
 
 
-def format_cases(count: int) -> str:
-    """Return a number of cases.
-
-    >>> format_cases(1), format_cases(2000)
-    ('1 case', '2,000 cases')
-    """
-    return "1 case" if count == 1 else f"{count:,} cases"
-
-
 def extremes(measured: Measured, *, lowest: bool) -> str:
     """Return the cases with the lowest or the highest values, the most extreme first."""
     sign = 1 if lowest else -1
@@ -127,68 +118,47 @@ def largest_drops(before: Measured, after: Measured) -> str:
 
 
 def check_thresholds(report: Report) -> Iterator[Check]:
-    """Yield whether each case that was evaluated reached the thresholds of the run's own config, by criterion."""
+    """Yield whether each case that was evaluated reached the thresholds of the run's own config, by criterion.
+
+    Cases are counted without having them all in memory: of those that missed a threshold, only the worst are kept.
+    """
     thresholds = report.config.thresholds()
     for summary in _deciding(report):
         name, threshold = summary.criterion, thresholds[summary.criterion]
-        found = _Reached(report, summary)
+        sign = 1 if summary.greater_is_better else -1
+        deciding = below = unscored = scored = 0
+        last = ""
+        worst: list[tuple[float, int, CaseResult]] = []
+        for case, result in report.cases.of(name):
+            if not result.decides:  # a criterion may decide some cases and be mere information on the others
+                continue
+            deciding += 1
+            unscored += result.passed is None
+            if result.score is not None and (case.eval_id != last or not scored):
+                scored, last = scored + 1, case.eval_id
+            if result.passed is False:
+                below += 1
+                worst.append(((result.score or 0.0) * sign, below, case))
+                if len(worst) > _MAX_KEPT:
+                    worst = heapq.nsmallest(_MAX_EXAMPLES, worst, key=itemgetter(0, 1))
         verdict: Verdict = "undecided"
-        if found.below:
-            verdict, finding = "failed", found.missed(threshold)
-        elif found.open:
-            finding = "not every case was evaluated"
-        else:
+        finding = "not every case was evaluated"
+        if below:
+            verdict, relation = "failed", "below" if summary.greater_is_better else "above"
+            named = ((case, case.result(name)) for _, _, case in heapq.nsmallest(_MAX_EXAMPLES, worst, key=itemgetter(0, 1)))
+            examples = "; ".join(_example(report, case, result) for case, result in named if result)
+            of = _case_runs(report, deciding)
+            finding = f"{below} of {of} {relation} the threshold {threshold} (mean {summary.mean:.4g}); worst: {examples}"
+        elif not unscored:
             verdict = "passed"
-            finding = f"{_case_runs(report, found.deciding)} reached the threshold {threshold} (mean {summary.mean:.4g})"
-        yield Check(
-            measure=name,
-            demand=f"threshold {threshold}",
-            verdict=verdict,
-            reason=f"{name}: {finding}",
-            cases=found.scored,
-            value=summary.mean,
-        )
+            finding = f"{_case_runs(report, deciding)} reached the threshold {threshold} (mean {summary.mean:.4g})"
+        reason, demand = f"{name}: {finding}", f"threshold {threshold}"
+        yield Check(measure=name, demand=demand, verdict=verdict, reason=reason, cases=scored, value=summary.mean)
 
 
 def _deciding(report: Report) -> list[CriterionSummary]:
     """Return the totals of each criterion that a case needs to pass."""
     return [summary for summary in report.summaries().values() if summary.threshold is not None]
-
-
-class _Reached:
-    """How many cases reached the threshold of a criterion, counted without having them all in memory."""
-
-    def __init__(self, report: Report, summary: CriterionSummary) -> None:
-        self._report, self._summary = report, summary
-        self.deciding = self.below = self.open = self.scored = 0
-        sign = 1 if summary.greater_is_better else -1
-        last = ""
-        self._worst: list[tuple[float, int, CaseResult]] = []
-        for case, result in results_of(report.cases, summary.criterion):
-            if not result.decides:  # a criterion may decide some cases and be mere information on the others
-                continue
-            self.deciding += 1
-            self.open += result.passed is None
-            if result.score is not None and (case.eval_id != last or not self.scored):
-                self.scored, last = self.scored + 1, case.eval_id
-            if result.passed is False:
-                self.below += 1
-                self._worst.append(((result.score or 0.0) * sign, self.below, case))
-                if len(self._worst) > _MAX_KEPT:
-                    self._worst = heapq.nsmallest(_MAX_EXAMPLES, self._worst, key=_rank)
-
-    def missed(self, threshold: str) -> str:
-        """Return which cases missed the threshold, the worst first."""
-        report, summary = self._report, self._summary
-        relation = "below" if summary.greater_is_better else "above"
-        named = ((case, case.result(summary.criterion)) for _, _, case in heapq.nsmallest(_MAX_EXAMPLES, self._worst, key=_rank))
-        worst = "; ".join(_example(report, case, result) for case, result in named if result)
-        of = _case_runs(report, self.deciding)
-        return f"{self.below} of {of} {relation} the threshold {threshold} (mean {summary.mean:.4g}); worst: {worst}"
-
-
-def _rank(found: tuple[float, int, CaseResult]) -> tuple[float, int]:
-    return found[:2]
 
 
 def _example(report: Report, case: CaseResult, result: CriterionResult) -> str:
@@ -206,28 +176,26 @@ def _example(report: Report, case: CaseResult, result: CriterionResult) -> str:
 
 def unevaluated(report: Report) -> list[str]:
     """Return what has no score although it was to have one, by the run's own account."""
-    unfinished = (case for case in report.cases if case.error)
+    unfinished = (case for case in report.cases if case.conversation.error)
     untouched = (case for case in report.cases if not any(planned.decides for planned in case.planned))
-    return [
-        *few(f"{report.label(case)}: the agent did not finish: {_first_line(case.error)}" for case in unfinished),
+    problems = [
+        *few(f"{report.label(case)}: the agent did not finish: {_first_line(case.conversation.error)}" for case in unfinished),
         *few(f"{report.label(case)}: no criterion applies" for case in untouched),
-        *(reason for summary in _deciding(report) for reason in _without_score(report, summary)),
     ]
-
-
-def _without_score(report: Report, summary: CriterionSummary) -> Iterator[str]:
-    planned = summary.evaluated + summary.errored + summary.skipped
-    for kind, word, count in ((Errored, "errored", summary.errored), (Skipped, "skipped", summary.skipped)):
-        if count:
-            found = (
-                f"{report.label(case)}, turn {index + 1}: {_first_line(reason_of(cell))}"
-                for case, result in results_of(report.cases, summary.criterion)
-                if getattr(result.counts, word)
-                for index, cell in enumerate(result.per_invocation)
-                if isinstance(cell, kind)
-            )
-            examples = "; ".join(few(found, limit=_MAX_EXAMPLES))
-            yield f"{summary.criterion}: {count} of {planned} cells {word}, so they were not evaluated: {examples}"
+    for summary in _deciding(report):
+        planned = summary.evaluated + summary.errored + summary.skipped
+        for kind, word, count in ((Errored, "errored", summary.errored), (Skipped, "skipped", summary.skipped)):
+            if count:
+                cells = (
+                    f"{report.label(case)}, turn {index + 1}: {_first_line(reason_of(cell))}"
+                    for case, result in report.cases.of(summary.criterion)
+                    if getattr(result.counts, word)
+                    for index, cell in enumerate(result.per_invocation)
+                    if isinstance(cell, kind)
+                )
+                examples = "; ".join(few(cells, limit=_MAX_EXAMPLES))
+                problems.append(f"{summary.criterion}: {count} of {planned} cells {word}, so they were not evaluated: {examples}")
+    return problems
 
 
 def evaluated(report: Report, waived: int = 0) -> str:
@@ -239,14 +207,13 @@ def evaluated(report: Report, waived: int = 0) -> str:
 
 
 def _case_runs(report: Report, count: int) -> str:
-    noun = "case" if report.num_runs == 1 else "case run"
-    return f"{count} {noun if count == 1 else noun + 's'}"
+    return counted(count, "case" if report.num_runs == 1 else "case run")
 
 
 def _first_line(text: str) -> str:
     # What an agent wrote may hold half a surrogate pair, which no store takes.
     line = next((line.strip() for line in text.encode("utf-8", "replace").decode().splitlines() if line.strip()), "")
-    return line if len(line) <= _MAX_REASON else f"{line[: _MAX_REASON - 1]}…"
+    return beginning(line, _MAX_REASON)
 
 
 def unmissable(report: Report, criteria: Iterable[str] | None = None) -> list[str]:
@@ -257,9 +224,8 @@ def unmissable(report: Report, criteria: Iterable[str] | None = None) -> list[st
         criteria: which to look at; ``None``: all that decide.
     """
     wanted = None if criteria is None else set(criteria)
-    planned = {
-        (one.criterion, one.threshold): one for case in report.cases for one in case.planned if wanted is None or one.criterion in wanted
-    }
+    plans = (one for case in report.cases for one in case.planned if wanted is None or one.criterion in wanted)
+    planned = {(one.criterion, one.threshold): one for one in plans}
     found = [key for key, one in planned.items() if _unmissable(report, one)]
     return [f"every score reaches the threshold {format_exact(threshold or 0.0)} of {name}" for name, threshold in found]
 
@@ -295,16 +261,14 @@ def check_must_pass(policy: Policy, report: Report, eval_set: EvalSet) -> Iterat
     known = frozenset(eval_set.eval_ids) if runs else frozenset[str]()
     hinted = frozenset(islice((eval_id for eval_id in runs if eval_id not in known), _MOST_HINTS))
     for eval_id, found in runs.items():
-        verdict, finding = _must_pass(found, report) if eval_id in known else _no_such_case(eval_id, eval_set, hinted=eval_id in hinted)
-        free = [] if policy.config or verdict != "passed" else unmissable(replace(report, cases=tuple(found)))
+        verdict, finding = _must_pass(found, report)
+        if eval_id not in known:
+            hint = did_you_mean(eval_id, eval_set.eval_ids) if eval_id in hinted else ""
+            verdict, finding = "undecided", f"there is no such case in eval set {eval_set.eval_set_id!r}" + (f". {hint}" if hint else "")
+        free = [] if policy.config or verdict != "passed" else unmissable(replace(report, cases=CasesInMemory(found)))
         if free:
             verdict, finding = "undecided", f"it passed, but {free[0]}; {PIN_THE_CONFIG}"
         yield Check(measure="must_pass", demand=eval_id, verdict=verdict, reason=f"must_pass {eval_id}: {finding}", cases=int(bool(found)))
-
-
-def _no_such_case(eval_id: str, eval_set: EvalSet, *, hinted: bool) -> tuple[Verdict, str]:
-    hint = did_you_mean(eval_id, eval_set.eval_ids) if hinted else ""
-    return "undecided", f"there is no such case in eval set {eval_set.eval_set_id!r}" + (f". {hint}" if hint else "")
 
 
 def _must_pass(runs: list[CaseResult], report: Report) -> tuple[Verdict, str]:
@@ -319,11 +283,10 @@ def _must_pass(runs: list[CaseResult], report: Report) -> tuple[Verdict, str]:
 
 def different(report: Report, copies: Mapping[str, str]) -> int:
     """Return how many cases with different contents a report has."""
-    memo: dict[object, tuple[Mapping[str, str], int]] = getattr(report.cases, "memo", {})  # of cases that are on disk
-    known = memo.get(different)
+    known: tuple[Mapping[str, str], int] | None = report.cases.memo.get(different)
     if known is None or known[0] is not copies:
-        found = len({copies.get(case.eval_id, case.eval_id) for case in report.cases}) if copies else report.case_counts[0]
-        known = memo[different] = copies, found
+        count = len({copies.get(case.eval_id, case.eval_id) for case in report.cases}) if copies else report.case_counts[0]
+        known = report.cases.memo[different] = copies, count
     return known[1]
 
 
@@ -335,7 +298,6 @@ def check_min_cases(policy: Policy, report: Report, copies: Mapping[str, str]) -
         yield Check(measure="cases", demand=demand, verdict="undecided", reason="every case is waived", cases=0)
     elif policy.min_cases > 1:
         enough = cases >= policy.min_cases
-        reason = f"{'' if enough else 'only '}{format_cases(cases)}{' with different contents' if copies else ''} not waived, and the policy requires at least {policy.min_cases}"
-        yield Check(
-            measure="cases", demand=demand, verdict="passed" if enough else "undecided", reason=reason, cases=cases, value=float(cases)
-        )
+        verdict: Verdict = "passed" if enough else "undecided"
+        reason = f"{'' if enough else 'only '}{counted(cases, 'case')}{' with different contents' if copies else ''} not waived, and the policy requires at least {policy.min_cases}"
+        yield Check(measure="cases", demand=demand, verdict=verdict, reason=reason, cases=cases, value=float(cases))

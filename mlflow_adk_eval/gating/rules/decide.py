@@ -10,18 +10,15 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from functools import partial
 
 from mlflow_adk_eval.agents.scenarios import GENERATED
 from mlflow_adk_eval.analysis.calibration.calibration import load_calibration
 from mlflow_adk_eval.config.eval_config import Criteria
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import nearest
-from mlflow_adk_eval.gating.attestation.check import attestation_problems, attested_end
-from mlflow_adk_eval.gating.baseline.comparable import Baseline, resolve_baseline
-from mlflow_adk_eval.gating.evidence.calibrated import CheckedCalibration
-from mlflow_adk_eval.gating.evidence.examine import ExaminedRun, ReadableRun
-from mlflow_adk_eval.gating.evidence.integrity import FAILED_OF, Evidence, few
+from mlflow_adk_eval.gating.attestation import attestation_problems, attested_end
+from mlflow_adk_eval.gating.calibration import CheckedCalibration
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, ConfigPin, Policy, format_age
 from mlflow_adk_eval.gating.rules.apply import apply_rules
 from mlflow_adk_eval.gating.rules.checks import (
@@ -29,24 +26,27 @@ from mlflow_adk_eval.gating.rules.checks import (
     check_must_pass,
     check_thresholds,
     evaluated,
-    format_cases,
     unevaluated,
     unmissable,
     without_demand,
 )
+from mlflow_adk_eval.gating.rules.comparable import Baseline, resolve_baseline
 from mlflow_adk_eval.gating.rules.judges import SKEW, JudgeTrust, judge_notes, judge_problems, model_problems
 from mlflow_adk_eval.gating.rules.subset import waived_subset
 from mlflow_adk_eval.results.decision import Check, Decision
 from mlflow_adk_eval.results.outcomes import Verdict
 from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.runs.examined import ExaminedRun, ReadableRun
+from mlflow_adk_eval.runs.manifest import FAILED_OF
+from mlflow_adk_eval.text import counted, few
 
 
 def decide(
     run: ExaminedRun,
     policy: Policy = DEFAULT_POLICY,
     *,
+    now: datetime,
     baseline: Baseline | None = None,
-    now: datetime | None = None,
     measured: CheckedCalibration | None = None,
 ) -> Decision:
     """Return whether the run allows a promotion.
@@ -58,20 +58,17 @@ def decide(
     Args:
         run: the run, as `examine` returns it.
         policy: what is demanded.
+        now: when waivers must hold, and how old the run is: the time by the clock of whatever holds the run.
         baseline: what the policy compares with.
-        now: when waivers must hold, and how old the run is; ``None``: the clock's time.
         measured: the policy's calibration, held against the runs that it was measured on; ``None``: those were not looked up.
     """
-    if isinstance(run, ReadableRun):
-        if measured is None and policy.calibration is not None:
-            measured = CheckedCalibration(calibration=load_calibration(policy.calibration))
-        moment = (now or datetime.now(UTC)).astimezone(UTC)
-        return _decide(run, policy, baseline, JudgeTrust(run=run, measured=measured, now=moment, confidence=policy.confidence))
-    return _decision(run.evidence, policy, "undecided", run.problems)
-
-
-def _decide(run: ReadableRun, policy: Policy, baseline: Baseline | None, trust: JudgeTrust) -> Decision:
-    now = trust.now
+    result = partial(Decision, run_id=run.evidence.run_id, evidence_sha256=run.evidence.sha256, policy_sha256=policy.digest())
+    if not isinstance(run, ReadableRun):
+        return result(verdict="undecided", reasons=tuple(run.problems))
+    if measured is None and policy.calibration is not None:
+        measured = CheckedCalibration(calibration=load_calibration(policy.calibration))
+    now = now.astimezone(UTC)
+    trust = JudgeTrust(run=run, measured=measured, now=now, confidence=policy.confidence)
     waived = waived_subset(policy, run.report, now)
     report, compared = waived.rest_of(run.report), resolve_baseline(run, policy, baseline, waived)
     rules = apply_rules(policy, run, report, compared, trust)
@@ -85,14 +82,18 @@ def _decide(run: ReadableRun, policy: Policy, baseline: Baseline | None, trust: 
     problems = [
         *run.problems,
         *_pin_problems(policy, run, now),
-        *attestation_problems(policy.attestation, run.evidence),
+        *(attestation_problems(policy.attestation, run.evidence) if policy.attestation else ()),
         *judge_problems(policy, trust),
     ]
     missing = [*unevaluated(report), *([] if any(check.cases for check in checks) else ["no demand of the policy applies to any case"])]
-    free = [] if policy.config else without_demand(report)
-    missing += free if policy.thresholds else []
+    missing += without_demand(report) if policy.thresholds and not policy.config else []
     missing += [f"not compared with {compared.name}: {problem}" for problem in compared.problems]
-    verdict = _verdict(problems, missing, checks)
+    verdicts = {check.verdict for check in checks}
+    verdict: Verdict = "passed"
+    if not problems and "failed" in verdicts:
+        verdict = "failed"
+    elif problems or missing or "undecided" in verdicts:
+        verdict = "undecided"
     if verdict == "passed":
         reasons = [evaluated(report, len(waived.waived)), *_pins_met(policy), *_reasons(checks, "passed")]
     else:
@@ -101,11 +102,9 @@ def _decide(run: ReadableRun, policy: Policy, baseline: Baseline | None, trust: 
         open_checks = [check for check in checks if check not in repeated]
         reasons = [*problems, *_reasons(open_checks, "failed"), *missing, *_reasons(open_checks, "undecided")]
         reasons = reasons or _reasons(checks, verdict)  # whatever is left out elsewhere, no refusal goes without a reason
-    return _decision(
-        run.evidence,
-        policy,
-        verdict,
-        reasons,
+    return result(
+        verdict=verdict,
+        reasons=tuple(reasons),
         scores=report.scores,
         checks=tuple(checks),
         waived=waived.waived,
@@ -115,37 +114,18 @@ def _decide(run: ReadableRun, policy: Policy, baseline: Baseline | None, trust: 
     )
 
 
-def _verdict(problems: Sequence[str], missing: Sequence[str], checks: Sequence[Check]) -> Verdict:
-    verdicts = {check.verdict for check in checks}
-    if problems:
-        return "undecided"
-    if "failed" in verdicts:
-        return "failed"
-    return "undecided" if missing or "undecided" in verdicts else "passed"
-
-
 def _reasons(checks: Sequence[Check], verdict: Verdict) -> list[str]:
     return [check.reason for check in checks if check.verdict == verdict]
-
-
-def _decision(evidence: Evidence, policy: Policy, verdict: Verdict, reasons: Sequence[str], **details: Any) -> Decision:
-    return Decision(
-        verdict=verdict,
-        reasons=tuple(reasons),
-        run_id=evidence.run_id,
-        evidence_sha256=evidence.sha256,
-        policy_sha256=policy.digest(),
-        **details,
-    )
 
 
 def _pin_problems(policy: Policy, run: ReadableRun, now: datetime) -> Iterator[str]:
     """Yield how a run is not the kind of run that the policy decides on: another eval set, other judges, too old."""
     if (whole := run.evidence.params.get(FAILED_OF)) and not (policy.eval_set and policy.eval_set.digest):
         yield f"the run has only the cases that did not pass in run {whole}, so it is no evidence for the whole eval set"
-    if generated := [eval_id for eval_id, tags in run.documents.tags.items() if GENERATED in tags]:
+    tagged = zip(run.documents.eval_set.eval_ids, run.documents.tags, strict=True)
+    if generated := [eval_id for eval_id, tags in tagged if GENERATED in tags]:
         named = ", ".join(few(generated, limit=4))
-        yield f"{format_cases(len(generated))} of the eval set, written by a model, nobody has accepted yet (tag {GENERATED!r}): {named}"
+        yield f"{counted(len(generated), 'case')} of the eval set, written by a model, nobody has accepted yet (tag {GENERATED!r}): {named}"
     yield from _lookalikes(run.documents.config.custom_metrics or ())
     if pin := policy.eval_set:
         eval_set_id, digest = run.documents.eval_set.eval_set_id, run.evidence.params.get("adk_eval.eval_set_digest", "")
@@ -203,7 +183,7 @@ def _doubts(policy: Policy, run: ReadableRun, report: Report) -> Iterator[str]:
         return
     yield from unmissable(report)
     if own := [eval_id for eval_id in run.documents.eval_set.eval_ids if eval_id in run.documents.config.case_criteria]:
-        yield f"the run's config decides {format_cases(len(own))} by criteria of its own: {', '.join(few(own, limit=4))}"
+        yield f"the run's config decides {counted(len(own), 'case')} by criteria of its own: {', '.join(few(own, limit=4))}"
 
 
 def _age_problems(max_age: timedelta, end_time: int | None, attested: datetime | None, now: datetime) -> Iterator[str]:

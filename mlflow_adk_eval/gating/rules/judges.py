@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from mlflow_adk_eval.analysis.calibration.calibration import Labelled, calibration_problems
-from mlflow_adk_eval.gating.evidence.calibrated import CheckedCalibration, judge_keys
-from mlflow_adk_eval.gating.evidence.examine import ReadableRun
-from mlflow_adk_eval.gating.evidence.integrity import few, key_of_criterion
+from mlflow_adk_eval.config.eval_config import judged_criteria
+from mlflow_adk_eval.gating.calibration import CheckedCalibration, judge_keys
 from mlflow_adk_eval.gating.policy.model import HostedModel, JudgeDemand, Policy, format_age
 from mlflow_adk_eval.gating.rules.checks import format_exact, format_percent
 from mlflow_adk_eval.gating.rules.measures import criteria_behind
 from mlflow_adk_eval.judge.hosts import is_among, is_own_host
-from mlflow_adk_eval.results.votes import judged_criteria
+from mlflow_adk_eval.runs.examined import ReadableRun
+from mlflow_adk_eval.runs.manifest import key_of_criterion
+from mlflow_adk_eval.text import few
 
 SKEW = timedelta(minutes=5)
 """How far the clock of a tracking server may be ahead."""
@@ -79,20 +80,18 @@ class JudgeTrust:
         if obstacle := self.obstacle(criterion):
             return f"{self.judge_of(criterion)} {_NEVER}: {obstacle}"
         found, since = self.found(criterion), self.measured and self.measured.since
-        shown = ", ".join(self._numbers(found))
+        numbers: list[str] = []
+        for name in _MEASURES.values():
+            value, interval = getattr(found.rates, name), getattr(found.rates, f"{name}_interval")(self.confidence)
+            bounds = f" [{interval[0]:.2f}–{interval[1]:.2f}]" if interval else ""
+            numbers.append(f"{_WORDS.get(name, name)} {'unknown' if value is None else f'{value:.2f}{bounds}'}")
         when = f", given by {since:%Y-%m-%d}" if since else ""
         copied = (
             f"; people agree with each of its verdicts, also with the {found.split} on which its own votes differ, as copied labels would"
             if found.split >= _ALIKE_FROM and found.rates.agreement == 1
             else ""
         )
-        return f"{self.judge_of(criterion)} was measured on {found.rates.labelled} labelled verdicts{when}: {shown}{copied}"
-
-    def _numbers(self, found: Labelled) -> Iterator[str]:
-        for name in _MEASURES.values():
-            value, interval = getattr(found.rates, name), getattr(found.rates, f"{name}_interval")(self.confidence)
-            bounds = f" [{interval[0]:.2f}–{interval[1]:.2f}]" if interval else ""
-            yield f"{_WORDS.get(name, name)} {'unknown' if value is None else f'{value:.2f}{bounds}'}"
+        return f"{self.judge_of(criterion)} was measured on {found.rates.labelled} labelled verdicts{when}: {', '.join(numbers)}{copied}"
 
     def problems(self, demand: JudgeDemand | None, criterion: str) -> Iterator[str]:
         """Yield what is not met of what is demanded of the judge of a criterion, and of where its votes are from."""
@@ -114,7 +113,11 @@ class JudgeTrust:
         if demand.labels is not None and found.rates.labelled < demand.labels:
             yield f"{self.judge_of(criterion)} was measured on {found.rates.labelled} labelled verdicts, but {demand.labels} are demanded"
         if demand.max_age is not None:
-            yield from self._age_problems(demand.max_age, since, criterion)
+            what = f"{self.judge_of(criterion)} was measured on verdicts of {since:%Y-%m-%d %H:%M} UTC"
+            if since > self.now + SKEW:
+                yield f"{what}, which is in the future: it is {self.now:%Y-%m-%d %H:%M} UTC now"
+            elif self.now - since > demand.max_age:
+                yield f"{what}, more than {format_age(demand.max_age)} before {self.now:%Y-%m-%d %H:%M} UTC"
         for bound, name in _MEASURES.items():
             if (least := getattr(demand, bound)) is not None:
                 yield from self._too_low(criterion, name, least, bounds=demand.use == "ci_low")
@@ -128,13 +131,6 @@ class JudgeTrust:
             yield f"{self.judge_of(criterion)} has no {word}, since people passed all that they labelled, or failed all; the least demanded is {format_exact(least)}"
         elif found < least:
             yield f"{self.judge_of(criterion)} is not to be relied on: {what} is {found:.2f}, and the least demanded is {format_exact(least)}"
-
-    def _age_problems(self, max_age: timedelta, since: datetime, criterion: str) -> Iterator[str]:
-        what = f"{self.judge_of(criterion)} was measured on verdicts of {since:%Y-%m-%d %H:%M} UTC"
-        if since > self.now + SKEW:
-            yield f"{what}, which is in the future: it is {self.now:%Y-%m-%d %H:%M} UTC now"
-        elif self.now - since > max_age:
-            yield f"{what}, more than {format_age(max_age)} before {self.now:%Y-%m-%d %H:%M} UTC"
 
 
 def judge_notes(trust: JudgeTrust) -> list[str]:
@@ -174,7 +170,14 @@ def model_problems(models: Sequence[str | HostedModel], run: ReadableRun) -> Ite
 
 def judge_problems(policy: Policy, trust: JudgeTrust) -> list[str]:
     """Return what is not met of what a policy demands of every judge that its decision rests on."""
-    return [problem for name in _behind(policy, trust.run) for problem in trust.problems(policy.judge, name)]
+    judged, report = judged_criteria(trust.run.documents.config), trust.run.report
+    if not judged:
+        return []
+    measures = [measure for _, measure, _ in policy.all_rules() if measure not in _OF_NO_VERDICT and not measure.endswith("/flip_rate")]
+    if policy.thresholds or policy.must_pass:
+        measures.append("case_pass_rate")
+    behind = {name for measure in measures for name in criteria_behind(measure, report)}
+    return [problem for name in judged if name in behind for problem in trust.problems(policy.judge, name)]
 
 
 def rule_problems(demand: JudgeDemand | None, measure: str, trust: JudgeTrust) -> Sequence[str]:
@@ -186,13 +189,3 @@ def rule_problems(demand: JudgeDemand | None, measure: str, trust: JudgeTrust) -
     if not behind:
         return ["no judge decides it, so there is none to know"]
     return [problem for name in behind for problem in trust.problems(demand, name)]
-
-
-def _behind(policy: Policy, run: ReadableRun) -> list[str]:
-    """Return the judged criteria that anything demanded rests on."""
-    judged, report = judged_criteria(run.documents.config), run.report
-    measures = [measure for _, measure, _ in policy.all_rules() if measure not in _OF_NO_VERDICT and not measure.endswith("/flip_rate")]
-    if policy.thresholds or policy.must_pass:
-        measures.append("case_pass_rate")
-    found = {name for measure in measures for name in criteria_behind(measure, report)}
-    return [name for name in judged if name in found]

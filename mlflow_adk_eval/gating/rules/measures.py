@@ -11,14 +11,13 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 
-from mlflow_adk_eval.config.spec import CRITERIA, PASS_HAT
+from mlflow_adk_eval.config.spec import CRITERIA, MEASURES, MEASURES_OF_A_CRITERION, PASS_HAT
 from mlflow_adk_eval.errors import did_you_mean
-from mlflow_adk_eval.gating.evidence.integrity import few
-from mlflow_adk_eval.gating.policy.model import AGENT, COST, Price
-from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Scored, Verdict, Vote, mean, reason_of, results_of
+from mlflow_adk_eval.gating.policy.model import AGENT, Price
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Scored, Verdict, Vote, mean, reason_of
 from mlflow_adk_eval.results.repeats import pass_hat
 from mlflow_adk_eval.results.report import CaseScores, Report, scaled, scores_by_case
 
@@ -43,24 +42,19 @@ def flip_of(results: Iterable[CriterionResult]) -> float | None:
 
 def answers_of(results: Iterable[CriterionResult]) -> list[list[Vote]]:
     """Return the answers of judges on a case run, each with its votes: one answer may give a verdict on several things."""
-    found: dict[tuple[str, int, int, float], list[list[Vote]]] = {}
+    calls: dict[tuple[str, int, int, float], list[list[Vote]]] = {}
     for vote in (vote for result in results for vote in result.votes):
-        answers = found.setdefault((vote.criterion, vote.invocation_index, vote.vote_index, vote.latency_s), [])
+        answers = calls.setdefault((vote.criterion, vote.invocation_index, vote.vote_index, vote.latency_s), [])
         # Tokens stand with the first vote of an answer, so others that have tokens begin another answer.
         if answers and not (_has_tokens(vote) and any(map(_has_tokens, answers[-1]))):
             answers[-1].append(vote)
         else:
             answers.append([vote])
-    return [answer for answers in found.values() for answer in answers]
+    return [answer for answers in calls.values() for answer in answers]
 
 
 def _has_tokens(vote: Vote) -> bool:
     return vote.input_tokens is not None or vote.output_tokens is not None
-
-
-def calls_of(results: Iterable[CriterionResult]) -> int:
-    """Return how many answers were asked for, those included that failed or were paid for before."""
-    return len(answers_of(results))
 
 
 def tokens_of(results: Iterable[CriterionResult]) -> float | str:
@@ -89,19 +83,15 @@ def cost_of(case: CaseResult, prices: Mapping[str, Price]) -> float | str:
             return f"the policy has no price for the judge {answer[0].model or 'without a name'}"
         into, out = (price.tokens, price.tokens) if price.tokens is not None else (price.input or 0.0, price.output or 0.0)
         spent += (tokens[0] * into + tokens[1] * out) / _MILLION
-    agent = _agent_cost(case, prices[AGENT]) if AGENT in prices else 0.0
-    return agent if isinstance(agent, str) else spent + agent
-
-
-def _agent_cost(case: CaseResult, price: Price) -> float | str:
+    if AGENT not in prices:
+        return spent
     result = case.result(_TOKENS)
     if result is None:
         return f"the run has no {_TOKENS}, so the cost of the agent is unknown"
-    unknown = [cell for cell in result.per_invocation if not isinstance(cell, Scored)]
-    if unknown:
+    if unknown := [cell for cell in result.per_invocation if not isinstance(cell, Scored)]:
         return f"the cost of the agent is unknown: {reason_of(unknown[0]) if unknown[0] else f'{_TOKENS} has no score'}"
     total = sum(cell.score for cell in result.per_invocation if isinstance(cell, Scored))
-    return total * (price.tokens or 0.0) / _MILLION
+    return spent + total * (prices[AGENT].tokens or 0.0) / _MILLION
 
 
 def price_of(model: str, prices: Mapping[str, Price]) -> Price | None:
@@ -127,7 +117,6 @@ def _named(model: str, name: str) -> str:
 SHARE = (0.0, 1.0)
 _QUANTITY = (0.0, math.inf)
 _FEWEST_RUNS = 2
-_MAX_NAMED = 3
 
 Value = float | str
 """A value of a case run, or why there is none."""
@@ -181,35 +170,61 @@ class Measured:
         return replace(self, values=values, bounds=(low, high), by_config=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """What measures are computed from."""
-
-    report: Report
-    prices: Mapping[str, Price] = field(default_factory=dict[str, Price])
-
-
-Reader = Callable[[Source], Measured | str]
-"""Computes a measure, or says why it cannot be had."""
-
-
-def measure(name: str, source: Source) -> Measured | str:
-    """Return what a measure came to, or why the run does not have it."""
-    report = source.report
-    if name in report.criteria:
-        return _criterion(name, report)
-    if found := PASS_HAT.fullmatch(name):
-        return _pass_hat(report, int(found[1]))
-    if name in OF_ALL:
-        return OF_ALL[name](source)
+def measure(name: str, report: Report, prices: Mapping[str, Price] | None = None) -> Measured | str:
+    """Return what a measure came to, or why it cannot be had; `prices`: those of the policy, for what the run cost."""
     criterion, _, suffix = name.rpartition("/")
-    if suffix in OF_A_CRITERION and criterion in report.criteria:
-        return OF_A_CRITERION[suffix](criterion, source)
-    known = [*report.criteria, *OF_ALL, "pass^1", *(f"{name}/{suffix}" for name in report.criteria for suffix in OF_A_CRITERION)]
-    hint = did_you_mean(name, known) or f"It has {', '.join(report.criteria) or 'no criterion'}; besides, there are {', '.join(OF_ALL)}"
+    if name in report.criteria:
+        scores = ((case, reason_of(result.overall) if result.score is None else result.score) for case, result in report.cases.of(name))
+        values, missing = _by_case(scores, report)
+        low, high = report.config.bounds(name)
+        return Measured(
+            values=values,
+            missing=missing,
+            greater_is_better=report.config.greater_is_better(name),
+            bounds=(low, high),
+            by_config=name not in CRITERIA,
+            proportion=not CRITERIA.is_quantity(name) and (low, high) == SHARE,
+        )
+    if criterion in report.criteria and suffix == "pass_rate":
+        deciding = ((case, result) for case, result in report.cases.of(criterion) if result.decides)
+        passes = ((case, reason_of(result.overall) if result.passed is None else float(result.passed)) for case, result in deciding)
+        values, missing = _by_case(passes, report)
+        if not values and not missing:
+            return f"{criterion} has no threshold in the run's config, so its scores neither pass nor fail"
+        return Measured(values=values, missing=missing, greater_is_better=True, bounds=SHARE)
+    if criterion in report.criteria and suffix == "flip_rate":
+        nothing = f"no judge voted twice on the same for {criterion}"
+        return _of_votes(report, lambda case: flip_of(filter(None, [case.result(criterion)])), SHARE, nothing)
+    if hat := PASS_HAT.fullmatch(name):
+        k = int(hat[1])
+        return _too_few_runs(report, k) or _of_verdicts(report, lambda runs: pass_hat(len(runs), runs.count("passed"), k))
+    if name in MEASURES:
+        return _of_all(name, report, prices or {})
+    known = [*report.criteria, *MEASURES, "pass^1", *(f"{name}/{suffix}" for name in report.criteria for suffix in MEASURES_OF_A_CRITERION)]
+    hint = did_you_mean(name, known) or f"It has {', '.join(report.criteria) or 'no criterion'}; besides, there are {', '.join(MEASURES)}"
     if (criterion or name) in CRITERIA and criterion not in report.criteria:
         return f"the run has no criterion {criterion or name}. {hint}"
     return f"the run has no measure {name!r}. {hint}"
+
+
+def _of_all(name: str, report: Report, prices: Mapping[str, Price]) -> Measured | str:
+    """Return a measure that is none of a single criterion."""
+    match name:
+        case "case_pass_rate":
+            return _of_verdicts(report, lambda runs: float(all(verdict == "passed" for verdict in runs)))
+        case "flaky_rate":
+            few_runs = _too_few_runs(report, _FEWEST_RUNS)
+            return few_runs or _of_verdicts(report, lambda runs: float(len(set(runs)) > 1), greater_is_better=False)
+        case "judge_flip_rate":
+            return _of_votes(report, lambda case: flip_of(case.results), SHARE, "no judge voted twice on the same")
+        case "judge_tokens":
+            return _of_votes(report, lambda case: tokens_of(case.results), _QUANTITY, "the run has no cases")
+        case "judge_calls":
+            return _of_votes(report, lambda case: float(len(answers_of(case.results))), _QUANTITY, "the run has no cases")
+        case _:  # cost
+            if AGENT not in prices and not any(result.votes for case in report.cases for result in case.results):
+                return "nothing in the run has a price: no judge voted, and the policy has no price for the agent"
+            return _of_votes(report, lambda case: cost_of(case, prices), _QUANTITY, "the run has no cases")
 
 
 def criteria_behind(name: str, report: Report) -> list[str]:
@@ -231,11 +246,6 @@ def passes_counted(name: str, report: Report) -> list[str]:
     return criteria_behind(name, report) if counted else []
 
 
-def compares_runs(name: str) -> bool:
-    """Whether a measure is another one where cases have another number of runs."""
-    return name in ("case_pass_rate", "flaky_rate")
-
-
 def _by_case(found: Iterable[tuple[CaseResult, Value]], report: Report) -> tuple[CaseScores, tuple[str, ...]]:
     """Return the values of each case that has one in each of its runs, and what is missing."""
     missing: dict[str, str] = {}
@@ -254,37 +264,6 @@ def _by_case(found: Iterable[tuple[CaseResult, Value]], report: Report) -> tuple
     return scores_by_case(known()), tuple(missing.values())
 
 
-def _criterion(name: str, report: Report) -> Measured:
-    found = ((case, reason_of(result.overall) if result.score is None else result.score) for case, result in results_of(report.cases, name))
-    values, missing = _by_case(found, report)
-    low, high = report.config.bounds(name)
-    return Measured(
-        values=values,
-        missing=missing,
-        greater_is_better=report.config.greater_is_better(name),
-        bounds=(low, high),
-        by_config=name not in CRITERIA,
-        proportion=not CRITERIA.is_quantity(name) and (low, high) == SHARE,
-    )
-
-
-def _pass_rate(name: str, source: Source) -> Measured | str:
-    report = source.report
-    deciding = ((case, result) for case, result in results_of(report.cases, name) if result.decides)
-    values, missing = _by_case(((case, _passed(result)) for case, result in deciding), report)
-    if not values and not missing:
-        return f"{name} has no threshold in the run's config, so its scores neither pass nor fail"
-    return Measured(values=values, missing=missing, greater_is_better=True, bounds=SHARE)
-
-
-def _passed(result: CriterionResult) -> Value:
-    return reason_of(result.overall) if result.passed is None else float(result.passed)
-
-
-def _case_pass_rate(source: Source) -> Measured:
-    return _of_verdicts(source.report, lambda runs: float(all(verdict == "passed" for verdict in runs)))
-
-
 def _of_verdicts(report: Report, value_of: Callable[[Sequence[Verdict]], float], *, greater_is_better: bool = True) -> Measured:
     """Return a measure of passing and failing, which a case without a verdict does not have."""
     open_cases: list[str] = []
@@ -292,23 +271,13 @@ def _of_verdicts(report: Report, value_of: Callable[[Sequence[Verdict]], float],
     def known() -> Iterator[tuple[str, tuple[float]]]:
         for eval_id, found in groupby(report.cases, key=lambda case: case.eval_id):
             runs = list(found)
-            undecided = [case for case in runs if case.verdict == "undecided"]
-            if undecided:
+            if undecided := [case for case in runs if case.verdict == "undecided"]:
                 open_cases.append(f"{report.label(undecided[-1])}: {'; '.join(undecided[-1].reasons())}")
             else:
                 yield eval_id, (value_of([case.verdict for case in runs]),)
 
     values = scores_by_case(known())
     return Measured(values=values, missing=tuple(open_cases), greater_is_better=greater_is_better, bounds=SHARE)
-
-
-def _pass_hat(report: Report, k: int) -> Measured | str:
-    return _too_few_runs(report, k) or _of_verdicts(report, lambda runs: pass_hat(len(runs), runs.count("passed"), k))
-
-
-def _flaky_rate(source: Source) -> Measured | str:
-    report = source.report
-    return _too_few_runs(report, _FEWEST_RUNS) or _of_verdicts(report, lambda runs: float(len(set(runs)) > 1), greater_is_better=False)
 
 
 def _too_few_runs(report: Report, wanted: int) -> str:
@@ -324,49 +293,3 @@ def _of_votes(report: Report, read: Callable[[CaseResult], Value | None], bounds
     if not values and not missing:
         return nothing
     return Measured(values=values, missing=missing, greater_is_better=False, bounds=bounds, proportion=False)
-
-
-def _flip_rate(source: Source) -> Measured | str:
-    return _of_votes(source.report, lambda case: flip_of(case.results), SHARE, "no judge voted twice on the same")
-
-
-def _flip_rate_of(name: str, source: Source) -> Measured | str:
-    def flip(case: CaseResult) -> float | None:
-        result = case.result(name)
-        return flip_of([result] if result else [])
-
-    return _of_votes(source.report, flip, SHARE, f"no judge voted twice on the same for {name}")
-
-
-def _judge_tokens(source: Source) -> Measured | str:
-    return _of_votes(source.report, lambda case: tokens_of(case.results), _QUANTITY, "the run has no cases")
-
-
-def _judge_calls(source: Source) -> Measured | str:
-    return _of_votes(source.report, lambda case: float(calls_of(case.results)), _QUANTITY, "the run has no cases")
-
-
-def _cost(source: Source) -> Measured | str:
-    if AGENT not in source.prices and not any(result.votes for case in source.report.cases for result in case.results):
-        return "nothing in the run has a price: no judge voted, and the policy has no price for the agent"
-    return _of_votes(source.report, lambda case: cost_of(case, source.prices), _QUANTITY, "the run has no cases")
-
-
-OF_ALL: Mapping[str, Reader] = {
-    "case_pass_rate": _case_pass_rate,
-    "flaky_rate": _flaky_rate,
-    "judge_flip_rate": _flip_rate,
-    COST: _cost,
-    "judge_tokens": _judge_tokens,
-    "judge_calls": _judge_calls,
-}
-"""The measures that are none of a single criterion, by name; pass^k is another."""
-
-OF_A_CRITERION: Mapping[str, Callable[[str, Source], Measured | str]] = {"pass_rate": _pass_rate, "flip_rate": _flip_rate_of}
-"""What is measured of a criterion besides its score, as ``<criterion>/<name>``."""
-
-
-def format_missing(measured: Measured) -> str:
-    """Return of how many cases there is no value, and why."""
-    count = len(measured.missing)
-    return f"{count} of {count + len(measured.values)} cases without a value: {'; '.join(few(measured.missing, limit=_MAX_NAMED))}"

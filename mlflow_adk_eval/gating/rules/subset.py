@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
+from itertools import chain
 
 from mlflow_adk_eval.errors import did_you_mean
 from mlflow_adk_eval.gating.policy.model import Policy, Slice, Waiver
 from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.results.stored import chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,41 +28,29 @@ class Selection:
 
     def of(self, report: Report) -> Report:
         """Return the part of a report that is about these cases."""
-        return replace(report, cases=chosen(report.cases, lambda case: case if case.eval_id in self.eval_ids else None))
+        return replace(report, cases=report.cases.changed(lambda case: case if case.eval_id in self.eval_ids else None))
 
 
-def select(eval_ids: Sequence[str], tags: Mapping[str, Sequence[str]], part: Slice) -> Selection:
+def select(eval_ids: Sequence[str], tags: Sequence[Sequence[str]], part: Slice) -> Selection:
     """Return the cases that match one of the patterns of a slice, or have one of its tags.
 
     Args:
         eval_ids: the ids of all cases.
-        tags: the tags of the cases that have some, by id.
+        tags: the tags of each of them.
         part: the slice.
     """
     by_id = {pattern: {eval_id for eval_id in eval_ids if fnmatchcase(eval_id, pattern)} for pattern in part.ids}
-    by_tag = {tag: {eval_id for eval_id, found in tags.items() if tag in found} for tag in part.tags}
+    by_tag = {tag: {eval_id for eval_id, own in zip(eval_ids, tags, strict=True) if tag in own} for tag in part.tags}
     unmatched = (
         *(_with_hint(f"no case matches {pattern!r}", pattern, eval_ids) for pattern, found in by_id.items() if not found),
-        *(
-            _with_hint(f"no case has the tag {tag!r}", tag, _each(found for _, found in tags.items()))
-            for tag, found in by_tag.items()
-            if not found
-        ),
+        *(_with_hint(f"no case has the tag {tag!r}", tag, set(chain.from_iterable(tags))) for tag, found in by_tag.items() if not found),
     )
     return Selection(frozenset().union(*by_id.values(), *by_tag.values()), unmatched)
-
-
-def _each(tags: Iterable[Sequence[str]]) -> list[str]:
-    return list(dict.fromkeys(tag for found in tags for tag in found))
 
 
 def _with_hint(reason: str, name: str, known: Iterable[str]) -> str:
     hint = did_you_mean(name, known)
     return f"{reason}. {hint}" if hint else reason
-
-
-_ALL = None
-"""What a waiver of a whole case names as its criterion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,19 +66,18 @@ class WaivedSubset:
 
     def rest_of(self, report: Report) -> Report:
         """Return a report without what is waived: neither a case nor a result of it is left, so it counts in no number."""
-        return replace(report, cases=chosen(report.cases, self._rest)) if self.by_case else report
 
-    def _rest(self, case: CaseResult) -> CaseResult | None:
-        """Return what is left of a case; ``None`` where nothing decides it any more."""
-        waived = self.by_case.get(case.eval_id)
-        if not waived:
-            return case
-        if _ALL in waived:
-            return None
-        if waived.isdisjoint(result.criterion for result in case.results):
-            return case
-        results = tuple(result for result in case.results if result.criterion not in waived)
-        return replace(case, results=results) if any(result.decides for result in results) else None
+        def rest(case: CaseResult) -> CaseResult | None:
+            """Return what is left of a case; ``None`` where nothing decides it any more."""
+            waived = self.by_case.get(case.eval_id)
+            if waived and None in waived:
+                return None
+            if not waived or waived.isdisjoint(result.criterion for result in case.results):
+                return case
+            results = tuple(result for result in case.results if result.criterion not in waived)
+            return replace(case, results=results) if any(result.decides for result in results) else None
+
+        return replace(report, cases=report.cases.changed(rest)) if self.by_case else report
 
 
 def waived_subset(policy: Policy, report: Report, now: datetime) -> WaivedSubset:

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from mlflow_adk_eval.evalset import EvalSet
 
-_IN_RUN = "runs:/"
-
 
 class EvalSetSource(DatasetSource):  # type: ignore[misc]  # mypy sees nothing of MLflow
     """Where an eval set is: what the user named, or an artifact of a run; nowhere, if it was never in a file."""
@@ -54,7 +52,12 @@ class EvalSetSource(DatasetSource):  # type: ignore[misc]  # mypy sees nothing o
         if not self.uri:
             kept = "the runs that evaluated it hold it as adk_eval/eval_set.json"
             raise UsageError(f"eval set {self.eval_set_id!r} was no file when it was logged; {kept}")
-        return _artifact(self.uri) if self.uri.startswith(_IN_RUN) else dump(load_inputs(self.uri, default_config())[0])
+        if not self.uri.startswith("runs:/"):
+            return dump(load_inputs(self.uri, default_config())[0])
+        from mlflow.artifacts import load_dict  # noqa: PLC0415 - is imported by `import mlflow` later than this module
+
+        content: dict[str, Any] = load_dict(self.uri)
+        return content
 
     @staticmethod
     def _can_resolve(raw_source: Any) -> bool:  # noqa: ARG004 - MLflow's interface
@@ -86,7 +89,7 @@ class EvalSetDataset(Dataset, PyFuncConvertibleDatasetMixin):  # type: ignore[mi
             name: what MLflow shows; ``None``: the id of the set.
             digest: by what MLflow tells the set from others of its name; ``None``: as much of ours as MLflow has room for.
         """
-        from mlflow_adk_eval.tracking.run_facts import dataset_of  # noqa: PLC0415 - `import mlflow` must not load it
+        from mlflow_adk_eval.tracking.bundle import dataset_of  # noqa: PLC0415 - `import mlflow` must not load it
 
         self.eval_set = eval_set
         self._known_as = dataset_of(eval_set)
@@ -176,11 +179,3 @@ def from_adk_evalset(path: "str | Path | EvalSet", name: str | None = None, dige
     else:
         source = EvalSetSource(eval_set_id=eval_set.eval_set_id, content=dump(eval_set))
     return EvalSetDataset(eval_set, source, name, digest)
-
-
-def _artifact(uri: str) -> dict[str, Any]:
-    """Return an artifact of a run."""
-    from mlflow.artifacts import load_dict  # noqa: PLC0415 - is imported by `import mlflow` later than this module
-
-    content: dict[str, Any] = load_dict(uri)
-    return content

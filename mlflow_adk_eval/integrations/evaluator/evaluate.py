@@ -7,30 +7,253 @@ the rest as for `mlflow_adk_eval.evaluate`, except that the run is joined and st
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import anyio.to_thread
 import mlflow
+from mlflow.entities import Dataset
 from mlflow.models.evaluation.artifacts import JsonEvaluationArtifact, ParquetEvaluationArtifact, TextEvaluationArtifact
 from mlflow.models.evaluation.base import EvaluationArtifact, EvaluationResult
 
-from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.integrations.evaluator.sides import EvaluatorCall, ModelAgent, read_config, sides_of
+from mlflow_adk_eval.agents import Agent, Conversation, Limits, Recording, load_recording
+from mlflow_adk_eval.agents.conversation import NO_USER, described
+from mlflow_adk_eval.agents.recordings import Recorded
+from mlflow_adk_eval.agents.resolve import resolve_agent
+from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
+from mlflow_adk_eval.config.inputs import ConfigSource, EvalSetSource, load_inputs
+from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError, did_you_mean, foreign_code, shown
+from mlflow_adk_eval.evalset import EvalCase, EvalSet, dump
+from mlflow_adk_eval.evalset.models import canonical
+from mlflow_adk_eval.integrations.evaluator.dataset import EvalSetTable
+from mlflow_adk_eval.integrations.scoring import needed_cells
 from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup
 from mlflow_adk_eval.ledger import opened
-from mlflow_adk_eval.results.parts import PART_FOLDERS
 from mlflow_adk_eval.runner import Options
-from mlflow_adk_eval.runner.keywords import selected
+from mlflow_adk_eval.runner.keywords import AgentArgs, TraceLimit, selected
+from mlflow_adk_eval.runs.manifest import FOLDER
+from mlflow_adk_eval.runs.parts import PART_FOLDERS
+from mlflow_adk_eval.shapes.records import cells_of, row_of_table
+from mlflow_adk_eval.shapes.rows import CELLS, Row, row_of
+from mlflow_adk_eval.store.reaching import reaching_mlflow
 from mlflow_adk_eval.tracking.agent_versions import find_version
-from mlflow_adk_eval.tracking.bundle import TABLE, TABLES, Bundle
-from mlflow_adk_eval.tracking.client import connect, reaching_mlflow
-from mlflow_adk_eval.tracking.evaluate import LoggedEvaluation
+from mlflow_adk_eval.tracking.bundle import SELF_COMPARISON, TABLE, TABLES
+from mlflow_adk_eval.tracking.client import connect
+from mlflow_adk_eval.tracking.evaluate import LoggedEvaluation, inputs_of
 from mlflow_adk_eval.tracking.logged_run import RunTarget
-from mlflow_adk_eval.tracking.run_facts import FOLDER
 
-__all__ = ["EvaluatorCall", "LoggedJson", "LoggedParquet", "LoggedText", "evaluated", "refuse_extras"]
+SIDES = ("actual", "agent", "expected")
+"""What the data is held against; at most one."""
+_OF_THE_RUN = ("experiment", "run_name", "tracking_uri", "resume")
+"""Arguments of `adk_eval.evaluate` that are about the run, which here is MLflow's."""
+
+
+class EvaluatorConfig(JudgeArgs, AgentArgs, total=False):
+    """What a user may say in ``evaluator_config``. Where nothing else is said, each means what it means as an argument of `adk_eval.evaluate`."""
+
+    config: ConfigSource
+    actual: Recorded | None
+    """What the agent did, the data being what was expected."""
+    agent: Any
+    """Who is to have the conversations of the data."""
+    expected: EvalSetSource | None
+    """What was expected, the data being what the agent did."""
+    agent_version: str | None
+    num_runs: int
+    traces: TraceLimit
+    pending_folder: str | Path | None
+    register_prompts: bool
+    col_mapping: Mapping[str, str]
+    """Of a table: which column holds a cell, by the cell's name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluatorCall:
+    """What MLflow was asked to evaluate."""
+
+    dataset: Any
+    """The data as MLflow hands it to evaluators."""
+    model: Any
+    """A model of MLflow, or ``None``."""
+    predictions: str | None
+    """The column of the model's output that counts."""
+    model_id: str | None
+    """The LoggedModel that the metrics are about, if MLflow knows one."""
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sides:
+    """What was expected, and who did or does something about it."""
+
+    eval_set: EvalSet
+    config: EvalConfig
+    agent: Agent
+    dataset: Dataset | None = None
+    """What MLflow knows the eval set as, if it knows it."""
+    status: str = "complete"
+
+
+def sides_of(asked: EvaluatorCall, settings: EvaluatorConfig) -> Sides:
+    """Return both sides.
+
+    Raises:
+        UsageError: if the data cannot be held against what was named, or is held against several things.
+        AgentError: if the agent cannot be loaded.
+    """
+    named = [name for name in SIDES if settings.get(name) is not None] + (["model"] if asked.model is not None else [])
+    if len(named) > 1:
+        raise UsageError(f"the data can be held against one thing, and {' and '.join(named)} were named")
+    source = settings.get("config")
+    if not isinstance(asked.dataset, EvalSetTable):
+        if named:
+            wanted = "data of mlflow.data.from_adk_evalset; a table says by itself what was expected and what the agent did"
+            raise UsageError(f"{named[0]} wants {wanted}")
+        config = load_config(source)
+        eval_set, recording = table_of(asked.dataset, settings.get("col_mapping", {})).sides(config)
+        return Sides(eval_set=eval_set, config=config, agent=recording)
+    data, expected, actual = asked.dataset.dataset, settings.get("expected"), settings.get("actual")
+    if expected is not None:
+        eval_set, config, dataset = inputs_of(expected, source)
+        return Sides(eval_set=eval_set, config=config, agent=load_recording(data.eval_set), dataset=dataset)
+    agent: Agent
+    if asked.model is not None:
+        agent = ModelAgent(model=asked.model, column=asked.predictions)
+    elif named == ["agent"]:
+        limits = Limits(case_s=settings.get("case_timeout_s"), turn_s=settings.get("turn_timeout_s"))
+        agent = resolve_agent(settings.get("agent"), agent_name=settings.get("agent_name"), limits=limits)
+    else:
+        agent = load_recording(data.eval_set if actual is None else actual)
+    if not named:
+        warnings.warn(_PROVES_NOTHING, UserWarning, stacklevel=2)
+    return Sides(
+        eval_set=data.eval_set,
+        config=load_inputs(data.named)[1] if source is None and data.named else load_config(source),
+        agent=agent,
+        dataset=Dataset(**data.to_dict()),
+        status="complete" if named else SELF_COMPARISON,
+    )
+
+
+_PROVES_NOTHING = (
+    "the data is taken as what was expected and as what the agent did, so criteria that compare the two prove nothing, and the run is "
+    "no evidence for the gate; name what was expected or what the agent did: evaluator_config={'expected': ...}, 'actual' or 'agent'"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelAgent:
+    """A model that answers a table with columns ``eval_id``, ``inputs`` and ``session_input`` by one output for its only row."""
+
+    model: Any
+    """Anything with MLflow's ``predict``."""
+    column: str | None = None
+    """The column that counts where the output is a table."""
+    name: str = "model"
+
+    async def converse(self, case: EvalCase, run_index: int) -> Conversation:  # noqa: ARG002 - the protocol's
+        """Have the whole conversation in one call. Whatever the model raises is returned."""
+        if case.conversation is None:
+            return Conversation(actual=(), error=NO_USER)
+        try:
+            with foreign_code("the model"):
+                output = await anyio.to_thread.run_sync(self._output, case)
+            return row_of(cells_of(None, output) | {"targets": case}, f"output for case {case.eval_id!r}").conversation
+        except Exception as error:  # noqa: BLE001 - a model may be anybody's code, and must not cost the other cases
+            return Conversation(actual=(), error=described(error))
+
+    def _output(self, case: EvalCase) -> Any:
+        """Return the only row of what the model returns."""
+        from pandas import DataFrame  # noqa: PLC0415 - slow
+
+        said = [turn.user_text for turn in case.conversation or ()]
+        session = dump(case.session_input) if case.session_input else None
+        row = {"eval_id": case.eval_id, "inputs": said[0] if len(said) == 1 else said, "session_input": session}
+        outputs = self.model.predict(DataFrame([row]))
+        if isinstance(outputs, str | dict):
+            return outputs
+        if hasattr(outputs, "columns"):
+            columns = [self.column] if self.column else list(outputs.columns)
+            if len(columns) != 1 or columns[0] not in outputs.columns:
+                found = ", ".join(map(str, outputs.columns))
+                raise UsageError(f"the model returned the columns {found}; predictions= names the one that counts")
+            outputs = outputs[columns[0]]
+        listed = outputs.tolist() if hasattr(outputs, "tolist") else outputs
+        if not isinstance(listed, list | tuple) or len(listed) != 1:
+            raise UsageError(f"the model returned {shown(listed)} for a table of one row; wanted a list of one output")
+        return listed[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseTable:
+    """The cells of each row that we have a word for."""
+
+    name: str
+    rows: tuple[Mapping[str, Any], ...]
+
+    def sides(self, config: EvalConfig) -> tuple[EvalSet, Recording]:
+        """Return what was expected, and what the agent did. Several rows of one case are its runs, in the order of ``run_index``.
+
+        Raises:
+            EvalSetError: with the problem of a cell, or naming the cells that a criterion needs and a row does not have.
+        """
+        rows = [row_of_table(cells, f"row {number}") for number, cells in enumerate(self.rows, 1)]
+        problems = [  # the cells that criteria need and a row does not have: what nobody said is no evidence
+            Problem(f"case {row.case.eval_id!r}", f"no {cell}", f"what {criterion} needs: {CELLS[cell]}")
+            for row in rows
+            for criterion in config.criteria_of(row.case.eval_id)
+            for cell in needed_cells(criterion, config)
+            if cell in row.lacks
+        ]
+        if problems:
+            raise EvalSetError(self.name, problems)
+        runs: dict[str, list[Row]] = {}
+        for row in rows:
+            case_runs = runs.setdefault(row.case.eval_id, [])
+            case_runs.append(row)
+            if canonical(case_runs[0].case) != canonical(row.case):
+                wanted = "the same in all rows of a case"
+                raise EvalSetError(self.name, [Problem(f"case {row.case.eval_id!r}", "rows that expect different things", wanted)])
+        eval_set = EvalSet(eval_set_id=self.name, eval_cases=tuple(case_runs[0].case for case_runs in runs.values()))
+        ordered = {eval_id: sorted(case_runs, key=lambda row: row.run_index) for eval_id, case_runs in runs.items()}
+        return eval_set, Recording({eval_id: tuple(row.conversation for row in case_runs) for eval_id, case_runs in ordered.items()})
+
+
+def table_of(dataset: Any, col_mapping: Mapping[str, str]) -> CaseTable:
+    """Return the table that MLflow hands to evaluators.
+
+    Args:
+        dataset: MLflow's.
+        col_mapping: which column holds a cell, where that is not the one of its name.
+
+    Raises:
+        UsageError: if it is no table, or a column does not exist.
+    """
+    frame = dataset.features_data
+    if not hasattr(frame, "columns"):
+        wanted = "data of mlflow.data.from_adk_evalset, or a DataFrame with a row for each conversation"
+        raise UsageError(f"the adk evaluator wants {wanted}, not {shown(frame)}")
+    columns = list(frame.columns)
+    for cell, column in col_mapping.items():
+        if cell not in CELLS:
+            raise UsageError(f"col_mapping: unknown cell {cell!r}; known are {', '.join(CELLS)}. {did_you_mean(cell, CELLS)}".rstrip())
+        if column not in columns and cell not in {
+            "targets",
+            "predictions",
+        }:  # which MLflow takes out of the table where its arguments say so
+            raise UsageError(f"col_mapping: {cell} is column {column!r}, which is not there; there are {', '.join(map(str, columns))}")
+    # Columns that hold no cell are somebody else's.
+    given = {cell: frame[column].tolist() for cell in CELLS if (column := col_mapping.get(cell, cell)) in columns}
+    if dataset.has_targets:
+        given["targets"] = list(dataset.labels_data)
+    if dataset.has_predictions:
+        given["predictions"] = list(dataset.predictions_data)
+    rows = tuple({cell: values[index] for cell, values in given.items()} for index in range(len(frame)))
+    return CaseTable(name=f"{dataset.name}_cases", rows=rows)
+
 
 RESULTS = "eval_results_table"
 """What MLflow's own evaluators call their table."""
@@ -50,7 +273,14 @@ def refuse_extras(**given: Any) -> None:
 
 def evaluated(asked: EvaluatorCall, evaluator_config: Mapping[str, Any]) -> EvaluationResult:
     """Evaluate, log and return the metrics and artifacts."""
-    settings = read_config(evaluator_config)
+    known = list(EvaluatorConfig.__annotations__)
+    for name in evaluator_config:
+        if name in _OF_THE_RUN:
+            raise UsageError(f"evaluator_config: {name} is no setting here, since MLflow has opened the run: say it to MLflow")
+        if name not in known:
+            hint = did_you_mean(str(name), known)
+            raise UsageError(f"evaluator_config: unknown key {name!r}; known are {', '.join(known)}. {hint}".rstrip())
+    settings = cast("EvaluatorConfig", dict(evaluator_config))
     sides = sides_of(asked, settings)
     judges = judge_setup(**selected(settings, JudgeArgs))
     given: dict[str, Any] = {**selected(settings, Options), "judges": judges}
@@ -65,8 +295,19 @@ def evaluated(asked: EvaluatorCall, evaluator_config: Mapping[str, Any]) -> Eval
     )
     with opened(judges.ledger) as ledger:
         _, bundle = LoggedEvaluation(sides.eval_set, sides.agent, sides.config, Options(**given), target, ledger).execute()
-    _log_table(bundle)
-    return EvaluationResult(metrics=dict(bundle.metrics), artifacts=_artifacts(bundle), run_id=asked.run_id)
+    client, run_id = mlflow.MlflowClient(), bundle.run.run_id
+    with reaching_mlflow(
+        "the table could not be logged"
+    ):  # once more, where `EvaluationResult.tables` looks for it, which is not in folders
+        client.log_text(run_id, bundle.artifacts[TABLE].decode(), f"{RESULTS}.json")
+        tables = json.loads(client.get_run(run_id).data.tags[TABLES])
+        client.set_tag(run_id, TABLES, json.dumps([*tables, {"path": f"{RESULTS}.json", "type": "table"}]))
+    artifacts: dict[str, EvaluationArtifact] = {RESULTS: LoggedJson(mlflow.get_artifact_uri(f"{RESULTS}.json"))}
+    for name in dict.fromkeys(name.partition("/")[0] for name in bundle.artifacts):
+        kind = LoggedParquet if name in PART_FOLDERS else _KINDS.get(Path(name).suffix)
+        if kind:
+            artifacts[name.partition(".")[0]] = kind(mlflow.get_artifact_uri(f"{FOLDER}/{name}"))
+    return EvaluationResult(metrics=dict(bundle.metrics), artifacts=artifacts, run_id=asked.run_id)
 
 
 def _agent_version(agent_version: str | None, model_id: str | None) -> str | None:
@@ -83,16 +324,6 @@ def _agent_version(agent_version: str | None, model_id: str | None) -> str | Non
     if named != model_id:
         raise UsageError(f"agent_version {agent_version!r} is the model {named}, and MLflow evaluates {model_id}")
     return agent_version
-
-
-def _log_table(bundle: Bundle) -> None:
-    """Log the table once more where `EvaluationResult.tables` looks for tables, which is not in folders."""
-    client = mlflow.MlflowClient()
-    run_id = bundle.run.run_id
-    with reaching_mlflow("the table could not be logged"):
-        client.log_text(run_id, bundle.artifacts[TABLE].decode(), f"{RESULTS}.json")
-        tables = json.loads(client.get_run(run_id).data.tags[TABLES])
-        client.set_tag(run_id, TABLES, json.dumps([*tables, {"path": f"{RESULTS}.json", "type": "table"}]))
 
 
 class _Late(EvaluationArtifact):  # type: ignore[misc]  # mypy sees nothing of MLflow
@@ -121,11 +352,3 @@ _KINDS: Mapping[str, type[EvaluationArtifact]] = {
     ".html": LoggedText,
     ".diff": LoggedText,
 }
-
-
-def _artifacts(bundle: Bundle) -> dict[str, EvaluationArtifact]:
-    """Return the artifacts by what they are called; the table also by MLflow's name for it."""
-    names = dict.fromkeys(name.partition("/")[0] for name in bundle.artifacts)
-    found = {name: LoggedParquet if name in PART_FOLDERS else _KINDS.get(Path(name).suffix) for name in names}
-    artifacts = {name.partition(".")[0]: kind(mlflow.get_artifact_uri(f"{FOLDER}/{name}")) for name, kind in found.items() if kind}
-    return {RESULTS: LoggedJson(mlflow.get_artifact_uri(f"{RESULTS}.json")), **artifacts}

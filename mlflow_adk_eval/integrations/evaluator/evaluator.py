@@ -7,9 +7,6 @@ from typing import Any
 
 from mlflow.models.evaluation.base import EvaluationResult, ModelEvaluator
 
-MODEL_TYPE = "adk"
-"""The ``model_type`` that asks for this evaluator."""
-
 
 class AdkEvaluator(ModelEvaluator):  # type: ignore[misc]  # mypy sees nothing of MLflow
     """Judges what an agent did in conversations by the criteria of an eval config, and logs it as `adk_eval.evaluate` does."""
@@ -17,7 +14,7 @@ class AdkEvaluator(ModelEvaluator):  # type: ignore[misc]  # mypy sees nothing o
     @classmethod
     def can_evaluate(cls, *, model_type: str, evaluator_config: Mapping[str, Any] | None = None, **_: Any) -> bool:  # noqa: ARG003 - MLflow's interface
         """Return whether it was asked for, since MLflow asks this in evaluations that are about something else, too."""
-        return model_type == MODEL_TYPE
+        return model_type == "adk"
 
     def evaluate(  # noqa: PLR0913 - MLflow's interface  # pyright: ignore[reportIncompatibleMethodOverride] - which says nothing of its result
         self,

@@ -1,12 +1,20 @@
-"""The server's application: routes, what it refuses, and errors in the shape of Google's APIs. It knows nothing of sockets."""
+"""The server's application: routes, what it refuses, and errors in the shape of Google's APIs. It knows nothing of sockets.
+
+The JSON of a request is read as leniently as the API's documentation writes it. Its examples for curl have trailing commas and say
+``instances`` once for each instance, within one object. Both are understood here; anything else that is no JSON, or that says nothing in
+particular, such as another key given twice, is refused.
+"""
 
 from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from http import HTTPStatus
+from itertools import islice
 from typing import Any, cast
 
 import anyio
@@ -21,19 +29,108 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mlflow_adk_eval.criteria.rapid.computed import computed_score
-from mlflow_adk_eval.criteria.rapid.evaluate import LocalBackend
-from mlflow_adk_eval.criteria.rapid.messages import (
-    RapidRequest,
-    Rated,
-    answer,
-    error_body,
-    read_request,
-)
-from mlflow_adk_eval.criteria.rapid.vertex import VertexBackend
-from mlflow_adk_eval.errors import AdkEvalError
+from mlflow_adk_eval.criteria.rapid.evaluate import LocalBackend, VertexBackend
+from mlflow_adk_eval.criteria.rapid.messages import RapidRequest, Rated, RequestError, answer, error_body, read_request
+from mlflow_adk_eval.errors import AdkEvalError, Problem, json_path, shown
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.integrations.rapid_server.json_body import read_json
-from mlflow_adk_eval.integrations.rapid_server.openapi import VERSIONS, openapi
+from mlflow_adk_eval.integrations.rapid_server.openapi import MAX_KEY, MAX_KEYS, VERSIONS, openapi
+
+_SEVERAL = "instances"
+"""The key that may be repeated."""
+_COMMAS = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[{:,]\s*+,|(,)(?=\s*+[\]}])', re.DOTALL)
+"""Strings, commas that follow no value, and, as a group, commas after the last value. Possessive, so that no text takes it long."""
+_SURROGATES = re.compile("[\ud800-\udfff]")
+_DIGITS = 400
+"""No number with more digits is finite as a float."""
+_MAX_PROBLEMS = 50
+
+
+def read_json(raw: bytes, source: str = "request") -> Any:
+    r"""Return what the body of a request says.
+
+    Args:
+        raw: the body.
+        source: what messages call it.
+
+    Raises:
+        RequestError: if it is no JSON in UTF-8, is nested too deeply, repeats a key other than ``instances``, or holds what no
+            other reader of JSON would take (numbers that are not finite, halves of surrogate pairs), or keys without measure.
+
+    >>> read_json(b'{"instances": {"prediction": "a",}, "instances": {"prediction": "b"}}')
+    {'instances': [{'prediction': 'a'}, {'prediction': 'b'}]}
+    """
+    try:
+        text = raw.decode("utf-8-sig")
+        try:
+            body = _decoded(text)
+        except json.JSONDecodeError:
+            # A space in place of each comma, so that the position of what else is wrong stays.
+            body = _decoded(_COMMAS.sub(lambda comma: " " if comma[1] else comma[0], text))
+        problems = list(islice(_faults(body, []), _MAX_PROBLEMS))
+    except RecursionError:
+        problems = [Problem("$", "brackets within brackets, hundreds deep", "an object with the input of a metric")]
+    except UnicodeDecodeError as error:
+        problems = [Problem("$", f"a byte that is no UTF-8 at offset {error.start}", "JSON in UTF-8")]
+    except json.JSONDecodeError as error:
+        problems = [Problem("$", f"no JSON: {error.msg}, in line {error.lineno}, column {error.colno}", "a JSON object")]
+    else:
+        if not problems:
+            return body
+    raise RequestError(source, problems)
+
+
+class _Repeating(dict[str, Any]):
+    """An object that had some of its keys more than once."""
+
+    repeated: tuple[str, ...] = ()
+
+
+def _decoded(text: str) -> Any:
+    return json.loads(text, object_pairs_hook=_object, parse_int=lambda digits: int(digits) if len(digits) < _DIGITS else math.inf)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) == len(pairs):
+        return found
+    counts = Counter(key for key, _ in pairs)
+    if counts.pop(_SEVERAL, 0) > 1:
+        given = (value for key, value in pairs if key == _SEVERAL)
+        found[_SEVERAL] = [item for value in given for item in (value if isinstance(value, list) else [value])]
+    repeating = _Repeating(found)
+    repeating.repeated = tuple(key for key, count in counts.items() if count > 1)
+    return repeating
+
+
+def _faults(value: Any, path: list[str | int]) -> Iterator[Problem]:
+    """Yield what must not be said at `path` or below."""
+    match value:
+        case str() if _SURROGATES.search(value):
+            yield Problem(json_path("$", path), f"half of a surrogate pair in {shown(value)}", "a text in Unicode")
+        case float() if not math.isfinite(value):
+            yield Problem(json_path("$", path), shown(value), "a finite number")
+        case dict() if len(value) > MAX_KEYS:
+            yield Problem(json_path("$", path), f"an object with {len(value)} keys", f"one with at most {MAX_KEYS}")
+        case dict():
+            for key in value.repeated if isinstance(value, _Repeating) else ():
+                yield Problem(json_path("$", [*path, key]), "the key more than once", "each key once")
+            yield from _faults_within(value.items(), path)
+        case list():
+            yield from _faults_within(enumerate(value), path)
+        case _:
+            pass
+
+
+def _faults_within(items: Iterable[tuple[str | int, Any]], path: list[str | int]) -> Iterator[Problem]:
+    for step, item in items:
+        if isinstance(step, str) and len(step) > MAX_KEY:
+            yield Problem(json_path("$", path), f"a key of {len(step)} characters", f"keys of at most {MAX_KEY}")
+            continue
+        path.append(step)
+        yield from _faults(step, path) if isinstance(step, str) else ()
+        yield from _faults(item, path)
+        path.pop()
+
 
 HEALTH = "/health"
 _STATUS: Mapping[int, str] = {
@@ -62,13 +159,32 @@ def application(bench: LocalBackend | VertexBackend, *, token: str, max_body: in
         max_body: the most bytes of a request.
         concurrency: how many requests are evaluated at the same time; others wait.
     """
-    endpoint = RapidEndpoint(bench=bench, max_body=max_body, places=anyio.CapacityLimiter(concurrency))
+    places = anyio.CapacityLimiter(concurrency)
+
+    async def evaluate(request: Request) -> Response:
+        """Return the answer to a request, or what is wrong with it."""
+        _check_type(request.headers)
+        try:
+            raw = await _body(request, max_body)
+            async with places:
+                asked = await anyio.to_thread.run_sync(lambda: read_request(read_json(raw)))
+                if asked.metric.kind == "computed" and isinstance(bench, LocalBackend):
+                    # In a thread, so that a long text does not keep everybody waiting.
+                    return _response(200, await anyio.to_thread.run_sync(_computed, asked))
+                bench.judging.recover()
+                return _response(200, await bench.answer(asked))
+        except AdkEvalError as error:
+            told = error_body(error)
+            return _response(told["error"]["code"], told)
+        except anyio.get_cancelled_exc_class():  # the event loop ends, and nobody else waits for this task
+            return _error(503, "the server was stopped before there was an answer")
+
     described = openapi(token=bool(token))
     path = "projects/{project}/locations/{location}"
     app = Starlette(
         routes=[
             # Google's own clients are known to write a slash before the colon.
-            *(Route(f"/{v}/{path}{end}:evaluateInstances", endpoint.evaluate, methods=["POST"]) for v in VERSIONS for end in ("", "/")),
+            *(Route(f"/{v}/{path}{end}:evaluateInstances", evaluate, methods=["POST"]) for v in VERSIONS for end in ("", "/")),
             Route(HEALTH, _saying({"status": "ok"}), methods=["GET"]),
             Route("/openapi.json", _saying(described), methods=["GET"]),
         ],
@@ -77,34 +193,6 @@ def application(bench: LocalBackend | VertexBackend, *, token: str, max_body: in
     )
     app.router.redirect_slashes = False
     return app
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RapidEndpoint:
-    """Answers requests."""
-
-    bench: LocalBackend | VertexBackend
-    max_body: int
-    places: anyio.CapacityLimiter
-
-    async def evaluate(self, request: Request) -> Response:
-        """Return the answer to a request, or what is wrong with it."""
-        _check_type(request.headers)
-        try:
-            raw = await _body(request, self.max_body)
-            async with self.places:
-                return _response(200, await self._answer(await anyio.to_thread.run_sync(_asked, raw)))
-        except AdkEvalError as error:
-            told = error_body(error)
-            return _response(told["error"]["code"], told)
-        except anyio.get_cancelled_exc_class():  # the event loop ends, and nobody else waits for this task
-            return _error(503, "the server was stopped before there was an answer")
-
-    async def _answer(self, asked: RapidRequest) -> Json:
-        if asked.metric.kind == "computed" and isinstance(self.bench, LocalBackend):
-            return await anyio.to_thread.run_sync(_computed, asked)  # so that a long text does not keep everybody waiting
-        self.bench.judging.recover()
-        return await self.bench.answer(asked)
 
 
 class Guard:
@@ -129,10 +217,6 @@ class Guard:
         if "origin" in headers:  # any page that is open in a browser could spend the judge's budget
             return _error(403, "requests of web pages are refused where no token is demanded")
         return None
-
-
-def _asked(raw: bytes) -> RapidRequest:
-    return read_request(read_json(raw))
 
 
 def _computed(asked: RapidRequest) -> Json:

@@ -10,8 +10,9 @@ from pydantic.alias_generators import to_pascal
 
 from mlflow_adk_eval.config.rapid_catalogue import CHOICES, RAPID_METRICS, RapidMetric
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.integrations.rapid_server.json_body import MAX_KEY, MAX_KEYS
 
+MAX_KEYS, MAX_KEY = 100, 100
+"""More keys in one object, or more characters in one key, than any request has: what would only keep a server busy."""
 VERSIONS = ("v1beta1", "v1")
 """Of the API; their metrics are the same here."""
 ERRORS = (400, 401, 403, 404, 405, 408, 413, 415, 500, 503)
@@ -30,33 +31,36 @@ def openapi(*, token: bool) -> Json:
     Args:
         token: whether requests need one.
     """
-    paths = {f"/{version}/projects/{{project}}/locations/{{location}}:evaluateInstances": _evaluating(version) for version in VERSIONS}
+    names = ("project", "location")
+    parameters = [{"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}} for name in names]
+    paths: Json = {}
+    for version in VERSIONS:
+        operation = {
+            "operationId": f"evaluateInstances_{version}",
+            "summary": "Evaluate instances by one metric.",
+            "requestBody": {"required": True, "content": _json({"$ref": "#/components/schemas/Request"})},
+            "responses": _responses("The values of the metric.", {"$ref": "#/components/schemas/Answer"}),
+        }
+        path = f"/{version}/projects/{{project}}/locations/{{location}}:evaluateInstances"
+        paths[path] = {"parameters": parameters, "post": operation}
+    health = {
+        "operationId": "health",
+        "summary": "Whether the server is up. Needs no token.",
+        "responses": _responses("It is.", {"type": "object"}),
+        "security": [],
+    }
+    failed = _json({"$ref": "#/components/schemas/Error"})
+    errors = {str(code): {"description": HTTPStatus(code).phrase, "content": failed} for code in ERRORS}
     described: Json = {
         "openapi": "3.1.0",
         "info": {"title": "Rapid Eval", "version": "1", "description": _ABOUT},
-        "paths": {**paths, "/health": {"get": _reading("health", "Whether the server is up. Needs no token.", {"security": []})}},
-        "components": {"schemas": dict(_schemas()), "responses": {str(code): _error(code) for code in ERRORS}},
+        "paths": {**paths, "/health": {"get": health}},
+        "components": {"schemas": dict(_schemas()), "responses": errors},
     }
     if token:
         described["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         described["security"] = [{"token": []}]
     return described
-
-
-def _evaluating(version: str) -> Json:
-    names = ("project", "location")
-    parameters = [{"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}} for name in names]
-    operation = {
-        "operationId": f"evaluateInstances_{version}",
-        "summary": "Evaluate instances by one metric.",
-        "requestBody": {"required": True, "content": _json({"$ref": "#/components/schemas/Request"})},
-        "responses": _responses("The values of the metric.", {"$ref": "#/components/schemas/Answer"}),
-    }
-    return {"parameters": parameters, "post": operation}
-
-
-def _reading(name: str, summary: str, more: Json) -> Json:
-    return {"operationId": name, "summary": summary, "responses": _responses("It is.", {"type": "object"}), **more}
 
 
 def _responses(about: str, schema: Json) -> Json:
@@ -68,14 +72,13 @@ def _json(schema: Json) -> Json:
     return {"application/json": {"schema": schema}}
 
 
-def _error(code: int) -> Json:
-    return {"description": HTTPStatus(code).phrase, "content": _json({"$ref": "#/components/schemas/Error"})}
-
-
 def _schemas() -> Iterator[tuple[str, Json]]:
     for metric in RAPID_METRICS.values():
         name = to_pascal(metric.name)
-        request = _given({metric.input_key: _input(metric), "location": {}}, required=(metric.input_key,))
+        # The input has one instance or several and, if the reference is to be shown, references.
+        uses = (False, True) if "use_reference" in metric.spec else (False,)
+        ways = {"anyOf": [_input(metric, key, use_reference=use) for use in uses for key in ("instance", "instances")]}
+        request = _given({metric.input_key: ways, "location": {}}, required=(metric.input_key,))
         yield f"{name}Request", {**request, "description": metric.about}
         yield f"{name}Answer", _answer(metric)
     names = [to_pascal(name) for name in RAPID_METRICS]
@@ -95,27 +98,13 @@ def _given(properties: Json, *, required: tuple[str, ...] = ()) -> Json:
     return _object(properties, required=required, others={"type": "null"}) | bounds
 
 
-def _input(metric: RapidMetric) -> Json:
-    """Return what the input of a metric may be: with one instance or several and, if the reference is to be shown, with references."""
-    ways = [_with(metric, key, use_reference=use) for use in _uses(metric) for key in ("instance", "instances")]
-    return {"anyOf": ways}
-
-
-def _uses(metric: RapidMetric) -> tuple[bool, ...]:
-    return (False, True) if "use_reference" in metric.spec else (False,)
-
-
-def _with(metric: RapidMetric, key: str, *, use_reference: bool) -> Json:
-    instance = _instance(metric, with_reference=use_reference)
+def _input(metric: RapidMetric, key: str, *, use_reference: bool) -> Json:
+    fields = (*metric.fields, *metric.optional) if use_reference else metric.fields
+    optional: Json = {} if use_reference else dict.fromkeys(metric.optional, _or_null(_TEXT))
+    instance = _given(dict.fromkeys(fields, _TEXT) | optional, required=fields)
     several = {"anyOf": [instance, {"type": "array", "items": instance, "minItems": 1}]}
     given = {"metric_spec": _spec(metric, use_reference=use_reference), key: several}
     return _given(given, required=("metric_spec", key) if use_reference else (key,))
-
-
-def _instance(metric: RapidMetric, *, with_reference: bool) -> Json:
-    fields = (*metric.fields, *metric.optional) if with_reference else metric.fields
-    optional: Json = {} if with_reference else dict.fromkeys(metric.optional, _or_null(_TEXT))
-    return _given(dict.fromkeys(fields, _TEXT) | optional, required=fields)
 
 
 def _spec(metric: RapidMetric, *, use_reference: bool) -> Json:

@@ -8,12 +8,11 @@ import socket
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import anyio
 
 from mlflow_adk_eval.criteria.rapid.evaluate import Backend, LocalBackend, Voting, backend_of
-from mlflow_adk_eval.criteria.rapid.vertex import VertexBackend
 from mlflow_adk_eval.errors import JudgeError, UsageError
 from mlflow_adk_eval.judge.setup import JudgeSetup, LedgerSource
 from mlflow_adk_eval.ledger import opened
@@ -22,7 +21,6 @@ from mlflow_adk_eval.runtime import require_extra
 
 if TYPE_CHECKING:
     import uvicorn
-    from starlette.applications import Starlette
 
 TOKEN = "ADK_EVAL_RAPID_TOKEN"  # noqa: S105 - the name of a variable
 _BACKLOG = 1024
@@ -67,11 +65,44 @@ def serve(
         JudgeError: if the judge that was named, or Vertex's service, cannot be had.
     """
     with require_extra("rapid-server", "the Rapid Eval server"):
-        import uvicorn  # noqa: F401, PLC0415  # pyright: ignore[reportUnusedImport] - an extra, which takes a quarter of a second to load
+        import uvicorn  # noqa: PLC0415 - an extra, which takes a quarter of a second to load
 
-        import mlflow_adk_eval.integrations.rapid_server.app  # noqa: F401, PLC0415  # pyright: ignore[reportUnusedImport] - likewise, as it loads starlette
+        from mlflow_adk_eval.integrations.rapid_server.app import application  # noqa: PLC0415 - likewise, as it loads starlette
+
+    async def work() -> JudgeUsage | None:
+        bench = backend_of(replace(setup, answers=kept), backend, voting)
+        try:
+            note = ""
+            try:
+                if isinstance(bench, LocalBackend):  # its judge is loaded here, so that no request waits for it
+                    bench.judging.vote_collector(bench.settings)
+            except JudgeError as error:
+                if setup.judge is not None:
+                    raise
+                note = str(error)
+            app = application(bench, token=serving.token, max_body=serving.max_body, concurrency=serving.concurrency)
+            # Without log_config, its errors go where the process's own go.
+            config = uvicorn.Config(
+                app,
+                http="h11",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                backlog=_BACKLOG,
+            )
+            server = uvicorn.Server(config)
+            with stopped_by_signals(server):
+                ready(url_of(listener), note)
+                await server.serve(sockets=[listener])
+            return bench.judging.usage()
+        finally:
+            await bench.judging.aclose()
+
     with listening(serving) as listener, opened(ledger) as kept:
-        return anyio.run(_serve, listener, serving, replace(setup, answers=kept), backend, voting, ready)
+        return anyio.run(work)
 
 
 @contextmanager
@@ -92,58 +123,6 @@ def listening(serving: Serving) -> Generator[socket.socket]:
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     with listener:
         yield listener
-
-
-async def _serve(
-    listener: socket.socket, serving: Serving, setup: JudgeSetup, backend: Backend, voting: Voting, ready: Ready
-) -> JudgeUsage | None:
-    from mlflow_adk_eval.integrations.rapid_server.app import application  # noqa: PLC0415 - loads starlette
-
-    bench = cast("LocalBackend | VertexBackend", backend_of(setup, backend, voting))
-    try:
-        note = _missing(bench, setup)
-        app = application(bench, token=serving.token, max_body=serving.max_body, concurrency=serving.concurrency)
-        server = _server(app)
-        with stopped_by_signals(server):
-            ready(url_of(listener), note)
-            await server.serve(sockets=[listener])
-        return bench.judging.usage()
-    finally:
-        await bench.aclose()
-
-
-def _missing(bench: LocalBackend | VertexBackend, setup: JudgeSetup) -> str:
-    """Return why there is no local judge; empty if there is one. It is loaded here, so that no request waits for it.
-
-    Raises:
-        JudgeError: if there should be one.
-    """
-    try:
-        if isinstance(bench, LocalBackend):
-            bench.judging.vote_collector(bench.settings)
-    except JudgeError as error:
-        if setup.judge is not None:
-            raise
-        return str(error)
-    return ""
-
-
-def _server(app: Starlette) -> uvicorn.Server:
-    import uvicorn  # noqa: PLC0415 - as above
-
-    # Without log_config, its errors go where the process's own go.
-    config = uvicorn.Config(
-        app,
-        http="h11",
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        backlog=_BACKLOG,
-    )
-    return uvicorn.Server(config)
 
 
 @contextmanager

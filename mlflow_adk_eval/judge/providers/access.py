@@ -6,6 +6,7 @@ Whatever is missing or wrong is found while the judges are made, before an agent
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,20 +14,17 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from mlflow_adk_eval.errors import ConfigError, JudgeError, Problem
-from mlflow_adk_eval.evalset.parse import problems_of
-from mlflow_adk_eval.evalset.schema import unknown_keys
-from mlflow_adk_eval.judge.errors import one_line
-from mlflow_adk_eval.judge.protocol import NoAnswer, Refused, Unavailable
+from mlflow_adk_eval.evalset.parse import problems_of, unknown_keys
+from mlflow_adk_eval.judge.protocol import NoAnswer, Refused, Unavailable, one_line
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
     from google.auth.exceptions import GoogleAuthError
 
-_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _ON_GOOGLE = ("GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP", "K_SERVICE", "CLOUD_RUN_JOB", "GAE_ENV", "GAE_RUNTIME")
 """Variables that Google's machines set, or whoever plays their metadata server."""
-_LOGIN = "application_default_credentials.json"
 _PRODUCT_NAME = Path("/sys/class/dmi/id/product_name")
+_REFRESHING = threading.Lock()
 _HELP = "run `gcloud auth application-default login`, or name a key file in GOOGLE_APPLICATION_CREDENTIALS"
 
 
@@ -41,8 +39,8 @@ def require_settings(model: type[BaseModel], settings: Mapping[str, Any]) -> Non
         model.model_validate(value, extra="forbid")
     except ValidationError as error:
         details = error.errors(include_url=False)
-        found = problems_of(model, value, details, [key for key in unknown_keys(model, value) if key.amiss], at="$")
-        problems = found or [Problem("$", details[0]["msg"], f"settings of {model.__name__}")]
+        problems = problems_of(model, value, details, [key for key in unknown_keys(model, value) if key.amiss], at="$")
+        problems = problems or [Problem("$", details[0]["msg"], f"settings of {model.__name__}")]
         raise ConfigError("judge_model_config", problems) from None
 
 
@@ -53,6 +51,15 @@ def credentials_failure(error: GoogleAuthError) -> NoAnswer:
     message = f"Google Cloud credentials: {one_line(str(error.args[0] if error.args else error))}"
     later = error.retryable or isinstance(error, TransportError)
     return Unavailable(message) if later else Refused(message, every_request=True)
+
+
+def refresh(credentials: Credentials) -> None:
+    """Get a token, if there is none that is good for a while, once for all threads that want one."""
+    from google.auth.transport.requests import Request  # noqa: PLC0415
+
+    with _REFRESHING:
+        if not credentials.valid:
+            credentials.refresh(Request())
 
 
 def application_default() -> tuple[Credentials, str | None]:
@@ -69,25 +76,22 @@ def application_default() -> tuple[Credentials, str | None]:
     if not _can_exist():
         raise JudgeError(f"no Google Cloud credentials: {_HELP}")
     try:
-        credentials, project = google.auth.default(scopes=[_SCOPE])
+        credentials, project = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
     except (GoogleAuthError, OSError, ValueError) as error:
         raise JudgeError(f"no Google Cloud credentials ({one_line(str(error))}): {_HELP}") from None
     return credentials, project
 
 
 def _can_exist() -> bool:
-    """Whether there is a place to look in; without one, google-auth would look for a metadata server for seconds."""
-    return bool(os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")) or _login_file().exists() or _on_google()
-
-
-def _login_file() -> Path:
-    if folder := os.environ.get("CLOUDSDK_CONFIG"):
-        return Path(folder, _LOGIN)
-    home = Path(os.environ.get("APPDATA", "")) if os.name == "nt" else Path.home() / ".config"
-    return home / "gcloud" / _LOGIN
-
-
-def _on_google() -> bool:
+    """Whether there is a place to look in: a file, or Google's machine. Without one, google-auth would look for a metadata server for seconds."""
+    if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
+        return True
+    if given := os.environ.get("CLOUDSDK_CONFIG"):
+        folder = Path(given)
+    else:
+        folder = Path(os.environ.get("APPDATA", "") if os.name == "nt" else Path.home() / ".config", "gcloud")
+    if (folder / "application_default_credentials.json").exists():
+        return True
     if os.environ.get("NO_GCE_CHECK", "").lower() == "true":
         return False
     if any(os.environ.get(name) for name in _ON_GOOGLE):

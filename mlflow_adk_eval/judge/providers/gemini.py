@@ -5,22 +5,28 @@ google-genai reads the same environment here as everywhere. It is loaded when a 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-import sys
+import ssl
+from asyncio import AbstractEventLoop
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+from weakref import WeakSet
 
+import anyio.to_thread
+from anyio.lowlevel import cancel_shielded_checkpoint
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from mlflow_adk_eval.errors import ConfigError, JudgeError, Problem, shown
-from mlflow_adk_eval.evalset.digest import canonical_json
-from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.judge.errors import failure, one_line, retry_after_s, retry_delay_s
+from mlflow_adk_eval.evalset.models import Json, canonical_json
 from mlflow_adk_eval.judge.hosts import endpoint_named_by, host_of
 from mlflow_adk_eval.judge.protocol import (
     NO_TEXT,
@@ -28,16 +34,21 @@ from mlflow_adk_eval.judge.protocol import (
     NoAnswer,
     Refused,
     Request,
+    ResolvedJudge,
     Unavailable,
+    failure,
+    one_line,
+    retry_after_s,
+    retry_delay_s,
 )
-from mlflow_adk_eval.judge.providers.access import application_default, credentials_failure, require_settings
-from mlflow_adk_eval.judge.providers.gemini_clients import Lease, api_of, base_url_of, lease_client
+from mlflow_adk_eval.judge.providers.access import application_default, credentials_failure, refresh, require_settings
 from mlflow_adk_eval.redact import without_credentials
 
 if TYPE_CHECKING:
+    import httpx
+    from aiohttp import ClientSession
     from google.genai import Client
-    from google.genai.errors import APIError
-    from google.genai.types import GenerateContentConfig
+    from google.genai.types import GenerateContentConfig, HttpOptions
 
 _NO_KEY = (
     "no API key for Gemini: set GOOGLE_API_KEY or GEMINI_API_KEY, or for Vertex AI "
@@ -56,11 +67,6 @@ class Endpoint:
     location: str
     has_key: bool
 
-    @property
-    def variable(self) -> str:
-        """The environment variable that google-genai reads the base URL from."""
-        return "GOOGLE_VERTEX_BASE_URL" if self.vertex else "GOOGLE_GEMINI_BASE_URL"
-
     def __str__(self) -> str:
         """Name the place, without secrets."""
         place = without_credentials(self.base_url) or "Google"
@@ -75,19 +81,23 @@ class Endpoint:
         Raises:
             JudgeError: naming what is missing.
         """
-        url = base_url or endpoint_named_by(self.variable) or self.base_url
-        if url and not _is_web(url):
+        variable = "GOOGLE_VERTEX_BASE_URL" if self.vertex else "GOOGLE_GEMINI_BASE_URL"  # which google-genai reads it from
+        url = base_url or endpoint_named_by(variable) or self.base_url
+        try:
+            parts = urlsplit(url)
+            is_web = parts.scheme in {"http", "https"} and bool(parts.hostname)
+        except ValueError:
+            is_web = False
+        if url and not is_web:
             raise JudgeError(f"{shown(without_credentials(url))} is no base URL for Gemini: wanted http://... or https://...")
         if not self.vertex and not self.has_key:
             raise JudgeError(_NO_KEY)
-        on_vertex = self.vertex and (self.project or self.location or not (self.has_key or url))
-        return {"vertexai": self.vertex} | (self._vertex() if on_vertex else {})
-
-    def _vertex(self) -> Json:
+        if not self.vertex or not (self.project or self.location or not (self.has_key or url)):
+            return {"vertexai": self.vertex}
         credentials, own_project = application_default()
         if not (project := self.project or own_project):
             raise JudgeError("no project for Gemini on Vertex AI: set GOOGLE_CLOUD_PROJECT")
-        return {"credentials": credentials, "project": project, "location": self.location or "global"}
+        return {"vertexai": True, "credentials": credentials, "project": project, "location": self.location or "global"}
 
 
 def endpoint_of_environment() -> Endpoint:
@@ -102,17 +112,6 @@ def endpoint_of_environment() -> Endpoint:
         location=env.get("GOOGLE_CLOUD_LOCATION", ""),
         has_key=bool(env.get("GOOGLE_API_KEY") or env.get("GEMINI_API_KEY")),
     )
-
-
-def _is_web(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return False
-    return parts.scheme in {"http", "https"} and bool(parts.hostname)
-
-
-_WHOLE = (None, "STOP", "FINISH_REASON_UNSPECIFIED")
 
 
 class _ResponseModel(BaseModel):
@@ -135,28 +134,10 @@ class _Candidate(_ResponseModel):
     finish_reason: str | None = None
     finish_message: str | None = None
 
-    @property
-    def text(self) -> str:
-        """What the model says; not what it thought on the way, which may name a verdict that it then dropped."""
-        parts = (self.content and self.content.parts) or []
-        return "".join(part.text or "" for part in parts if not part.thought)
-
-    @property
-    def problem(self) -> str:
-        """Why the text is not whole; empty where it is."""
-        if self.finish_reason not in _WHOLE:
-            return ": ".join(filter(None, (self.finish_reason, one_line(self.finish_message or ""))))
-        return "" if self.text else NO_TEXT
-
 
 class _Feedback(_ResponseModel):
     block_reason: str | None = None
     block_reason_message: str | None = None
-
-    @property
-    def problem(self) -> str:
-        """Why the prompt was not taken; empty where it was."""
-        return ": ".join(filter(None, (self.block_reason, one_line(self.block_reason_message or ""))))
 
 
 class _Usage(_ResponseModel):
@@ -164,25 +145,12 @@ class _Usage(_ResponseModel):
     candidates_token_count: int | None = None
     thoughts_token_count: int | None = None
 
-    @property
-    def output_tokens(self) -> int | None:
-        """The tokens of answer and thoughts, as far as the provider counts them."""
-        counts = [count for count in (self.candidates_token_count, self.thoughts_token_count) if count is not None]
-        return sum(counts) if counts else None
-
 
 class _Reply(_ResponseModel):
     candidates: list[_Candidate] | None = None
     prompt_feedback: _Feedback | None = None
     usage_metadata: _Usage | None = None
     model_version: str | None = None
-
-    @property
-    def problem(self) -> str:
-        """Why there is no whole text; empty where there is one."""
-        if self.candidates:
-            return self.candidates[0].problem
-        return (self.prompt_feedback and self.prompt_feedback.problem) or "no candidates"
 
 
 def answer_of(body: str | bytes) -> Answer:
@@ -197,14 +165,30 @@ def answer_of(body: str | bytes) -> Answer:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
         raise Unavailable(f"the response cannot be read: {': '.join(filter(None, (place, first['msg'])))}") from None
+    if reply.candidates:
+        candidate = reply.candidates[0]
+        parts = (candidate.content and candidate.content.parts) or []
+        # Not what it thought on the way, which may name a verdict that it then dropped.
+        text = "".join(part.text or "" for part in parts if not part.thought)
+        problem = "" if text else NO_TEXT
+        if candidate.finish_reason not in (None, "STOP", "FINISH_REASON_UNSPECIFIED"):
+            problem = _reason(candidate.finish_reason, candidate.finish_message)
+    else:
+        feedback = reply.prompt_feedback or _Feedback()
+        text, problem = "", _reason(feedback.block_reason, feedback.block_reason_message) or "no candidates"
     usage = reply.usage_metadata or _Usage()
+    output_tokens = [count for count in (usage.candidates_token_count, usage.thoughts_token_count) if count is not None]
     return Answer(
-        text=reply.candidates[0].text if reply.candidates else "",
+        text=text,
         model=reply.model_version or "",
         input_tokens=usage.prompt_token_count,
-        output_tokens=usage.output_tokens,
-        problem=reply.problem,
+        output_tokens=sum(output_tokens) if output_tokens else None,
+        problem=problem,
     )
+
+
+def _reason(code: str | None, message: str | None) -> str:
+    return ": ".join(filter(None, (code, one_line(message or ""))))
 
 
 Send = Callable[[Request], Awaitable[str]]
@@ -213,17 +197,22 @@ Send = Callable[[Request], Awaitable[str]]
 _PROBE = Request(instructions="instructions", text="text", schema={"type": "object"})
 """Stands for any request where it is found out what google-genai makes of one."""
 _HTTP_OPTIONS = ("http_options", "httpOptions")
-_SENDING = ("_build_request", "_async_request_once")
-"""What google-genai's client sends a request with, once."""
-_TRANSPORTS = {"aiohttp": "ClientError", "httpx": "HTTPError", "httpx2": "HTTPError"}
-"""What google-genai may use to send requests, and the root of the errors of each."""
+_OF_A_CONNECTION = {"accept", "accept-encoding", "connection", "content-length", "host"}
+"""Headers that belong to a connection, not to the request."""
+_SESSIONS: dict[tuple[int, AbstractEventLoop], tuple[ClientSession, WeakSet[GeminiJudge]]] = {}
+"""The HTTP sessions by process and event loop, each with the judges that use it: the last one closes it. A forked process shares none."""
 
 
-class GeminiJudge:
-    """A model of Google's."""
+class GeminiJudge(ResolvedJudge):
+    """A model of Google's.
+
+    What google-genai makes of a request is the same for all but the words in it: the URL, the headers and how the model generates. So it
+    is asked once for each set of settings, and requests are sent in the HTTP session of the event loop: at a quarter of what they cost
+    google-genai itself, which converts the settings anew each time.
+    """
 
     def __init__(self, model: str) -> None:
-        """Set up the client. Nothing is sent.
+        """Find out how to reach it. Nothing is sent.
 
         Args:
             model: its name, as google-genai takes it.
@@ -233,9 +222,10 @@ class GeminiJudge:
         """
         self._model = model
         self._endpoint = endpoint_of_environment()
-        self._leases: dict[bytes, Lease] = {}
+        self._recorders: dict[bytes, _Recorder] = {}
         self._routes: dict[bytes, tuple[Send, str]] = {}
-        self._lease({})
+        self._senders: list[Client] = []
+        self._recorder({})
 
     @property
     def model(self) -> str:
@@ -268,93 +258,164 @@ class GeminiJudge:
 
     async def ask(self, request: Request) -> Answer:
         """Send one request, once."""
+        from aiohttp import ClientError  # noqa: PLC0415
+        from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415
+        from google.genai.errors import APIError  # noqa: PLC0415
+
         started = perf_counter()
         try:
             send, host = self._route(request.settings)
             body = await send(request)
-        except _failures() as error:
+        except (APIError, GoogleAuthError, ClientError, OSError, ValueError) as error:
             # google-genai's own message may quote the whole response, and a traceback would print it.
             raise _no_answer(error) from None
         return replace(answer_of(body), latency_s=perf_counter() - started, host=host)
 
     async def aclose(self) -> None:
-        """Give back connections."""
+        """Give back connections, unless another judge of this event loop uses them."""
+        while self._senders:
+            await self._senders[-1].aio.aclose()
+            self._senders.pop().close()
         self._routes.clear()
-        while self._leases:
-            await self._leases.popitem()[1].aclose()
+        self._recorders.clear()
+        await cancel_shielded_checkpoint()  # clients that are gone have each left a task to this loop, which may end now
+        here = os.getpid(), asyncio.get_running_loop()
+        if here in _SESSIONS:
+            session, judges = _SESSIONS[here]
+            judges.discard(self)
+            if not judges:
+                del _SESSIONS[here]
+                await session.close()
+
+    def _recorder(self, http_options: Json) -> _Recorder:
+        """Return what records requests with these ``http_options``."""
+        import httpx  # noqa: PLC0415 - slow to import, and google-genai's anyway
+        from google.genai.types import HttpOptions  # noqa: PLC0415
+        from google.oauth2.credentials import Credentials as Token  # noqa: PLC0415
+
+        key = canonical_json(http_options)
+        if key not in self._recorders:
+            options, requests = HttpOptions.model_validate(http_options), list[httpx.Request]()
+            access, certificates = self._endpoint.access(options.base_url), _certificates()
+
+            def record(request: httpx.Request) -> httpx.Response:
+                requests.append(request)
+                return httpx.Response(200, json={})
+
+            transport = httpx.MockTransport(record)
+            ours = {
+                "client_args": {"verify": certificates},  # else it would read them three times
+                "async_client_args": {"verify": certificates, "ssl": certificates},
+                "httpx_client": httpx.Client(transport=transport, trust_env=False),
+                "httpx_async_client": httpx.AsyncClient(transport=transport, trust_env=False),
+            }
+            nobody = {"credentials": Token(token="none")} if "credentials" in access else {}  # noqa: S106 - it is not sent
+            client = _client(access | nobody, options.model_copy(update=ours))
+            self._recorders[key] = _Recorder(client, requests, access, options)
+        return self._recorders[key]
 
     def _route(self, settings: Mapping[str, Any]) -> tuple[Send, str]:
-        """Return how to send a request with these settings, as directly as this google-genai allows, and to which host."""
+        """Return how to send a request with these settings, and to which host."""
         key = canonical_json(dict(settings)) if settings else b""
-        if key not in self._routes:
-            lease, config = self._lease(settings), _config(settings)
-            recorded = _recorded(lease.client, self._model, config)
-            send = _direct(lease, recorded) if recorded else _public(lease, self._model, config)
-            self._routes[key] = send, host_of(base_url_of(lease.client))
+        if key in self._routes:
+            return self._routes[key]
+        from google.genai.types import AutomaticFunctionCallingConfig, GenerateContentConfig  # noqa: PLC0415
+
+        recorder = self._recorder(next((settings[name] for name in _HTTP_OPTIONS if settings.get(name)), {}))
+        given = {name: value for name, value in settings.items() if name not in _HTTP_OPTIONS}
+        ours = {
+            "system_instruction": _PROBE.instructions,
+            "response_mime_type": "application/json",
+            "response_json_schema": _PROBE.schema,
+            "response_schema": None,
+            "automatic_function_calling": AutomaticFunctionCallingConfig(disable=True),
+            "should_return_http_response": True,
+        }
+        config = GenerateContentConfig.model_validate(given).model_copy(update=ours)
+        recorder.client.models.generate_content(model=self._model, contents=_PROBE.text, config=config)
+        recorded = recorder.requests.pop()
+        body = json.loads(recorded.content)
+        if body != _filled(body, _PROBE) or recorder.options.model_fields_set & {"client_args", "async_client_args"} or _has_certificate():
+            send = self._sent_by_google(recorder, config)
+        else:
+            send = self._sent_here(recorder, recorded, body)
+        self._routes[key] = send, host_of(str(recorded.url))
         return self._routes[key]
 
-    def _lease(self, settings: Mapping[str, Any]) -> Lease:
-        """Return the client for the ``http_options`` in the settings."""
-        given: Json = next((settings[name] for name in _HTTP_OPTIONS if settings.get(name)), {})
-        key = canonical_json(given)
-        if key not in self._leases:
-            from google.genai.types import HttpOptions  # noqa: PLC0415
+    def _sent_here(self, recorder: _Recorder, recorded: httpx.Request, body: Json) -> Send:
+        """Return what sends requests as google-genai would, in a session of our own."""
+        from aiohttp import ClientTimeout  # noqa: PLC0415
+        from google.genai.errors import APIError  # noqa: PLC0415
 
-            options = HttpOptions.model_validate(given)
-            self._leases[key] = lease_client(self._endpoint.access(options.base_url), options)
-        return self._leases[key]
+        url, certificates, credentials = str(recorded.url), _certificates(), recorder.access.get("credentials")
+        headers = {name: value for name, value in recorded.headers.items() if name not in _OF_A_CONNECTION}
+        timeout = ClientTimeout(total=recorder.options.timeout / 1_000 if recorder.options.timeout else None)
+        # A session that trusts the environment asks two threads for the proxy at each request; with a .netrc it has to, as that may know its password.
+        place, proxies = urlsplit(url), {} if _has_netrc() else getproxies()
+        proxy = None if proxy_bypass(place.hostname or "") else proxies.get(place.scheme)
+        if proxy and proxy.startswith("https:"):
+            proxy = None  # as aiohttp does with one of the environment
+
+        async def send(request: Request) -> str:
+            authorization = {}
+            if credentials:
+                if not credentials.valid:
+                    await anyio.to_thread.run_sync(refresh, credentials, abandon_on_cancel=True)
+                authorization = {"authorization": f"Bearer {credentials.token}"}
+                if credentials.quota_project_id:
+                    authorization["x-goog-user-project"] = credentials.quota_project_id
+            async with self._session().post(
+                url,
+                data=json.dumps(_filled(body, request)).encode(),
+                headers=headers | authorization,
+                proxy=proxy,
+                ssl=certificates,
+                timeout=timeout,
+                allow_redirects=False,  # a redirect would take the API key to another host, which then judges
+            ) as response:
+                await APIError.raise_for_async_response(response)
+                return await response.text()
+
+        return send
+
+    def _session(self) -> ClientSession:
+        """Return the HTTP session of this event loop, which all judges in it share."""
+        here = os.getpid(), asyncio.get_running_loop()
+        if here not in _SESSIONS:
+            from aiohttp import ClientSession, TCPConnector  # noqa: PLC0415
+
+            for forgotten in [key for key in [*_SESSIONS] if key[1].is_closed()]:
+                _SESSIONS.pop(forgotten, None)
+            _SESSIONS[here] = ClientSession(connector=TCPConnector(limit=0), trust_env=_has_netrc()), WeakSet[GeminiJudge]()
+        session, judges = _SESSIONS[here]
+        judges.add(self)
+        return session
+
+    def _sent_by_google(self, recorder: _Recorder, config: GenerateContentConfig) -> Send:
+        """Return what sends requests as google-genai documents it, with a certificate of this machine and all that its options say."""
+        arguments = {**(recorder.options.async_client_args or {}), "follow_redirects": False, "allow_redirects": False}
+        client = _client(recorder.access, recorder.options.model_copy(update={"async_client_args": arguments}))
+        self._senders.append(client)
+
+        async def send(request: Request) -> str:
+            ours = {"system_instruction": request.instructions, "response_json_schema": request.schema}
+            response = await client.aio.models.generate_content(
+                model=self._model, contents=request.text, config=config.model_copy(update=ours)
+            )
+            return (response.sdk_http_response and response.sdk_http_response.body) or ""
+
+        return send
 
 
-def _config(settings: Mapping[str, Any]) -> GenerateContentConfig:
-    """Return the settings with what is ours to set."""
-    from google.genai.types import AutomaticFunctionCallingConfig, GenerateContentConfig  # noqa: PLC0415
-
-    given = {name: value for name, value in settings.items() if name not in _HTTP_OPTIONS}
-    ours = {
-        "system_instruction": _PROBE.instructions,
-        "response_mime_type": "application/json",
-        "response_json_schema": _PROBE.schema,
-        "response_schema": None,
-        "automatic_function_calling": AutomaticFunctionCallingConfig(disable=True),
-        "should_return_http_response": True,
-    }
-    return GenerateContentConfig.model_validate(given).model_copy(update=ours)
-
-
-class _Recorded(Exception):  # noqa: N818 - it carries a request out of google-genai, before it is sent
-    def __init__(self, path: str, body: Json) -> None:
-        super().__init__(path)
-        self.path = path
-        self.body = body
-
-
+@dataclass(frozen=True, slots=True)
 class _Recorder:
-    """Stands in for the part of google-genai's client that sends."""
+    """A client of google-genai that sends nothing, but records what it would send."""
 
-    def __init__(self, *, vertexai: bool) -> None:
-        self.vertexai = vertexai
-
-    def request(self, _method: str, path: str, body: Json, _http_options: Any = None) -> None:
-        raise _Recorded(path, body)
-
-
-def _recorded(client: Client, model: str, config: GenerateContentConfig) -> _Recorded | None:
-    """Return what google-genai would send for the probe; ``None`` if that is not known, or cannot be filled in for other requests.
-
-    Converting a config costs google-genai more than sending it does, and the outcome only differs in the three places
-    that `_filled` fills. So it is converted once.
-    """
-    from google.genai.models import Models  # noqa: PLC0415
-
-    recorder: Any = _Recorder(vertexai=client.vertexai)
-    try:
-        Models(recorder).generate_content(model=model, contents=_PROBE.text, config=config)
-    except _Recorded as recorded:
-        sends = all(hasattr(api_of(client), name) for name in _SENDING)
-        return recorded if sends and recorded.body == _filled(recorded.body, _PROBE) else None
-    except (AttributeError, TypeError):  # another google-genai than those that this was written for
-        return None
-    return None
+    client: Client
+    requests: list[httpx.Request]
+    access: Json
+    """What a client takes that does send."""
+    options: HttpOptions
 
 
 def _filled(body: Json, request: Request) -> Json:
@@ -365,58 +426,74 @@ def _filled(body: Json, request: Request) -> Json:
     }
 
 
-def _direct(lease: Lease, recorded: _Recorded) -> Send:
-    """Return what sends requests through google-genai's client below its models and its retries, a third of their cost."""
-    api = api_of(lease.client)
+def _client(access: Json, options: HttpOptions) -> Client:
+    """Return a client that repeats nothing by itself: we count, limit and time every request.
 
-    async def send(request: Request) -> str:
-        lease.enter()
-        response = await api._async_request_once(api._build_request("post", recorded.path, _filled(recorded.body, request)))  # noqa: SLF001
-        return str(response.response_stream[0] if response.response_stream else "")
+    Before 2.33 google-genai does repeat a request once where the connection broke, and cannot be told not to.
 
-    return send
+    Args:
+        access: what the client takes to reach the endpoint.
+        options: how it sends requests.
 
+    Raises:
+        JudgeError: if google-genai cannot be set up like that.
+    """
+    from google.genai import Client  # noqa: PLC0415
+    from google.genai.types import HttpRetryOptions  # noqa: PLC0415
 
-def _public(lease: Lease, model: str, config: GenerateContentConfig) -> Send:
-    """Return what sends requests as google-genai documents it."""
-
-    async def send(request: Request) -> str:
-        ours = {"system_instruction": request.instructions, "response_json_schema": request.schema}
-        asked = config.model_copy(update=ours)
-        lease.enter()
-        response = await lease.client.aio.models.generate_content(model=model, contents=request.text, config=asked)
-        return (response.sdk_http_response and response.sdk_http_response.body) or ""
-
-    return send
+    try:
+        return Client(http_options=options.model_copy(update={"retry_options": HttpRetryOptions(attempts=1)}), **access)
+    except (ValueError, OSError) as error:
+        raise JudgeError(f"Gemini cannot be set up: {one_line(str(error))}") from None
 
 
-def _failures() -> tuple[type[Exception], ...]:
-    """Return the errors with which a request may end."""
-    from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415
-    from google.genai.errors import APIError  # noqa: PLC0415
+def _has_certificate() -> bool:
+    """Whether google-auth shows Google a certificate of this machine, which only google-genai's own client does."""
+    from google.auth.transport import mtls  # noqa: PLC0415
 
-    transports = [getattr(sys.modules[name], root) for name, root in _TRANSPORTS.items() if name in sys.modules]
-    return (APIError, GoogleAuthError, OSError, ValueError, *transports)
+    should_use = getattr(mtls, "should_use_client_cert", None)
+    return bool(should_use and should_use())
+
+
+def _certificates() -> ssl.SSLContext:
+    """Return the certificates that are trusted, where google-genai looks for them, read once.
+
+    Raises:
+        JudgeError: if they cannot be read.
+    """
+    import certifi  # noqa: PLC0415 - google-genai's, too
+
+    file = os.environ.get("SSL_CERT_FILE", certifi.where())
+    try:
+        return _read_certificates(file, os.environ.get("SSL_CERT_DIR"), Path(file).stat().st_mtime_ns)
+    except OSError as error:
+        raise JudgeError(f"Gemini cannot be set up: the certificates in {file} cannot be read: {error.strerror or error}") from None
+
+
+@lru_cache(maxsize=2)
+def _read_certificates(file: str, folder: str | None, changed: int) -> ssl.SSLContext:  # noqa: ARG001 - a changed file is read again
+    return ssl.create_default_context(cafile=file, capath=folder)
+
+
+def _has_netrc() -> bool:
+    home = Path(os.path.expanduser("~/.netrc"))  # noqa: PTH111 - pathlib fails where nobody knows the home
+    return "NETRC" in os.environ or home.exists()
 
 
 def _no_answer(error: Exception) -> NoAnswer:
+    """Return what an error of the API or on the way to it means. A wrong key is a bad request (400) to Gemini, not one without permission."""
     from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415
     from google.genai.errors import APIError  # noqa: PLC0415
 
-    if isinstance(error, APIError):
-        return _refusal(error)
     if isinstance(error, GoogleAuthError):
         return credentials_failure(error)
-    message = f"{type(error).__name__}: {one_line(str(error))}"
-    if isinstance(error, ValueError) and not isinstance(error, json.JSONDecodeError | UnicodeError):
-        return Refused(message, every_request=True)
-    return Unavailable(message, overloaded="Timeout" in type(error).__name__)
-
-
-def _refusal(error: APIError) -> NoAnswer:
-    """Return what an error of the API means. A wrong key is a bad request (400) to Gemini, not one without permission."""
-    said = error.details.get("error") if isinstance(error.details, dict) else None
-    details = [detail for detail in (said.get("details") or [] if isinstance(said, dict) else []) if isinstance(detail, dict)]
+    if not isinstance(error, APIError):
+        message = f"{type(error).__name__}: {one_line(str(error))}"
+        if isinstance(error, ValueError) and not isinstance(error, json.JSONDecodeError | UnicodeError):
+            return Refused(message, every_request=True)
+        return Unavailable(message, overloaded="Timeout" in type(error).__name__)
+    body = error.details.get("error") if isinstance(error.details, dict) else None
+    details = [detail for detail in (body.get("details") or [] if isinstance(body, dict) else []) if isinstance(detail, dict)]
     wait = retry_delay_s(details)
     if wait is None:
         wait = retry_after_s(getattr(error.response, "headers", {}))

@@ -8,9 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from time import perf_counter
-from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,13 +16,22 @@ import anyio
 import anyio.lowlevel
 from pydantic import Field
 
-from mlflow_adk_eval.config.criteria import Settings
+from mlflow_adk_eval.config.spec import Settings
 from mlflow_adk_eval.errors import JudgeError, did_you_mean
-from mlflow_adk_eval.evalset.digest import canonical_json
-from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.judge.errors import failure, one_line, retry_after_s
+from mlflow_adk_eval.evalset.models import Json, canonical_json
 from mlflow_adk_eval.judge.hosts import LOCAL, endpoint_named_by, host_of
-from mlflow_adk_eval.judge.protocol import NO_TEXT, Answer, NoAnswer, Refused, Request, Unavailable
+from mlflow_adk_eval.judge.protocol import (
+    NO_TEXT,
+    Answer,
+    NoAnswer,
+    Refused,
+    Request,
+    ResolvedJudge,
+    Unavailable,
+    failure,
+    one_line,
+    retry_after_s,
+)
 from mlflow_adk_eval.judge.providers.access import require_settings
 from mlflow_adk_eval.runtime import defaults, require_extra
 
@@ -37,7 +44,6 @@ _ALONE = {"num_retries": 0, "max_retries": 0, "no-log": True, "cache": {"no-cach
 and one answer for all of them would be one vote."""
 _THOUGHTS, _OWN_THOUGHTS = 16_384, 2_048
 """How many tokens of thoughts an answer may have besides, on hosted models and on servers of one's own."""
-_BOOK_KEEPING_S = 5.0
 _OPEN = ("openai", "custom_openai", "text-completion-openai")
 _HOSTED = (".openai.com", ".azure.com", ".googleapis.com", ".amazonaws.com")
 """Hosts behind OpenAI's language that take as much as any provider."""
@@ -45,8 +51,6 @@ _TELLING = ("id", "owned_by", "meta", "root", "parent", "max_model_len", "digest
 """What servers say of a model that depends on the model alone: digests, sizes, paths. ``created`` does not: llama-server and vLLM put the time
 of the request there.
 """
-_DIGITS = 16
-_LISTED_WITHIN_S = 10.0
 _FORMS = ("bounded", "json_schema", "json_object", "words")
 """How an answer in JSON is asked for; a server that refuses one is asked in the next, which all servers take in the end. With the first, whose
 schema says how long texts may be, a server of one's own ends the text of a small model that never would; hosted models begin with the second."""
@@ -54,11 +58,8 @@ _LONGEST_TEXT = 800
 """Characters: a few sentences, or a quotation."""
 _ASKED = ("", "", "json_object and the schema in words", "the schema in words")
 _REFUSES_FORM = re.compile(r"response_?format|json_schema|json_object|structured|grammar|guided|maxLength", re.IGNORECASE)
-_NOT_TAKEN = (400, 422)
 _form_of: dict[str, int] = {}
 """The form that each server takes for each model, by address, for as long as the process lives."""
-_NO_KEY = "none"
-"""Sent to a server that asks for no key, since OpenAI's client does."""
 _NAMES = {"max_output_tokens": "max_tokens", "stop_sequences": "stop"}
 """What LiteLLM calls a setting, where google-genai calls it otherwise."""
 
@@ -77,7 +78,7 @@ class LiteLlmSettings(Settings):
     frequency_penalty: float | None = None
 
 
-class LiteLlmJudge:
+class LiteLlmJudge(ResolvedJudge):
     """A model that LiteLLM reaches, with the keys that it looks for."""
 
     def __init__(self, model: str) -> None:
@@ -90,21 +91,41 @@ class LiteLlmJudge:
             UsageError: if LiteLLM is not installed.
             JudgeError: if it does not know the provider, or misses its key.
         """
-        self._litellm: Any = _litellm()
+        with defaults(_AT_IMPORT), require_extra("litellm", "a judge named provider/model"):
+            import litellm  # noqa: PLC0415 - an extra, and slow to load
+        litellm.telemetry = False
+        litellm.suppress_debug_info = True
+        self._litellm: Any = litellm
         self._model = model
-        self._provider = provider = _provider(self._litellm, model)
-        self._base = _base(provider)
+        self._provider = provider = model.partition("/")[0]
+        known = [str(getattr(one, "value", one)) for one in self._litellm.provider_list]
+        if provider not in known:
+            hint = did_you_mean(provider, known)
+            raise JudgeError(
+                f"{model!r}: LiteLLM knows no provider {provider!r}; wanted provider/model, such as openai/gpt-4o. {hint}".rstrip()
+            )
+        name = provider.upper().removesuffix("_CHAT")
+        self._base = endpoint_named_by(f"{name}_API_BASE", f"{name}_BASE_URL") or LOCAL.get(provider, "")
         self._own = self._base if _is_own(provider, self._base) else ""
         self._place: Json = {"api_base": self._base} if self._base else {}
         if self._own and provider == "openai" and not os.environ.get("OPENAI_API_KEY"):
-            self._place["api_key"] = _NO_KEY
-        else:
-            _refuse_without_key(self._litellm, model, provider)
-        known = self._litellm.get_supported_openai_params(model=model)
-        self._may_take_schema = known is None or "response_format" in known
+            self._place["api_key"] = "none"  # OpenAI's client sends one to a server that asks for none
+        elif not provider.startswith("azure"):  # it and clouds have other ways in
+            missing = [name for name in self._litellm.validate_environment(model)["missing_keys"] if name.endswith("_API_KEY")]
+            if missing:
+                own = ". A server of your own needs none: set OPENAI_API_BASE" if provider == "openai" else ""
+                raise JudgeError(f"no API key for {model}: set {' or '.join(missing)}{own}")
+        parameters = self._litellm.get_supported_openai_params(model=model)
+        self._may_take_schema = parameters is None or "response_format" in parameters
         if not self._may_take_schema:
             _form_of[self.address] = len(_FORMS) - 1
-        self._longest = _longest_answer(self._litellm, model) or (sys.maxsize if self._own else None)
+        try:
+            longest = self._litellm.get_model_info(model).get("max_output_tokens")
+        except Exception:  # noqa: BLE001 - LiteLLM raises its own for a model that it does not know
+            longest = None
+        self._longest: int | None = longest or (
+            sys.maxsize if self._own else None
+        )  # a hosted model refuses a limit above what it can answer
 
     @property
     def model(self) -> str:
@@ -151,19 +172,47 @@ class LiteLlmJudge:
     async def _sent(self, request: Request, form: str) -> Answer:
         from openai import OpenAIError  # noqa: PLC0415 - what the errors of all providers are turned into
 
+        instructions = request.instructions
+        arguments: Json = dict(_ALONE)
+        if form in ("bounded", "json_schema"):
+            schema = _bounded(request.schema) if form == "bounded" else request.schema
+            named = {"name": "verdict", "schema": schema, "strict": True}
+            arguments["response_format"] = {"type": "json_schema", "json_schema": named}
+        else:
+            instructions += f"\n\nThe JSON schema of the answer:\n{json.dumps(request.schema)}"
+            if form == "json_object":
+                arguments["response_format"] = {"type": form}
+        settings = LiteLlmSettings.model_validate(dict(request.settings)).model_dump(exclude_none=True, exclude={"revision"})
+        arguments |= self._limit(request) | {_NAMES.get(name, name): value for name, value in settings.items()}
+        messages = [{"role": "system", "content": instructions}, {"role": "user", "content": request.text}]
         started = perf_counter()
         try:
-            reply = await self._litellm.acompletion(
-                model=self._model,
-                messages=_messages(request, form),
-                **self._place,
-                **_ALONE,
-                **_format(request, form),
-                **(self._limit(request) | _generation(request.settings)),
-            )
+            reply = await self._litellm.acompletion(model=self._model, messages=messages, **self._place, **arguments)
         except (OpenAIError, OSError) as error:
             raise _no_answer(error) from None
-        return replace(_answer(reply, perf_counter() - started), host=self.host({}))
+        choice, usage = reply.choices[0], getattr(reply, "usage", None)
+        problem = "" if choice.message.content else NO_TEXT
+        fields = getattr(choice.message, "provider_specific_fields", None) or {}
+        if choice.finish_reason not in (None, "stop"):
+            problem = str(choice.finish_reason)
+        elif refusal := getattr(choice.message, "refusal", None) or fields.get("refusal"):  # the former since LiteLLM 1.110
+            problem = f"refusal: {one_line(str(refusal))}"
+        return Answer(
+            text=choice.message.content or "",
+            model=reply.model or "",
+            input_tokens=getattr(usage, "prompt_tokens", None),
+            output_tokens=getattr(usage, "completion_tokens", None),
+            latency_s=perf_counter() - started,
+            problem=problem,
+            host=self.host({}),
+        )
+
+    def _limit(self, request: Request) -> Json:
+        """Return the limit of the answer, so that a model which never ends costs no more than an answer with long thoughts."""
+        if self._longest is None or request.answer_tokens is None:
+            return {}
+        room = _OWN_THOUGHTS if self._own else _THOUGHTS
+        return {"max_tokens": min(request.answer_tokens + room, self._longest)}
 
     @property
     def notes(self) -> Iterator[str]:
@@ -183,40 +232,24 @@ class LiteLlmJudge:
         base = self._own.rstrip("/")
         listed = await _listed(f"{base.removesuffix('/v1')}/api/tags" if ollama else f"{base}/models", self._provider)
         name = self._model.partition("/")[2]
-        entry = next((one for one in listed if name in _names(one)), listed[0] if len(listed) == 1 else {})
+        names = [{str(one[key]) for key in ("id", "name", "model") if one.get(key)} for one in listed]
+        # Ollama's names have a tag, ``latest`` where none is given.
+        named = (one for one, own in zip(listed, names, strict=True) if {name, f"{name}:latest"} & own)
+        entry = next(named, listed[0] if len(listed) == 1 else {})
         known = {key: entry[key] for key in _TELLING if entry.get(key)}
-        return hashlib.sha256(canonical_json(known)).hexdigest()[:_DIGITS] if known else ""
+        return hashlib.sha256(canonical_json(known)).hexdigest()[:16] if known else ""
 
     async def aclose(self) -> None:
         """Let LiteLLM finish its book-keeping. Its connections it shares with whoever else uses it."""
         from litellm.litellm_core_utils.logging_worker import GLOBAL_LOGGING_WORKER  # noqa: PLC0415
 
         await anyio.lowlevel.checkpoint()  # what each call left to be started comes first
-        with anyio.move_on_after(_BOOK_KEEPING_S):
+        with anyio.move_on_after(5.0):
             await GLOBAL_LOGGING_WORKER.flush()
-
-    def _limit(self, request: Request) -> Json:
-        """Return the limit of the answer, so that a model which never ends costs no more than an answer with long thoughts."""
-        if self._longest is None or request.answer_tokens is None:
-            return {}
-        room = _OWN_THOUGHTS if self._own else _THOUGHTS
-        return {"max_tokens": min(request.answer_tokens + room, self._longest)}
 
 
 class _FormRefused(Refused):
     """The server does not take the response format."""
-
-
-def _messages(request: Request, form: str) -> list[Json]:
-    schema = "" if form in ("bounded", "json_schema") else f"\n\nThe JSON schema of the answer:\n{json.dumps(request.schema)}"
-    return [{"role": "system", "content": request.instructions + schema}, {"role": "user", "content": request.text}]
-
-
-def _format(request: Request, form: str) -> Json:
-    if form in ("bounded", "json_schema"):
-        schema = _bounded(request.schema) if form == "bounded" else request.schema
-        return {"response_format": {"type": "json_schema", "json_schema": {"name": "verdict", "schema": schema, "strict": True}}}
-    return {"response_format": {"type": form}} if form == "json_object" else {}
 
 
 def _bounded(schema: Json) -> Json:
@@ -232,7 +265,7 @@ async def _listed(url: str, provider: str) -> list[Json]:
 
     key = os.environ.get(f"{provider.upper()}_API_KEY")
     try:
-        async with httpx.AsyncClient(timeout=_LISTED_WITHIN_S) as client:
+        async with httpx.AsyncClient(timeout=10.0) as client:
             reply = await client.get(url, headers={"Authorization": f"Bearer {key}"} if key else {})
     except httpx.HTTPError as error:
         raise Unavailable(f"{type(error).__name__}: {one_line(str(error))}") from None
@@ -242,35 +275,6 @@ async def _listed(url: str, provider: str) -> list[Json]:
         body = {}
     listed = (body.get("data") or body.get("models")) if isinstance(body, dict) else None
     return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
-
-
-def _names(entry: Json) -> set[str]:
-    """Return what a model may be called. Ollama's has a tag, ``latest`` where none is given."""
-    names = {str(entry[key]) for key in ("id", "name", "model") if entry.get(key)}
-    return names | {name.removesuffix(":latest") for name in names}
-
-
-def _litellm() -> ModuleType:
-    with defaults(_AT_IMPORT), require_extra("litellm", "a judge named provider/model"):
-        import litellm  # noqa: PLC0415 - an extra, and slow to load
-    litellm.telemetry = False
-    litellm.suppress_debug_info = True
-    return litellm
-
-
-def _provider(litellm: Any, model: str) -> str:
-    name = model.partition("/")[0]
-    known = [str(getattr(provider, "value", provider)) for provider in litellm.provider_list]
-    if name in known:
-        return name
-    hint = did_you_mean(name, known)
-    raise JudgeError(f"{model!r}: LiteLLM knows no provider {name!r}; wanted provider/model, such as openai/gpt-4o. {hint}".rstrip())
-
-
-def _base(provider: str) -> str:
-    """Return where a provider is reached, if the environment or the default of a local server says so; else empty."""
-    name = provider.upper().removesuffix("_CHAT")
-    return endpoint_named_by(f"{name}_API_BASE", f"{name}_BASE_URL") or LOCAL.get(provider, "")
 
 
 def _is_own(provider: str, base: str) -> bool:
@@ -283,57 +287,11 @@ def _is_own(provider: str, base: str) -> bool:
     return provider in LOCAL or (provider in _OPEN and bool(host) and not f".{host}".endswith(_HOSTED))
 
 
-def _refuse_without_key(litellm: Any, model: str, provider: str) -> None:
-    """Refuse a model whose provider can do nothing without a key that is not there. Azure and clouds have other ways in."""
-    if provider.startswith("azure"):
-        return
-    missing = [name for name in litellm.validate_environment(model)["missing_keys"] if name.endswith("_API_KEY")]
-    if missing:
-        own = ". A server of your own needs none: set OPENAI_API_BASE" if provider == "openai" else ""
-        raise JudgeError(f"no API key for {model}: set {' or '.join(missing)}{own}")
-
-
-def _longest_answer(litellm: Any, model: str) -> int | None:
-    """Return how many tokens a model can answer; ``None``: LiteLLM does not know, and a hosted model refuses a limit above it."""
-    try:
-        found: int | None = litellm.get_model_info(model).get("max_output_tokens")
-    except Exception:  # noqa: BLE001 - LiteLLM raises its own for a model that it does not know
-        return None
-    return found
-
-
-def _generation(settings: Mapping[str, Any]) -> Json:
-    given = LiteLlmSettings.model_validate(dict(settings)).model_dump(exclude_none=True, exclude={"revision"})
-    return {_NAMES.get(name, name): value for name, value in given.items()}
-
-
-def _answer(reply: Any, latency_s: float) -> Answer:
-    choice, usage = reply.choices[0], getattr(reply, "usage", None)
-    return Answer(
-        text=choice.message.content or "",
-        model=reply.model or "",
-        input_tokens=getattr(usage, "prompt_tokens", None),
-        output_tokens=getattr(usage, "completion_tokens", None),
-        latency_s=latency_s,
-        problem=_problem(choice),
-    )
-
-
-def _problem(choice: Any) -> str:
-    """Return why the text is missing or cut off; empty where it is whole."""
-    if choice.finish_reason not in (None, "stop"):
-        return str(choice.finish_reason)
-    refusal = (getattr(choice.message, "provider_specific_fields", None) or {}).get("refusal")
-    if refusal:
-        return f"refusal: {one_line(str(refusal))}"
-    return "" if choice.message.content else NO_TEXT
-
-
 def _no_answer(error: Exception) -> NoAnswer:
     status = getattr(error, "status_code", None)
     if not isinstance(status, int):
         return Unavailable(f"{type(error).__name__}: {one_line(str(error))}")
-    if status in _NOT_TAKEN and _REFUSES_FORM.search(str(error)):
+    if status in (400, 422) and _REFUSES_FORM.search(str(error)):
         return _FormRefused(one_line(f"{status}: {error}"))
     headers = getattr(error, "litellm_response_headers", None) or getattr(getattr(error, "response", None), "headers", None)
     return failure(status, f"{status}: {error}", retry_after_s=retry_after_s(headers or {}))

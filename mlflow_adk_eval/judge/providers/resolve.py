@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -17,20 +17,18 @@ from typing import Any, cast
 import anyio
 import anyio.to_thread
 
-from mlflow_adk_eval.errors import JudgeError, did_you_mean, shown
-from mlflow_adk_eval.foreign import foreign_code
-from mlflow_adk_eval.judge.hosts import GOOGLE_MODEL, PROVIDER_MODEL, THIS_PROCESS
-from mlflow_adk_eval.judge.protocol import Answer, Judge, NoAnswer, Refused, Request
+from mlflow_adk_eval.errors import JudgeError, did_you_mean, foreign_code, shown
+from mlflow_adk_eval.judge.hosts import GOOGLE_MODEL, PROVIDER_MODEL
+from mlflow_adk_eval.judge.protocol import Answer, Judge, NoAnswer, Refused, Request, ResolvedJudge
 from mlflow_adk_eval.judge.setup import JudgeOptions
 from mlflow_adk_eval.redact import message_of
 
 _FAMILIAR = ("gemini-2.5-flash", "gemini-2.5-pro", "gemini-2.5-flash-lite", "gemini-2.0-flash", "gemini-flash-latest", "gemini-pro-latest")
-_MEMBERS = ("model", "address", "ask", "aclose")
 _UNDERSTOOD = "gemini-... (google-genai), provider/model such as openai/gpt-4o (LiteLLM), a judge object or a callable"
 
 
 @foreign_code("the judge")
-def resolve_judge(judge: str | Judge | Callable[..., Any], options: JudgeOptions | None = None) -> Judge:
+def resolve_judge(judge: str | Judge | Callable[..., Any], options: JudgeOptions | None = None) -> ResolvedJudge:
     """Return the judge to ask. Nothing is sent.
 
     Args:
@@ -41,51 +39,52 @@ def resolve_judge(judge: str | Judge | Callable[..., Any], options: JudgeOptions
         JudgeError: if nobody goes by that name, or what it takes to ask is missing.
     """
     if isinstance(judge, str):
-        return _named(judge)
-    missing = [name for name in _MEMBERS if not hasattr(judge, name)]
+        if GOOGLE_MODEL.fullmatch(judge):
+            from mlflow_adk_eval.judge.providers.gemini import GeminiJudge  # noqa: PLC0415 - loads google-genai
+
+            return GeminiJudge(judge)
+        if PROVIDER_MODEL.fullmatch(judge):
+            from mlflow_adk_eval.judge.providers.litellm import LiteLlmJudge  # noqa: PLC0415 - loads LiteLLM, an extra
+
+            return LiteLlmJudge(judge)
+        raise JudgeError(f"{judge!r} is no judge model; wanted {_UNDERSTOOD}. {did_you_mean(judge, _FAMILIAR)}".rstrip())
+    if isinstance(judge, ResolvedJudge):
+        return judge
+    missing = [name for name in ("model", "address", "ask", "aclose") if not hasattr(judge, name)]
     if not missing and not isinstance(judge, type):
-        return cast("Judge", judge)
+        return GivenJudge(cast("Judge", judge))
     if callable(judge) and not isinstance(judge, type):
         return CallableJudge(judge, threads=(options or JudgeOptions()).max_concurrency)
     lacks = f", since it has no {', '.join(missing)}" if missing and hasattr(judge, "ask") else ""
     raise JudgeError(f"{shown(judge)} is no judge{lacks}; wanted {_UNDERSTOOD}")
 
 
-def check_settings(judge: Judge, settings: Mapping[str, Any]) -> None:
-    """Refuse a ``judge_model_config`` that `judge` could not follow. Judges that are programs get it as it is.
+class GivenJudge(ResolvedJudge):
+    """An object of the caller's that has the members of `Judge`, and need have no others."""
 
-    Raises:
-        ConfigError: with everything that is wrong with it.
-    """
-    check = getattr(judge, "check", None)
-    if callable(check):
-        check(settings)
+    def __init__(self, judge: Judge) -> None:
+        """Judge as `judge` does."""
+        self._judge = judge
 
+    @property
+    def model(self) -> str:
+        """What it says."""
+        return self._judge.model
 
-def is_own_server(judge: Judge) -> bool:
-    """Whether `judge` is reached at a server of the user's own, of which nobody knows how much it takes."""
-    return bool(getattr(judge, "own_server", False))
+    @property
+    def address(self) -> str | None:
+        """What it says."""
+        return self._judge.address
 
+    async def ask(self, request: Request) -> Answer:
+        """Ask it, once."""
+        return await self._judge.ask(request)
 
-def host_of_judge(judge: Judge, settings: Mapping[str, Any]) -> str:
-    """Return the host that `judge` asks with these settings; of what is the caller's own, that it is in this process."""
-    host = getattr(judge, "host", None)
-    return str(host(settings)) if callable(host) else THIS_PROCESS
-
-
-def _named(name: str) -> Judge:
-    if GOOGLE_MODEL.fullmatch(name):
-        from mlflow_adk_eval.judge.providers.gemini import GeminiJudge  # noqa: PLC0415 - loads google-genai
-
-        return GeminiJudge(name)
-    if PROVIDER_MODEL.fullmatch(name):
-        from mlflow_adk_eval.judge.providers.litellm import LiteLlmJudge  # noqa: PLC0415 - loads LiteLLM, an extra
-
-        return LiteLlmJudge(name)
-    raise JudgeError(f"{name!r} is no judge model; wanted {_UNDERSTOOD}. {did_you_mean(name, _FAMILIAR)}".rstrip())
+    async def aclose(self) -> None:
+        """Do nothing: it is its owner's."""
 
 
-class CallableJudge:
+class CallableJudge(ResolvedJudge):
     """A function from a request to an answer.
 
     It may be async, or sync, which runs in a thread, and returns an `Answer`, the JSON text, or the JSON object itself. It
@@ -116,7 +115,7 @@ class CallableJudge:
         started = perf_counter()
         try:
             with foreign_code("it"):
-                answer = _answer(await self._called(request))
+                answer = await self._called(request)
         except NoAnswer:
             raise
         except Exception as error:  # the user's own code: whatever it raises is no verdict
@@ -126,26 +125,20 @@ class CallableJudge:
     async def aclose(self) -> None:
         """Do nothing: the function is its owner's."""
 
-    async def _called(self, request: Request) -> Any:
-        if _is_async(self._fn):
-            return await self._fn(request)
-        self._thread_limit = self._thread_limit or anyio.CapacityLimiter(self._threads)
-        result = await anyio.to_thread.run_sync(self._fn, request, limiter=self._thread_limit, abandon_on_cancel=True)
-        return await result if inspect.isawaitable(result) else result
-
-
-def _is_async(fn: Callable[..., Any]) -> bool:
-    inner = fn.func if isinstance(fn, partial) else fn
-    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(getattr(inner, "__call__", None))  # noqa: B004 - how it is called matters
-
-
-def _answer(given: Any) -> Answer:
-    match given:
-        case Answer():
-            return given
-        case str():
-            return Answer(text=given)
-        case dict():
-            return Answer(text=json.dumps(given, ensure_ascii=False))
-        case _:
-            raise Refused(f"the judge returned {shown(given)}; wanted an Answer, JSON text or an object", every_request=True)
+    async def _called(self, request: Request) -> Answer:
+        inner = self._fn.func if isinstance(self._fn, partial) else self._fn
+        if inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(getattr(inner, "__call__", None)):  # noqa: B004 - how it is called matters
+            result = await self._fn(request)
+        else:
+            self._thread_limit = self._thread_limit or anyio.CapacityLimiter(self._threads)
+            result = await anyio.to_thread.run_sync(self._fn, request, limiter=self._thread_limit, abandon_on_cancel=True)
+            result = await result if inspect.isawaitable(result) else result
+        match result:
+            case Answer():
+                return result
+            case str():
+                return Answer(text=result)
+            case dict():
+                return Answer(text=json.dumps(result, ensure_ascii=False))
+            case _:
+                raise Refused(f"the judge returned {shown(result)}; wanted an Answer, JSON text or an object", every_request=True)

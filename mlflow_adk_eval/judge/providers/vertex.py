@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import json
+import math
 import os
-import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,41 +23,69 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS
+from mlflow_adk_eval.config.rapid_catalogue import CHOICES, RAPID_METRICS
 from mlflow_adk_eval.errors import JudgeError, UsageError
-from mlflow_adk_eval.evalset.digest import canonical_json
-from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.evalset.models import Json, canonical_json
 from mlflow_adk_eval.judge.client import CallResult, JudgeClient
-from mlflow_adk_eval.judge.errors import one_line
 from mlflow_adk_eval.judge.hosts import endpoint_named_by, host_of
-from mlflow_adk_eval.judge.protocol import Answer, Refused
-from mlflow_adk_eval.judge.providers.access import application_default
-from mlflow_adk_eval.judge.providers.vertex_reply import (
-    UNSENDABLE,
-    Result,
-    answer_of,
-    read_result,
-    translated_errors,
-)
+from mlflow_adk_eval.judge.protocol import Answer, Refused, Unavailable, failure, one_line, retry_after_s, retry_delay_s
+from mlflow_adk_eval.judge.providers.access import application_default, credentials_failure, refresh
 from mlflow_adk_eval.runtime import require_extra
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
 
-COHERENCE = "coherence"
-"""What the service calls its rating of an answer in itself: like all metrics of the Rapid Eval API, an input of its own."""
-
 Material = Json | Sequence[Mapping[str, str]]
 """What is judged: an instance, or, for a metric of the Rapid Eval API that is computed, several."""
 
 _API = "google.cloud.aiplatform_v1beta1"
-_PROJECT = "GOOGLE_CLOUD_PROJECT is not set: wanted the id of a Google Cloud project in which the Vertex AI API is enabled"
-_LOCATION = "GOOGLE_CLOUD_LOCATION is not set: wanted where the service is to work, such as us-central1"
 _WAY_OUT = (
     'Or let a judge of your own decide: "backend": "judge" in the settings of the criterion, or backend="local" in evaluate_instances.'
 )
-_ATTEMPTS = 2
-"""An answer without a score is asked for once more."""
+_UNSENDABLE = "this cannot be put into a request to Vertex AI"
+_STATUS_OF = {2: 500, 4: 504, 7: 403, 8: 429, 10: 503, 13: 500, 14: 503, 16: 401}
+"""The HTTP statuses of the gRPC codes with which a row may fail though another one, or the same one later, would not."""
+_HINTS = {
+    401: "Are the credentials still good? `gcloud auth application-default login` renews them.",
+    403: "Is the Vertex AI API enabled in GOOGLE_CLOUD_PROJECT, and do the credentials have the role Vertex AI User there?",
+    404: "Does the project exist, and is the service offered in GOOGLE_CLOUD_LOCATION?",
+    429: "The quota of the project is used up: raise it, or ask less at a time with JudgeOptions(max_concurrency=...).",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RubricVerdict:
+    """Whether what was judged has one property that the service looks for."""
+
+    rubric_id: str
+    description: str
+    met: bool
+    reasoning: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What the service made of one instance, or of all instances of a computed metric."""
+
+    scores: tuple[float, ...] = ()
+    """Of each instance; empty without a result, and for a pairwise metric."""
+    choice: str | None = None
+    """One of `CHOICES`, for a pairwise metric."""
+    error: str = ""
+    """Why there is no result; empty where there is one."""
+    explanation: str = ""
+    verdicts: tuple[RubricVerdict, ...] = ()
+    confidence: float | None = None
+    """Of the score, from 0 to 1, where the service says so."""
+    answer: Answer | None = None
+    """What the service answered, if only that it has no score; ``None``: nothing."""
+    reused: bool = False
+    """Whether the ledger held the answer."""
+
+    @property
+    def score(self) -> float | None:
+        """The score of the only instance, or of the first one."""
+        return self.scores[0] if self.scores else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +101,6 @@ class VertexClient:
     """How long one request may take, in seconds."""
     _idle: list[Any] = field(default_factory=list[Any], init=False, repr=False)
     """Clients of the package that no request uses. Each has a connection of its own, since they are not made for threads."""
-    _refreshing: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
-
-    @property
-    def host(self) -> str:
-        """The host that is asked."""
-        return host_of(self.endpoint)
 
     def address(self, metric: str, instance: Material, attempt: int = 0, spec: Json | None = None) -> str:
         """Return what tells an answer from all others.
@@ -88,8 +111,16 @@ class VertexClient:
             attempt: the number of the answer, from 0, where an earlier one had no score.
             spec: the settings of the metric.
         """
-        asked = [self.endpoint, self.project, self.location, metric, instance, *([spec] if spec else []), *([attempt] if attempt else [])]
-        return hashlib.sha256(canonical_json(asked)).hexdigest()
+        depends_on = [
+            self.endpoint,
+            self.project,
+            self.location,
+            metric,
+            instance,
+            *([spec] if spec else []),
+            *([attempt] if attempt else []),
+        ]
+        return hashlib.sha256(canonical_json(depends_on)).hexdigest()
 
     async def evaluate(self, metric: str, instance: Material, spec: Json | None = None) -> Answer:
         """Send one request, once; the answer's text is the JSON of the service's result.
@@ -105,30 +136,35 @@ class VertexClient:
             Unavailable: if the same request may succeed later.
             Refused: if it never will.
         """
+
+        def sent() -> Answer:
+            request = self._request(metric, instance, spec or {})
+            with _translated_errors(), self._client() as client:
+                refresh(self.credentials)
+                response = client.evaluate_instances(request, retry=None, timeout=self.timeout_s)
+            return replace(_answer_of(type(response).pb(response), metric), host=host_of(self.endpoint))
+
         limiter = anyio.CapacityLimiter(1)  # of its own: how many requests there are is decided elsewhere
-        return await anyio.to_thread.run_sync(self._evaluate, metric, instance, spec or {}, abandon_on_cancel=True, limiter=limiter)
+        return await anyio.to_thread.run_sync(sent, abandon_on_cancel=True, limiter=limiter)
 
     async def aclose(self) -> None:
         """Give back connections."""
         while self._idle:
             self._idle.pop().transport.close()
 
-    def _evaluate(self, metric: str, instance: Material, spec: Json) -> Answer:
-        request = self._request(_asked(metric, instance, spec))
-        with translated_errors(), self._client() as client:
-            self._refresh()
-            response = client.evaluate_instances(request, retry=None, timeout=self.timeout_s)
-        return replace(answer_of(type(response).pb(response), metric), host=self.host)
-
-    def _request(self, asked: Json) -> Any:
+    def _request(self, metric: str, instance: Material, spec: Json) -> Any:
         from google.protobuf import json_format  # noqa: PLC0415
 
+        material: Json = {"location": f"projects/{self.project}/locations/{self.location}"}
+        if rapid := RAPID_METRICS.get(metric):
+            material[rapid.input_key] = {"metric_spec": spec, "instances" if rapid.kind == "computed" else "instance": instance}
+        else:
+            material |= {"metrics": [{"predefined_metric_spec": {"metric_spec_name": metric}}], "instance": instance}
         request = importlib.import_module(_API).EvaluateInstancesRequest()
-        parent = {"location": f"projects/{self.project}/locations/{self.location}"}
         try:
-            json_format.ParseDict(parent | asked, type(request).pb(request), ignore_unknown_fields=True)
+            json_format.ParseDict(material, type(request).pb(request), ignore_unknown_fields=True)
         except json_format.ParseError as error:
-            raise Refused(f"{UNSENDABLE}: {one_line(str(error))}") from None
+            raise Refused(f"{_UNSENDABLE}: {one_line(str(error))}") from None
         return request
 
     @contextmanager
@@ -144,14 +180,6 @@ class VertexClient:
             yield client
         finally:
             self._idle.append(client)
-
-    def _refresh(self) -> None:
-        """Get a token, if there is none, for all threads together."""
-        from google.auth.transport.requests import Request  # noqa: PLC0415
-
-        with self._refreshing:
-            if not self.credentials.valid:
-                self.credentials.refresh(Request())
 
 
 def vertex_client(
@@ -174,18 +202,37 @@ def vertex_client(
     Raises:
         JudgeError: naming everything that is missing, and what to do about it.
     """
+    from google.auth.credentials import AnonymousCredentials  # noqa: PLC0415
+
     project = project or os.environ.get("GOOGLE_CLOUD_PROJECT", "")
     location = location or os.environ.get("GOOGLE_CLOUD_LOCATION", "")
     endpoint = _endpoint(base_url or endpoint_named_by("GOOGLE_VERTEX_BASE_URL"), location)
-    missing = [*_missing_package(), *(wanted for wanted, there in ((_PROJECT, project), (_LOCATION, location)) if not there)]
+    missing: list[str] = []
     try:
-        found = credentials or _credentials(endpoint)
+        with require_extra("vertex", "Vertex AI's evaluation service"):
+            if find_spec(_API) is None:  # the package itself takes seconds to import
+                raise ModuleNotFoundError(f"No module named {_API!r}")
+    except UsageError as error:
+        missing.append(str(error))
+    if not project:
+        missing.append("GOOGLE_CLOUD_PROJECT is not set: wanted the id of a Google Cloud project in which the Vertex AI API is enabled")
+    if not location:
+        missing.append("GOOGLE_CLOUD_LOCATION is not set: wanted where the service is to work, such as us-central1")
+    try:
+        if not credentials:
+            # Without TLS everyone on the way could read a token. What is reached like that is a proxy or a test on the same machine.
+            credentials = AnonymousCredentials() if endpoint.startswith("http://") else application_default()[0]
     except JudgeError as error:
-        raise JudgeError(_missing([*missing, str(error)])) from None
-    if missing:
-        raise JudgeError(_missing(missing))
-    _refuse_old()
-    return VertexClient(endpoint=endpoint, project=project, location=location, credentials=found, timeout_s=timeout_s)
+        missing.append(str(error))
+    if missing or not credentials:
+        lines = "".join(f"\n  - {line}" for line in missing)
+        key = "\nGOOGLE_API_KEY is not enough: it takes a project, a location and credentials." if os.environ.get("GOOGLE_API_KEY") else ""
+        raise JudgeError(f"Vertex AI's evaluation service cannot be asked:{lines}{key}\n{_WAY_OUT}")
+    if "agent_eval_data" not in importlib.import_module(_API).EvaluationInstance.meta.fields:  # which would leave the conversation out
+        raise JudgeError(
+            f"google-cloud-aiplatform {version('google-cloud-aiplatform')} is too old: pip install --upgrade 'mlflow-adk-eval[vertex]'. {_WAY_OUT}"
+        )
+    return VertexClient(endpoint=endpoint, project=project, location=location, credentials=credentials, timeout_s=timeout_s)
 
 
 def _endpoint(base_url: str, location: str) -> str:
@@ -200,46 +247,6 @@ def _endpoint(base_url: str, location: str) -> str:
         return (base_url if "://" in base_url else f"https://{base_url}").rstrip("/")
     host = {"global": "aiplatform", "us": "aiplatform.us.rep", "eu": "aiplatform.eu.rep"}.get(location, f"{location}-aiplatform")
     return f"https://{host}.googleapis.com"
-
-
-def _credentials(endpoint: str) -> Credentials:
-    from google.auth.credentials import AnonymousCredentials  # noqa: PLC0415
-
-    # Without TLS everyone on the way could read a token. What is reached like that is a proxy or a test on the same machine.
-    return AnonymousCredentials() if endpoint.startswith("http://") else application_default()[0]
-
-
-def _missing_package() -> list[str]:
-    """Return what to install, if anything; the package itself, which takes seconds, is not imported."""
-    try:
-        with require_extra("vertex", "Vertex AI's evaluation service"):
-            if find_spec(_API) is None:
-                raise ModuleNotFoundError(f"No module named {_API!r}")
-    except UsageError as error:
-        return [str(error)]
-    return []
-
-
-def _missing(wanted: list[str]) -> str:
-    lines = "".join(f"\n  - {line}" for line in wanted)
-    key = "\nGOOGLE_API_KEY is not enough: it takes a project, a location and credentials." if os.environ.get("GOOGLE_API_KEY") else ""
-    return f"Vertex AI's evaluation service cannot be asked:{lines}{key}\n{_WAY_OUT}"
-
-
-def _refuse_old() -> None:
-    """Refuse a package that would leave the conversation out of a request."""
-    if "agent_eval_data" not in importlib.import_module(_API).EvaluationInstance.meta.fields:
-        raise JudgeError(
-            f"google-cloud-aiplatform {version('google-cloud-aiplatform')} is too old: pip install --upgrade 'mlflow-adk-eval[vertex]'. {_WAY_OUT}"
-        )
-
-
-def _asked(metric: str, instance: Material, spec: Json) -> Json:
-    """Return what a request asks for."""
-    rapid = RAPID_METRICS.get(metric)
-    if rapid is None:
-        return {"metrics": [{"predefined_metric_spec": {"metric_spec_name": metric}}], "instance": instance}
-    return {rapid.input_key: {"metric_spec": spec, "instances" if rapid.kind == "computed" else "instance": instance}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,13 +271,136 @@ class VertexService:
         read = partial(read_result, bounds=bounds, metric=metric, count=1 if isinstance(instance, Mapping) else len(instance))
         may_reuse = (lambda answer: not read(CallResult(answer=answer)).error) if self.rejudge_failed else None
         result = Result()
-        for attempt in range(_ATTEMPTS):
+        for attempt in range(2):  # an answer without a score is asked for once more
             address = self.service.address(metric, instance, attempt, spec)
             result = read(await self.client.request(send, address, may_reuse=may_reuse))
-            if not result.error or not result.answered:
+            if not result.error or result.answer is None:
                 break
         return result
 
-    async def aclose(self) -> None:
-        """Give back connections."""
-        await self.service.aclose()
+
+def read_result(call: CallResult, bounds: tuple[float, float], metric: str = "", count: int = 1) -> Result:
+    """Return what a call brought, or the reason why that is no result.
+
+    Args:
+        call: what came of it.
+        bounds: the least and the greatest score.
+        metric: the metric, as the service calls it.
+        count: how many instances were asked about.
+    """
+    answer = call.answer
+    if answer is None:
+        return Result(error=call.error)
+    try:
+        row = json.loads(answer.text)
+    except ValueError:
+        row = {}
+    if not isinstance(row, dict):
+        row = {}
+    rapid = RAPID_METRICS.get(metric)
+    choice: Any = None
+    scores: list[Any] = []
+    if rapid is not None and rapid.kind == "pairwise":
+        choice = row.get("pairwise_choice")
+        unread = "" if choice in CHOICES else f"Vertex AI made no choice{f', but {choice}' if choice else ''}"
+    else:
+        computed = rapid is not None and rapid.kind == "computed"
+        scores = [value.get("score") for value in row.get(rapid.values_key) or ()] if rapid and computed else [row.get("score")]
+        whys = [_no_score(score, bounds) for score in scores or (None,)]
+        unread = "; ".join(f"instance {number}: {why}" if count > 1 else why for number, why in enumerate(whys, 1) if why)
+        if scores and len(scores) != count:
+            unread = f"Vertex AI gave {len(scores)} scores for {count} instances"
+    status = row.get("error")  # of Google's, whose code is 0 where nothing went wrong
+    failed = status if isinstance(status, Mapping) and status.get("code") else None
+    error = answer.problem or (f"Vertex AI: {failed.get('message') or 'no reason given'} (code {failed['code']})" if failed else unread)
+    return Result(
+        scores=() if error else tuple(map(float, scores)),
+        choice=None if error else choice,
+        error=error,
+        explanation=str(row.get("explanation") or ""),
+        verdicts=tuple(_verdicts(row.get("rubricVerdicts"))),
+        confidence=row.get("confidence"),
+        answer=answer,
+        reused=call.reused,
+    )
+
+
+def _no_score(score: Any, bounds: tuple[float, float]) -> str:
+    """Return why a score is none."""
+    if score is None:
+        return "Vertex AI gave no score"
+    low, high = bounds
+    number = isinstance(score, int | float) and not isinstance(score, bool)
+    if number and math.isfinite(score) and low <= score <= high:
+        return ""
+    return f"Vertex AI gave the score {score}, which is not a number from {low:g} to {high:g}"
+
+
+def _verdicts(entries: Any) -> Iterator[RubricVerdict]:
+    """Yield the verdicts; the service leaves the word out where a property is missing, as it does with whatever is false."""
+    for number, verdict in enumerate(entries or (), 1):
+        rubric = verdict.get("evaluatedRubric") or {}
+        content = (rubric.get("content") or {}).get("property") or {}
+        yield RubricVerdict(
+            rubric_id=str(rubric.get("rubricId") or f"rubric_{number}"),
+            description=str(content.get("description") or ""),
+            met=verdict.get("verdict") is True,
+            reasoning=str(verdict.get("reasoning") or ""),
+        )
+
+
+def _answer_of(response: Any, metric: str) -> Answer:
+    """Return the result in a response.
+
+    Args:
+        response: the protobuf.
+        metric: what was asked for, as the service calls it.
+
+    Raises:
+        NoAnswer: if the service says that it failed, rather than that it cannot judge this.
+    """
+    from google.protobuf import json_format  # noqa: PLC0415
+
+    rapid = RAPID_METRICS.get(metric)
+    if rapid is not None:
+        row = getattr(response, rapid.result_key) if response.HasField(rapid.result_key) else None
+    elif row := next(iter(response.metric_results), None):
+        if row.error.code in _STATUS_OF:
+            raise failure(_STATUS_OF[row.error.code], row.error.message or f"code {row.error.code}")
+        if row.HasField("error"):
+            row.error.ClearField("details")
+    if row is None:
+        return Answer(text="", model=f"vertex:{metric}", problem="Vertex AI's answer has no result")
+    documented = rapid is not None  # the answers of the Rapid Eval API are in snake_case
+    text = json_format.MessageToJson(row, indent=None, ensure_ascii=False, preserving_proto_field_name=documented)
+    return Answer(text=text, model=f"vertex:{metric}")
+
+
+@contextmanager
+def _translated_errors() -> Generator[None]:
+    """Say of whatever the package raises whether the same request may succeed later."""
+    from google.api_core.exceptions import GoogleAPICallError  # noqa: PLC0415
+    from google.auth.exceptions import GoogleAuthError, InvalidOperation  # noqa: PLC0415
+    from google.protobuf.json_format import ParseError, SerializeToJsonError  # noqa: PLC0415
+    from requests.exceptions import RequestException, Timeout  # noqa: PLC0415
+
+    try:
+        yield
+    except GoogleAPICallError as error:
+        headers: Mapping[str, str] = getattr(error.response, "headers", None) or {}
+        wait = retry_after_s(headers)
+        status = int(error.code or 0)
+        message = f"{status} {error.message}"
+        if hint := _HINTS.get(status):
+            message = f"{message.rstrip('.')}. {hint}"
+        raise failure(status, message, retry_after_s=retry_delay_s(error.details) if wait is None else wait) from None
+    except InvalidOperation:  # of a client that has no credentials, after 401
+        raise Refused("401: it wants credentials, which are not sent to a base URL without TLS", every_request=True) from None
+    except GoogleAuthError as error:
+        raise credentials_failure(error) from None
+    except RequestException as error:
+        raise Unavailable(one_line(f"{type(error).__name__}: {error}"), overloaded=isinstance(error, Timeout)) from None
+    except SerializeToJsonError as error:  # such as NaN
+        raise Refused(f"{_UNSENDABLE}: {one_line(str(error))}") from None
+    except (ParseError, AttributeError) as error:  # the latter: google-api-core expects an error to be worded as Google words it
+        raise Unavailable(f"what came back is not Vertex AI's: {one_line(str(error))}") from None

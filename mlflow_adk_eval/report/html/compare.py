@@ -13,31 +13,15 @@ from typing import Any
 
 from markupsafe import Markup
 
-from mlflow_adk_eval.analysis.comparison.case import CriterionChange
 from mlflow_adk_eval.analysis.comparison.causes import Cause
-from mlflow_adk_eval.analysis.comparison.compare import FLIPS, CaseChange, Comparison
+from mlflow_adk_eval.analysis.comparison.compare import FLIPS, CaseChange, Comparison, CriterionChange
 from mlflow_adk_eval.analysis.comparison.delta import Delta
 from mlflow_adk_eval.analysis.comparison.turns import CallChange, CellChange, ComparedTurn, TurnChange
-from mlflow_adk_eval.report.comparison import (
-    HEADINGS,
-    format_cases,
-    format_counts,
-    format_difference,
-    format_interval,
-    format_p_value,
-    format_pairing,
-    format_runs,
-    format_score,
-    format_value,
-    format_verdicts,
-    headline,
-    name_of,
-    verdict_on,
-)
-from mlflow_adk_eval.report.html.page import Texts, marked, on_one_line, policy, source, template
-from mlflow_adk_eval.report.html.turns import MOST_CALLS, CallView, call_view
-from mlflow_adk_eval.report.sentences import counted
+from mlflow_adk_eval.report import comparison as wording
+from mlflow_adk_eval.report.html.page import Texts, environment, marked, on_one_line, policy, source, within
+from mlflow_adk_eval.report.html.report import MOST_CALLS, CallView, call_view
 from mlflow_adk_eval.results.outcomes import Verdict, explanation_of
+from mlflow_adk_eval.text import counted
 
 MOST_TURNS = 2_000
 """As many turns are shown, of flipped cases first."""
@@ -49,47 +33,52 @@ LOOKS = {"better": "passed", "worse": "failed"}
 """As what a difference is coloured."""
 
 
-def compare_html(found: Comparison, *, secrets: Mapping[str, str], every: bool = False) -> str:
+def compare_html(comparison: Comparison, *, secrets: Mapping[str, str], every: bool = False) -> str:
     """Return a comparison as one HTML page, in which no text of others is anything but text.
 
     Args:
-        found: the comparison.
+        comparison: what was found to differ.
         secrets: what must not be written down, each with what stands in its place.
         every: whether to show also the cases with the same verdict and the same scores.
     """
     texts = Texts(secrets)
     style = source("report.css") + source("compare.css")
-    sides = (("first", found.before), ("second", found.after))
-    groups, left_out = _groups(found, texts, every=every)
-    return template(
-        "compare.html.j2"
-    ).render(
-        policy=policy(style),
-        style=Markup(style),  # noqa: S704 - files of this package
-        t=texts,
-        title=f"{texts.line(found.before.name)} → {texts.line(found.after.name)}",
-        headline=headline(found),
-        counts=format_counts(found),
-        compared=counted(len(found.cases), "case"),
-        warnings=[texts.line(f"The {which} run: {warning}") for which, side in sides for warning in side.warnings[:_MOST_NOTICES]],
-        facts=list(_facts(found)),
-        differences=[one for one in found.differences if not one.intended],
-        notes=[texts.line(note) for note in format_pairing(found)],
-        confidence=found.confidence,
-        percent=f"{100 * found.confidence:g}",
-        deciding=[_delta(delta, found.confidence, texts) for delta in found.deltas if delta.decides],
-        information=[_delta(delta, found.confidence, texts) for delta in found.deltas if not delta.decides],
-        judging=list(_judging(found)),
-        half=HALF_WIDTH,
-        groups=groups,
-        left_out=left_out,
-        quiet=_quiet(found, texts, every=every),
+    sides = (("first", comparison.before), ("second", comparison.after))
+    groups, left_out = _groups(comparison, texts, every=every)
+    # The cases that are not shown, since nothing about them changed that was asked for.
+    quiet = [case.eval_id for case in comparison.cases if (case.same if every else not case.changed)]
+    same = "Same behaviour, verdict and scores" if every else "Same verdict and scores"
+    return (
+        environment()
+        .get_template("compare.html.j2")
+        .render(
+            policy=policy(style),
+            style=Markup(style),  # noqa: S704 - files of this package
+            t=texts,
+            title=f"{texts.line(comparison.before.name)} → {texts.line(comparison.after.name)}",
+            headline=wording.headline(comparison),
+            counts=wording.format_counts(comparison),
+            compared=counted(len(comparison.cases), "case"),
+            warnings=[texts.line(f"The {which} run: {warning}") for which, side in sides for warning in side.warnings[:_MOST_NOTICES]],
+            facts=list(_facts(comparison)),
+            differences=[one for one in comparison.differences if not one.intended],
+            notes=[texts.line(note) for note in wording.format_pairing(comparison)],
+            confidence=comparison.confidence,
+            percent=f"{100 * comparison.confidence:g}",
+            deciding=[_delta(delta, comparison.confidence, texts) for delta in comparison.deltas if delta.decides],
+            information=[_delta(delta, comparison.confidence, texts) for delta in comparison.deltas if not delta.decides],
+            judging=list(_judging(comparison)),
+            half=HALF_WIDTH,
+            groups=groups,
+            left_out=left_out,
+            quiet=texts.line(f"{same}: {counted(len(quiet), 'case')}, {', '.join(quiet)}") if quiet else "",
+        )
     )
 
 
-def _facts(found: Comparison) -> Iterator[tuple[str, str, str]]:
+def _facts(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
     """Yield what each run is: its name for people, its id, its agent; the rest is only named where it differs."""
-    sides = (found.before, found.after)
+    sides = (comparison.before, comparison.after)
     facts = {"Run": [side.name for side in sides]}
     if any(side.run_id and side.run_id != side.name for side in sides):
         facts["MLflow run"] = [side.run_id for side in sides]
@@ -100,17 +89,17 @@ def _facts(found: Comparison) -> Iterator[tuple[str, str, str]]:
 
 def _delta(delta: Delta, confidence: float, texts: Texts) -> dict[str, Any]:
     """Return one number in both runs, as the row of a table."""
-    verdict = verdict_on(delta, confidence)
+    verdict = wording.verdict_on(delta, confidence)
     return {
-        "name": texts.words(name_of(delta)),
-        "before": format_value(delta, delta.before),
-        "after": format_value(delta, delta.after),
-        "difference": format_difference(delta),
-        "interval": format_interval(delta),
+        "name": texts.words(wording.name_of(delta)),
+        "before": wording.format_value(delta, delta.before),
+        "after": wording.format_value(delta, delta.after),
+        "difference": wording.format_difference(delta),
+        "interval": wording.format_interval(delta),
         "whisker": _whisker(delta),
         "moved": f"{delta.better:,} / {delta.worse:,} / {delta.unchanged:,}" if delta.cases else "–",
-        "cases": format_cases(delta),
-        "chance": format_p_value(delta),
+        "cases": wording.format_cases(delta),
+        "chance": wording.format_p_value(delta),
         "verdict": verdict,
         "look": LOOKS.get(verdict, ""),
         "lower_is_better": not delta.greater_is_better,
@@ -126,8 +115,8 @@ def _whisker(delta: Delta) -> dict[str, float] | None:
     return {name: round(value * scale, 1) for name, value in (("low", delta.low), ("high", delta.high), ("middle", delta.difference))}
 
 
-def _judging(found: Comparison) -> Iterator[tuple[str, str, str]]:
-    before, after = found.judging
+def _judging(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
+    before, after = comparison.judging
     if before.votes or after.votes:
         yield "Judges' answers paid for", f"{before.answers:,}", f"{after.answers:,}"
         yield "Judges' tokens", f"{before.tokens:,}" if before.tokens else "–", f"{after.tokens:,}" if after.tokens else "–"
@@ -136,41 +125,23 @@ def _judging(found: Comparison) -> Iterator[tuple[str, str, str]]:
         yield "Votes paid for earlier", f"{before.reused:,}", f"{after.reused:,}"
 
 
-def _groups(found: Comparison, texts: Texts, *, every: bool) -> tuple[list[tuple[str, int, list[CaseView]]], int]:
+def _groups(comparison: Comparison, texts: Texts, *, every: bool) -> tuple[list[tuple[str, int, list[CaseView]]], int]:
     """Return the cases to show under headings, each with how many there are, and how many are left out of so large a comparison."""
     kinds: list[tuple[str, Sequence[CaseChange]]] = [
-        *((HEADINGS[flip], [case for case in found.cases if case.flip == flip]) for flip in FLIPS),
-        (HEADINGS["none"], found.shifted),
+        *((wording.HEADINGS[flip], [case for case in comparison.cases if case.flip == flip]) for flip in FLIPS),
+        (wording.HEADINGS["none"], comparison.shifted),
     ]
     if every:
-        others = [case for case in found.cases if not case.changed and not case.same]
+        others = [case for case in comparison.cases if not case.changed and not case.same]
         kinds.append(("Same verdict and scores, different behaviour", others))
     room, left_out = MOST_TURNS, 0
     groups: list[tuple[str, int, list[CaseView]]] = []
     for heading, cases in kinds:
-        shown = _first(cases, room)
+        shown = list(within(room, cases, lambda case: len(case.turns)))
         room -= sum(max(1, len(case.turns)) for case in shown)
         left_out += len(cases) - len(shown)
         groups += [(heading, len(cases), [case_view(case, texts) for case in shown])] if cases else []
     return groups, left_out
-
-
-def _first(cases: Sequence[CaseChange], most: int) -> list[CaseChange]:
-    """Return cases until they have `most` turns."""
-    shown: list[CaseChange] = []
-    for case in cases:
-        most -= max(1, len(case.turns))
-        if most < 0:
-            break
-        shown.append(case)
-    return shown
-
-
-def _quiet(found: Comparison, texts: Texts, *, every: bool) -> str:
-    """Return which cases are not shown, since nothing about them changed that was asked for; empty where all are."""
-    quiet = [case.eval_id for case in found.cases if (case.same if every else not case.changed)]
-    what = "Same behaviour, verdict and scores" if every else "Same verdict and scores"
-    return texts.line(f"{what}: {counted(len(quiet), 'case')}, {', '.join(quiet)}") if quiet else ""
 
 
 Causes = tuple[tuple[str, str], ...]
@@ -230,8 +201,8 @@ def case_view(case: CaseChange, texts: Texts) -> CaseView:
     turns = tuple(_turn(turn, texts) for turn in case.turns)
     return CaseView(
         case=case,
-        states=tuple((state_of(verdicts), format_verdicts(verdicts)) for verdicts in (case.before, case.after)),
-        runs=format_runs(case),
+        states=tuple((state_of(verdicts), wording.format_verdicts(verdicts)) for verdicts in (case.before, case.after)),
+        runs=wording.format_runs(case),
         opening=on_one_line(turns[0].users[1] or turns[0].users[0]) if turns else "",
         causes=causes,
         changes=tuple((one, _scores(one), _causes(one.causes, texts, known)) for one in case.criteria),
@@ -245,7 +216,7 @@ def state_of(verdicts: tuple[Verdict, ...]) -> str:
 
 
 def _scores(change: CriterionChange | CellChange) -> str:
-    return f"{format_score(change.before)} → {format_score(change.after)}"
+    return f"{wording.format_score(change.before)} → {wording.format_score(change.after)}"
 
 
 def _causes(causes: tuple[Cause, ...], texts: Texts, known: set[Cause]) -> Causes:
@@ -267,8 +238,8 @@ def _turn(turn: TurnChange, texts: Texts) -> TurnView:
         missing=tuple(_missing(side, texts) for side in sides),
         steps=tuple(_step(call, texts) for call in turn.calls[:MOST_CALLS]),
         calls_left_out=max(len(turn.calls) - MOST_CALLS, 0),
-        cells=tuple((cell, _scores(cell) if cell.differs else format_score(cell.after)) for cell in deciding if _says_more(cell)),
-        others=" · ".join(f"{texts.line(cell.criterion)} {format_score(cell.after)}" for cell in deciding if not _says_more(cell)),
+        cells=tuple((cell, _scores(cell) if cell.differs else wording.format_score(cell.after)) for cell in deciding if _says_more(cell)),
+        others=" · ".join(f"{texts.line(cell.criterion)} {wording.format_score(cell.after)}" for cell in deciding if not _says_more(cell)),
     )
 
 
@@ -289,16 +260,12 @@ def _step(call: CallChange, texts: Texts) -> StepView:
     if call.kind == "changed" and before and after:
         left, right = marked(before.args, after.args)
         before, after = CallView(before.name, left), CallView(after.name, right)
-    look = "wrong" if _off(call) else "right" if call.kind != "same" and call.right_after else ""
+    look = ""
+    if call.kind != "same":  # wrong: not as expected where the first run was, or what is not expected
+        off = call.right_after is False or (call.after is None and call.right_before is True)
+        look = "wrong" if off else "right" if call.right_after else ""
     expected = call_view(call.expected, texts) if call.expected and not call.right_after else None
     return StepView(_LABELS[call.kind], look, before, after, expected)
-
-
-def _off(call: CallChange) -> bool:
-    """Whether the second run is not as expected where the first was, or does what is not expected."""
-    if call.kind == "same":
-        return False
-    return call.right_after is False or (call.after is None and call.right_before is True)
 
 
 def _says_more(cell: CellChange) -> bool:

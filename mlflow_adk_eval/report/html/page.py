@@ -12,13 +12,13 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from importlib.resources import files
 from itertools import groupby, takewhile
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import escapeHtml
 from markupsafe import Markup, escape
@@ -26,6 +26,9 @@ from markupsafe import Markup, escape
 from mlflow_adk_eval.redact import redacted, without_credentials
 from mlflow_adk_eval.report import sentences
 from mlflow_adk_eval.results.outcomes import Scored, explanation_of
+from mlflow_adk_eval.text import beginning
+
+T = TypeVar("T")
 
 Pieces = tuple[tuple[str, bool], ...]
 """A text in pieces, each with whether the other text lacks it."""
@@ -57,24 +60,15 @@ _DEEPEST = 20
 """Where the Markdown parser would drop what is nested deeper."""
 
 
-def template(name: str) -> Template:
-    """Return a template, in which every text is escaped, and which knows the functions of `sentences`."""
-    return environment().get_template(name)
-
-
 @cache
 def environment() -> Environment:
-    """Return what makes templates of the files of this package, for those who add files of their own."""
+    """Return what makes templates of the files of this package, in which every text is escaped, and which know the functions of `sentences`."""
     loader = PackageLoader("mlflow_adk_eval.report.html")
-    found = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    known: Any = found.globals  # jinja2 types it by what it holds at first
+    templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    known: Any = templates.globals  # jinja2 types it by what it holds at first
     known.update({name: value for name, value in vars(sentences).items() if not name.startswith("_")}, explanation_of=explanation_of)
-    found.tests.update(scored=_is_scored)
-    return found
-
-
-def _is_scored(value: Any) -> bool:
-    return isinstance(value, Scored)
+    templates.tests.update(scored=lambda value: isinstance(value, Scored))
+    return templates
 
 
 @cache
@@ -85,12 +79,10 @@ def source(name: str) -> str:
 
 def policy(style: str, script: str = "") -> str:
     """Return a page's content security policy: nothing but its own style and script, which it knows by their hashes."""
-    scripts = f"script-src {_hash(script)}; " if script else ""
-    return f"default-src 'none'; style-src {_hash(style)}; {scripts}base-uri 'none'; form-action 'none'"
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    digests = (hashlib.sha256(text.encode()).digest() for text in (style, script))
+    of_style, of_script = (f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    scripts = f"script-src {of_script}; " if script else ""
+    return f"default-src 'none'; style-src {of_style}; {scripts}base-uri 'none'; form-action 'none'"
 
 
 class Texts:
@@ -98,9 +90,20 @@ class Texts:
 
     def __init__(self, secrets: Mapping[str, str]) -> None:
         """Hide `secrets`, each behind what stands in its place."""
-        self.words = words_for(secrets)
+        self._secrets = secrets
         # Most rationales are the same sentences, and parsing one takes long.
         self._rationale = lru_cache(10_000)(rationale_html)
+
+    def words(self, text: str) -> str:
+        r"""Return a text that is fit to be shown.
+
+        >>> Texts({"s3cret-42": "[KEY]"}).words("key s3cret-42\u202e!")
+        'key [KEY]⟨U+202E⟩!'
+        """
+        clean = redacted(without_credentials(text), self._secrets)
+        if len(clean) > LONGEST:
+            clean = f"{clean[:LONGEST]}… ({len(clean) - LONGEST:,} more characters are not shown)"
+        return _INVISIBLE.sub(lambda char: f"⟨U+{ord(char[0]):04X}⟩", clean)
 
     def line(self, text: str) -> str:
         """Return the beginning of a text on one line."""
@@ -111,37 +114,13 @@ class Texts:
         return self._rationale(self.words(text))
 
 
-def words_for(secrets: Mapping[str, str]) -> Words:
-    r"""Return what makes texts fit to be shown.
-
-    Args:
-        secrets: what must not be shown, each with what stands in its place.
-
-    >>> words_for({"s3cret-42": "[KEY]"})("key s3cret-42\u202e!")
-    'key [KEY]⟨U+202E⟩!'
-    """
-
-    def words(text: str) -> str:
-        clean = redacted(without_credentials(text), secrets)
-        if len(clean) > LONGEST:
-            clean = f"{clean[:LONGEST]}… ({len(clean) - LONGEST:,} more characters are not shown)"
-        return _INVISIBLE.sub(_named, clean)
-
-    return words
-
-
-def _named(found: re.Match[str]) -> str:
-    return f"⟨U+{ord(found[0]):04X}⟩"
-
-
 def on_one_line(text: str) -> str:
     r"""Return the beginning of a text that `Words` has made fit, without line breaks.
 
     >>> on_one_line(" two\nlines ")
     'two lines'
     """
-    flat = " ".join(text.split())
-    return flat if len(flat) <= _LONGEST_LINE else f"{flat[: _LONGEST_LINE - 1]}…"
+    return beginning(" ".join(text.split()), _LONGEST_LINE)
 
 
 def json_text(value: Any) -> str:
@@ -184,16 +163,13 @@ def differing(expected: str, actual: str) -> tuple[Pieces, Pieces]:
     ((('the ', False), ('lamp ', True), ('is off ', False), ('now', True)), (('the ', False), ('light ', True), ('is off', False)))
     """
     left, right = _WORD.findall(expected), _WORD.findall(actual)
+    whole = ((expected, False),) if expected else (), ((actual, False),) if actual else ()
     if expected == actual or max(len(left), len(right)) > _MOST_WORDS:
-        return _whole(expected), _whole(actual)
+        return whole
     pairs = _common([word.strip() for word in left], [word.strip() for word in right])
     if len(pairs) < _LEAST_SHARED * max(len(left), len(right)):
-        return _whole(expected), _whole(actual)
+        return whole
     return _pieces(left, {i for i, _ in pairs}), _pieces(right, {j for _, j in pairs})
-
-
-def _whole(text: str) -> Pieces:
-    return ((text, False),) if text else ()
 
 
 def _pieces(words: Sequence[str], shared: set[int]) -> Pieces:
@@ -206,7 +182,7 @@ def _common(left: Sequence[str], right: Sequence[str]) -> list[tuple[int, int]]:
     start = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))
     rest = zip(reversed(left[start:]), reversed(right[start:]), strict=False)
     end = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], rest))
-    middle = _subsequence(left[start : len(left) - end], right[start : len(right) - end])
+    middle = common_subsequence(left[start : len(left) - end], right[start : len(right) - end])
     return [
         *((index, index) for index in range(start)),
         *((start + i, start + j) for i, j in middle),
@@ -214,7 +190,7 @@ def _common(left: Sequence[str], right: Sequence[str]) -> list[tuple[int, int]]:
     ]
 
 
-def _subsequence(left: Sequence[str], right: Sequence[str]) -> Iterator[tuple[int, int]]:
+def common_subsequence(left: Sequence[str], right: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Yield the places of a longest common subsequence, last first.
 
     Source: H. Hyyrö, "Bit-parallel LCS-length computation revisited" (2004). A bit per word of `left` makes a row of the usual
@@ -249,11 +225,19 @@ def marked(expected: str, actual: str) -> tuple[str, str]:
 def _with_marks(pieces: Pieces, tag: Literal["del", "ins"]) -> str:
     if not any(alone for _, alone in pieces):
         return "".join(text for text, _ in pieces)
-    html = str(escape("".join([_marked_piece(text) if alone else text for text, alone in pieces])))
+    marked_texts: list[str] = []
+    for text, alone in pieces:
+        words = text.rstrip() or text  # the space after the last word stays unmarked
+        marked_texts.append(f"{_OPEN}{words}{_CLOSE}{text[len(words) :]}" if alone else text)
+    html = str(escape("".join(marked_texts)))
     return Markup(html.replace(_OPEN, f"<{tag}>").replace(_CLOSE, f"</{tag}>"))  # noqa: S704 - all of the text is escaped
 
 
-def _marked_piece(text: str) -> str:
-    """Return a piece between the signs of a mark, the space after its last word left unmarked."""
-    words = text.rstrip() or text
-    return f"{_OPEN}{words}{_CLOSE}{text[len(words) :]}"
+def within(most: int, cases: Iterable[T], turns_of: Callable[[T], int]) -> Iterator[T]:
+    """Yield cases until they have `most` turns."""
+    turns = 0
+    for case in cases:
+        turns += max(1, turns_of(case))
+        if turns > most:
+            return
+        yield case

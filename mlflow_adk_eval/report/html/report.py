@@ -1,31 +1,233 @@
 """A report as one HTML file: for a browser, a mail, or MLflow's own viewer of artifacts, without anything from elsewhere.
 
 `html_of` hands the report itself to the template ``report.html.j2``, together with what needs work in Python: intervals, pictures, the cases
-to show, and each case's turns (`turns`). Cases are made one by one while the page is written, so that a large run is never held as views;
+to show, and of each turn which words differ, which expected call a call stands for, and which votes belong to a cell. What only needs to be looked up
+or worded, the template takes from the results themselves. Cases are made one by one while the page is written, so that a large run is never held as views;
 above `MOST_TURNS` turns only those that did not pass are shown.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
 from mlflow_adk_eval.analysis.stats import mean_interval
 from mlflow_adk_eval.config.spec import CRITERIA
+from mlflow_adk_eval.criteria.alignment import align
 from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings
+from mlflow_adk_eval.evalset import FunctionCall
+from mlflow_adk_eval.evalset.conversation import TurnPair, by_call
 from mlflow_adk_eval.evalset.models import ConversationScenario
-from mlflow_adk_eval.report.html.chart import HEIGHT, WIDTH, Chart, chart_of
-from mlflow_adk_eval.report.html.page import Texts, on_one_line, policy, source, template
-from mlflow_adk_eval.report.html.turns import TurnView, turn_view
+from mlflow_adk_eval.report.html.page import Texts, environment, json_text, marked, on_one_line, policy, source, within
 from mlflow_adk_eval.report.sentences import circumstances, format_outages, format_share
-from mlflow_adk_eval.results.outcomes import CaseResult, Verdict
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, Verdict, Vote, reaches
 from mlflow_adk_eval.results.report import CriterionSummary, Report
-from mlflow_adk_eval.results.stored import loaded
-from mlflow_adk_eval.results.table import run_turns
-from mlflow_adk_eval.results.votes import votes_by_turn
+from mlflow_adk_eval.results.table import ItemResult, cell_at, item_results, row_verdict, votes_by_turn
+from mlflow_adk_eval.runs.stored_run import loaded
+
+CaseVotes = Mapping[str, Mapping[int, Sequence[Vote]]]
+"""The votes of a case by criterion and turn."""
+
+MOST_CALLS = 200
+"""As many calls of a side are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallView:
+    """One call of a tool on one side."""
+
+    name: str
+    args: str
+    """As JSON; empty where there are none."""
+    injected: str = ""
+    """What the tool environment did to it; empty where nothing is known of that."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """A call that was expected, and what was done instead."""
+
+    label: str
+    good: bool
+    expected: CallView | None
+    actual: CallView | None
+
+
+@dataclass(frozen=True, slots=True)
+class CellView:
+    """What one criterion made of a turn."""
+
+    result: CriterionResult
+    outcome: Outcome
+    items: tuple[ItemResult, ...]
+    """What the votes on each item came to; empty where nobody voted."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnView:
+    """One turn."""
+
+    number: int
+    verdict: Verdict | None
+    user: str
+    reached: bool
+    """Whether the agent got here."""
+    compared: bool
+    """Whether it was written down what it should do."""
+    wanted: str
+    """The expected answer."""
+    answer: str
+    steps: tuple[StepView, ...]
+    calls_left_out: int
+    cells: tuple[CellView, ...]
+    information: str
+    injections: tuple[str, ...]
+    """What the tool environment did to calls of which it is not known which they were."""
+
+
+def turn_view(case: CaseResult, index: int, trajectory: ToolTrajectorySettings, votes: CaseVotes, texts: Texts) -> TurnView:
+    """Return one turn of a case.
+
+    Args:
+        case: the case.
+        index: the turn.
+        trajectory: how tool calls are compared.
+        votes: those on the case.
+        texts: what makes texts fit to be shown.
+    """
+    turn, injections = TurnPair(case, index), case.conversation.injections
+    wanted, answer = texts.words(turn.expected_answer), texts.words(turn.answer)
+    both = marked(wanted, answer) if wanted and answer else (wanted, answer)
+    calls, due = turn.calls, turn.expected_calls
+    injected = by_call(injections, index, [call.name or "" for call in calls]) if injections else []
+    marks = {id(call): str(injection) for call, injection in zip(calls, injected, strict=False) if injection}
+    placed = {id(injection) for injection in injected}
+
+    def view(call: FunctionCall | None, args: str | None = None) -> CallView | None:
+        return call_view(call, texts, args, marks.get(id(call), "")) if call else None
+
+    steps: list[StepView] = []
+    if turn.expected is None:
+        steps += (StepView("", True, None, view(call)) for call in calls[:MOST_CALLS])  # noqa: FBT003 - nothing says that it is wrong
+    elif calls or due:
+        extra = ("unexpected", False) if trajectory.match_type == "EXACT" else ("additional, allowed", True)
+        labels = {"same": ("as expected", True), "changed": ("other arguments", False), "missing": ("missing", False), "unexpected": extra}
+        ordered = trajectory.match_type != "ANY_ORDER"
+        for step in align(calls[:MOST_CALLS], due[:MOST_CALLS], ordered=ordered, ignore_args=trajectory.ignore_args):
+            want, got = step.expected, step.actual
+            args: tuple[str | None, str | None] = (None, None)
+            if step.kind == "changed" and want and got:
+                args = marked(*(texts.words(json_text(call.args or {})) for call in (want, got)))
+            steps.append(StepView(*labels[step.kind], view(want, args[0]), view(got, args[1])))
+    cells = [(result, cell) for result in case.results if (cell := cell_at(result, index)) is not None]
+    views: list[CellView] = []
+    for result, cell in cells:
+        if result.decides:
+            cast = votes.get(result.criterion, {}).get(index, ())
+            views.append(CellView(result, cell, item_results(cell, cast) if cast else ()))
+    return TurnView(
+        number=index + 1,
+        verdict=row_verdict(case.results, index),
+        user=texts.words(turn.user_text),
+        reached=turn.actual is not None,
+        compared=turn.expected is not None,
+        wanted=both[0],
+        answer=both[1],
+        steps=tuple(steps),
+        calls_left_out=max(len(calls), len(due), MOST_CALLS) - MOST_CALLS,
+        cells=tuple(views),
+        information=" · ".join(
+            f"{texts.line(result.criterion)} {cell.score:.4g}" for result, cell in cells if not result.decides and isinstance(cell, Scored)
+        ),
+        injections=tuple(
+            texts.words(f"{injection.tool}: {injection}")
+            for injection in injections
+            if injection.invocation_index == index and id(injection) not in placed
+        ),
+    )
+
+
+def call_view(call: FunctionCall, texts: Texts, args: str | None = None, injected: str = "") -> CallView:
+    """Return what is shown of a call; `args` is what is shown of its arguments, where that is known already."""
+    given = texts.words(json_text(call.args)) if call.args and args is None else args or ""
+    return CallView(texts.words(call.name or "tool"), given, injected)
+
+
+WIDTH, HEIGHT = 200, 40
+"""In the units of the picture, without its labels."""
+_BINS = 20
+_LEAST = 2.0
+"""As high as the bar of a single case is among thousands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Some case scores that lie together, all on one side of the threshold."""
+
+    x: float
+    y: float
+    height: float
+    kind: str
+    """``reached``, ``missed`` or, without a threshold, ``plain``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A histogram."""
+
+    bars: tuple[Bar, ...]
+    width: float
+    """Of each bar."""
+    threshold: float | None
+    """Where its line stands; ``None`` without a threshold."""
+    low: str
+    high: str
+    text: str
+    """The same in words."""
+
+
+def chart_of(summary: CriterionSummary) -> Chart | None:
+    """Return the histogram of the case scores; ``None`` where there is none."""
+    scores = [score for runs in summary.case_scores.values() for score in runs]
+    if not scores:
+        return None
+    threshold = summary.threshold
+    # What the picture covers: 0 to 1 for shares, whatever the scores are, and what there is for anything else.
+    given = scores if threshold is None else [*scores, threshold]
+    low, high = min(given), max(given)
+    if not CRITERIA.is_quantity(summary.criterion) and low >= 0 and high <= 1:
+        low, high = 0.0, 1.0
+    else:
+        low = min(low, 0.0)
+        high = high if high > low else low + 1
+    counts, totals = Counter[tuple[int, str]](), Counter[int]()
+    for score in scores:
+        kind = "plain" if threshold is None else "missed"
+        if threshold is not None and reaches(score, threshold, greater_is_better=summary.greater_is_better):
+            kind = "reached"
+        place = min(int((score - low) / (high - low) * _BINS), _BINS - 1)
+        counts[place, kind] += 1
+        totals[place] += 1
+    highest = max(totals.values())
+    bars: list[Bar] = []  # those of one place on top of each other
+    tops: dict[int, float] = {}
+    for (place, kind), count in sorted(counts.items()):
+        height = max(_LEAST, count / highest * (HEIGHT - 2 * _LEAST))
+        tops[place] = tops.get(place, float(HEIGHT)) - height
+        bars.append(Bar(x=place * WIDTH / _BINS, y=round(tops[place], 1), height=round(height, 1), kind=kind))
+    text = f"lowest {min(scores):.4g}, median {statistics.median(scores):.4g}, highest {max(scores):.4g}"
+    if threshold is None:
+        line, text = None, f"{len(scores)} case scores: {text}"
+    else:
+        line = round((threshold - low) / (high - low) * WIDTH, 1)
+        reached = sum(count for (_, kind), count in counts.items() if kind == "reached")
+        text = f"{reached} of {len(scores)} case scores reach the threshold; {text}"
+    return Chart(tuple(bars), WIDTH / _BINS - 1, line, f"{low:.4g}", f"{high:.4g}", text)
+
 
 MOST_TURNS = 500
 """Above so many turns not every case is shown, and of those that are shown no more than so many turns."""
@@ -45,10 +247,10 @@ def html_of(report: Report, *, title: str, facts: Mapping[str, str], secrets: Ma
         secrets: what must not be written down, each with what stands in its place.
     """
     texts = Texts(secrets)
-    selection = shown_cases(report)
+    cases, notice = shown_cases(report)
     style, script = source("report.css"), source("report.js")
     reasons, more_reasons = report.first_reasons(_MOST_REASONS)
-    return template("report.html.j2").render(
+    return environment().get_template("report.html.j2").render(
         policy=policy(style, script),
         style=Markup(style),  # noqa: S704 - a file of this package
         script=Markup(script),  # noqa: S704 - as above
@@ -59,12 +261,17 @@ def html_of(report: Report, *, title: str, facts: Mapping[str, str], secrets: Ma
         outage=texts.words(format_outages(report.judging, report.simulating)),
         reasons=[texts.line(reason) for reason in reasons],
         reasons_left_out=more_reasons,
-        facts=_facts(report, facts),
+        facts={
+            "Eval set": report.eval_set.eval_set_id,
+            **facts,
+            **({"Runs of each case": str(report.num_runs)} if report.num_runs > 1 else {}),
+            **circumstances(report.cases.courses(), report.judging, report.simulating),
+        },
         criteria=criterion_rows(report),
         chart_size=(WIDTH, HEIGHT),
-        cases=case_views(report, selection.cases, texts),
-        counts=Counter(case.verdict for case in selection.cases),
-        notice=selection.notice,
+        cases=case_views(report, cases, texts),
+        counts=Counter(case.verdict for case in cases),
+        notice=notice,
     )  # fmt: skip
 
 
@@ -75,29 +282,18 @@ def share_of(report: Report) -> str:
     return format_share(verdicts, report.num_runs) + "".join(others)
 
 
-def _facts(report: Report, given: Mapping[str, str]) -> dict[str, str]:
-    """Return what was given, between what the report itself knows."""
-    runs = {"Runs of each case": str(report.num_runs)} if report.num_runs > 1 else {}
-    return {"Eval set": report.eval_set.eval_set_id, **given, **runs, **circumstances(report.cases, report.judging, report.simulating)}
-
-
 CriterionRow = tuple[CriterionSummary, str, Chart | None]
 """A criterion over all cases, with the interval of its mean as text and its picture."""
 
 
 def criterion_rows(report: Report) -> list[CriterionRow]:
-    """Return the rows of the table of criteria."""
-    return [_criterion(summary) for summary in report.summaries().values() if _known(summary)]
-
-
-def _known(summary: CriterionSummary) -> bool:
-    """Whether there is something to say of a criterion; not so of information that the agent does not give."""
-    return summary.threshold is not None or summary.evaluated > 0 or summary.errored > 0
-
-
-def _criterion(summary: CriterionSummary) -> CriterionRow:
-    interval = mean_interval(summary.case_scores, proportion=not CRITERIA.is_quantity(summary.criterion))
-    return summary, f"{interval[0]:.3g} to {interval[1]:.3g}" if interval else "", chart_of(summary)
+    """Return the rows of the table of criteria, without information that the agent does not give."""
+    rows: list[CriterionRow] = []
+    for summary in report.summaries().values():
+        if summary.threshold is not None or summary.evaluated or summary.errored:
+            interval = mean_interval(summary.case_scores, proportion=not CRITERIA.is_quantity(summary.criterion))
+            rows.append((summary, f"{interval[0]:.3g} to {interval[1]:.3g}" if interval else "", chart_of(summary)))
+    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,40 +309,23 @@ class CaseView:
     turns: tuple[TurnView, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The cases that are shown."""
+def shown_cases(report: Report, most: int = MOST_TURNS) -> tuple[tuple[CaseResult, ...], str]:
+    """Return the cases to show, failed ones first, then undecided ones; of a large run only those, and not more than `most` turns.
 
-    cases: tuple[CaseResult, ...]
-    notice: str
-    """Which are not shown; empty where all are."""
-
-
-def shown_cases(report: Report, most: int = MOST_TURNS) -> Selection:
-    """Return the cases to show, failed ones first, then undecided ones; of a large run only those, and not more than `most` turns."""
+    With them a notice that says which are not shown; empty where all are.
+    """
     verdicts = report.verdicts
     ranked = sorted(range(len(verdicts)), key=lambda place: _ORDER.index(verdicts[place]))
-    turns = sum(run_turns(report.cases))
+    turns = sum(report.cases.run_turns)
     if turns <= most:
-        return Selection(tuple(report.cases[place] for place in ranked), "")
+        return tuple(map(report.cases.at, ranked)), ""
     unpassed = [place for place in ranked if verdicts[place] != "passed"]
-    shown = tuple(map(loaded, _first((report.cases[place] for place in unpassed), most)))
+    shown = tuple(map(loaded, within(most, map(report.cases.at, unpassed), lambda case: case.turns)))
     of_these = f", and of these the first {len(shown):,} of {len(unpassed):,}" if len(shown) < len(unpassed) else ""
-    return Selection(
-        shown,
+    return shown, (
         f"This run has {turns:,} turns, too many for one page. Below are only the cases that did not pass{of_these}. "
-        f"All turns are in the run's artifacts, in adk_eval/cells.",
+        f"All turns are in the run's artifacts, in adk_eval/cells."
     )
-
-
-def _first(cases: Iterable[CaseResult], most: int) -> Iterator[CaseResult]:
-    """Yield cases until they have `most` turns."""
-    turns = 0
-    for case in cases:
-        turns += max(1, case.turns)
-        if turns > most:
-            return
-        yield case
 
 
 def case_views(report: Report, cases: Sequence[CaseResult], texts: Texts, turns_shown: slice = slice(None)) -> Iterator[CaseView]:
@@ -155,7 +334,8 @@ def case_views(report: Report, cases: Sequence[CaseResult], texts: Texts, turns_
     for case in cases:
         plan = plans.get(case.eval_id)
         votes = {result.criterion: votes_by_turn(result.votes) for result in case.results if result.votes}
-        trajectory = _trajectory(report, case)
+        settings = report.config.criteria_of(case.eval_id).values()
+        trajectory = next((one for one in settings if isinstance(one, ToolTrajectorySettings)), _EXACTLY)
         turns = tuple(turn_view(case, index, trajectory, votes, texts) for index in range(case.turns)[turns_shown])
         yield CaseView(
             result=case,
@@ -164,9 +344,3 @@ def case_views(report: Report, cases: Sequence[CaseResult], texts: Texts, turns_
             scenario=plan.conversation_scenario if plan else None,
             turns=turns,
         )
-
-
-def _trajectory(report: Report, case: CaseResult) -> ToolTrajectorySettings:
-    """Return how the case's tool calls are compared."""
-    found = report.config.criteria_of(case.eval_id).values()
-    return next((settings for settings in found if isinstance(settings, ToolTrajectorySettings)), _EXACTLY)

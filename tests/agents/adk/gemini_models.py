@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncio.selector_events import _SelectorTransport
+from asyncio.selector_events import _SelectorTransport  # noqa: PLC2701 - asyncio has no other name for it
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -16,13 +16,13 @@ from google.genai import types
 
 from mlflow_adk_eval.agents import Limits
 from mlflow_adk_eval.agents.adk.agent import load_adk_agent
-from mlflow_adk_eval.agents.adk.events import TurnRecord
+from mlflow_adk_eval.agents.turns import TurnRecord
 from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.errors import AgentError, ConfigError
 from mlflow_adk_eval.evalset import Content, ConversationScenario, EvalCase, Invocation, InvocationEvents, Part
 from mlflow_adk_eval.runner import run, score
 from tests.agents.scripted import Scripted, call, calls, case_of, echo, finals, llm, ping, play, results, team, text, user_text
-from tests.criteria.builders import RESPONSE, case, cases, turn
+from tests.kit import RESPONSE, case, cases, turn
 
 composite_agents = pytest.mark.filterwarnings("ignore:(Sequential|Parallel)Agent is deprecated:DeprecationWarning")
 """As ADK 2.0 says of classes that ADK 1 has too."""

@@ -14,16 +14,16 @@ from google.genai import types
 
 from mlflow_adk_eval.agents import Limits
 from mlflow_adk_eval.agents.adk.agent import load_adk_agent
-from mlflow_adk_eval.agents.protocol import Conversation
 from mlflow_adk_eval.evalset import dump
+from mlflow_adk_eval.evalset.conversation import Conversation
 from mlflow_adk_eval.results.outcomes import Errored, Scored
 from mlflow_adk_eval.runner import Options, run
 from tests.agents.adk.gemini_models import ONCE, Scripts, gemini_scripts
 from tests.agents.scripted import call, calls, case_of, echo, finals, llm, ping, play, results, text, user_text
-from tests.criteria.builders import RESPONSE, TRAJECTORY, case, cases, config, turn
-from tests.criteria.builders import call as tool
 from tests.judge.providers.gemini_kit import KEY, MODEL
 from tests.judge.servers import CUT, HANG, RESET, Reply, gemini_answer, gemini_blocked, gemini_error
+from tests.kit import RESPONSE, TRAJECTORY, case, cases, config, turn
+from tests.kit import call as tool
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning:google"),  # of what ADK calls experimental

@@ -22,10 +22,10 @@ from google.genai import types
 
 from mlflow_adk_eval.agents import Limits
 from mlflow_adk_eval.agents.adk.agent import AdkAgent, load_adk_agent
-from mlflow_adk_eval.agents.protocol import Conversation
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.agents.source import source_of
 from mlflow_adk_eval.errors import AgentError, UsageError
+from mlflow_adk_eval.evalset.conversation import Conversation
 from tests.agents.scripted import call, case_of, echo, finals, llm, play, text
 
 AGENT = """

@@ -20,8 +20,8 @@ from google.adk.tools.long_running_tool import LongRunningFunctionTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from mlflow_adk_eval.agents.protocol import Conversation
 from mlflow_adk_eval.evalset import Invocation, dump
+from mlflow_adk_eval.evalset.conversation import Conversation
 from tests.agents.adk.gemini_models import gemini_scripts
 from tests.agents.scripted import Script, Scripted, call, case_of, echo, finals, llm, play, results, text, user_text
 
@@ -106,7 +106,7 @@ def turns(played: Conversation) -> tuple[Invocation, ...]:
         assert None not in (turn.duration, turn.model_duration, turn.tool_duration)
         assert 0 <= turn.model_duration + turn.tool_duration <= turn.duration + 0.002
         assert all(None not in (found.id, answer) for found, answer in turn.answered_calls())
-    return played.actual
+    return tuple(played.actual)
 
 
 @dataclass
@@ -147,7 +147,7 @@ def test_agents_one_after_the_other(cast: Cast) -> None:
 
 
 def first_line(request: LlmRequest) -> str:
-    given = request.config.system_instruction
+    given: Any = request.config.system_instruction
     words = given if isinstance(given, str) else "".join(part.text for part in given.parts)
     return words.splitlines()[0]
 
@@ -360,7 +360,7 @@ def test_adk_reads_every_record(cast: Cast) -> None:
 
 
 def test_models_that_take_their_time_are_timed(cast: Cast) -> None:
-    def slow(request: LlmRequest) -> list[types.Part]:
+    def slow(request: LlmRequest) -> Any:
         time.sleep(0.05)
         return uses("nap")(request)
 

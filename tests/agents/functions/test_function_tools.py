@@ -18,13 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.agents.conversation import converse
-from mlflow_adk_eval.agents.function_tools import named
-from mlflow_adk_eval.agents.functions import CallableAgent, Session
-from mlflow_adk_eval.agents.protocol import Conversation, ConversationSetup, Limits
-from mlflow_adk_eval.agents.users import StaticUser
+from mlflow_adk_eval.agents.conversation import StaticUser, converse
+from mlflow_adk_eval.agents.functions import CallableAgent, Session, named
+from mlflow_adk_eval.agents.protocol import ConversationSetup, Limits
 from mlflow_adk_eval.evalset import EvalCase, Invocation
-from mlflow_adk_eval.evalset.conversation import Injection
+from mlflow_adk_eval.evalset.conversation import Conversation, Injection
 from mlflow_adk_eval.evalset.models import Json
 from tests.agents.functions.test_functions import case_of, play
 
@@ -410,7 +408,7 @@ def test_arguments_are_told_by_their_names_whichever_way_they_are_given(args: li
         assert named(signature, tuple(args), kwargs) == ({"args": args} if args else {}) | kwargs
         return
     found = named(signature, tuple(args), kwargs)
-    assert found.get("a") == kwargs.get("a", args[0])
+    assert found.get("a") == (kwargs["a"] if "a" in kwargs else args[0])
     assert found.get("b") == (args[1] if len(args) > 1 else kwargs.get("b"))
     assert found.get("rest") == (args[2:] or None)
     assert {name: value for name, value in found.items() if name in "cd"} == {name: value for name, value in kwargs.items() if name in "cd"}

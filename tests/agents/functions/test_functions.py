@@ -12,8 +12,9 @@ import pytest
 
 from mlflow_adk_eval.agents.conversation import described
 from mlflow_adk_eval.agents.functions import CallableAgent, Session
-from mlflow_adk_eval.agents.protocol import Conversation, Limits
+from mlflow_adk_eval.agents.protocol import Limits
 from mlflow_adk_eval.evalset import Content, ConversationScenario, EvalCase, Invocation, Part, SessionInput
+from mlflow_adk_eval.evalset.conversation import Conversation
 
 
 def said(text: str) -> Content:
@@ -117,7 +118,7 @@ def test_sync_functions_do_not_hold_up_other_conversations() -> None:
 
     async def both() -> list[Conversation]:
         agent = CallableAgent(function=meet, name="fn")
-        return await asyncio.gather(agent.converse(case_of("x"), 0), agent.converse(case_of("x"), 1))
+        return list(await asyncio.gather(agent.converse(case_of("x"), 0), agent.converse(case_of("x"), 1)))
 
     assert [played.actual[0].final_text for played in anyio.run(both)] == ["met", "met"]
 

@@ -11,12 +11,12 @@ import pytest
 
 from mlflow_adk_eval import AgentError, UsageError, score
 from mlflow_adk_eval.agents import A2AAgent, Limits, LiveAgent, OpenAIChatAgent
-from mlflow_adk_eval.agents.conversation import converse
-from mlflow_adk_eval.agents.http.client import HttpClient, HttpError, HttpRequest, Pool
-from mlflow_adk_eval.agents.protocol import Conversation, ConversationSetup
+from mlflow_adk_eval.agents.conversation import StaticUser, converse
+from mlflow_adk_eval.agents.http.http_agent import HttpError, HttpRequest
+from mlflow_adk_eval.agents.protocol import ConversationSetup
 from mlflow_adk_eval.agents.resolve import headers_of_environment, resolve_agent
-from mlflow_adk_eval.agents.users import StaticUser
 from mlflow_adk_eval.evalset import Content, EvalCase, EvalSet, Part
+from mlflow_adk_eval.evalset.conversation import Conversation
 from tests.agents.functions.test_function_tools import Environment
 from tests.agents.functions.test_functions import case_of
 from tests.agents.http.http_kit import completion, echoing, had
@@ -122,9 +122,9 @@ def test_connections_end_with_their_event_loop() -> None:
         agent = chat(server.url)
         for _ in range(3):
             assert play(agent, "hi").error == ""
-        assert len(agent.pool.opened) == 1
+        assert len(agent.pool) == 1
     gc.collect()
-    assert all(kept.client.is_closed for kept in agent.pool.opened.values())
+    assert all(connections.client.is_closed for connections in agent.pool.values())
     assert server.connections == 3
 
 
@@ -262,8 +262,8 @@ def test_tools_that_are_out_of_reach_are_not_claimed_to_be_simulated(agent: Any)
 )
 def test_what_the_agent_may_have_heard_is_repeated_only_where_that_does_no_harm(harmless: bool, status: int, asked: int) -> None:
     async def ask(url: str) -> None:
-        client = HttpClient(pool=Pool(), headers={}, timeout_s=10, attempts=2)
-        await client.send(HttpRequest(url=url, body={}, harmless=harmless))
+        agent = OpenAIChatAgent(url, timeout_s=10, attempts=2)
+        await agent.send(HttpRequest(url=url, body={}, harmless=harmless))
 
     with serving(replies(Reply(status=status))) as server, pytest.raises(HttpError) as refusal:
         anyio.run(ask, server.url)

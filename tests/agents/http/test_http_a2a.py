@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from mlflow_adk_eval.agents import A2AAgent, Limits
 from mlflow_adk_eval.agents.http.a2a_wire import ADK_EVENTS, Message, Task, answer_of, card_of, error_of, events_of
-from mlflow_adk_eval.agents.protocol import Conversation
 from mlflow_adk_eval.criteria.efficiency import inference_calls, token_usage
 from mlflow_adk_eval.evalset import Content, EvalCase, IntermediateData, Invocation, Part
+from mlflow_adk_eval.evalset.conversation import Conversation
 from mlflow_adk_eval.results.outcomes import Scored, Skipped
 from tests.agents.functions.test_functions import case_of
 from tests.agents.http.http_kit import CARD, OLDER_CARD, A2AServer, calls, echo_a2a, had, said_in
@@ -415,12 +415,12 @@ def test_the_first_interface_that_is_understood_is_used() -> None:
     }
     card = card_of(said)
     assert card is not None
-    interface = card.interface()
+    interface = card.interface
     assert interface is not None
     assert (interface.url, interface.protocol_version) == ("http://h/rpc", "0.3")
     newer = card_of({**said, "supportedInterfaces": [{"url": "http://h/1", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}]})
     assert newer is not None
-    assert newer.interface().url == "http://h/1"  # type: ignore[union-attr]
+    assert newer.interface.url == "http://h/1"  # type: ignore[union-attr]
 
 
 def test_the_tenant_of_an_interface_is_part_of_each_call() -> None:

@@ -14,11 +14,11 @@ from mlflow_adk_eval.agents.recordings import invocation_of
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.errors import AgentError, EvalSetError, UsageError
 from mlflow_adk_eval.evalset import Content, EvalSetResult, FunctionCall, IntermediateData, Invocation, dump, write_eval_set
-from mlflow_adk_eval.evalset.result import parse_result
-from tests.criteria.builders import call, case, cases, message, turn
+from mlflow_adk_eval.evalset.conversation import parse_result
+from tests.kit import call, case, cases, message, turn, turn_json
 from tests.strategies import invocations
 
-TURN = {"user_content": {"parts": [{"text": "hi"}]}, "final_response": {"parts": [{"text": "yes"}]}}
+TURN = turn_json("hi", "yes")
 
 
 def answers(recording: Recording) -> dict[str, list[list[str]]]:
@@ -78,7 +78,7 @@ def test_a_result_object_is_a_recording() -> None:
 
 
 def test_an_eval_set_that_talks_about_results_is_an_eval_set(tmp_path: Path) -> None:
-    said = {"user_content": {"parts": [{"text": 'what is "eval_case_results"?'}]}}
+    said = turn_json('what is "eval_case_results"?')
     (tmp_path / "x.json").write_text(json.dumps({"eval_set_id": "s", "eval_cases": [{"eval_id": "a", "conversation": [said]}]}))
     assert answers(load_recording(tmp_path / "x.json")) == {"a": [[""]]}
 

@@ -29,8 +29,8 @@ from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import Options, run, score
 from tests.agents.environments import ERROR, injecting
 from tests.agents.scripted import Script, call, llm, results, text
-from tests.criteria.builders import call as tool_call
-from tests.criteria.builders import case, cases, scenario, turn
+from tests.kit import call as tool_call
+from tests.kit import case, cases, scenario, turn, turn_json
 from tests.strategies import QUICK, eval_sets, invocations, json_values, objects, texts
 
 CRITERIA = {
@@ -221,7 +221,7 @@ def test_a_live_run_is_scored_again_as_it_was(kind: str, tmp_path: Path) -> None
     assert by_id["talk"].ending == Ending(reason="goal")
     assert str(by_id["breaks"].ending).startswith("error: turn ")
     if kind == "ADK":
-        assert by_id["fails"].unfinished
+        assert by_id["fails"].conversation.unfinished
         assert [(done.tool, done.kind) for done in by_id["plain"].injections] == [("book", "error")]
     else:
         assert by_id["talks on"].ending == Ending(reason="limit", detail="max_allowed_invocations of 4")
@@ -326,7 +326,7 @@ def test_what_is_wrong_with_a_file_is_named(tmp_path: Path, change: Callable[[An
 
 
 def test_an_eval_set_that_talks_about_recordings_is_an_eval_set(tmp_path: Path) -> None:
-    said = {"user_content": {"parts": [{"text": 'what is "adk_eval_recording": 1?'}]}}
+    said = turn_json('what is "adk_eval_recording": 1?')
     (tmp_path / "x.json").write_text(json.dumps({"eval_set_id": "s", "eval_cases": [{"eval_id": "a", "conversation": [said]}]}))
     assert load_recording(tmp_path / "x.json").origin is None
 

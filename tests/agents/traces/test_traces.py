@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from mlflow_adk_eval.agents.recordings import Recording
 from mlflow_adk_eval.agents.resolve import resolve_agent
-from mlflow_adk_eval.agents.traces import conversation_of, invocations_of, is_traces, recording_of_traces
+from mlflow_adk_eval.agents.traces.conversations import conversation_from_traces, invocations_of, recording_of_traces
+from mlflow_adk_eval.agents.traces.spans import is_traces
 from mlflow_adk_eval.errors import InputError, UsageError
 from mlflow_adk_eval.evalset import EvalSet, Invocation, InvocationEvents, dump
 from tests.profiles import examples
@@ -155,7 +156,7 @@ def test_what_the_user_said_is_known_of_a_turn_that_failed_before_a_model_answer
     agent = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "lights"}
     outer = span("invoke_agent lights", 1, kind="AGENT", inputs=inputs, attributes=agent, error="no connection")
     model = span("chat", 2, 1, kind="CHAT_MODEL", inputs=inputs, attributes={"gen_ai.operation.name": "chat"}, error="no connection")
-    found = conversation_of(trace(outer, model))
+    found = conversation_from_traces(trace(outer, model))
     assert ([turn.user_text for turn in found.actual], found.error) == (["Light on"], "turn 1: no connection")
 
 
@@ -181,7 +182,7 @@ def test_several_sessions_are_not_one_conversation() -> None:
 
 
 def test_a_failed_turn_is_the_last_one() -> None:
-    played = conversation_of(
+    played = conversation_from_traces(
         [
             said("one", "ok", "tr-1", session="s"),
             trace(span("ask", 1, inputs="two", error="KeyError: x"), trace_id="tr-2", at=1, session="s"),
@@ -198,20 +199,20 @@ def recorded(outputs: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 def test_outputs_that_are_a_conversation_are_taken_at_their_word() -> None:
     turns = [turn("q", "a", ("get", {"x": 1})), turn("q2", "a2")]
-    played = conversation_of(recorded({"response": "a2", "conversation": turns, "session_state": {"n": 2}}))
+    played = conversation_from_traces(recorded({"response": "a2", "conversation": turns, "session_state": {"n": 2}}))
     assert [dump(one) for one in played.actual] == turns
     assert (played.session_state, played.error) == ({"n": 2}, "")
 
 
 def test_the_error_of_a_conversation_is_kept_even_without_a_turn() -> None:
-    unfinished = conversation_of(
+    unfinished = conversation_from_traces(
         recorded({"conversation": [turn("q", "a")], "error": "turn 1: it broke", "unfinished": True}, error="turn 1: it broke")
     )
     assert (len(unfinished.actual), unfinished.error, unfinished.unfinished) == (1, "turn 1: it broke", True)
-    short = conversation_of(recorded({"conversation": [turn("q", "a")], "error": "too slow", "unfinished": False}))
+    short = conversation_from_traces(recorded({"conversation": [turn("q", "a")], "error": "too slow", "unfinished": False}))
     assert (len(short.actual), short.error, short.unfinished) == (1, "too slow", False)
     nothing = recorded({"conversation": [], "error": "it did not start"})
-    assert conversation_of(nothing).error == "it did not start"
+    assert conversation_from_traces(nothing).error == "it did not start"
     with pytest.raises(InputError, match="it did not start"):
         invocations_of(nothing)
 
@@ -351,7 +352,7 @@ def test_a_frame_without_a_column_of_traces_is_read_from_its_other_columns() -> 
 
 def test_secrets_do_not_come_along_in_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_API_KEY", "s3cret-4242")
-    played = conversation_of(trace(span("f", 1, inputs="hi", error="401 for s3cret-4242")))
+    played = conversation_from_traces(trace(span("f", 1, inputs="hi", error="401 for s3cret-4242")))
     assert played.error == "turn 1: 401 for [SOME_API_KEY]"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.agents.traces import conversation_of, conversations_of, invocations_of
+from mlflow_adk_eval.agents.traces.conversations import conversation_from_traces, conversations_of, invocations_of
 from mlflow_adk_eval.errors import InputError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation, dump
 from mlflow_adk_eval.runner import score
@@ -53,7 +53,7 @@ def known(turns: Sequence[Invocation], *, versions: bool = True) -> list[dict[st
 @pytest.mark.parametrize("scenario", COMPLETE)
 def test_traces_hold_the_agents_own_invocations(scenario: str, both: Traced, legacy: Traced) -> None:
     own = both.own[scenario]
-    played = conversation_of(both.of(scenario))
+    played = conversation_from_traces(both.of(scenario))
     assert played.error == own.error == ""
     assert known(played.actual, versions=both is legacy) == known(own.actual, versions=both is legacy)
 
@@ -70,12 +70,12 @@ def test_durations_are_those_of_the_spans(content: Traced) -> None:
 
 
 def test_a_failed_turn_ends_the_conversation_with_its_error(both: Traced) -> None:
-    boom = conversation_of(both.of("boom"))
+    boom = conversation_from_traces(both.of("boom"))
     assert boom.error == both.own["boom"].error == "turn 2: ValueError: no such room"
     assert boom.unfinished
     assert [[(call.name, call.args) for call in turn.tool_calls] for turn in boom.actual] == [[], [("boom", {"x": 1})]]
     assert boom.actual[1].tool_responses == []
-    down = conversation_of(both.of("down"))
+    down = conversation_from_traces(both.of("down"))
     assert (len(down.actual), down.error, down.unfinished) == (2, "turn 2: RuntimeError: model is down", True)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.agents.traces import conversation_of, invocations_of
+from mlflow_adk_eval.agents.traces.conversations import conversation_from_traces, invocations_of
 from mlflow_adk_eval.evalset import EvalSet, dump
 from mlflow_adk_eval.runner import score
 from mlflow_adk_eval.testing import ScriptedJudge
@@ -27,7 +27,7 @@ INSTRUCTIONS, DESCRIPTION = "You switch lights.", "Switch the light of a room."
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_conversation_is_read_whole(framework: str) -> None:
-    found = conversation_of(recorded(framework))
+    found = conversation_from_traces(recorded(framework))
     assert (found.error, found.unfinished) == ("", False)
     first, second = found.actual
     assert (first.user_text, first.final_text.strip()) == ("Light on in the hall, please.", "The light in the hall is on.")

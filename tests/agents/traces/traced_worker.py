@@ -41,7 +41,7 @@ def refuse(x: int) -> dict[str, Any]:
     return {"error": "bad"}
 
 
-def talk(request: Any) -> Any:  # noqa: PLR0911 - a script is a table
+def talk(request: Any) -> Any:
     said, answers = user_text(request), results(request)
     if answers:
         return text("20 °C in Paris." if "weather" in said else f"The tool says {json.dumps(answers)}")

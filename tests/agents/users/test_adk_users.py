@@ -22,7 +22,7 @@ from google.genai import types
 from mlflow_adk_eval.agents.adk.agent import load_adk_agent
 from tests.agents.scripted import call, llm, results, team, text, user_text
 from tests.agents.scripted import echo as repeats
-from tests.quirks.test_quirks_in_adk import SERVICE, _manager
+from tests.quirks.test_quirks_in_adk import SERVICE, manager_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ADK's evaluation package is experimental
 BY_ADK = pytest.mark.needs("google-adk", "2.10")
@@ -215,7 +215,7 @@ async def _inferred(answers: list[Any], settings: dict[str, Any]) -> Any:
     config = LlmBackedUserSimulatorConfig(model=MODEL, **settings)
     service = LocalEvalService(
         root_agent=llm(repeats),
-        eval_sets_manager=_manager([scenario()], None),
+        eval_sets_manager=manager_of([scenario()], None),
         user_simulator_provider=UserSimulatorProvider(user_simulator_config=config),
     )
     request = InferenceRequest(app_name="app", eval_set_id="s", inference_config=InferenceConfig())

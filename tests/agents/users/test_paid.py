@@ -86,9 +86,9 @@ def test_accounts_side_by_side_share_what_may_be_spent() -> None:
     users = judges.sharing_budget()
     judges.when_spent(lambda: woken.append("judges"))
     users.when_spent(lambda: woken.append("users"))
-    judges.sent()
+    judges.add(calls=1)
     assert (judges.spent, users.spent, woken) == ("", "", [])
-    users.sent()
+    users.add(calls=1)
     assert judges.spent == users.spent == "the budget of 2 model calls is spent"
     assert woken == ["judges", "users"]
     assert (judges.usage((), {}).calls, users.usage((), {}).calls) == (1, 1)

@@ -14,8 +14,8 @@ from mlflow_adk_eval.errors import ConfigError, JudgeError, UsageError
 from mlflow_adk_eval.judge.setup import JudgeSetup
 from mlflow_adk_eval.testing import Answer, Refused, ScriptedJudge, Unavailable
 from tests.agents.users.user_kit import ENDS, QUICK, STOP, echo, ending, evaluated, in_order, player, result, said, says, scenario
-from tests.criteria.builders import RESPONSE, TRAJECTORY
 from tests.judge.providers.gemini_kit import empty_environment
+from tests.kit import RESPONSE, TRAJECTORY
 
 
 def never(text: str, session: Session) -> str:
@@ -191,7 +191,7 @@ def test_what_the_agent_fails_at_ends_the_conversation_as_an_error_of_its_own() 
 
 
 def test_written_conversations_beside_scenarios_are_had_as_they_are_written() -> None:
-    from tests.criteria.builders import case, turn
+    from tests.kit import case, turn
 
     user = player(says("one"))
     report = evaluated(user, case("w", turn("x", user="as written")), scenario("s"))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu import sentence_bleu
 
+from mlflow_adk_eval.criteria.alignment import trajectory_matches
 from mlflow_adk_eval.criteria.rapid.computed import (
     bleu,
     computed_score,
@@ -21,9 +22,7 @@ from mlflow_adk_eval.criteria.rapid.computed import (
     valid,
 )
 from mlflow_adk_eval.criteria.rapid.messages import RequestError, read_request
-from mlflow_adk_eval.criteria.text.alignment import trajectory_matches
-from mlflow_adk_eval.criteria.text.sentences import sentences
-from mlflow_adk_eval.criteria.text.words import tokens, words
+from mlflow_adk_eval.criteria.text import sentences, tokens, words
 from mlflow_adk_eval.evalset import FunctionCall
 from tests.profiles import examples
 

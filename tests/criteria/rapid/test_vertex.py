@@ -12,14 +12,14 @@ import pytest
 
 from mlflow_adk_eval import Budget, JudgeOptions
 from mlflow_adk_eval.config.rapid_catalogue import CHOICES, RAPID_METRICS, RapidMetric
+from mlflow_adk_eval.criteria.rapid.evaluate import VertexBackend
 from mlflow_adk_eval.criteria.rapid.messages import read_request
-from mlflow_adk_eval.criteria.rapid.vertex import VertexBackend
 from mlflow_adk_eval.errors import JudgeError
 from mlflow_adk_eval.judge.session import JudgeSession
 from mlflow_adk_eval.judge.setup import JudgeSetup
 from mlflow_adk_eval.rapid_eval import RequestError, aevaluate_instances, evaluate_instances
 from tests.criteria.rapid.vertex_kit import asked_in, body_of, camel, rapid, replied, texts, usual
-from tests.judge.providers.test_vertex import Shelf
+from tests.judge.answers_kit import Memory
 from tests.judge.providers.test_vertex_setup import ENVIRONMENT
 from tests.judge.providers.vertex_server import LOCATION, PROJECT, error
 from tests.judge.servers import HANG, RESET, Reply, Server, replies, serving, together
@@ -416,13 +416,13 @@ def test_what_was_paid_for_is_not_asked_again(at: Start, tmp_path: Path) -> None
         assert len(server.calls) == 4
 
 
-def bench_answers(shelf: Shelf | None, *requests: Any, **settings: Any) -> list[Any]:
+def bench_answers(answers: Memory | None, *requests: Any, **settings: Any) -> list[Any]:
     async def answered() -> list[Any]:
-        bench = VertexBackend(JudgeSession(JudgeSetup(answers=shelf, **settings)))
+        bench = VertexBackend(JudgeSession(JudgeSetup(answers=answers, **settings)))
         try:
             return [await bench.answer(read_request(request)) for request in requests]
         finally:
-            await bench.aclose()
+            await bench.judging.aclose()
 
     return anyio.run(answered)
 
@@ -438,24 +438,24 @@ def test_answers_are_told_apart_by_metric_settings_and_instances(at: Start) -> N
         body_of("rouge", one, two),
         body_of("rouge", two, one),
     ]
-    shelf = Shelf()
+    answers = Memory()
     with serving(rapid(usual)) as server:
         at(server)
-        bench_answers(shelf, *requests)
-        assert len(server.calls) == len(shelf.kept) == len(requests)
-        bench_answers(shelf, *requests, body_of("rouge", one, rouge_type="rougen2"))
+        bench_answers(answers, *requests)
+        assert len(server.calls) == len(answers) == len(requests)
+        bench_answers(answers, *requests, body_of("rouge", one, rouge_type="rougen2"))
         assert len(server.calls) == len(requests)
 
 
 def test_a_kept_answer_that_is_none_is_asked_for_anew_where_that_is_wanted(at: Start) -> None:
-    shelf, nothing = Shelf(), replied(FLUENCY, {"explanation": "hm"})
+    answers, nothing = Memory(), replied(FLUENCY, {"explanation": "hm"})
     with serving(replies(nothing, nothing, replied(FLUENCY, {"score": 2}))) as server:
         at(server)
         for calls in (2, 2):
             with pytest.raises(JudgeError, match="gave no score"):
-                bench_answers(shelf, body_of("fluency"))
+                bench_answers(answers, body_of("fluency"))
             assert len(server.calls) == calls
-        (found,) = bench_answers(shelf, body_of("fluency"), rejudge_failed=True)
+        (found,) = bench_answers(answers, body_of("fluency"), rejudge_failed=True)
         assert (found["fluency_result"]["score"], len(server.calls)) == (2, 3)
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mlflow_adk_eval.gating.api import audit, rollback
-from mlflow_adk_eval.gating.attestation.keys import make_key
-from mlflow_adk_eval.gating.mlflow_store import claims_experiment
+from mlflow_adk_eval.gating.registry import claims_experiment
+from mlflow_adk_eval.signing.keys import make_key
 from tests.gating.entrant import Entrant
 from tests.gating.gate_kit import Lab
 
@@ -191,7 +191,7 @@ def test_limit_without_a_key_or_a_checkpoint_a_claim_log_that_was_made_up_as_a_w
 
 def made_up(lab: Lab, model: str, run_id: str) -> None:
     """Write a claim log without the rollback whose hashes are right."""
-    from mlflow_adk_eval.gating.mlflow_store import MlflowStore
+    from mlflow_adk_eval.gating.registry import MlflowStore
     from tests.gating.promotion.claim_kit import forge_claim
 
     experiment = lab.client.create_experiment(claims_experiment(model))

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.errors import AliasBusyError
-from mlflow_adk_eval.gating import mlflow_client
 from mlflow_adk_eval.gating.api import audit
-from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY
-from mlflow_adk_eval.gating.promotion.alias_lock import ClaimTimeouts
-from mlflow_adk_eval.gating.promotion.promote import promote_in
+from mlflow_adk_eval.gating.promotion.promote import ClaimTimeouts, promote_in
 from mlflow_adk_eval.gating.promotion.record import Target
+from mlflow_adk_eval.gating.registry import MlflowStore
 from mlflow_adk_eval.results.decision import Decision
+from mlflow_adk_eval.store import reaching
 from tests.gating.entrant import Entrant
 from tests.gating.gate_kit import Lab
 from tests.gating.promotion.claim_kit import claim_log_of
@@ -52,7 +51,7 @@ def test_a_clock_that_is_ahead_does_not_make_the_owner_dead(lab: Lab, model: str
 
     def overtake() -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(mlflow_client, "datetime", Ahead)
+            patch.setattr(reaching, "datetime", Ahead)
             with pytest.raises(AliasBusyError, match="the alias champion is being set: a promotion to version 1, by "):
                 fast.promote(wait_s=0)
 

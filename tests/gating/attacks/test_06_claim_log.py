@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mlflow_adk_eval.gating.api import audit
-from mlflow_adk_eval.gating.mlflow_store import MlflowStore, claims_experiment
+from mlflow_adk_eval.gating.registry import MlflowStore, claims_experiment
 from tests.gating.entrant import Entrant, promoted
 from tests.gating.gate_kit import Lab
 

@@ -19,8 +19,9 @@ from mlflow.entities import DatasetInput, InputTag, LoggedModelInput, LoggedMode
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.cli.run import run as run_command
-from mlflow_adk_eval.gating.attestation.keys import make_key
+from mlflow_adk_eval.signing.keys import make_key
 from mlflow_adk_eval.tracking import register
+from tests.kit import turn_json
 from tests.mlflow_kit import Server
 
 pytestmark = pytest.mark.slow
@@ -48,12 +49,7 @@ EVAL_SET = {
     "eval_cases": [
         {
             "eval_id": f"order_{number}",
-            "conversation": [
-                {
-                    "user_content": {"role": "user", "parts": [{"text": f"Where is order {number}?"}]},
-                    "final_response": {"role": "model", "parts": [{"text": "Your order is on its way"}]},
-                }
-            ],
+            "conversation": [turn_json(f"Where is order {number}?", "Your order is on its way")],
         }
         for number in range(3)
     ],

@@ -79,6 +79,8 @@ def test_a_judge_that_was_never_measured_is_told_and_refused_where_that_is_deman
     assert (lenient.verdict, strict.verdict) == ("passed", "undecided")
     assert never in lenient.notes
     assert never in strict.reasons
+    for demand in ({"labels": 1}, {"max_age": "90d"}, {"min_kappa": 0.1}):  # each of which takes a calibration
+        assert never in decided(lab, run, None, demand).reasons
     by_rule = decided(lab, run, None, None, {"judge": {"calibrated": True}})
     assert (by_rule.verdict, by_rule.checks[0].verdict) == ("undecided", "undecided")
     assert never in by_rule.checks[0].reason

@@ -10,8 +10,8 @@ import pytest
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.agents.source import source_of
-from mlflow_adk_eval.gating.attestation.keys import make_key
 from mlflow_adk_eval.results.decision import GateFailed
+from mlflow_adk_eval.signing.keys import make_key
 from tests.gating.entrant import Entrant
 from tests.gating.gate_kit import TRAJECTORY, Lab, eval_set_of, evidence_of, report_of
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from mlflow_adk_eval.cli.gate import gate_group
+from mlflow_adk_eval.cli.decide import gate_group
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.api import audit
-from mlflow_adk_eval.gating.mlflow_store import MlflowStore, claims_experiment
 from mlflow_adk_eval.gating.policy.load import load_policy
+from mlflow_adk_eval.gating.registry import MlflowStore, claims_experiment
 from tests.gating.entrant import Entrant, promoted
 from tests.gating.gate_kit import TRAJECTORY, Lab, changed, decide_on, eval_set_of, evidence_of, report_of
 from tests.gating.promotion.claim_kit import forge_claim
@@ -59,9 +59,8 @@ def test_a_model_that_was_deleted_is_missed_by_the_checkpoint(lab: Lab, model: s
 
 
 @pytest.mark.parametrize("num_runs", ["10000000", "9" * 15, "9" * 16, "9" * 5000])
-@pytest.mark.parametrize("schema", [1, 2])
-def test_runs_are_not_counted_up_to_a_number_that_somebody_wrote(num_runs: str, schema: int) -> None:
-    evidence = changed(evidence_of(report_of(), schema=schema), "params", {"adk_eval.num_runs": num_runs})
+def test_runs_are_not_counted_up_to_a_number_that_somebody_wrote(num_runs: str) -> None:
+    evidence = changed(evidence_of(report_of()), "params", {"adk_eval.num_runs": num_runs})
     decision = decide_on(evidence)
     assert decision.verdict == "undecided"
     assert any(reason.startswith("the run's parameter adk_eval.num_runs is ") and len(reason) < 200 for reason in decision.reasons)

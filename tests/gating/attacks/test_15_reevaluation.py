@@ -16,15 +16,15 @@ import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.evalset import EvalSet, dumps, eval_set_digest
 from mlflow_adk_eval.gating.api import decided, gate
-from mlflow_adk_eval.gating.attestation.keys import make_key
-from mlflow_adk_eval.gating.baseline.comparable import ReevaluationRequest
-from mlflow_adk_eval.gating.baseline.search import BaselineSearch
-from mlflow_adk_eval.gating.evidence.examine import examine
-from mlflow_adk_eval.gating.evidence.integrity import Evidence
-from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.gating.policy.load import load_policy
+from mlflow_adk_eval.gating.promotion.baseline_search import BaselineSearch
+from mlflow_adk_eval.gating.registry import MlflowStore
+from mlflow_adk_eval.gating.rules.comparable import ReevaluationRequest
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.runs.examined import examine
+from mlflow_adk_eval.runs.manifest import Evidence
+from mlflow_adk_eval.signing.keys import make_key
 from tests.attackers_host import AttackersHost
 from tests.cli.test_cli import invoke, written
 from tests.gating.entrant import Entrant

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from mlflow.exceptions import MlflowException
 
-from mlflow_adk_eval.gating.api import audit, gate, promote, rollback
-from mlflow_adk_eval.gating.attestation.keys import make_key
-from mlflow_adk_eval.gating.champion import load_champion
+from mlflow_adk_eval.gating.api import audit, gate, load_champion, promote, rollback
 from mlflow_adk_eval.results.decision import GateFailed
+from mlflow_adk_eval.signing.keys import make_key
 from tests.gating.entrant import Entrant
 from tests.gating.gate_kit import TRAJECTORY, Lab
 

@@ -17,13 +17,13 @@ import pytest
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.errors import TrackingError
 from mlflow_adk_eval.gating.api import decided, verify
-from mlflow_adk_eval.gating.baseline.search import BaselineSearch
-from mlflow_adk_eval.gating.evidence.examine import examine
-from mlflow_adk_eval.gating.mlflow_client import clock_of, reaching_mlflow
-from mlflow_adk_eval.gating.mlflow_store import MlflowStore, store_at
 from mlflow_adk_eval.gating.policy.load import load_policy
+from mlflow_adk_eval.gating.promotion.baseline_search import BaselineSearch
 from mlflow_adk_eval.gating.promotion.promote import promote_in
 from mlflow_adk_eval.gating.promotion.record import Target
+from mlflow_adk_eval.gating.registry import MlflowStore, store_at
+from mlflow_adk_eval.runs.examined import examine
+from mlflow_adk_eval.store.reaching import clock_of, reaching_mlflow
 from tests.analysis.calibrated import MATCH, evaluated
 from tests.gating.attacks.test_11_calibration import LABELS, ONE
 from tests.gating.entrant import Entrant

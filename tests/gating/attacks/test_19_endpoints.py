@@ -18,9 +18,10 @@ import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.agents.adk.modules import import_agent
 from mlflow_adk_eval.cli.main import cli
 from mlflow_adk_eval.errors import ConfigError, JudgeError, UsageError
-from mlflow_adk_eval.judge.hosts import allowed_hosts, endpoint_named_by
+from mlflow_adk_eval.judge.hosts import endpoint_named_by
 from mlflow_adk_eval.judge.protocol import NoAnswer
 from mlflow_adk_eval.judge.providers.gemini import GeminiJudge
+from mlflow_adk_eval.judge.setup import allowed_hosts
 from mlflow_adk_eval.results.report import Report
 from tests.attackers_host import AttackersHost
 from tests.gating.gate_kit import Lab
@@ -128,8 +129,7 @@ def test_whatever_google_genai_takes_besides_a_model_s_generation_is_refused(nam
 
 @pytest.mark.parametrize("name", sorted(HARMLESS))
 def test_what_shapes_a_generation_is_no_endpoint(name: str) -> None:
-    from mlflow_adk_eval.config.endpoints import endpoints_in
-    from mlflow_adk_eval.config.eval_config import load_config
+    from mlflow_adk_eval.config.eval_config import endpoints_in, load_config
 
     assert not endpoints_in(load_config(config({name: 1, "http_options": {"timeout": 1000}})))
 
@@ -279,7 +279,8 @@ def test_the_env_file_of_an_agent_has_no_say_in_where_judges_are_asked(
     variable: str, attackers_host: AttackersHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It comes with the agent, also with one that is written in YAML, and its code may be nobody's concern."""
-    monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv(variable, "")  # so that it is taken out of the environment afterwards, whoever sets it
+    monkeypatch.delenv(variable)
     monkeypatch.setenv("OPENAI_API_KEY", "a-key-of-the-caller")
     folder = tmp_path / f"agent_{variable.lower()}"
     folder.mkdir()

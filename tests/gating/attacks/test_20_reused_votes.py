@@ -19,7 +19,7 @@ from mlflow_adk_eval.ledger.cache import CallCache
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.results.outcomes import Vote
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.results.votes import dump_votes, parse_votes
+from mlflow_adk_eval.runs.parts import dump_votes, parse_votes
 from mlflow_adk_eval.testing import answer_for
 from tests.gating.gate_kit import Lab, decide_on, evidence_of, with_votes
 from tests.gating.policy_kit import JUDGED, report_with, vote
@@ -135,9 +135,10 @@ def test_what_was_asked_before_the_evaluation_was_resumed_is_of_this_evaluation_
 
     with pytest.raises(KeyboardInterrupt):
         evaluated(lab, ledger, judge, dying, concurrency=1, agent_version=None)
-    (first,) = [run for run in CallCache(ledger).runs() if run.status == "running"]
+    with CallCache(ledger) as cache:
+        (first,) = [run for run in cache.runs() if run.status == "running"]
     run = evaluated(lab, ledger, judge, dying, concurrency=1, resume=first.run_id)
-    assert {case.eval_id: case.from_ledger for case in run.cases} == {"one": True, "two": False}
+    assert {case.eval_id: case.conversation.from_ledger for case in run.cases} == {"one": True, "two": False}
     assert run.from_ledger == 1
     decision = decided(lab, run, {"fresh": True})
     assert decision.passed, decision.reasons

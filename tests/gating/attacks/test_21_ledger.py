@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -190,10 +191,11 @@ def test_no_random_edit_of_a_ledger_with_a_key_makes_a_verdict(checkout: Path, m
     assert scored(Judge("valid"), bribed).passed
     monkeypatch.setenv("ADK_EVAL_LEDGER_KEY", KEY)
     assert not scored(Judge(), own).passed
-    addresses = [row[0] for row in sqlite3.connect(own).execute("SELECT address FROM answer")]
+    with closing(sqlite3.connect(own)) as database:
+        addresses = [row[0] for row in database.execute("SELECT address FROM answer")]
     assert len(addresses) == len(CASES.eval_cases)
     for _ in range(40):
-        with sqlite3.connect(own) as database:
+        with closing(sqlite3.connect(own)) as database, database:
             database.execute("ATTACH ? AS bribed", [str(bribed)])
             for _ in range(luck.choice([1, 1, 2, 3])):
                 here, there = luck.choice(addresses), luck.choice(addresses)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mlflow_adk_eval.results.parquet import MOST_BYTES
+from mlflow_adk_eval.runs.files import MOST_BYTES
 from tests.gating.entrant import Entrant, promoted
 from tests.gating.gate_kit import Lab, evidence_of, file_of, report_of, with_artifact, with_manifest
 
@@ -109,7 +109,7 @@ CHILD = """
 import json, resource, sys
 import pyarrow.parquet
 from mlflow_adk_eval.errors import InputError
-from mlflow_adk_eval.results.parquet import read_columns
+from mlflow_adk_eval.runs.files import read_columns
 
 content = open(sys.argv[1], "rb").read()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -19,9 +19,9 @@ from mlflow.exceptions import MlflowException
 
 from mlflow_adk_eval.errors import AdkEvalError
 from mlflow_adk_eval.gating.api import audit, promote, rollback, verify
-from mlflow_adk_eval.gating.attestation.keys import make_key
-from mlflow_adk_eval.gating.mlflow_store import claims_experiment
 from mlflow_adk_eval.gating.promotion.claim_log import key_of
+from mlflow_adk_eval.gating.registry import claims_experiment
+from mlflow_adk_eval.signing.keys import make_key
 from tests.gating.entrant import Entrant
 from tests.gating.gate_kit import TRAJECTORY, Lab
 

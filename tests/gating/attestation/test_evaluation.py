@@ -21,18 +21,17 @@ from hypothesis import strategies as st
 from mlflow import MlflowClient
 
 import mlflow_adk_eval as adk_eval
-from mlflow_adk_eval.cli.attestation import attestation_group
+from mlflow_adk_eval.cli.decide import attestation_group
 from mlflow_adk_eval.errors import PolicyError, TrackingError, UsageError
-from mlflow_adk_eval.gating.attestation.check import attestation_problems
-from mlflow_adk_eval.gating.attestation.files import export_attestation, verify_attestation
-from mlflow_adk_eval.gating.attestation.keys import load_signer, make_key
-from mlflow_adk_eval.gating.attestation.statement import EVALUATION, PAYLOAD_TYPE, Statement, read_statement
-from mlflow_adk_eval.gating.evidence.examine import examine
-from mlflow_adk_eval.gating.evidence.integrity import Evidence
-from mlflow_adk_eval.gating.mlflow_store import MlflowStore
+from mlflow_adk_eval.gating.attestation import attestation_problems
+from mlflow_adk_eval.gating.attested_files import export_attestation, verify_attestation
 from mlflow_adk_eval.gating.policy.load import load_policy
 from mlflow_adk_eval.gating.policy.model import AttestationPin
+from mlflow_adk_eval.gating.registry import MlflowStore
 from mlflow_adk_eval.gating.rules.decide import decide
+from mlflow_adk_eval.runs.examined import examine
+from mlflow_adk_eval.runs.manifest import Evidence
+from mlflow_adk_eval.signing.keys import EVALUATION, PAYLOAD_TYPE, Statement, load_signer, make_key, read_statement
 from mlflow_adk_eval.tracking import register
 from tests.gating.attestation.test_keys import ec_key
 from tests.mlflow_kit import copied

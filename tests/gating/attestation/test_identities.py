@@ -18,16 +18,13 @@ from mlflow import MlflowClient
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.errors import AttestationError, PolicyError, UsageError
-from mlflow_adk_eval.gating.attestation.check import attestation_problems, attested_end
-from mlflow_adk_eval.gating.attestation.evaluation import BUNDLE_PATH
-from mlflow_adk_eval.gating.attestation.identities import OidcIdentity, Opened, load_trust, open_bundle
-from mlflow_adk_eval.gating.attestation.identity_signer import IdentitySigner, load_attester
-from mlflow_adk_eval.gating.attestation.keys import make_key
-from mlflow_adk_eval.gating.attestation.statement import EVALUATION, Statement
-from mlflow_adk_eval.gating.evidence.integrity import Evidence
-from mlflow_adk_eval.gating.mlflow_store import MlflowStore
+from mlflow_adk_eval.gating.attestation import BUNDLE_PATH, attestation_problems, attested_end
 from mlflow_adk_eval.gating.policy.load import load_policy
 from mlflow_adk_eval.gating.policy.model import AttestationPin
+from mlflow_adk_eval.gating.registry import MlflowStore
+from mlflow_adk_eval.runs.manifest import Evidence
+from mlflow_adk_eval.signing.identities import IdentitySigner, OidcIdentity, Opened, load_attester, load_trust, open_bundle
+from mlflow_adk_eval.signing.keys import EVALUATION, Statement, make_key
 from mlflow_adk_eval.tracking import register
 from tests.gating.attestation.sigstore_kit import GITHUB, IDENTITY, Sigstore, running
 from tests.mlflow_kit import copied

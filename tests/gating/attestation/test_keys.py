@@ -15,12 +15,11 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.cli.gate import gate_group
+from mlflow_adk_eval.cli.decide import gate_group
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.api import audit, rollback
-from mlflow_adk_eval.gating.attestation.keys import ENVELOPE, Signer, load_signer, load_verifier, make_key
-from mlflow_adk_eval.gating.attestation.statement import DECISION, PAYLOAD_TYPE, read_statement
-from mlflow_adk_eval.gating.mlflow_store import MlflowStore
+from mlflow_adk_eval.gating.registry import MlflowStore
+from mlflow_adk_eval.signing.keys import DECISION, ENVELOPE, PAYLOAD_TYPE, Signer, load_signer, load_verifier, make_key, read_statement
 from tests.gating.entrant import Entrant, promoted
 from tests.gating.gate_kit import Lab
 from tests.gating.promotion.claim_kit import forge_claim

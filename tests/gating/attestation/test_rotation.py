@@ -10,11 +10,10 @@ import pytest
 
 from mlflow_adk_eval.errors import PolicyError, UsageError
 from mlflow_adk_eval.gating.api import audit
-from mlflow_adk_eval.gating.attestation.keys import load_signer, load_verifier, make_key
-from mlflow_adk_eval.gating.attestation.statement import PAYLOAD_TYPE
-from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.gating.policy.load import load_policy
 from mlflow_adk_eval.gating.promotion.claim_log import Claim, Confirmation, End, key_of, text_of
+from mlflow_adk_eval.gating.registry import MlflowStore
+from mlflow_adk_eval.signing.keys import PAYLOAD_TYPE, load_signer, load_verifier, make_key
 from tests.gating.entrant import Entrant
 from tests.gating.gate_kit import Lab
 from tests.gating.promotion.claim_kit import version_of

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mlflow_adk_eval.gating.evidence.examine import examine, recomputed_metrics, rounded_metric
+from mlflow_adk_eval.runs.examined import examine
+from mlflow_adk_eval.runs.manifest import recomputed_metrics, rounded_metric
 from tests.gating.gate_kit import changed, evidence_of, report_of
 
 HALF = report_of(wrong=["heating"])

@@ -10,8 +10,8 @@ import pytest
 from mlflow_adk_eval.analysis.calibration.labels import JudgeDecision, Unit
 from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.errors import TrackingError, UsageError
-from mlflow_adk_eval.gating.evidence.judged_cells import judged_run
-from mlflow_adk_eval.gating.mlflow_store import MlflowStore
+from mlflow_adk_eval.gating.calibration import judged_run
+from mlflow_adk_eval.gating.registry import MlflowStore
 from tests.gating.gate_kit import evidence_of, report_of, with_artifact, with_votes
 from tests.tracking import judged
 from tests.tracking.judged import MATCH, RUBRICS, TRAJECTORY

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mlflow_adk_eval.gating.evidence.documents import _InParts
-from mlflow_adk_eval.gating.evidence.integrity import Evidence, read_manifest
-from mlflow_adk_eval.results import parquet
-from mlflow_adk_eval.results.stored import Stored
+from mlflow_adk_eval.results.outcomes import Stored
+from mlflow_adk_eval.runs import files
+from mlflow_adk_eval.runs.manifest import FOLDER, Evidence, read_manifest
+from mlflow_adk_eval.runs.stored_run import StoredPart
 from tests.gating.gate_kit import (
     CONVERSATIONS,
     RESPONSE,
@@ -292,7 +292,7 @@ ATTACKS: dict[str, tuple[Callable[[], Evidence], str]] = {
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_no_attack_on_a_part_is_believed(attack: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make, expected = ATTACKS[attack]
-    monkeypatch.setattr(parquet, "MOST_BYTES", 1 << 20)  # so that a bomb need not have gigabytes
+    monkeypatch.setattr(files, "MOST_BYTES", 1 << 20)  # so that a bomb need not have gigabytes
     evidence = make()
     decision = decide_on(evidence)
     assert decision.verdict == "undecided"
@@ -328,11 +328,11 @@ def test_cells_of_another_run_on_the_same_cases_are_what_their_manifest_says() -
 def test_the_turns_of_a_case_are_read_again_when_somebody_looks_at_them() -> None:
     manifest = read_manifest(GOOD.manifest or b"")
     assert not isinstance(manifest, str)
-    parts = list(_InParts(GOOD, manifest, report_of().config).parts())
+    parts = [StoredPart(part, GOOD.artifacts, FOLDER) for part in manifest.parts]
     assert len(parts) > 1
     for part in parts:
         cases = list(part.cases())
-        light = [part.light(case, index) for index, case in enumerate(cases)]
+        light = [part.light_case(index, case) for index, case in enumerate(cases)]
         assert all(isinstance(case.conversation, Stored) for case in light)
         assert light == cases
         assert light[::-1] == cases[::-1]

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
 from mlflow_adk_eval.gating.api import gate, promote
-from mlflow_adk_eval.gating.evidence.integrity import Evidence
 from mlflow_adk_eval.results.decision import GateFailed
+from mlflow_adk_eval.runs.manifest import Evidence
 from tests.gating.gate_kit import (
     CONFIG,
     RESPONSE,
@@ -22,8 +21,8 @@ from tests.gating.gate_kit import (
     Edit,
     Lab,
     changed,
-    decide_on,
     evidence_of,
+    file_of,
     report_of,
     row_of,
     with_artifact,
@@ -106,16 +105,20 @@ def lowered_config(evidence: Evidence) -> Evidence:
 
 
 def easier_case(evidence: Evidence) -> Evidence:
-    content = json.loads(evidence.artifacts["eval_set.json"])
-    content["eval_cases"][0]["conversation"][0]["final_response"]["parts"][0]["text"] = "Anything."
-    assert eval_set_digest(EvalSet.model_validate(content)) != evidence.params["adk_eval.eval_set_digest"]
-    return with_artifact(evidence, "eval_set.json", json.dumps(content).encode())
+    def easier(content: Any) -> None:
+        content["eval_cases"][0]["conversation"][0]["final_response"]["parts"][0]["text"] = "Anything."
+
+    digest = evidence.params["adk_eval.eval_set_digest"]
+    edited = with_eval_set(evidence, easier)
+    assert edited.params["adk_eval.eval_set_digest"] != digest
+    return changed(edited, "params", {"adk_eval.eval_set_digest": digest})
 
 
 def no_evaluation(evidence: Evidence) -> Evidence:
     return replace(evidence, tags={}, params={}, metrics={}, artifacts={}, manifest=None, model_ids=())
 
 
+CELLS, CASES = file_of("cells", 1), file_of("cases", 1)
 REFUSALS: dict[str, tuple[Change | None, Tamper | None, str]] = {
     # the run
     "still running": (lambda e: replace(e, status="RUNNING"), None, "the run is still running"),
@@ -125,11 +128,12 @@ REFUSALS: dict[str, tuple[Change | None, Tamper | None, str]] = {
     "deleted": (lambda e: replace(e, lifecycle_stage="deleted"), None, "the run is deleted"),
     "no evaluation": (no_evaluation, None, "the run holds no evaluation: it has neither adk_eval tags nor artifacts"),
     "no schema": (tag("adk_eval.schema", None), None, "the run has no tag adk_eval.schema, so its layout is unknown"),
-    "future schema": (tag("adk_eval.schema", "3"), None, "the run's tag adk_eval.schema is '3'; this version reads '1' and '2'"),
-    "schema of another layout": (
-        lambda e: changed(e, "tags", {"adk_eval.schema": {"1": "2", "2": "1"}[e.tags["adk_eval.schema"]]}),
+    "future schema": (tag("adk_eval.schema", "3"), None, "the run's tag adk_eval.schema is '3'; this version of mlflow-adk-eval reads and writes 2"),
+    "older schema": (tag("adk_eval.schema", "1"), None, "the run's tag adk_eval.schema is '1'; this version of mlflow-adk-eval reads and writes 2"),
+    "manifest of an older schema": (
+        lambda e: with_manifest(e, json.dumps({"schema": 1, "artifacts": {}}).encode()),
         None,
-        "the run's tag adk_eval.schema is '2', but adk_eval/manifest.json is of schema 1",
+        "adk_eval/manifest.json is of schema 1; this version of mlflow-adk-eval reads and writes 2: read the run with the version that wrote",
     ),
     "partial": (tag("adk_eval.status", "partial"), None, "the run holds only part of the evaluation (adk_eval.status is partial)"),
     "not ended": (
@@ -153,32 +157,28 @@ REFUSALS: dict[str, tuple[Change | None, Tamper | None, str]] = {
         "adk_eval/manifest.json was changed after the run: its sha256 is",
     ),
     "manifest unreadable": (lambda e: with_manifest(e, b"{"), None, "adk_eval/manifest.json cannot be read: $: found text that is no JSON"),
-    "manifest of another kind": (lambda e: with_manifest(e, b"[]"), None, "adk_eval/manifest.json is not a manifest of schema 1 or 2"),
-    "table edited": (None, text("invocations.json", "{}"), "the artifact adk_eval/invocations.json was changed after the run"),
+    "manifest of another kind": (lambda e: with_manifest(e, b"[]"), None, "adk_eval/manifest.json is not a manifest of a run"),
+    "table edited": (None, text(CELLS, "{}"), f"the artifact adk_eval/{CELLS} was changed after the run"),
     "config edited": (None, text("config.json", "{}"), "the artifact adk_eval/config.json was changed after the run"),
-    "set edited": (None, text("eval_set.json", "{}"), "the artifact adk_eval/eval_set.json was changed after the run"),
+    "set edited": (None, text(CASES, "{}"), f"the artifact adk_eval/{CASES} was changed after the run"),
     "result missing": (None, removed("result.evalset_result.json"), "the artifact adk_eval/result.evalset_result.json is missing"),
     "artifact added": (None, text("notes/more.json", "{}"), "the artifact adk_eval/notes/more.json is not in the manifest"),
     "table never written": (
-        lambda e: with_artifact(e, "invocations.json", None),
+        lambda e: with_artifact(e, CELLS, None),
         None,
-        "the manifest does not name adk_eval/invocations.json",
+        "the manifest does not name the table",
     ),
     # what was to be evaluated
     "unreadable config": (lambda e: with_artifact(e, "config.json", b"{"), None, "adk_eval/config.json cannot be read: $: found text"),
-    "unreadable set": (lambda e: with_artifact(e, "eval_set.json", b"[]"), None, "adk_eval/eval_set.json cannot be read: $: found a list"),
-    "unreadable table": (
-        lambda e: with_artifact(e, "invocations.json", b'{"columns": [], "data": 1}'),
-        None,
-        "adk_eval/invocations.json cannot be read: $: found an object",
-    ),
+    "unreadable set": (lambda e: with_artifact(e, CASES, b"[]"), None, f"adk_eval/{CASES} cannot be read: $: found no Parquet file"),
+    "unreadable table": (lambda e: with_artifact(e, CELLS, b"[]"), None, f"adk_eval/{CELLS} cannot be read: $: found no Parquet file"),
     "no criteria": (
         lambda e: with_artifact(e, "config.json", b'{"criteria": {}}'),
         None,
         "adk_eval/config.json cannot be read: $.criteria: found no criterion",
     ),
     "config rewritten with its manifest": (lowered_config, None, "adk_eval/config.json is not what was evaluated: its digest is sha256:"),
-    "set rewritten with its manifest": (easier_case, None, "adk_eval/eval_set.json is not what was evaluated: its digest is sha256:"),
+    "set rewritten with its manifest": (easier_case, None, "adk_eval/cases is not what was evaluated: its digest is sha256:"),
     "no config digest": (param("adk_eval.config_digest", None), None, "the run has no parameter adk_eval.config_digest"),
     "no set digest": (param("adk_eval.eval_set_digest", None), None, "the run has no parameter adk_eval.eval_set_digest"),
     "threshold param edited": (
@@ -204,7 +204,7 @@ REFUSALS: dict[str, tuple[Change | None, Tamper | None, str]] = {
     "duplicate cases": (
         lambda e: with_eval_set(e, lambda found: found["eval_cases"].append(found["eval_cases"][1])),
         None,
-        "the eval set holds the case 'heating' 2 times",
+        "the eval set holds the case 'heating' 2 times: in adk_eval/cases/part-00001.parquet",
     ),
     "number of runs unknown": (
         param("adk_eval.num_runs", None),
@@ -233,7 +233,7 @@ REFUSALS: dict[str, tuple[Change | None, Tamper | None, str]] = {
     "case added": (
         rows(lambda found: [*found, renamed(found[0], eval_id="easy")]),
         None,
-        "the table has rows for case 'easy', which is not in the eval set",
+        "the table has rows for case 'easy', which is not in the part",
     ),
     "duplicate rows": (
         rows(lambda found: [*found, found[0]]),
@@ -269,12 +269,7 @@ REFUSALS: dict[str, tuple[Change | None, Tamper | None, str]] = {
     "score as text": (
         cell("heating", RESPONSE, score="1.0"),
         None,
-        f"case 'heating', turn 1: the score of {RESPONSE} is '1.0', which is not a number",
-    ),
-    "score true": (
-        cell("heating", RESPONSE, score=True),
-        None,
-        f"case 'heating', turn 1: the score of {RESPONSE} is True, which is not a number",
+        f"adk_eval/{CELLS} cannot be read: $: found other types (the column {RESPONSE}/score is of string); wanted numbers in {RESPONSE}/score",
     ),
     "score gone": (
         cell("heating", RESPONSE, score=None),
@@ -360,46 +355,20 @@ REFUSALS: dict[str, tuple[Change | None, Tamper | None, str]] = {
 @pytest.mark.parametrize("why", REFUSALS)
 def test_what_lacks_evidence_is_refused_for_its_own_reason(why: str, lab: Lab, contest: Contest) -> None:
     change, tamper, expected = REFUSALS[why]
-    evidence = evidence_of(report_of(), model_id=contest.model_id, schema=1)
+    evidence = evidence_of(report_of(), model_id=contest.model_id)
     run_id = lab.log(change(evidence) if change else evidence)
     if tamper:
         tamper(lab, run_id)
 
     decision = gate(run_id, raise_on_failure=False, tracking_uri=lab.uri)
     assert decision.verdict == "undecided"
-    assert any(reason.startswith(expected) for reason in decision.reasons), decision.reasons
+    reasons = [re.sub(r"adk_eval/cells/part-\d{5}\.parquet(?! (cannot|was))", "the table", reason) for reason in decision.reasons]
+    assert any(reason.startswith(expected) for reason in reasons), reasons
     with pytest.raises(GateFailed) as caught:
         promote(contest.name, 2, run_id=run_id, tracking_uri=lab.uri)
     assert caught.value.exit_code == 2
     assert set(decision.reasons) <= set(caught.value.decision.reasons)
     assert lab.alias(contest.name) == "1"
-
-
-ONE_FILE_ONLY = {
-    "unreadable set", "unreadable table", "set rewritten with its manifest", "table never written",  # there is no such file
-    "score true",  # a column of numbers holds none
-}  # fmt: skip
-IN_PARTS = {
-    "schema of another layout": "the run's tag adk_eval.schema is '1', but adk_eval/manifest.json is of schema 2",
-    "case added": "the table has rows for case 'easy', which is not in the part",
-    "duplicate cases": "the eval set holds the case 'heating' 2 times: in adk_eval/cases/part-00001.parquet",
-    "score as text": "adk_eval/cells/part-00001.parquet cannot be read: $: found other types"
-    f" (the column {RESPONSE}/score is of string); wanted numbers in {RESPONSE}/score",
-}
-"""The reasons that are others in a run in parts."""
-
-
-@pytest.mark.parametrize(
-    "why", [why for why, (change, tamper, _) in REFUSALS.items() if change and not tamper and why not in ONE_FILE_ONLY]
-)
-def test_what_lacks_evidence_in_parts_is_refused_for_the_same_reason(why: str) -> None:
-    change, _, in_one_file = REFUSALS[why]
-    if change is None:
-        pytest.fail("every one here has a change")
-    decision = decide_on(change(evidence_of(report_of(), schema=2)))
-    reasons = [re.sub(r"adk_eval/cells/part-\d{5}\.parquet(?! cannot)", "the table", reason) for reason in decision.reasons]
-    assert decision.verdict == "undecided"
-    assert any(reason.startswith(IN_PARTS.get(why, in_one_file)) for reason in reasons), reasons
 
 
 def test_no_two_ways_have_the_same_reason() -> None:

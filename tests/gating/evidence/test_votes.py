@@ -11,24 +11,23 @@ from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.criteria.rapid.ratings import SAME_TEXT
 from mlflow_adk_eval.evalset import EvalSet
-from mlflow_adk_eval.results.outcomes import CaseResult, Outcome, Scored, Vote
+from mlflow_adk_eval.results.outcomes import Outcome, Scored, Vote
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.testing import ScriptedJudge
 from tests.gating.gate_kit import Lab, Row, decide_on, evidence_of, row_of, votes_of, with_artifact, with_table, with_votes
 from tests.gating.policy_kit import policy
+from tests.kit import case_result, turn_json
 from tests.tracking import judged
 from tests.tracking.judged import MATCH, RUBRICS
 
-GOOD = {schema: evidence_of(judged.report(lost=False), schema=schema) for schema in (1, 2)}
-FILES = {1: "votes.parquet", 2: "votes/part-00001.parquet"}
+GOOD = evidence_of(judged.report(lost=False))
+FILE = "votes/part-00001.parquet"
 """Where the votes on the second case are."""
-on_both = pytest.mark.parametrize("schema", GOOD)
 
 
-@on_both
-def test_scores_with_votes_pass_and_the_worst_score_needs_none(schema: int) -> None:
-    assert decide_on(GOOD[schema]).passed
-    trivial = {(vote.invocation_index, vote.criterion) for vote in votes_of(GOOD[schema]) if vote.eval_id == "light"}
+def test_scores_with_votes_pass_and_the_worst_score_needs_none() -> None:
+    assert decide_on(GOOD).passed
+    trivial = {(vote.invocation_index, vote.criterion) for vote in votes_of(GOOD) if vote.eval_id == "light"}
     assert (1, RUBRICS) not in trivial
 
 
@@ -51,42 +50,32 @@ def test_what_judges_could_not_decide_is_not_passed() -> None:
     ],
     ids=["none", "without verdict", "of another turn", "of another criterion"],
 )
-@on_both
-def test_a_score_without_a_vote_is_no_evidence(edit: Any, schema: int) -> None:
-    decision = decide_on(with_votes(GOOD[schema], edit))
+def test_a_score_without_a_vote_is_no_evidence(edit: Any) -> None:
+    decision = decide_on(with_votes(GOOD, edit))
     assert decision.verdict == "undecided"
-    assert decision.reasons == (f"case 'heat', turn 1: {MATCH} has a score, but adk_eval/{FILES[schema]} has no vote for it",)
+    assert decision.reasons == (f"case 'heat', turn 1: {MATCH} has a score, but adk_eval/{FILE} has no vote for it",)
 
 
-@on_both
-def test_a_vote_on_another_run_is_none_on_this_one(schema: int) -> None:
-    other = with_votes(GOOD[schema], lambda votes: [replace(vote, run_index=1) if vote.eval_id == "heat" else vote for vote in votes])
-    assert (
-        decide_on(other).reasons[0]
-        == {
-            1: f"case 'heat', turn 1: {MATCH} has a score, but adk_eval/votes.parquet has no vote for it",
-            2: "adk_eval/votes/part-00001.parquet has votes on case 'heat', run 2, which is not in the part",
-        }[schema]
-    )
+def test_a_vote_on_another_run_is_none_on_this_one() -> None:
+    other = with_votes(GOOD, lambda votes: [replace(vote, run_index=1) if vote.eval_id == "heat" else vote for vote in votes])
+    assert decide_on(other).reasons[0] == f"adk_eval/{FILE} has votes on case 'heat', run 2, which is not in the part"
 
 
-@on_both
-def test_without_votes_what_was_missed_is_named_all_the_same(schema: int) -> None:
+def test_without_votes_what_was_missed_is_named_all_the_same() -> None:
     def lower(rows: list[Row]) -> None:
         row_of(rows, "heat")[f"{RUBRICS}/score"] = 0.0
 
-    decision = decide_on(with_votes(with_table(GOOD[schema], lower), lambda votes: []))
+    decision = decide_on(with_votes(with_table(GOOD, lower), lambda votes: []))
     assert decision.verdict == "undecided"
     assert "has no vote for it" in decision.reasons[2]
     assert decision.reasons[-1].startswith(f"{RUBRICS}: 1 of 2 cases below the threshold 0.25")
 
 
-@on_both
-def test_a_run_with_judges_must_have_a_file_of_votes(schema: int) -> None:
-    assert decide_on(with_artifact(GOOD[schema], FILES[schema], None)).reasons == (
-        f"the run has no adk_eval/{FILES[schema]}, though judges decide {MATCH}, {RUBRICS}",
+def test_a_run_with_judges_must_have_a_file_of_votes() -> None:
+    assert decide_on(with_artifact(GOOD, FILE, None)).reasons == (
+        f"the run has no adk_eval/{FILE}, though judges decide {MATCH}, {RUBRICS}",
     )
-    assert "cannot be read: $: found no Parquet file" in decide_on(with_artifact(GOOD[schema], FILES[schema], b"no votes")).reasons[0]
+    assert "cannot be read: $: found no Parquet file" in decide_on(with_artifact(GOOD, FILE, b"no votes")).reasons[0]
 
 
 @pytest.mark.parametrize(
@@ -96,11 +85,10 @@ def test_a_run_with_judges_must_have_a_file_of_votes(schema: int) -> None:
         (b"others", "the artifact adk_eval/{name} was changed after the run"),
     ],
 )
-@on_both
-def test_votes_that_were_touched_after_the_run_are_refused(content: bytes | None, reason: str, schema: int) -> None:
-    kept = {name: found for name, found in GOOD[schema].artifacts.items() if name != FILES[schema]}
-    touched = replace(GOOD[schema], artifacts=kept if content is None else {**kept, FILES[schema]: content})
-    assert decide_on(touched).reasons == (reason.format(name=FILES[schema]),)
+def test_votes_that_were_touched_after_the_run_are_refused(content: bytes | None, reason: str) -> None:
+    kept = {name: found for name, found in GOOD.artifacts.items() if name != FILE}
+    touched = replace(GOOD, artifacts=kept if content is None else {**kept, FILE: content})
+    assert decide_on(touched).reasons == (reason.format(name=FILE),)
 
 
 def test_the_reason_of_a_miss_is_the_rubric_that_failed() -> None:
@@ -124,7 +112,7 @@ def report_on(value: dict[str, Any], criteria: dict[str, Any], criterion: str, c
     case = EvalSet.model_validate({"eval_set_id": "one", "eval_cases": [{"eval_id": "a", **value}]})
     spoken = tuple(found for found in judged.rooms().eval_cases[0].conversation or ())[: len(cells)]
     result = judged.result(config, criterion, cells, votes)
-    found = CaseResult(eval_id="a", run_index=0, actual=spoken, expected=case.eval_cases[0].conversation, results=(result,))
+    found = case_result(eval_id="a", run_index=0, actual=spoken, expected=case.eval_cases[0].conversation, results=(result,))
     return Report(eval_set=case, config=config, cases=(found,))
 
 
@@ -223,4 +211,4 @@ def test_such_a_score_for_another_reason_or_another_score_for_that_reason_needs_
 
 
 def _said(case: str, answer: str) -> Any:
-    return {"user_content": {"parts": [{"text": f"Is it on, {case}?"}]}, "final_response": {"parts": [{"text": answer}]}}
+    return turn_json(f"Is it on, {case}?", answer)

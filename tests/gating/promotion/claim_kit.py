@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.gating.evidence.integrity import Evidence
-from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.gating.promotion.claim_log import Claim, ClaimLog, ClaimParams, Confirmation, End, Outcome, key_of, text_of
-from mlflow_adk_eval.gating.promotion.record import Record, RegisteredModel, Target, Version
-from mlflow_adk_eval.gating.version_id import VersionId
+from mlflow_adk_eval.gating.promotion.record import Record, RegisteredModel, Target, Version, VersionId
+from mlflow_adk_eval.gating.registry import MlflowStore
+from mlflow_adk_eval.runs.manifest import Evidence
 
 
 class Watched(MlflowStore):

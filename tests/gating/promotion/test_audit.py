@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from mlflow_adk_eval.cli.gate import gate_group
+from mlflow_adk_eval.cli.decide import gate_group
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.api import audit
-from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.gating.promotion.aliases import AliasAudit, audit_in
 from mlflow_adk_eval.gating.promotion.record import RegisteredModel
+from mlflow_adk_eval.gating.registry import MlflowStore
 from tests.gating.entrant import Entrant, promoted
 from tests.gating.gate_kit import Lab
 from tests.gating.promotion.claim_kit import claim_log_of, forge_claim

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from mlflow_adk_eval.cli.gate import gate_group
+from mlflow_adk_eval.cli.decide import gate_group
 from mlflow_adk_eval.errors import InputError, UsageError
 from mlflow_adk_eval.gating.api import audit, rollback
-from mlflow_adk_eval.gating.mlflow_store import MlflowStore
+from mlflow_adk_eval.gating.registry import MlflowStore
 from tests.gating.entrant import Entrant, promoted
 from tests.gating.gate_kit import Lab
 from tests.gating.promotion.claim_kit import claim_log_of, forge_claim

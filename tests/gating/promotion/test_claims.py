@@ -12,8 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.gating.attestation.keys import Signer, Verifier
-from mlflow_adk_eval.gating.mlflow_store import MlflowStore, claims_experiment
 from mlflow_adk_eval.gating.promotion.claim_log import (
     Claim,
     ClaimLog,
@@ -28,6 +26,8 @@ from mlflow_adk_eval.gating.promotion.claim_log import (
     text_of,
 )
 from mlflow_adk_eval.gating.promotion.record import Kind
+from mlflow_adk_eval.gating.registry import MlflowStore, claims_experiment
+from mlflow_adk_eval.signing.keys import Signer, Verifier
 from tests.gating.attestation.test_keys import signer_of_a_new_key
 from tests.gating.gate_kit import Lab
 from tests.gating.promotion.claim_kit import version_id

@@ -11,12 +11,11 @@ import pytest
 
 from mlflow_adk_eval.errors import AliasBusyError
 from mlflow_adk_eval.gating.api import verify
-from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY
-from mlflow_adk_eval.gating.promotion.alias_lock import ClaimTimeouts
 from mlflow_adk_eval.gating.promotion.aliases import audit_in
-from mlflow_adk_eval.gating.promotion.promote import promote_in
+from mlflow_adk_eval.gating.promotion.promote import ClaimTimeouts, promote_in
 from mlflow_adk_eval.gating.promotion.record import Target
+from mlflow_adk_eval.gating.registry import MlflowStore
 from tests.gating.gate_kit import Lab, evidence_of, report_of
 from tests.gating.promotion.claim_kit import claim_log_of, two_against_one, version_of
 

@@ -13,12 +13,12 @@ from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.api import audit
-from mlflow_adk_eval.gating.baseline.search import BaselineSearch
-from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.gating.policy.load import load_policy
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY
+from mlflow_adk_eval.gating.promotion.baseline_search import BaselineSearch
 from mlflow_adk_eval.gating.promotion.promote import promote_in
 from mlflow_adk_eval.gating.promotion.record import Record, Target
+from mlflow_adk_eval.gating.registry import MlflowStore
 from mlflow_adk_eval.results.decision import Decision
 from tests.gating.entrant import Entrant
 from tests.gating.gate_kit import TRAJECTORY, Lab

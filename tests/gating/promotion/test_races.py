@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY
 from mlflow_adk_eval.gating.promotion.aliases import audit_in
 from mlflow_adk_eval.gating.promotion.promote import promote_in
 from mlflow_adk_eval.gating.promotion.record import Target
+from mlflow_adk_eval.gating.registry import MlflowStore
 from tests.gating.gate_kit import Lab, evidence_of, report_of
 from tests.gating.promotion.claim_kit import claim_log_of
 

@@ -7,11 +7,11 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from mlflow_adk_eval.cli.promote import rollback_command
+from mlflow_adk_eval.cli.decide import rollback_command
 from mlflow_adk_eval.errors import AliasBusyError, UsageError
 from mlflow_adk_eval.gating.api import rollback
-from mlflow_adk_eval.gating.mlflow_store import MlflowStore
 from mlflow_adk_eval.gating.promotion.aliases import AliasRollback, RollbackResult
+from mlflow_adk_eval.gating.registry import MlflowStore
 from mlflow_adk_eval.results.decision import GateFailed
 from tests.gating.entrant import Entrant, promoted
 from tests.gating.gate_kit import Lab

@@ -5,19 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from mlflow_adk_eval.cli.gate import gate_group
-from mlflow_adk_eval.gating.mlflow_store import MlflowStore
+from mlflow_adk_eval.cli.decide import gate_group
 from mlflow_adk_eval.gating.policy.load import load_policy
 from mlflow_adk_eval.gating.policy.model import Policy
+from mlflow_adk_eval.gating.promotion.claim_log import Outcome
 from mlflow_adk_eval.gating.promotion.record import read_record
 from mlflow_adk_eval.gating.promotion.verify import differences
+from mlflow_adk_eval.gating.registry import MlflowStore
 from mlflow_adk_eval.results.decision import Check, Decision
 from tests.gating.entrant import Entrant, promoted
 from tests.gating.gate_kit import TRAJECTORY, Lab
@@ -110,6 +111,42 @@ def test_a_record_that_says_something_else_than_its_evidence_does_not_verify(
     edit: Callable[[dict[str, Any]], object], reason: str, lab: Lab, model: str
 ) -> None:
     assert rewritten(Entrant(lab, model), edit)[0].startswith(reason)
+
+
+def test_a_record_of_another_version_that_had_the_number_does_not_verify(lab: Lab, model: str) -> None:
+    (reason,) = rewritten(Entrant(lab, model), lambda record: record["version"].update(created_ms=1))
+    assert reason.startswith(f"version 1 of {model!r}: its record is about another version: version 1 is not the version 1 that it was")
+
+
+def forged(of: Entrant, version: Entrant, number: int, outcome: Outcome) -> None:
+    """Write the record of one version into its run once more, about another version, and claim the alias for that."""
+    store, record = MlflowStore(of.lab.uri), record_of(of)
+    record |= {"target": record["target"] | {"version": version.version}, "claim": number}
+    record["version"] = asdict(store.version(of.name, version.version).id)
+    content, path = json.dumps(record), "adk_eval_gate/forged.json"
+    of.lab.client.log_text(of.run_id, content, path)
+    digest = hashlib.sha256(content.encode()).hexdigest()
+    forge_claim(store, of.name, outcome, version=version.version, previous=of.version, record=f"{of.run_id} {path} {digest}")
+    for key, value in {"run_id": of.run_id, "record": path, "record_sha256": digest}.items():
+        of.lab.client.set_model_version_tag(of.name, version.version, f"adk_eval.gate.{key}", value)
+
+
+def test_a_record_on_the_run_of_another_agent_does_not_verify(lab: Lab, model: str) -> None:
+    first, second = promoted(lab, model, 2)
+    forged(second, first, 3, "done")
+    first.set_by_hand()
+    decision = first.verify()
+    assert decision.verdict == "undecided"
+    assert f"the run evaluated another agent version: {second.model_id}, not {first.model_id}" in decision.reasons
+
+
+def test_a_record_whose_claim_was_refused_does_not_verify(lab: Lab, model: str) -> None:
+    (champion,) = promoted(lab, model, 1)
+    forged(champion, champion, 2, "refused")
+    decision = champion.verify(version=1, alias=None)
+    assert decision.verdict == "undecided"
+    assert decision.reasons[0] == "the claim champion.0002 of its record did not set the alias: it was refused"
+    assert champion.verify().passed, "by the claim log, the first record is the one"
 
 
 def test_a_record_of_another_schema_cannot_be_read(lab: Lab, model: str) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.gating.policy.model import Price
-from mlflow_adk_eval.gating.rules.measures import Measured, Source, answers_of, criteria_behind, measure, price_of
+from mlflow_adk_eval.gating.rules.measures import Measured, answers_of, criteria_behind, measure, price_of
 from mlflow_adk_eval.results.outcomes import Vote
 from mlflow_adk_eval.results.report import Report
 from tests.gating.gate_kit import RESPONSE, TRAJECTORY
@@ -23,13 +23,13 @@ FLASH = {"gemini-2.5-flash": Price(input=1.0, output=10.0)}
 
 
 def measured(name: str, report: Report, prices: Mapping[str, Price] | None = None) -> Measured:
-    found = measure(name, Source(report=report, prices=prices or {}))
+    found = measure(name, report, prices)
     assert isinstance(found, Measured), found
     return found
 
 
 def absent(name: str, report: Report, prices: Mapping[str, Price] | None = None) -> str:
-    found = measure(name, Source(report=report, prices=prices or {}))
+    found = measure(name, report, prices)
     assert isinstance(found, str), found
     return found
 
@@ -145,7 +145,7 @@ def test_the_flip_rate_is_the_share_of_votes_against_the_verdict_over_the_cases_
 
 def test_one_vote_alone_says_nothing_of_how_often_votes_flip() -> None:
     alone = report_with({JUDGED: {"a": [1]}}, thresholds={JUDGED: 0.5}, votes=[vote("a", 0, "valid")])
-    assert measure("judge_flip_rate", Source(report=alone)) == "no judge voted twice on the same"
+    assert measure("judge_flip_rate", alone) == "no judge voted twice on the same"
 
 
 def test_labels_of_a_sentence_that_are_worth_the_same_do_not_contradict_each_other() -> None:
@@ -226,7 +226,7 @@ def test_laws_of_flips(ballots: list[list[str | None]]) -> None:
         vote("a", number, said, rubric_id=str(item)) for item, found in enumerate(ballots) for number, said in enumerate(found)
     ]
     report = report_with({JUDGED: {"a": [1]}}, thresholds={JUDGED: 0.5}, votes=cast)
-    found = measure("judge_flip_rate", Source(report=report))
+    found = measure("judge_flip_rate", report)
     assert isinstance(found, Measured) == any(sum(said is not None for said in ballot) > 1 for ballot in ballots)
     if isinstance(found, Measured):
         assert 0 <= (found.value or 0) <= 0.5

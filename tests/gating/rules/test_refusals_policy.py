@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.gating.api import promote
-from mlflow_adk_eval.gating.evidence.integrity import Evidence
 from mlflow_adk_eval.results.decision import Decision
+from mlflow_adk_eval.runs.manifest import Evidence
 from tests.gating.gate_kit import RESPONSE, TRAJECTORY, Lab, changed, evidence_of
 from tests.gating.policy_kit import JUDGED, cases, report_with, run_with, vote
 

@@ -11,13 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.analysis.stats import Paired, compare_paired, holm
-from mlflow_adk_eval.gating.baseline.comparable import Baseline
-from mlflow_adk_eval.gating.evidence.examine import examine
-from mlflow_adk_eval.gating.evidence.integrity import Evidence
 from mlflow_adk_eval.gating.policy.model import Policy
-from mlflow_adk_eval.gating.rules.max_drop import cases_to_decide, drop_verdict, smallest_shown
-from mlflow_adk_eval.gating.rules.min_max import Limit, interval_verdict
+from mlflow_adk_eval.gating.rules.comparable import Baseline
+from mlflow_adk_eval.gating.rules.limits import Limit, cases_to_decide, drop_verdict, interval_verdict, smallest_shown
 from mlflow_adk_eval.results.decision import Check, Decision
+from mlflow_adk_eval.runs.examined import examine
+from mlflow_adk_eval.runs.manifest import Evidence
 from tests.gating.gate_kit import RESPONSE, TRAJECTORY, changed, decide_on, evidence_of
 from tests.gating.policy_kit import (
     CHAMPION,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.criteria.rapid.messages import RequestError
-from mlflow_adk_eval.integrations.rapid_server.json_body import read_json
+from mlflow_adk_eval.integrations.rapid_server.app import read_json
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(st.characters(codec="utf-8")),

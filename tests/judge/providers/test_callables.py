@@ -22,7 +22,7 @@ from mlflow_adk_eval.judge.protocol import (
 )
 from mlflow_adk_eval.judge.providers.gemini import GeminiJudge
 from mlflow_adk_eval.judge.providers.litellm import LiteLlmJudge
-from mlflow_adk_eval.judge.providers.resolve import CallableJudge, check_settings, resolve_judge
+from mlflow_adk_eval.judge.providers.resolve import CallableJudge, resolve_judge
 from mlflow_adk_eval.judge.setup import JudgeOptions
 from mlflow_adk_eval.testing import ScriptedJudge
 from tests.judge.providers.gemini_kit import KEY, empty_environment, request
@@ -200,6 +200,6 @@ class TestResolving:
             resolve_judge(half, JudgeOptions())
 
     def test_settings_are_checked_where_the_judge_can(self) -> None:
-        check_settings(ScriptedJudge("valid"), {"temprature": 1})
+        resolve_judge(ScriptedJudge("valid")).check({"temprature": 1})
         with pytest.raises(ValueError, match="Did you mean 'temperature'"):
-            check_settings(resolve_judge("gemini-2.5-flash"), {"temprature": 1})
+            resolve_judge("gemini-2.5-flash").check({"temprature": 1})

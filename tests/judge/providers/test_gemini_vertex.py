@@ -100,11 +100,11 @@ class TestWithCredentials:
         answered()
         assert len(judged(server)) == 1
 
-    def test_the_same_below_the_models_of_google_genai_as_through_them(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_same_in_our_session_as_through_google_genai(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "acme")
         one = request(settings={"temperature": 0.5, "labels": {"team": "evals"}})
         direct = answered(one)
-        monkeypatch.setattr(gemini, "_recorded", lambda *_: None)
+        monkeypatch.setattr(gemini, "_has_certificate", lambda: True)
         public = answered(one)
         first, second = judged(server)
         assert (first.body, first.path, dict(first.headers)) == (second.body, second.path, dict(second.headers))

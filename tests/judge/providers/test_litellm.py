@@ -14,7 +14,7 @@ import pytest
 
 from mlflow_adk_eval.errors import ConfigError, JudgeError, UsageError
 from mlflow_adk_eval.judge.protocol import Answer, Refused, Request, Unavailable
-from mlflow_adk_eval.judge.providers.litellm import LiteLlmJudge, _bounded
+from mlflow_adk_eval.judge.providers.litellm import LiteLlmJudge
 from tests.judge.providers.gemini_kit import SCHEMA, request
 from tests.judge.servers import CUT, RESET, Call, Handler, Reply, Server, judging, openai_answer, openai_error, replies, serving
 
@@ -68,9 +68,8 @@ class TestWhatIsSent:
             "gpt-test",
             "the instructions",
             "the text",
-            _bounded(SCHEMA),
+            {**SCHEMA, "properties": {**SCHEMA["properties"], "rationale": {"type": "string", "maxLength": 800}}},
         )
-        assert call.schema["properties"]["rationale"]["maxLength"] == 800
         assert call.headers["authorization"] == f"Bearer {KEY}"
 
     def test_settings(self, serve: Serve) -> None:
@@ -418,7 +417,7 @@ class TestSetUp:
             "import os, socket, sys\n"
             "def refuse(*args): raise AssertionError(args)\n"
             "socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse\n"
-            "from mlflow_adk_eval.judge.providers.litellm import LiteLlmJudge, _bounded\n"
+            "from mlflow_adk_eval.judge.providers.litellm import LiteLlmJudge\n"
             "LiteLlmJudge('openai/gpt-test').check({})\n"
             "import litellm\n"
             "print(litellm.telemetry, os.environ.get('FROM_DOTENV'), os.environ.get('LITELLM_MODE'))"

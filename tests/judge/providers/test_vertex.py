@@ -16,11 +16,18 @@ from google.auth.exceptions import RefreshError, TransportError
 
 from mlflow_adk_eval.judge import Answer, JudgeOptions, NoAnswer, Refused, Unavailable
 from mlflow_adk_eval.judge.client import CallResult, JudgeClient
-from mlflow_adk_eval.judge.providers.vertex import COHERENCE, VertexClient, VertexService, vertex_client
-from mlflow_adk_eval.judge.providers.vertex_reply import Result, RubricVerdict, read_result
+from mlflow_adk_eval.judge.providers.vertex import (
+    Result,
+    RubricVerdict,
+    VertexClient,
+    VertexService,
+    read_result,
+    vertex_client,
+)
 from mlflow_adk_eval.judge.usage import UsageTracker
 from mlflow_adk_eval.runtime import gathered
 from tests.attackers_host import AttackersHost
+from tests.judge.answers_kit import Memory
 from tests.judge.providers.vertex_server import LOCATION, PROJECT, client_of, error, evaluating, row, said_in, verdict
 from tests.judge.servers import CUT, HANG, RESET, Reply, replies, serving, together
 
@@ -75,7 +82,7 @@ def service(client: VertexClient, answers: Any = None, **settings: Any) -> Verte
 
 
 def result(given: VertexService, metric: str = SAFETY, bounds: tuple[float, float] = UNIT) -> Result:
-    instance = COHERENT if metric == COHERENCE else INSTANCE
+    instance = COHERENT if metric == "coherence" else INSTANCE
     found: Result = anyio.run(closing, given.service, partial(given.evaluate, metric, instance, bounds))
     return found
 
@@ -96,7 +103,7 @@ def test_a_predefined_metric_is_asked_for_by_its_name() -> None:
 
 def test_coherence_is_asked_of_the_service_itself_without_a_download() -> None:
     with serving(evaluating(lambda *_: {"score": 4, "explanation": "clear", "confidence": 0.9})) as server:
-        found = answer(client_of(server), COHERENCE, COHERENT)
+        found = answer(client_of(server), "coherence", COHERENT)
     (call,) = server.calls
     assert call.path.endswith(":evaluateInstances")
     assert call.body["coherenceInput"] == {"metricSpec": {}, "instance": {"prediction": "hello"}}
@@ -305,7 +312,7 @@ def read(text: str, bounds: tuple[float, float] = UNIT, **more: Any) -> Result:
 def test_a_result_is_read_with_its_reasons() -> None:
     given = row(0.5, "half", verdict("a", met=True, description="greets", reasoning="it does"), verdict("", met=False))
     found = read(json.dumps(given), latency_s=0.25)
-    assert (found.score, found.error, found.explanation, found.latency_s, found.raw) == (0.5, "", "half", 0.25, "")
+    assert (found.score, found.error, found.explanation, found.answer.latency_s) == (0.5, "", "half", 0.25)
     assert found.verdicts == (
         RubricVerdict(rubric_id="a", description="greets", met=True, reasoning="it does"),
         RubricVerdict(rubric_id="rubric_2", description="", met=False),
@@ -331,7 +338,7 @@ def test_what_is_no_score_is_an_error_and_is_kept(text: str, message: str) -> No
     found = read(text)
     assert found.score is None
     assert message in found.error
-    assert (found.raw, found.answered) == (text, True)
+    assert found.answer == Answer(text=text)
 
 
 @pytest.mark.parametrize(("score", "bounds"), [(0, UNIT), (1, UNIT), (0.0, UNIT), (1, (1.0, 5.0)), (5, (1.0, 5.0)), (3.5, (1.0, 5.0))])
@@ -349,19 +356,6 @@ def test_scores_arrive_as_they_were_sent_though_the_service_counts_in_32_bits(sc
 # The service with its limits and its ledger
 
 
-class Shelf:
-    """A ledger in memory."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, Answer] = {}
-
-    def get(self, address: str) -> Answer | None:
-        return self.kept.get(address)
-
-    def put(self, address: str, answer: Answer) -> None:
-        self.kept[address] = answer
-
-
 def test_an_outage_of_a_moment_is_waited_for() -> None:
     with serving(replies(error(503), Reply(body={"metricResults": [row(1)]}))) as server:
         found = result(service(client_of(server)))
@@ -377,18 +371,20 @@ def test_an_answer_without_a_score_is_asked_for_once_more() -> None:
 
 
 def test_what_is_paid_for_is_not_paid_for_again() -> None:
-    shelf = Shelf()
+    shelf = Memory()
     with serving(evaluating(lambda *_: row(1, "fine"))) as server:
         client = client_of(server)
         first, second = (result(service(client, shelf)) for _ in range(2))
         assert (first.reused, second.reused, len(server.calls)) == (False, True, 1)
-        assert replace(second, reused=False, asked_in="") == first, "a client without an evaluation cannot know its own answers"
+        assert replace(second, reused=False, answer=replace(second.answer, asked_in="")) == first, (
+            "a client without an evaluation cannot know its own answers"
+        )
         other = result(service(replace(client, project="other"), shelf))
     assert (other.score, len(server.calls)) == (None, 2)
 
 
 def test_an_answer_without_a_score_stays_one_until_it_is_to_be_asked_for_anew() -> None:
-    shelf = Shelf()
+    shelf = Memory()
     with serving(replies(*[Reply(body={"metricResults": [row(None)]})] * 2, Reply(body={"metricResults": [row(1)]}))) as server:
         client = client_of(server)
         assert result(service(client, shelf)).score is None

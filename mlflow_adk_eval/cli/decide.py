@@ -1,0 +1,322 @@
+"""What decides, and what becomes of it: ``mlflow-adk-eval gate``, ``promote``, ``rollback`` and ``attestation``.
+
+``gate RUN_ID`` is what nearly everybody wants, so the first word after ``gate`` is a run unless it names a command of the group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from cloup import Command
+
+import mlflow_adk_eval as adk_eval
+from mlflow_adk_eval.cli.options import (
+    EXIT_CODES,
+    PATH,
+    agent_path,
+    arguments,
+    check_published,
+    config_option,
+    dry_run_option,
+    json_option,
+    judges_group,
+    policy_option,
+    published_options,
+    signing_options,
+    store_option,
+    together,
+    verify_options,
+    wait_option,
+)
+from mlflow_adk_eval.cli.output import end, print_json, show_decision, tell
+from mlflow_adk_eval.errors import UsageError
+
+if TYPE_CHECKING:
+    from mlflow_adk_eval.gating.rules.comparable import Reevaluate, ReevaluationRequest
+
+
+reevaluation_options = together(
+    click.option(
+        "--reevaluate", is_flag=True, help="Judge the champion's conversations again if its run used other cases, judges or criteria."
+    ),
+    click.option("--champion-agent", metavar="AGENT", help="The champion in runnable form, to repeat its conversations in that case."),
+    click.option(
+        "--eval-set",
+        metavar="EVAL_SET",
+        multiple=True,
+        help="With --reevaluate: the eval set of the run, as for `run`. Default: what the policy pins.",
+    ),
+    config_option,
+    judges_group,
+)
+"""Whether and how a champion is evaluated again that cannot be compared as it is."""
+
+
+def reevaluator(options: dict[str, Any], tracking_uri: str | None, *, shown: bool) -> Reevaluate | None:
+    """Return what evaluates a champion again.
+
+    Args:
+        options: the values of `reevaluation_options`.
+        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
+        shown: whether to show a progress bar.
+
+    Returns:
+        The function, for the API; ``None`` if the options ask for nothing.
+
+    Raises:
+        UsageError: for a file that cannot be read, or files that nothing is evaluated by.
+    """
+    judging = arguments(options)
+    wanted, agent, names, config = (judging.pop(name) for name in ("reevaluate", "champion_agent", "eval_set", "config"))
+    if not wanted and agent is None:
+        if names or config:
+            raise UsageError("--eval-set and --config_file_path are for --reevaluate or --champion-agent; add one of these")
+        return None
+    from mlflow_adk_eval.config.inputs import load_inputs  # noqa: PLC0415
+
+    # At once, so that a mistake in a file is one of usage and no undecided comparison.
+    eval_set, config = load_inputs(list(names), config) if names else (None, config and adk_eval.load_config(config))
+
+    def reevaluate(request: ReevaluationRequest) -> str:
+        from mlflow_adk_eval.report.console import progress_bar  # noqa: PLC0415 - `--help` stays fast
+
+        with progress_bar(f"evaluating {request.agent_version} again", shown=shown) as progress:
+            again = adk_eval.reevaluation(
+                agent and agent_path(agent), eval_set=eval_set, config=config, **judging, tracking_uri=tracking_uri, progress=progress
+            )
+            return again(request)
+
+    return reevaluate
+
+
+@click.command("promote", epilog=EXIT_CODES, cls=Command)
+@click.argument("model")
+@click.option("--version", required=True, help="The version to promote.")
+@click.option("--alias", default="champion", show_default=True, help="The alias to set.")
+@click.option("--run-id", required=True, help="The evaluation run of this version.")
+@policy_option
+@reevaluation_options
+@dry_run_option
+@wait_option
+@signing_options
+@published_options
+@store_option
+@json_option
+def promote_command(
+    model: str, *, version: str, alias: str, dry_run: bool, summary: Path | None, junit: Path | None, as_json: bool, **options: Any
+) -> None:
+    """Set an alias on a version of MODEL if its run passes the gate."""
+    check_published(summary, junit)
+    how = {name: options.pop(name) for name in ("run_id", "policy", "wait_s", "signing_key", "verify_key", "checkpoint", "tracking_uri")}
+    reevaluate = reevaluator(options, how["tracking_uri"], shown=not as_json)
+    decision = adk_eval.promote(model, version, alias, **how, dry_run=dry_run, reevaluate=reevaluate, raise_on_failure=False)
+    moved = decision.passed and not dry_run
+    outcome = f"{alias} is now version {version} of {model}" if moved else f"{alias} was not moved{' (dry run)' if dry_run else ''}"
+    extra = {"model": model, "version": version, "alias": alias, "moved": moved}
+    title = f"version {version} of {model} as {alias}"
+    then = f"mlflow-adk-eval gate verify {model} --alias {alias}" if moved else ""
+    if not decision.passed:
+        against = f"compare {decision.baseline_run_id} {how['run_id']}" if decision.baseline_run_id else f"report {how['run_id']}"
+        then = f"mlflow-adk-eval {against}"
+    show_decision(decision, as_json=as_json, title=title, outcome=outcome, extra=extra, summary=summary, junit=junit, then=then)
+
+
+@click.command("rollback", epilog=EXIT_CODES)
+@click.argument("model")
+@click.option("--alias", default="champion", show_default=True, help="The alias to move back.")
+@click.option("--to", metavar="VERSION", help="The version to return to. Default: the previous one whose record verifies.")
+@click.option("--reason", required=True, help="The reason, for the record.")
+@dry_run_option
+@wait_option
+@signing_options
+@store_option
+@json_option
+def rollback_command(model: str, *, alias: str, reason: str, dry_run: bool, as_json: bool, **options: Any) -> None:
+    """Move an alias of MODEL back to the version before.
+
+    That version must have held the alias, and its record must still verify.
+    """
+    move = adk_eval.rollback(model, alias, reason=reason, dry_run=dry_run, raise_on_failure=False, **options)
+    extra = {
+        "model": model,
+        "alias": alias,
+        "previous": move.previous,
+        "version": move.version,
+        "moved": move.decision.passed and not dry_run,
+        "reason": reason,
+    }
+    outcome = f"{move}{' (dry run: it was not moved)' if dry_run and move.version else ''}"
+    show_decision(move.decision, as_json=as_json, title=f"rollback of {alias} of {model}", outcome=outcome, extra=extra)
+
+
+_AUDIT_EXIT_CODES = """\b
+Exit codes:
+  0   every alias points to a version whose record verifies
+  1   some alias does not, or did not until it was restored
+  3   MLflow is unreachable
+  4   the result could not be written
+  64  bad usage
+"""
+
+
+@click.command("gate", epilog=EXIT_CODES)
+@click.argument("run_id")
+@policy_option
+@click.option("--baseline", metavar="runs:/ID|models:/NAME@ALIAS", help="What to compare the run with. Default: the policy's baseline.")
+@click.option("--model", metavar="NAME", help="The registered model whose champion is the baseline, if the policy names none.")
+@reevaluation_options
+@published_options
+@store_option
+@json_option
+def gate_command(run_id: str, *, policy: Path | None, summary: Path | None, junit: Path | None, as_json: bool, **options: Any) -> None:
+    """Decide from the evidence of RUN_ID whether the agent is good enough. Changes nothing."""
+    check_published(summary, junit)
+    compared = {name: options.pop(name) for name in ("baseline", "model", "tracking_uri")}
+    reevaluate = reevaluator(options, compared["tracking_uri"], shown=not as_json)
+    decision = adk_eval.gate(run_id, policy, **compared, reevaluate=reevaluate, raise_on_failure=False)
+    then = f"mlflow-adk-eval promote MODEL --version VERSION --run-id {run_id}" if decision.passed else f"mlflow-adk-eval report {run_id}"
+    then += f" --policy {policy}" if decision.passed and policy else ""
+    show_decision(decision, as_json=as_json, summary=summary, junit=junit, then=then)
+
+
+class _RunOrCommand(click.Group):
+    """A group whose first word may be the id of a run instead of a command."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Decide on a run, where no command is named."""
+        words = {*self.commands, *ctx.help_option_names}
+        return super().parse_args(ctx, args if args and args[0] in words else ["run", *args])
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the options of deciding on a run, which most people are here for, before the other commands."""
+        rows = [row for option in gate_command.params if isinstance(option, click.Option) and (row := option.get_help_record(ctx))]
+        with formatter.section("Options after RUN_ID"):
+            formatter.write_dl(rows)
+        self.format_commands(ctx, formatter)
+
+
+@click.group(
+    "gate",
+    cls=_RunOrCommand,
+    options_metavar="",
+    subcommand_metavar="RUN_ID [OPTIONS] | COMMAND [ARGS]...",
+    epilog=EXIT_CODES,
+)
+def gate_group() -> None:
+    """Decide whether a run is good enough, or check promotions."""
+
+
+gate_group.add_command(gate_command, "run")
+
+
+@gate_group.command("verify", epilog=EXIT_CODES)
+@click.argument("model")
+@click.argument("version", required=False)
+@click.option("--alias", help="Check the promotion to this alias. Default: champion, or the last decision on the version.")
+@policy_option
+@verify_options
+@store_option
+@json_option
+def gate_verify(model: str, *, version: str | None, alias: str | None, as_json: bool, **options: Any) -> None:
+    """Check again that VERSION of MODEL, by default its champion, was promoted on evidence that still holds."""
+    chosen = alias or (None if version else "champion")
+    decision = adk_eval.verify(model, version, alias=chosen, **options)
+    show_decision(decision, as_json=as_json, title=f"{f'version {version}' if version else chosen} of {model}, verified")
+
+
+@gate_group.command("audit", epilog=_AUDIT_EXIT_CODES)
+@click.argument("model", required=False)
+@click.option("--all", "every", is_flag=True, help="Audit all registered models.")
+@click.option("--alias", help="Audit only this alias, which must be set. Default: every alias that was ever promoted.")
+@click.option("--restore", is_flag=True, help="Show where aliases would be moved back that no claim set where they are.")
+@click.option("--dry-run/--no-dry-run", default=True, show_default=True, help="With --restore: whether to leave them where they are.")
+@signing_options
+@store_option
+@json_option
+def gate_audit(model: str | None, *, every: bool, alias: str | None, as_json: bool, **options: Any) -> None:
+    """Find aliases of MODEL that were moved without a record that verifies today."""
+    from mlflow_adk_eval.report.console import audit_view, console  # noqa: PLC0415
+
+    if every == (model is not None):
+        raise UsageError("gate audit: wanted the name of a registered model, or --all")
+    aliases = adk_eval.audit(model, alias, **options)
+    valid = all(each.valid for each in aliases)
+    if as_json:
+        print_json({"valid": valid, "aliases": [asdict(each) for each in aliases]})
+    else:
+        console().print(audit_view(aliases))
+    end(0 if valid else 1)
+
+
+@gate_group.command("keygen")
+@click.option("-o", "--output", type=PATH, required=True, help="The file for the private key, such as gate.pem.")
+@json_option
+def gate_keygen(output: Path, *, as_json: bool) -> None:
+    """Create an ed25519 key for signing records, and its public key, for verifying them, beside it."""
+    from mlflow_adk_eval.signing.keys import SIGNING_KEY, VERIFY_KEY, make_key  # noqa: PLC0415 - `--help` stays fast
+
+    public = make_key(output)
+    text = f"{SIGNING_KEY}={output}   for those who promote; keep it secret\n{VERIFY_KEY}={public}   for those who verify and audit"
+    tell(text, as_json=as_json, private_key=str(output), public_key=str(public))
+
+
+_ATTESTATION_EXIT_CODES = """\b
+Exit codes:
+  0   every file is what was signed, and the last decision, or else the evaluation, passed
+  1   every file is what was signed, and it failed
+  2   something is not what was signed, or it is undecided
+  4   the result could not be written
+  64  bad usage, or no attestation there
+"""
+
+
+@click.group("attestation")
+def attestation_group() -> None:
+    """Export an attested run, and verify it without MLflow."""
+
+
+@attestation_group.command("export")
+@click.argument("run_id")
+@click.option("-o", "--output", type=PATH, required=True, help="An empty or new folder.")
+@store_option
+@json_option
+def attestation_export(run_id: str, *, output: Path, tracking_uri: str | None, as_json: bool) -> None:
+    """Write the evidence of RUN_ID, its attestation and the signed records of decisions on it into a folder."""
+    from mlflow_adk_eval.gating.attestation import BUNDLE_PATH  # noqa: PLC0415 - `--help` stays fast
+
+    files = adk_eval.export_attestation(run_id, output, tracking_uri=tracking_uri)
+    how = "--identity IDENTITY --issuer ISSUER" if BUNDLE_PATH in files else "--verify-key PUBLIC_KEY.pem"
+    check = f"mlflow-adk-eval attestation verify {output} {how}"
+    tell(f"{output}: {len(files)} files", as_json=as_json, then=check, folder=str(output), files=[str(file) for file in files])
+
+
+@attestation_group.command("verify", epilog=_ATTESTATION_EXIT_CODES)
+@click.argument("folder", type=PATH)
+@click.option("--verify-key", metavar="PEM", help="The public key, or several. Default: MLFLOW_ADK_EVAL_VERIFY_KEY.")
+@click.option("--identity", metavar="NAME", help="The OIDC identity that must have signed the evaluation, such as a workflow's URL.")
+@click.option("--issuer", metavar="URL", help="The OIDC issuer of that identity.")
+@click.option("--trust", type=PATH, help="Sigstore's trusted root, as JSON. Default: that of the public Sigstore, from the network.")
+@json_option
+def attestation_verify(folder: Path, *, as_json: bool, **trusted: Any) -> None:
+    """Check that the files in FOLDER are what was signed. Asks nothing but the files and the key, or the trusted root."""
+    from mlflow_adk_eval.report import ci  # noqa: PLC0415
+
+    attestation = adk_eval.verify_attestation(folder, **trusted)
+    valid, evaluation = attestation.valid, attestation.evaluation
+    if as_json:
+        print_json(asdict(attestation) | {"valid": valid, "verdict": attestation.verdict})
+    else:
+        lines = [f"{folder}: {'every file is what was signed' if valid else 'NOT what was signed'} ({attestation.files} files)"]
+        lines += [f"  - {problem}" for problem in attestation.problems]
+        if valid:
+            agent = evaluation["agent"]
+            lines += [
+                f"  agent {agent['name']}, version {agent['version']}, source {agent['source_sha256'] or agent['source']}",
+                f"  run {evaluation['run_id']}, ended {evaluation['finished_at']}: {evaluation['result']['verdict']}",
+                *(f"  {one['kind']} of {one['decision']['decided_at']}: {one['decision']['verdict']}" for one in attestation.decisions),
+            ]
+        click.echo("\n".join(lines))
+    end(ci.EXIT_CODES[attestation.verdict])

@@ -1,0 +1,425 @@
+"""The files that everything else reads: ``mlflow-adk-eval validate``, ``generate``, ``capture``, ``migrate``, ``export`` and ``eval_set``.
+
+`validate_file` finds out by name and content what kind of file it has before it, and leaves the checking to the reader that every other
+command uses for that kind, so that what is valid here is valid there. Only that reader is imported: a check takes a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+import mlflow_adk_eval as adk_eval
+from mlflow_adk_eval.cli.options import (
+    COUNT,
+    EXIT_CODES,
+    PATH,
+    agent_path,
+    arguments,
+    budget_options,
+    check_output,
+    force_option,
+    json_option,
+    storage_option,
+    store_option,
+)
+from mlflow_adk_eval.cli.output import end, print_json, tell
+from mlflow_adk_eval.errors import ConfigError, EvalSetError, InputError, PolicyError, Problem, UsageError
+from mlflow_adk_eval.text import counted
+
+if TYPE_CHECKING:
+    from mlflow_adk_eval.gating.policy.model import Policy
+    from mlflow_adk_eval.tracking.earlier_runs import What
+
+
+_CONFIG_KEYS = {"criteria", "custom_metrics", "user_simulator_config", "case_criteria"}
+_POLICY_KEYS = {"rules", "slices", "must_pass", "mustPass", "thresholds", "waivers"}
+_YAML = (".yaml", ".yml")
+"""Only policies are written in YAML."""
+
+
+@click.command(epilog=EXIT_CODES)
+@click.argument("files", nargs=-1, required=True)
+@json_option
+def validate(files: tuple[str, ...], *, as_json: bool) -> None:
+    """List every problem in eval sets, configs and other files.
+
+    Eval sets of all ADK generations and formats, eval configs, gate policies, recordings and result files are told apart by name and
+    content. The functions of custom metrics are imported. A rule of a policy may be on a custom metric of a config that is named, too, or
+    that lies beside the policy.
+    """
+    from mlflow_adk_eval.evalset.files import RowFiles, file_at  # noqa: PLC0415 - `--help` stays fast
+
+    customs = _custom_metrics(files)
+    rows: list[dict[str, Any]] = []
+    for file in files:
+        try:
+            contents = _validate_rows(file) if isinstance(file_at(file), RowFiles) else validate_file(Path(file), customs)
+            rows.append({"file": file, "valid": True, **contents})
+        except InputError as error:
+            problems = [{"path": problem.path, "message": str(problem)} for problem in error.problems]
+            rows.append({"file": file, "valid": False, "problems": problems, "error": str(error)})
+    if as_json:
+        print_json(rows)
+    for row in rows if not as_json else []:
+        click.echo(f"{row['file']}: {row['kind']}, {row['summary']}" if row["valid"] else row["error"], err=not row["valid"])
+    end(0 if all(row["valid"] for row in rows) else InputError.exit_code)
+
+
+@click.command()
+@click.argument("old", metavar="OLD[:CASE,CASE]")
+@click.argument("new", type=PATH)
+@click.option("--initial_session_file", type=PATH, help="The separate session file of a legacy list of turns.")
+@click.option("--actual", metavar="FILE", help="A recording whose conversations are written beside their cases.")
+@force_option
+@json_option
+def migrate(old: str, new: Path, *, initial_session_file: Path | None, actual: str | None, force: bool, as_json: bool) -> None:
+    """Rewrite an eval set in another format.
+
+    OLD is JSON of any ADK generation, JSON Lines or Parquet. The name of NEW decides the format: .jsonl, .ndjson (also .gz and .zst) and
+    .parquet are rows, which may also hold what an agent did; anything else is today's JSON of ADK.
+    """
+    check_output(new, force=force)
+    recorded = None
+    if actual is not None:
+        from mlflow_adk_eval.agents.recordings import recorded_run  # noqa: PLC0415 - as above
+
+        recorded = {eval_id: tuple(map(recorded_run, runs)) for eval_id, runs in adk_eval.load_recording(actual).runs.items()}
+    count = adk_eval.migrate(old, new, initial_session=initial_session_file, recorded=recorded)
+    tell(f"{new}: {counted(count, 'case')}", as_json=as_json, file=str(new), cases=count)
+
+
+def _custom_metrics(files: Sequence[str]) -> set[str]:
+    """Return the names of the custom metrics in configs, and in those beside policies; what cannot be read is told by its own row."""
+    beside = (config for file in files if file.endswith(_YAML) for config in Path(file).parent.glob("*config.json"))
+    names: set[str] = set()
+    for file in {Path(file) for file in files if file.endswith("config.json")} | set(beside):
+        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+            head = json.loads(file.read_text(encoding="utf-8"))
+            names |= {str(name) for key in ("custom_metrics", "customMetrics") for name in head.get(key) or ()}
+    return names
+
+
+def validate_file(file: Path, customs: AbstractSet[str] = frozenset()) -> dict[str, str]:
+    """Return what a file is and holds, as ``kind`` and ``summary``.
+
+    Args:
+        file: the file.
+        customs: the names of custom metrics, on which rules of a policy may be.
+
+    Raises:
+        InputError: with everything that is wrong with it.
+    """
+    from pydantic.alias_generators import to_snake  # noqa: PLC0415 - `--help` stays fast
+
+    from mlflow_adk_eval.evalset import parse_eval_set, stem_of  # noqa: PLC0415
+    from mlflow_adk_eval.evalset.conversation import is_recording, is_result, parse_recorded, parse_result  # noqa: PLC0415
+    from mlflow_adk_eval.evalset.parse import decode, read_text  # noqa: PLC0415
+
+    if file.suffix in _YAML:
+        return _validate_policy(file, customs)
+    named_config = file.name.endswith("config.json")
+    error = ConfigError if named_config else EvalSetError
+    text = read_text(file, error=error)
+    head = decode(text, str(file), error=error)
+    keys = set(head) if isinstance(head, dict) else set[str]()
+    if named_config or _CONFIG_KEYS & set(map(to_snake, keys)):  # ADK writes them in camel case
+        return _validate_config(head, file)
+    if _POLICY_KEYS & keys:
+        return _validate_policy(file, customs)
+    if is_recording(text):
+        recorded = parse_recorded(text, str(file))
+        runs = [run for case in recorded.cases for run in case.runs]
+        failed = sum(bool(run.error) for run in runs)
+        summary = f"{counted(len(runs), 'conversation')} on {counted(len(recorded.cases), 'case')} of {recorded.eval_set_id or 'an unnamed eval set'}"
+        return {"kind": "recording", "summary": f"{summary}, {failed} of them failed" if failed else summary}
+    if is_result(text):
+        result = parse_result(text, str(file))
+        return {"kind": "eval set result", "summary": f"{counted(len(result.eval_case_results), 'case')} of {result.eval_set_id}"}
+    eval_set = parse_eval_set(text, str(file), stem=stem_of(file))
+    turns = sum(len(case.conversation or ()) for case in eval_set.eval_cases)
+    kind = "legacy eval set" if isinstance(head, list) else "eval set"
+    return {"kind": kind, "summary": f"{counted(len(eval_set.eval_cases), 'case')}, {counted(turns, 'written turn')}"}
+
+
+def _validate_rows(named: str) -> dict[str, str]:
+    from mlflow_adk_eval.evalset.rows import open_cases  # noqa: PLC0415
+
+    cases = turns = conversations = failed = 0
+    for batch in open_cases(named).batches():
+        cases += len(batch)
+        turns += sum(len(row.case.conversation or ()) for row in batch)
+        runs = [run for row in batch for run in row.runs or ()]
+        conversations += len(runs)
+        failed += sum(bool(run.error) for run in runs)
+    summary = f"{counted(cases, 'case')}, {counted(turns, 'written turn')}"
+    if not conversations:
+        return {"kind": "eval set", "summary": summary}
+    ended = f", {failed} of them failed" if failed else ""
+    return {"kind": "eval set with recordings", "summary": f"{summary}, {counted(conversations, 'recorded conversation')}{ended}"}
+
+
+def _validate_config(head: Any, file: Path) -> dict[str, str]:
+    from mlflow_adk_eval.config.eval_config import parse_config  # noqa: PLC0415
+
+    config = parse_config(head, str(file))
+    problems: list[Problem] = []
+    if config.custom_metrics:
+        from mlflow_adk_eval.criteria.custom import load_function  # noqa: PLC0415 - as above
+
+        agent_path("")  # code in the working directory can be imported
+        for name, custom in config.custom_metrics.items():
+            try:
+                load_function(name, custom)
+            except ConfigError as error:  # as a run would find
+                problems += error.problems
+    if problems:
+        raise ConfigError(str(file), problems)
+    return {"kind": "eval config", "summary": ", ".join(f"{name} {threshold}" for name, threshold in config.thresholds().items())}
+
+
+def _validate_policy(file: Path, customs: AbstractSet[str]) -> dict[str, str]:
+    from mlflow_adk_eval.gating.policy.load import load_policy  # noqa: PLC0415
+
+    policy = load_policy(file)
+    if problems := list(_unmeasured(policy, customs)):
+        raise PolicyError(str(file), problems)
+    demands = ["every threshold of the run's config"] if policy.thresholds else []
+    demands += [counted(len(policy.all_rules()), "rule")] if policy.all_rules() else []
+    demands += [f"{counted(len(policy.must_pass), 'case')} that must pass"] if policy.must_pass else []
+    demands += [counted(len(policy.waivers), "waiver")] if policy.waivers else []
+    return {"kind": "gate policy", "summary": f"{policy.name!r} with {', '.join(demands)}; sha256 {policy.digest()[:12]}…"}
+
+
+def _unmeasured(policy: Policy, customs: AbstractSet[str]) -> Iterator[Problem]:
+    """Yield the rules on what nothing measures, which the gate could not decide."""
+    from mlflow_adk_eval.config.spec import CRITERIA, MEASURES, MEASURES_OF_A_CRITERION, PASS_HAT  # noqa: PLC0415 - as above
+    from mlflow_adk_eval.errors import did_you_mean, json_path  # noqa: PLC0415
+
+    criteria = {*CRITERIA, *customs}
+    for named, measure, _ in policy.all_rules():
+        criterion, _, of_it = measure.rpartition("/")
+        if measure in {*criteria, *MEASURES} or PASS_HAT.fullmatch(measure) or (criterion in criteria and of_it in MEASURES_OF_A_CRITERION):
+            continue
+        path = json_path("$", ["slices", named, "rules", measure] if named else ["rules", measure])
+        wanted = f"a criterion, a custom metric of a config that is named here or lies beside the policy, or one of {', '.join(MEASURES)}"
+        yield Problem(path, "a rule on what nothing measures", wanted, did_you_mean(measure, [*criteria, *MEASURES]))
+
+
+@click.command(
+    epilog="Exit codes: 0 written, or accepted; 3 the model wrote nothing; 4 its result could not be written; 64 bad usage or a bad input file."
+)
+@click.argument("agent", required=False)
+@click.option("-o", "--output", type=PATH, help="The eval set to write.")
+@click.option("--count", type=COUNT, default=10, show_default=True, help="How many cases.")
+@click.option("--model", metavar="MODEL|MODULE:NAME", default="gemini-2.5-flash", show_default=True, help="Who writes them.")
+@click.option("--instruction", default="", help="What the cases are to be about. Default: all that the agent does.")
+@click.option("--context", default="", help="What the agent's tools find, so that people ask for what there is.")
+@click.option("--accept", metavar="FILE[:CASE,CASE]", help="Accept generated cases that you have read, by default all of this eval set.")
+@force_option
+@budget_options
+@json_option
+def generate(  # noqa: PLR0913 - as many options
+    agent: str | None,
+    *,
+    output: Path | None,
+    accept: str | None,
+    count: int,
+    model: str,
+    instruction: str,
+    context: str,
+    force: bool,
+    as_json: bool,
+    **spending: Any,
+) -> None:
+    """Have a model write cases for AGENT, or accept them.
+
+    Each case is a scenario: what a simulated user says first, a plan and one of ADK's personas. It has the tag "generated" until you accept it with --accept, or
+    edit it and take out the tag. Until then the gate refuses runs on it.
+    """
+    if accept:
+        if agent or output:
+            raise UsageError("generate --accept: takes neither AGENT nor --output; wanted only the eval set")
+        _accept(accept, as_json=as_json)
+        return
+    if agent is None or output is None:
+        raise UsageError("generate: wanted AGENT and --output, or --accept")
+    check_output(output, force=force)
+    from mlflow_adk_eval.agents.resolve import resolve_agent  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.agents.scenarios import Wishes, generated_cases  # noqa: PLC0415
+    from mlflow_adk_eval.evalset import stem_of, write_eval_set  # noqa: PLC0415
+    from mlflow_adk_eval.judge.setup import judge_setup  # noqa: PLC0415
+    from mlflow_adk_eval.ledger import opened  # noqa: PLC0415
+    from mlflow_adk_eval.runner import wait  # noqa: PLC0415
+    from mlflow_adk_eval.runtime import model_or_object  # noqa: PLC0415
+
+    subject, setup = resolve_agent(agent_path(agent)), judge_setup(**arguments(spending))
+    wishes, writer = Wishes(count=count, generation_instruction=instruction, environment_context=context), model_or_object(model, "--model")
+    with opened(setup.ledger) as ledger:
+        generated = wait(lambda: generated_cases(subject, writer, wishes, replace(setup, answers=ledger)))
+    name, cases, usage = stem_of(output), len(generated.cases), generated.usage
+    write_eval_set(adk_eval.EvalSet(eval_set_id=name, name=name, eval_cases=generated.cases), output)
+    fewer = f"; {count} were asked for, but {generated.problem}" if generated.problem else ""
+    failed = f" ({usage.failed_calls:,} failed)" if usage.failed_calls else ""
+    reused = f", {counted(usage.reused, 'answer')} reused from the ledger" if usage.reused else ""
+    cost = f"{counted(usage.calls, 'call')}{failed}, {counted(usage.tokens, 'token')}{reused}"
+    text = f"{output}: {counted(cases, 'generated case')}{fewer}\nWritten by {', '.join(usage.models)}: {cost}"
+    spent = {"calls": usage.calls, "tokens": usage.tokens, "reused": usage.reused}
+    then = f"read them, and then mlflow-adk-eval generate --accept {output}"
+    tell(text, as_json=as_json, then=then, file=str(output), cases=cases, wanted=count, problem=generated.problem or None, **spent)
+
+
+def _accept(named: str, *, as_json: bool) -> None:
+    from mlflow_adk_eval.agents.scenarios import GENERATED  # noqa: PLC0415 - as above
+    from mlflow_adk_eval.evalset import dump, select, split_selection, write_eval_set  # noqa: PLC0415
+    from mlflow_adk_eval.evalset.files import RowFiles, file_at  # noqa: PLC0415
+
+    file, selected = split_selection(named)
+    if isinstance(file_at(file), RowFiles):
+        raise UsageError(f"{file}: wanted an eval set in JSON; take the tag {GENERATED!r} out of these rows yourself")
+    eval_set = adk_eval.load_eval_set(file)
+    chosen = select(eval_set, selected or eval_set.eval_ids)
+    marked = {case.eval_id for case in chosen.eval_cases if GENERATED in case.tags}
+    if not marked:
+        raise UsageError(f"{named}: no case has the tag {GENERATED!r}, so there is nothing to accept")
+    cases = list(eval_set.eval_cases)
+    for index, case in enumerate(eval_set.eval_cases):
+        if case.eval_id in marked:
+            plain = dump(case)
+            tags = [tag for tag in plain.pop("tags") if tag != GENERATED]
+            # Without the field where no other is left: google-adk 1 refuses what it does not know.
+            cases[index] = type(case).model_validate(plain | ({"tags": tags} if tags else {}))
+    write_eval_set(eval_set.model_copy(update={"eval_cases": tuple(cases)}), file)
+    left = sum(GENERATED in case.tags for case in cases)
+    text = f"{file}: {counted(len(marked), 'case')} accepted" + (f", {left} still to be" if left else "")
+    tell(text, as_json=as_json, file=str(file), accepted=len(marked), left=left)
+
+
+@click.command()
+@click.option("--trace-id", "trace_ids", multiple=True, metavar="ID", help="A trace. Repeatable.")
+@click.option("--session", metavar="ID", help="All traces of a session.")
+@click.option("--run-id", metavar="ID", help="The traces of an MLflow run.")
+@click.option("--filter", "filter_string", metavar="FILTER", help="The traces matching an MLflow filter, each with its whole session.")
+@click.option("--experiment", help="The MLflow experiment, by name or id. Default: the current one.")
+@click.option("--sample", type=COUNT, help="Draw at most this many cases at random. Default: all.")
+@click.option("--seed", type=int, default=0, show_default=True, help="The random seed of --sample.")
+@click.option("--eval-set-id", help="The id of the eval set. Default: the name of the file.")
+@click.option("--redact", metavar="MODULE:FUNCTION", help="Apply this function to every text of users, tools and the agent.")
+@click.option("-o", "--output", required=True, type=PATH, help="The eval set to write.")
+@force_option
+@store_option
+@json_option
+def capture(
+    *,
+    trace_ids: tuple[str, ...],
+    output: Path,
+    force: bool,
+    redact: str | None,
+    eval_set_id: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Turn traces into an eval set, one case per session.
+
+    What the agent did becomes the reference that later versions are compared with.
+    """
+    from mlflow_adk_eval.evalset import stem_of, write_eval_set  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.runtime import model_or_object  # noqa: PLC0415
+
+    check_output(output, force=force)
+    function: Any = model_or_object(redact, "--redact")
+    if redact is not None and not callable(function):
+        raise UsageError(f"--redact {redact}: {'not a function' if ':' in redact else 'not a function; wanted MODULE:FUNCTION'}")
+    eval_set = adk_eval.capture(
+        trace_ids=trace_ids or None, redact=cast("Any", function), eval_set_id=eval_set_id or stem_of(output), **options
+    )
+    write_eval_set(eval_set, output)
+    cases, turns = len(eval_set.eval_cases), sum(len(case.conversation or ()) for case in eval_set.eval_cases)
+    text = f"{output}: {counted(cases, 'case')}, {counted(turns, 'turn')}"
+    tell(text, as_json=as_json, then=f"mlflow-adk-eval run AGENT {output}", file=str(output), cases=cases, turns=turns)
+
+
+@click.command("export")
+@click.argument("run_id")
+@click.argument("what", type=click.Choice(["eval_set", "result", "rows"]))
+@click.option("-o", "--output", type=PATH, required=True, help="The file to write. Its ending says in which form: .json, .jsonl, .parquet.")
+@force_option
+@store_option
+@json_option
+def export_command(run_id: str, what: What, *, output: Path, force: bool, tracking_uri: str | None, as_json: bool) -> None:
+    """Save what a run holds for ADK or as rows.
+
+    WHAT is eval_set, the cases; result, ADK's result file; or rows, the cases with what the agent did. A run of more than 2,000 turns keeps neither of ADK's files; this makes them from its parts. Refuses a run that was changed after the
+    evaluation.
+    """
+    from mlflow_adk_eval.tracking.earlier_runs import export  # noqa: PLC0415 - `--help` stays fast
+
+    check_output(output, force=force)
+    count = export(run_id, what, output, tracking_uri=tracking_uri)
+    text = f"{output}: the {what.replace('_', ' ')} of run {run_id}, {counted(count, 'case')}"
+    tell(text, as_json=as_json, file=str(output), cases=count)
+
+
+@click.group("eval_set")
+def eval_set_group() -> None:
+    """Create eval sets where ADK keeps them.
+
+    They are in the agent's folder, or in a bucket. Takes the arguments of `adk eval_set`.
+    """
+
+
+@eval_set_group.command()
+@click.argument("agent")
+@click.argument("eval_set_id")
+@storage_option
+@json_option
+def create(agent: str, eval_set_id: str, *, eval_storage_uri: str | None, as_json: bool) -> None:
+    """Create an eval set without cases for AGENT."""
+    from mlflow_adk_eval.evalset.storage import EvalStorage  # noqa: PLC0415 - `--help` stays fast
+
+    file = EvalStorage(agent, eval_storage_uri).create(eval_set_id)
+    add = f"mlflow-adk-eval eval_set add_eval_case {agent} {eval_set_id} --scenarios_file FILE{_at(eval_storage_uri)}"
+    tell(f"{file}: a new eval set without cases", as_json=as_json, then=add, file=str(file), cases=0)
+
+
+@eval_set_group.command("add_eval_case")
+@click.argument("agent")
+@click.argument("eval_set_id")
+@click.option("--scenarios_file", type=PATH, required=True, help="Conversation scenarios, JSON as ADK reads it.")
+@click.option("--session_input_file", type=PATH, help="The session that each case begins in, JSON as ADK reads it.")
+@storage_option
+@json_option
+def add_eval_case(
+    agent: str,
+    eval_set_id: str,
+    *,
+    scenarios_file: Path,
+    session_input_file: Path | None,
+    eval_storage_uri: str | None,
+    as_json: bool,
+) -> None:
+    """Add a case for each scenario of a file to an eval set.
+
+    A scenario that is there already is not added again.
+    """
+    from mlflow_adk_eval.evalset.storage import EvalStorage, cases_of_scenarios  # noqa: PLC0415 - as above
+
+    cases = cases_of_scenarios(scenarios_file, session_input_file)
+    storage = EvalStorage(agent, eval_storage_uri)
+    new = storage.add(eval_set_id, cases)
+    known = len({case.eval_id for case in cases}) - len(new)
+    there = f"; {known} {'was' if known == 1 else 'were'} there already" if known else ""
+    text = f"{storage.file(eval_set_id)}: {len(new)} new {'case' if len(new) == 1 else 'cases'}{there}"
+    run = f"mlflow-adk-eval run {agent} {eval_set_id}{_at(eval_storage_uri)}"
+    tell(text, as_json=as_json, then=run, file=str(storage.file(eval_set_id)), new=len(new), known=known)
+
+
+def _at(eval_storage_uri: str | None) -> str:
+    return f" --eval_storage_uri {eval_storage_uri}" if eval_storage_uri else ""

@@ -1,0 +1,305 @@
+"""Judges: how right they are (``mlflow-adk-eval calibrate`` and ``judge-bench``), what they have answered (``ledger``), and the metrics of the Rapid Eval API (``rapid-eval``)."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import mlflow_adk_eval as adk_eval
+from mlflow_adk_eval.cli.options import (
+    COUNT,
+    EXIT_CODES,
+    JUDGE_OPTIONS,
+    PATH,
+    POSITIVE,
+    arguments,
+    check_output,
+    confidence_option,
+    force_option,
+    json_option,
+    judge_host_option,
+    judge_limit_options,
+    store_option,
+    together,
+)
+from mlflow_adk_eval.cli.output import end, print_json, write_file
+from mlflow_adk_eval.errors import RunError, UsageError
+from mlflow_adk_eval.text import counted
+
+if TYPE_CHECKING:
+    from mlflow_adk_eval.ledger import CallCache
+
+
+@click.command(
+    epilog="Exit codes: 0 calibrated; 3 MLflow is unreachable, or a run cannot be trusted; 4 its result could not be written; 64 bad usage or bad labels."
+)
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
+@click.option("--labels", type=PATH, help="A CSV file of labels. Default: the HUMAN assessments on the runs' traces in MLflow.")
+@click.option(
+    "--assessment",
+    "assessments",
+    metavar="[CRITERION=]NAME",
+    multiple=True,
+    help="The name of the human assessment, if it differs from the criterion's. Repeatable.",
+)
+@click.option(
+    "--sample", type=COUNT, metavar="N", help="Write a CSV file of the N cells most worth a label to -o instead, without their verdicts."
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Draw another sample.")
+@click.option("-o", "--output", type=PATH, help="Write the calibration to a file that a gate policy can use, or the sheet of --sample.")
+@force_option
+@click.option("--log", is_flag=True, help="Also log the calibration as an artifact of the runs.")
+@confidence_option
+@store_option
+@json_option
+def calibrate(  # noqa: PLR0913 - as many options
+    runs: tuple[str, ...],
+    *,
+    labels: Path | None,
+    assessments: tuple[str, ...],
+    sample: int | None,
+    seed: int,
+    output: Path | None,
+    force: bool,
+    log: bool,
+    confidence: float,
+    tracking_uri: str | None,
+    as_json: bool,
+) -> None:
+    """Compare the judges' decisions with labels by people.
+
+    For each criterion and rubric that the judges of RUNs decided: agreement, Cohen's kappa, sensitivity, specificity, and the pass rate corrected for the judge's
+    errors, which a gate policy can rely on.
+    """
+    from mlflow_adk_eval.report.calibration import calibration_json, calibration_view  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.report.console import console  # noqa: PLC0415
+
+    check_output(output, force=force)
+    if sample is not None:
+        _write_sheet(runs, sample, seed, output, tracking_uri, others=bool(labels or assessments or log or as_json))
+        return
+    calibration = adk_eval.calibrate(runs, labels, assessment=_names(assessments), log=log, tracking_uri=tracking_uri)
+    if output is not None:
+        write_file(output, calibration.dumps())
+    if as_json:
+        print_json(calibration_json(calibration, confidence))
+        return
+    console().print(calibration_view(calibration, confidence))
+    if output is not None:
+        click.echo(f"{output}: the calibration, for a policy's `calibration`")
+
+
+def _write_sheet(runs: tuple[str, ...], size: int, seed: int, output: Path | None, tracking_uri: str | None, *, others: bool) -> None:
+    if output is None or others:
+        raise UsageError("--sample: wanted -o FILE for the sheet, and neither --labels, --assessment, --log nor --json")
+    rows = adk_eval.label_sheet(runs, size, seed=seed, tracking_uri=tracking_uri)
+    sheet = io.StringIO(newline="")
+    table = csv.DictWriter(sheet, list(rows[0]))
+    table.writeheader()
+    table.writerows(rows)
+    write_file(output, sheet.getvalue())
+    click.echo(
+        f"{output}: {len(rows)} cells to label. Fill in the column label (pass or fail), then: mlflow-adk-eval calibrate {' '.join(runs)} --labels {output}"
+    )
+
+
+def _names(assessments: tuple[str, ...]) -> str | dict[str, str] | None:
+    """Return the names of assessments by criterion, or the only one."""
+    pairs = [name.partition("=") for name in assessments]
+    alone = [name for name, equals, _ in pairs if not equals]
+    if alone and len(pairs) > 1:
+        raise UsageError(f"--assessment {alone[0]}: with several, each must be CRITERION=NAME")
+    if any(equals and not (criterion and name) for criterion, equals, name in pairs):
+        raise UsageError("--assessment: wanted NAME or CRITERION=NAME")
+    return alone[0] if alone else ({criterion: name for criterion, _, name in pairs} or None)
+
+
+@click.command(
+    "judge-bench",
+    epilog="Exit codes: 0 measured; 3 a judge or MLflow is unreachable; 4 its result could not be written; 64 bad usage or bad items.",
+)
+@click.argument("judges", metavar="JUDGE...", nargs=-1, required=True)
+@click.option("--items", type=PATH, help="A JSON Lines file of answers with labels. Default: 72 that ship with the package.")
+@click.option("--labels", type=PATH, help="Instead of --items: a CSV file of labels as `calibrate` takes it.")
+@click.option("--run", "run", metavar="RUN_ID", help="The run that --labels is about. Its answers are judged again.")
+@click.option("--votes", type=COUNT, default=3, show_default=True, help="How often each question is asked.")
+@click.option("--experiment", default="judge_bench", show_default=True, help="The MLflow experiment that keeps the results.")
+@click.option("--no-log", is_flag=True, help="Keep nothing in MLflow.")
+@judge_host_option
+@judge_limit_options
+@confidence_option
+@store_option
+@json_option
+def judge_bench_command(
+    judges: tuple[str, ...], *, items: Path | None, labels: Path | None, no_log: bool, as_json: bool, experiment: str, **options: Any
+) -> None:
+    """Measure how right judges are, side by side.
+
+    JUDGE is a model, several with commas between them for a panel, or module:name for a function; with settings if need be: gemini-2.5-flash?temperature=0&num_samples=5. A budget holds for each JUDGE.
+    """
+    from mlflow_adk_eval.report.calibration import bench_view  # noqa: PLC0415
+    from mlflow_adk_eval.report.console import console  # noqa: PLC0415 - `--help` stays fast
+
+    judging = arguments({name: options.pop(name) for name in JUDGE_OPTIONS if name != "judge"})
+    bench = adk_eval.judge_bench(judges, items, labels=labels, experiment=None if no_log else experiment, **options, **judging).to_json()
+    if as_json:
+        print_json(bench)
+    else:
+        console().print(bench_view(bench))
+
+
+_ledger_option = click.option(
+    "--ledger", metavar="FILE|URL", help="The ledger. Default: ADK_EVAL_LEDGER, else .adk_eval/ledger.sqlite in this folder."
+)
+
+
+@click.group("ledger", epilog=EXIT_CODES)
+def ledger_group() -> None:
+    """Show or prune the ledger of paid model answers."""
+
+
+@contextmanager
+def _ledger(source: str | None) -> Generator[CallCache]:
+    """Open a ledger that is there and can be read."""
+    from mlflow_adk_eval.ledger import CallCache, ledger_source  # noqa: PLC0415 - `--help` stays fast
+
+    where = ledger_source(source)
+    if where is None:
+        raise UsageError("ledger: wanted a file or a postgresql:// URL; ADK_EVAL_LEDGER says 'off'")
+    with CallCache(where) as ledger:
+        ledger.check()
+        yield ledger
+
+
+@ledger_group.command("show", epilog=EXIT_CODES)
+@_ledger_option
+@json_option
+def ledger_show(*, ledger: str | None, as_json: bool) -> None:
+    """Show how much the ledger holds, and what each model took."""
+    from mlflow_adk_eval.report.console import console, ledger_view  # noqa: PLC0415 - as above
+
+    with _ledger(ledger) as opened:
+        contents, runs = opened.contents(), opened.runs()
+    if as_json:
+        times = {"oldest": contents.oldest and contents.oldest.isoformat(), "newest": contents.newest and contents.newest.isoformat()}
+        unfinished = [run.run_id for run in runs if run.status == "running"]
+        print_json({**asdict(contents), **times, "unfinished_runs": unfinished})
+    else:
+        console().print(ledger_view(contents, runs))
+
+
+@ledger_group.command("prune", epilog=EXIT_CODES)
+@click.option("--older-than", "older_than_days", type=POSITIVE, metavar="DAYS", help="Only what was kept more than this many days ago.")
+@click.option("--model", help="Only the answers of this model.")
+@click.option("--run", "run_id", metavar="RUN_ID", help="Only the conversations of this run and of runs that continued it.")
+@click.option("--dry-run/--no-dry-run", default=True, show_default=True, help="Whether to only count what would be deleted.")
+@_ledger_option
+@json_option
+def ledger_prune(
+    *, older_than_days: float | None, model: str | None, run_id: str | None, dry_run: bool, ledger: str | None, as_json: bool
+) -> None:
+    """Delete old answers and conversations, which then have to be paid for again."""
+    with _ledger(ledger) as opened:
+        pruned = opened.prune(older_than_days, model=model, run_id=run_id, dry_run=dry_run)
+    if as_json:
+        print_json({**pruned._asdict(), "dry_run": dry_run})
+        return
+    answers, conversations, runs = (
+        counted(pruned.answers, "answer"),
+        counted(pruned.conversations, "conversation"),
+        counted(pruned.runs, "run"),
+    )
+    outcome = "would be deleted; add --no-dry-run to delete them" if dry_run else "deleted"
+    click.echo(f"{opened.name}: {answers}, {conversations} and {runs} {outcome}")
+
+
+_RAPID_EXIT_CODES = "Exit codes: 0 answered, or stopped by a signal; 3 a judge or the service gave no answer; 4 its result could not be written; 64 bad usage or a bad request."
+
+_evaluator_options = together(
+    click.option(
+        "--backend",
+        type=click.Choice(["local", "vertex"]),
+        default="local",
+        show_default=True,
+        help="Evaluate on this machine, or with Vertex AI.",
+    ),
+    click.option("--judge", metavar="MODEL|MODULE:NAME", help="A model or function that judges. Default: gemini-2.5-flash."),
+    click.option("--num-samples", type=COUNT, default=5, show_default=True, help="Votes per instance."),
+    click.option("--early-stop", is_flag=True, help="Stop voting once the verdict is certain. Saves calls; confidence covers votes cast."),
+    judge_limit_options,
+)
+"""Who evaluates, and how."""
+
+
+@click.group("rapid-eval")
+def rapid_eval() -> None:
+    """Compute the metrics of Google's Rapid Eval API."""
+
+
+@rapid_eval.command(epilog=_RAPID_EXIT_CODES)
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@_evaluator_options
+def evaluate(file: str, **options: Any) -> None:
+    """Answer the request in FILE, or each of a list of requests. Use - for standard input."""
+    from mlflow_adk_eval.criteria.rapid.messages import read_request  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.integrations.rapid_server.app import read_json  # noqa: PLC0415
+
+    with click.open_file(file, "rb") as opened:
+        body = read_json(opened.read(), file)
+    if not isinstance(body, list):
+        read_request(body, file)
+    answers = adk_eval.rapid_eval.evaluate_instances(body, **_evaluator(options))
+    print_json(answers)
+    end(RunError.exit_code if isinstance(answers, list) and any("error" in one for one in answers) else 0)
+
+
+@rapid_eval.command(epilog=_RAPID_EXIT_CODES)
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on. Other machines need a token.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8085, show_default=True, help="The port; 0 picks a free one.")
+@click.option(
+    "--token",
+    envvar="ADK_EVAL_RAPID_TOKEN",
+    default="",
+    help="The token clients must send. Prefer ADK_EVAL_RAPID_TOKEN: other users can see arguments.",
+)
+@click.option("--max-body", type=COUNT, default=1_000_000, show_default=True, help="The largest request in bytes.")
+@click.option("--concurrency", type=COUNT, default=256, show_default=True, help="Requests to evaluate in parallel; others wait.")
+@_evaluator_options
+def serve(*, host: str, port: int, token: str, max_body: int, concurrency: int, **options: Any) -> None:
+    """Serve the REST path of Google's API until stopped by a signal.
+
+    POST /v1beta1/projects/PROJECT/locations/LOCATION:evaluateInstances, for any project and location; GET /health and /openapi.json.
+    """
+    from mlflow_adk_eval.criteria.rapid.evaluate import Voting  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.integrations.rapid_server import server  # noqa: PLC0415
+    from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup  # noqa: PLC0415
+    from mlflow_adk_eval.report.sentences import format_judge_usage  # noqa: PLC0415
+
+    def ready(url: str, problem: str) -> None:
+        click.echo(f"listening on {url}")
+        click.echo(f"Judged metrics are unavailable: {problem}", err=True) if problem else None
+
+    evaluator = _evaluator(options)
+    usage = server.serve(
+        server.Serving(host=host, port=port, token=token, max_body=max_body, concurrency=concurrency),
+        judge_setup(**{name: evaluator[name] for name in JudgeArgs.__annotations__ if name in evaluator}),
+        evaluator["backend"],
+        Voting(evaluator["num_samples"], evaluator["early_stop"]),
+        ledger=evaluator["ledger"],
+        ready=ready,
+    )
+    click.echo(format_judge_usage(usage), err=True) if usage and usage.calls else None
+
+
+def _evaluator(options: dict[str, Any]) -> dict[str, Any]:
+    """Turn the values of `_evaluator_options` into the arguments of `evaluate_instances`."""
+    if options["backend"] == "vertex" and options["judge"]:
+        raise UsageError(f"--judge {options['judge']}: --backend vertex judges by itself; leave out one of the two")
+    return arguments(options, judge_error=UsageError)

@@ -1,0 +1,225 @@
+"""What to look at: ``mlflow-adk-eval view``, ``report``, ``compare`` and ``plan``."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import mlflow_adk_eval as adk_eval
+from mlflow_adk_eval.cli.options import (
+    COUNT,
+    PATH,
+    POSITIVE,
+    SHARE,
+    check_output,
+    confidence_option,
+    force_option,
+    json_option,
+    store_option,
+)
+from mlflow_adk_eval.cli.output import print_json, tell, write_file
+from mlflow_adk_eval.errors import TrackingError, UsageError
+from mlflow_adk_eval.text import counted
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from mlflow_adk_eval.tracking.compare import Plan
+
+
+@click.command("view")
+@store_option
+@click.option("--experiment", metavar="NAME", help="Show only the runs of this experiment, by its name or id. Default: all.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8086, show_default=True, help="The port; 0 picks a free one.")
+@click.option("--mlflow-url", metavar="URL", help="Where MLflow's own pages are, for links. Default: the tracking server, if it is one.")
+@click.option("--browser/--no-browser", default=True, show_default=True, help="Open the page in a browser.")
+@click.option("--label", is_flag=True, help="Also take your labels of what judges decided, for `calibrate`.")
+def view_command(**options: Any) -> None:
+    """Browse runs, cases and turns on this machine.
+
+    Serves pages to this machine only, and writes nothing unless you label. Stop it with Ctrl+C.
+    """
+    from mlflow_adk_eval.viewer.server import serve  # noqa: PLC0415 - `--help` stays fast
+
+    serve(**options, ready=lambda url: click.echo(f"viewer: {url}"))
+
+
+_NAME = "report.html"
+
+
+@click.command("report")
+@click.argument("run_id")
+@click.option("-o", "--output", type=PATH, default=_NAME, show_default=True, help="The file to write, or its folder.")
+@force_option
+@store_option
+@json_option
+def report_command(run_id: str, *, output: Path, force: bool, tracking_uri: str | None, as_json: bool) -> None:
+    """Save the HTML report of a run.
+
+    Refuses a report that was changed after the evaluation.
+    """
+    path = output / _NAME if output.is_dir() else output
+    check_output(path, force=force)
+    write_file(path, _report_of(run_id, tracking_uri))
+    tell(f"{path}: the report of run {run_id}", as_json=as_json, file=str(path), run_id=run_id)
+
+
+def _report_of(run_id: str, tracking_uri: str | None) -> bytes:
+    """Return the HTML report that a run holds.
+
+    Raises:
+        UsageError: if there is no such run, or it has no report, as one of an earlier version of this package.
+        TrackingError: if MLflow cannot be reached, or the report is not the one that the run's parameter vouches for.
+    """
+    from mlflow_adk_eval.gating.registry import store_at  # noqa: PLC0415 - as above
+    from mlflow_adk_eval.runs.manifest import FOLDER, MANIFEST, sha256  # noqa: PLC0415
+
+    with store_at(tracking_uri) as store:
+        content = store.artifact(run_id, f"{FOLDER}/{_NAME}")
+        manifest = store.artifact(run_id, f"{FOLDER}/{MANIFEST}")
+        vouched = store.client.get_run(run_id).data.params.get("adk_eval.manifest_sha256")
+    hashes: dict[str, str] = {}
+    with suppress(ValueError, LookupError, TypeError):
+        artifacts = json.loads(manifest or b"")["artifacts"]
+        hashes = artifacts if isinstance(artifacts, dict) else {}
+    if content is None:
+        if manifest is None:
+            raise UsageError(f"run {run_id} has no report: it holds no finished evaluation")
+        if _NAME in hashes:
+            raise UsageError(f"run {run_id} has lost its report: the manifest names {_NAME}, but the artifact is gone")
+        raise UsageError(
+            f"run {run_id} has no report: the version of mlflow-adk-eval that logged it wrote none. "
+            "The run's table is adk_eval/invocations.json"
+        )
+    problem = ""
+    if manifest is None or vouched is None:
+        problem = f"{MANIFEST if manifest is None else 'the parameter adk_eval.manifest_sha256'} is missing"
+    elif sha256(manifest) != vouched:
+        problem = f"{MANIFEST} was changed after the run"
+    elif _NAME not in hashes:
+        problem = f"{MANIFEST} does not name {_NAME}, which was added after the run"
+    elif hashes[_NAME] != sha256(content):
+        problem = f"{_NAME} was changed after the run"
+    if problem:
+        raise TrackingError(f"run {run_id}: {problem}, so its report cannot be trusted")
+    return content
+
+
+@click.command("compare")
+@click.argument("run_a")
+@click.argument("run_b")
+@click.option("-o", "--output", type=PATH, help="Also write the comparison as an HTML page.")
+@force_option
+@click.option("--log", is_flag=True, help="Also log the HTML page as an artifact of RUN_B.")
+@click.option("--all", "every", is_flag=True, help="Also list the cases whose verdict did not change.")
+@confidence_option
+@store_option
+@json_option
+def compare_command(
+    run_a: str, run_b: str, *, output: Path | None, force: bool, log: bool, every: bool, as_json: bool, **options: Any
+) -> None:
+    """Explain what changed from RUN_A to RUN_B.
+
+    Shows which cases flipped and which call, argument, sentence or rubric caused it, and how far scores, cost and time differ, with
+    confidence intervals. It exits with 0 whatever the scores are; deciding is the gate's job. 3: MLflow is unreachable, or the
+    evidence of a run cannot be trusted; 64: there is no such run, or an option is wrong.
+    """
+    from mlflow_adk_eval.redact import secrets_of  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.report.comparison import comparison_view  # noqa: PLC0415
+    from mlflow_adk_eval.report.console import console  # noqa: PLC0415
+    from mlflow_adk_eval.report.html.compare import compare_html  # noqa: PLC0415
+    from mlflow_adk_eval.report.html.page import Texts  # noqa: PLC0415
+    from mlflow_adk_eval.tracking.compare import log_comparison  # noqa: PLC0415
+
+    check_output(output, force=force)
+    comparison, secrets = adk_eval.compare(run_a, run_b, **options), secrets_of()
+    page = compare_html(comparison, secrets=secrets, every=every) if output or log else ""
+    extra: dict[str, str] = {}
+    if output:
+        write_file(output, page)
+        extra["page"] = str(output)
+    if log:
+        extra["logged"] = log_comparison(comparison, page, tracking_uri=options["tracking_uri"])
+    if as_json:
+        print_json(comparison.to_json(every=every) | extra)
+        return
+    console().print(comparison_view(comparison, Texts(secrets).words, every=every))
+    for name, value in extra.items():
+        click.echo(f"{name}: {value}")
+
+
+@click.command("plan")
+@click.argument("run_id")
+@click.option(
+    "--detect",
+    type=POSITIVE,
+    required=True,
+    help="The drop to detect, such as 0.05. For tokens, calls and durations: the rise, as a share of their mean.",
+)
+@click.option(
+    "--criterion", "criteria", multiple=True, help="A criterion, or case_pass_rate. Repeatable. Default: everything that decides."
+)
+@click.option("--baseline", metavar="RUN_ID", help="An earlier run of the same cases, which shows how much versions differ.")
+@click.option("--power", type=SHARE, default=0.8, show_default=True, help="The probability of detecting such a drop.")
+@confidence_option
+@click.option("--num_runs", type=COUNT, help="Planned repeats of each case. Default: as in RUN_ID.")
+@store_option
+@json_option
+def plan_command(run_id: str, *, as_json: bool, **options: Any) -> None:
+    """Show how many cases it takes to detect a drop.
+
+    Also shows how small a drop the cases of RUN_ID can detect today. The drop is that of a later version on the same cases, as the gate tests it. Power is the probability of detecting it; confidence is
+    the probability of no alarm when nothing has changed.
+    """
+    from mlflow_adk_eval.report.console import console  # noqa: PLC0415 - `--help` stays fast
+
+    plan = adk_eval.plan(run_id, **options)
+    if as_json:
+        needs = [asdict(need) | {"enough": need.enough} for need in plan.needs]
+        print_json(asdict(plan) | {"needs": needs, "enough": plan.enough})
+        return
+    screen = console()
+    screen.print(_plan_table(plan))
+    for spread in dict.fromkeys(need.told for need in plan.needs):
+        measures = ", ".join(need.measure for need in plan.needs if need.told == spread)
+        screen.print(f"Spread of {measures}: {spread}.", style="dim", markup=False)
+    lacking = [need for need in plan.needs if not need.enough]
+    most = max((need for need in lacking if need.needed is not None), key=lambda need: need.needed or 0, default=None)
+    conclusion = "Nothing is known of how far versions differ: run each case several times, or name a baseline."
+    if not lacking:
+        conclusion = "There are enough cases."
+    elif most:
+        conclusion = f"Too few cases: {most.measure} takes {most.needed:,}."
+    screen.print(conclusion, markup=False)
+
+
+def _plan_table(plan: Plan) -> Table:
+    from rich.markup import escape  # noqa: PLC0415 - as above
+    from rich.table import Table  # noqa: PLC0415
+
+    def number(value: float | None) -> str:
+        return "–" if value is None else f"{value:.3g}"
+
+    confidence, power = (f"{100 * share:.4g} %" for share in (plan.confidence, plan.power))
+    title = f"{counted(plan.num_runs, 'run')} of each case, {confidence} confidence, {power} power"
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for heading in ("measure", "cases", "mean", f"{confidence} interval", "spread", "smallest drop seen", "drop to see", "cases needed"):
+        table.add_column(heading, justify="left" if heading == "measure" else "right", overflow="fold")
+    for need in plan.needs:
+        table.add_row(
+            escape(need.measure),
+            str(need.cases),
+            number(need.mean),
+            " to ".join(map(number, need.interval)) if need.interval else "–",
+            number(need.spread),
+            number(need.detectable),
+            number(need.drop),
+            "–" if need.needed is None else f"{need.needed:,}",
+            style="" if need.enough else "yellow",
+        )
+    return table

@@ -1,0 +1,190 @@
+"""Comparing tool calls: equality as JSON, the three match types, and which call differs from which, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product, zip_longest
+from typing import Any, Literal
+
+from mlflow_adk_eval.errors import json_path, shown
+from mlflow_adk_eval.evalset import FunctionCall
+
+MATCH_TYPES = ("EXACT", "IN_ORDER", "ANY_ORDER")
+"""How strictly calls must match; ADK numbers them in this order."""
+MatchType = Literal["EXACT", "IN_ORDER", "ANY_ORDER"]
+
+_LARGEST_TABLE = 250_000
+_LONG = 60
+"""From this many characters on, two texts are shown from a little before the place where they part."""
+_BEFORE = 20
+_MISSING = object()
+
+
+def json_equal(left: Any, right: Any) -> bool:
+    """Whether two values are the same JSON: order of keys free, ``1 == 1.0``, ``true != 1``.
+
+    >>> json_equal({"a": 1, "b": [1.0]}, {"b": [1], "a": 1}), json_equal({"a": True}, {"a": 1})
+    (True, False)
+    """
+    return bool(left == right) and (left is right or _same_booleans(left, right))
+
+
+def _same_booleans(left: Any, right: Any) -> bool:
+    """Whether two values that Python calls equal have their booleans in the same places."""
+    kind = type(left)
+    if kind is dict:
+        for key, value in left.items():  # noqa: SIM110 - a generator would cost half as much again, on the arguments of every call
+            if type(value) is not str and not _same_booleans(value, right[key]):
+                return False
+        return True
+    if kind is list or kind is tuple:
+        return all(map(_same_booleans, left, right))
+    return (kind is bool) == (type(right) is bool)
+
+
+def same_call(actual: FunctionCall, expected: FunctionCall, *, ignore_args: bool = False) -> bool:
+    """Whether two calls are the same; no arguments equal ``{}``."""
+    return actual.name == expected.name and (ignore_args or json_equal(actual.args or {}, expected.args or {}))
+
+
+def trajectory_matches(
+    actual: Sequence[FunctionCall], expected: Sequence[FunctionCall], match_type: MatchType, *, ignore_args: bool = False
+) -> bool:
+    """Whether the actual calls match the expected ones.
+
+    Source: ADK's ``tool_trajectory_avg_score``.
+
+    >>> search, book = FunctionCall(name="search"), FunctionCall(name="book")
+    >>> trajectory_matches([search, search, book], [search, book], "EXACT")
+    False
+    >>> trajectory_matches([search, search, book], [search, book], "IN_ORDER")
+    True
+    >>> trajectory_matches([book, search], [search, book], "ANY_ORDER")
+    True
+    """
+    match match_type:
+        case "EXACT":
+            return len(actual) == len(expected) and all(
+                same_call(got, want, ignore_args=ignore_args) for got, want in zip(actual, expected, strict=True)
+            )
+        case "IN_ORDER":
+            rest = iter(actual)  # `any` consumes it, so each hit comes after the one before
+            return all(any(same_call(got, want, ignore_args=ignore_args) for got in rest) for want in expected)
+        case "ANY_ORDER":
+            left = list(actual)
+            return all(_take(left, want, ignore_args=ignore_args) for want in expected)
+
+
+def _take(calls: list[FunctionCall], wanted: FunctionCall, *, ignore_args: bool) -> FunctionCall | None:
+    """Remove the first call that is the wanted one, and return it."""
+    index = next((index for index, call in enumerate(calls) if same_call(call, wanted, ignore_args=ignore_args)), None)
+    return None if index is None else calls.pop(index)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One place where two JSON values differ."""
+
+    path: str
+    """A JSON path."""
+    expected: str
+    actual: str
+
+
+def differences(actual: Any, expected: Any, path: str = "$") -> Iterator[Difference]:
+    """Yield every place where two JSON values differ.
+
+    >>> [found.path for found in differences({"a": [1, 2], "b": 1}, {"a": [1, 3], "c": 1})]
+    ['$.a[1]', '$.c', '$.b']
+    """
+    if isinstance(actual, dict) and isinstance(expected, dict):
+        for key in dict.fromkeys([*expected, *actual]):
+            yield from differences(actual.get(key, _MISSING), expected.get(key, _MISSING), json_path(path, [key]))
+    elif isinstance(actual, list) and isinstance(expected, list):
+        for index, (got, want) in enumerate(zip_longest(actual, expected, fillvalue=_MISSING)):
+            yield from differences(got, want, json_path(path, [index]))
+    elif not json_equal(actual, expected):
+        yield Difference(path, *_shown_apart(expected, actual))
+
+
+def _shown_apart(expected: Any, actual: Any) -> tuple[str, str]:
+    """Return two different values so that a reader sees the difference, also where long texts begin alike."""
+    if isinstance(expected, str) and isinstance(actual, str) and max(len(expected), len(actual)) >= _LONG:
+        apart = next((index for index, (want, got) in enumerate(zip_longest(expected, actual)) if want != got), 0)
+        start = max(apart - _BEFORE, 0)
+        dots = "…" if start else ""
+        return dots + shown(expected[start:]), dots + shown(actual[start:])
+    return _shown(expected), _shown(actual)
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is _MISSING else shown(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One line of an alignment: a call on either side, or a pair."""
+
+    kind: Literal["same", "changed", "missing", "unexpected"]
+    expected: FunctionCall | None
+    actual: FunctionCall | None
+
+
+def align(
+    actual: Sequence[FunctionCall], expected: Sequence[FunctionCall], *, ordered: bool = True, ignore_args: bool = False
+) -> list[Step]:
+    """Return which actual call stands for which expected one, so that as few as possible are left over.
+
+    Two calls are paired if they are the same, or else if they have the same name.
+
+    Args:
+        actual: the agent's calls.
+        expected: the reference's calls.
+        ordered: whether pairs must keep the order of both sides. Not kept for hundreds of calls on both sides.
+        ignore_args: whether calls of one name are the same.
+    """
+    if ordered and len(actual) * len(expected) <= _LARGEST_TABLE:
+        return list(_align_ordered(actual, expected, ignore_args=ignore_args))
+    return _align_free(actual, expected, ignore_args=ignore_args)
+
+
+def _align_ordered(actual: Sequence[FunctionCall], expected: Sequence[FunctionCall], *, ignore_args: bool) -> Iterator[Step]:
+    """Align by edit distance. A pair costs 0 if its calls are the same and 1 if only their names are; leaving a call out costs 2."""
+    rows, columns = len(actual), len(expected)
+    costs = [
+        [None if got.name != want.name else 0 if same_call(got, want, ignore_args=ignore_args) else 1 for want in expected]
+        for got in actual
+    ]
+    # The cost of what follows the i-th actual and the j-th expected call.
+    best = [[2 * (rows - i + columns - j) for j in range(columns + 1)] for i in range(rows + 1)]
+    for i, j in product(range(rows - 1, -1, -1), range(columns - 1, -1, -1)):
+        cost, apart = costs[i][j], 2 + min(best[i + 1][j], best[i][j + 1])
+        best[i][j] = apart if cost is None else min(apart, cost + best[i + 1][j + 1])
+    i = j = 0
+    while i < rows or j < columns:
+        cost = costs[i][j] if i < rows and j < columns else None
+        if cost is not None and best[i][j] == cost + best[i + 1][j + 1]:
+            yield Step("changed" if cost else "same", expected[j], actual[i])
+            i, j = i + 1, j + 1
+        elif j < columns and (i == rows or best[i][j] == 2 + best[i][j + 1]):
+            yield Step("missing", expected[j], None)
+            j += 1
+        else:
+            yield Step("unexpected", None, actual[i])
+            i += 1
+
+
+def _align_free(actual: Sequence[FunctionCall], expected: Sequence[FunctionCall], *, ignore_args: bool) -> list[Step]:
+    """Pair the same calls first, then those of one name, whatever their order."""
+    left = list(actual)
+    same = [_take(left, want, ignore_args=ignore_args) for want in expected]
+    steps: list[Step] = []
+    for want, got in zip(expected, same, strict=True):
+        if got is not None:
+            steps.append(Step("same", want, got))
+        elif (namesake := _take(left, want, ignore_args=True)) is not None:
+            steps.append(Step("changed", want, namesake))
+        else:
+            steps.append(Step("missing", want, None))
+    return [*steps, *(Step("unexpected", None, got) for got in left)]

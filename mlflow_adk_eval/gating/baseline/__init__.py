@@ -1,1 +1,0 @@
-"""Baselines: the run that a candidate is compared with."""

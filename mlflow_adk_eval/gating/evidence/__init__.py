@@ -1,1 +1,0 @@
-"""Evidence: what a run holds, checked before anything is decided from it."""

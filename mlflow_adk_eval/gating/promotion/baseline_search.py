@@ -1,0 +1,287 @@
+"""Finding what a run is compared with: the run by which the champion was promoted, or another one about the candidate's cases.
+
+A policy names an alias, a version or a run. `BaselineSearch` follows that name to a version and to the run of its record
+(`BaselineRef`), then takes the first run that can be compared with the candidate: that of the record, one that is made now by evaluating
+the version again, or an attested one of the same version on the same eval set. Whoever can run the baseline's source can leave a poor
+run of it, so no other run counts. Each run is read and examined at most once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.gating.policy.model import BaselineSource, Policy
+from mlflow_adk_eval.gating.promotion.claim_log import aliases_in
+from mlflow_adk_eval.gating.promotion.record import Record, Target, Version, VersionId, version_problems
+from mlflow_adk_eval.gating.promotion.verify import moved_by_hand, recorded_pass
+from mlflow_adk_eval.gating.registry import MlflowStore
+from mlflow_adk_eval.gating.rules.comparable import Baseline, Reevaluate, ReevaluationRequest, incomparable
+from mlflow_adk_eval.gating.rules.decide import decide
+from mlflow_adk_eval.redact import message_of
+from mlflow_adk_eval.runs.examined import ExaminedRun, ReadableRun, examine
+from mlflow_adk_eval.runs.manifest import agent_problems, state_problems
+
+_NAMED = re.compile(r"runs:/([^/@\s]+)|models:/([^/@]+)(?:/(\d+)|@([\w-]+))")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_MODEL_ID = re.compile(r"m-[\w-]+")
+_HOW_TO_REEVALUATE = (
+    "reevaluate=adk_eval.reevaluation(eval_set=...) judges again what it did then, and reevaluation(AGENT, eval_set=...) runs its"
+    " conversations again (on the command line: --reevaluate --eval-set FILE, --champion-agent AGENT)"
+)
+_PENDING = "it was not evaluated again yet"
+
+
+def overridden(policy: Policy, named: str | None) -> Policy:
+    """Return the policy with another baseline.
+
+    Args:
+        policy: what is demanded.
+        named: ``runs:/<id>``, ``models:/<name>/<version>`` or ``models:/<name>@<alias>``; ``None``: the policy's own baseline.
+
+    Raises:
+        UsageError: if it is nothing of the kind, or the policy compares nothing.
+    """
+    if named is None:
+        return policy
+    found = _NAMED.fullmatch(named)
+    if found is None:
+        raise UsageError(f"baseline {named!r}: wanted runs:/ID, models:/NAME/VERSION or models:/NAME@ALIAS")
+    if not policy.compares:
+        raise UsageError(f"baseline {named!r}: the policy {policy.name!r} compares nothing, since none of its rules has a max_drop")
+    run, model, version, alias = found.groups()
+    kept = policy.baseline.model_dump(include={"if_missing", "if_incomparable"}) if policy.baseline else {}
+    source = BaselineSource(run=run, model=model, version=int(version) if version else None, alias=alias, **kept)
+    return policy.model_copy(update={"baseline": source})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineRef:
+    """What is known of a baseline before its runs are read."""
+
+    name: str
+    """How reasons call it."""
+    model_id: str
+    """Its LoggedModel; empty where its run does not say."""
+    agent_version: str
+    run_id: str
+    """The run of its record, or the one that the policy names; empty where there is no record."""
+    sha256: str = ""
+    """The hash of the evidence that the record is about; empty where there is no record."""
+    version: VersionId | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineSearch:
+    """Finds what a policy compares a candidate with."""
+
+    store: MlflowStore
+    policy: Policy
+    model: str | None = None
+    """The registered model that an alias or a version belongs to where the policy names none."""
+    candidate: Target | None = None
+    """The version that is to be promoted: one that was given its alias by hand may be promoted first."""
+    reevaluate: Reevaluate | None = None
+    """Evaluates the baseline again where nothing known of it can be compared; ``None``: nobody does."""
+    _examined: dict[str, ExaminedRun] = field(init=False, default_factory=dict[str, ExaminedRun])
+    """What was read already, by run id."""
+    _made: dict[tuple[str, str], str] = field(init=False, default_factory=dict[tuple[str, str], str])
+    """The runs that were made here, by the LoggedModel of the baseline and the candidate's run."""
+
+    def __call__(self, candidate: ExaminedRun, problems: Sequence[str] = ()) -> Baseline | None:
+        """Return the baseline of a candidate; ``None`` if the policy compares nothing.
+
+        Args:
+            candidate: the run that is decided on.
+            problems: what else is known against it, in which case nothing is evaluated again.
+
+        Raises:
+            UsageError: if the run, the version or the registered model that the policy names does not exist.
+        """
+        source = self.policy.baseline
+        if source is None or not self.policy.compares:
+            return None
+        if candidate.evidence.run_id:  # a report that was not logged has none
+            self._examined[candidate.evidence.run_id] = candidate
+        if source.run:
+            model_id = self._examine(source.run).evidence.params.get("adk_eval.model_id", "")
+            ref = BaselineRef(name=f"run {source.run}", model_id=model_id, agent_version=model_id, run_id=source.run)
+            return self._select(candidate, ref, problems)
+        named = self._version(source)
+        return named if isinstance(named, Baseline) else self._select(candidate, named, problems)
+
+    def _examine(self, run_id: str) -> ExaminedRun:
+        if run_id not in self._examined:
+            self._examined[run_id] = examine(self.store.evidence(run_id))
+        return self._examined[run_id]
+
+    def _version(self, source: BaselineSource) -> BaselineRef | Baseline:
+        model = source.model or self.model
+        if model is None:
+            raise UsageError(
+                "the policy compares with an alias or a version, but of which registered model? Name it as model=... or --model,"
+                " or in the policy as baseline: {model: NAME, ...}"
+            )
+        try:
+            registered = self.store.model(model)
+        except UsageError as error:
+            hint = f"`mlflow-adk-eval run AGENT EVAL_SET --register {model}` registers its first version"
+            raise UsageError(f"{error}, so there is nothing to compare with; {hint}") from None
+        number = str(source.version) if source.version else registered.aliases.get(source.alias or "")
+        if number is None:
+            moved = moved_by_hand(self.store, model, source.alias or "", None)
+            return Baseline(name=f"the {source.alias} of {model!r}", problems=(moved,) if moved else ())
+        version = self.store.version(model, number, registered)
+        candidate = (self.candidate.name, self.candidate.version) if self.candidate else None  # numbers are those of their model
+        if (model, number) == candidate and source.alias is not None and not self.store.claim_log(model, source.alias).entries:
+            return Baseline(name=f"the {source.alias} of {model!r}", version=version.id)
+        name = (f"the {source.alias}, " if source.alias else "") + f"version {number} of {model!r}"
+        if version.id.model_id is None:
+            problem = f"it was made from {version.id.source!r}, not from a LoggedModel, so no run can be said to be about it"
+            return Baseline(name=name, version=version.id, problems=(problem,))
+        recorded = self._recorded(model, number, source.alias, version)
+        if isinstance(recorded, str):
+            return Baseline(name=name, version=version.id, problems=(recorded,))
+        run_id, sha256 = (recorded.decision.run_id, recorded.decision.evidence_sha256) if recorded else ("", "")
+        model_id, agent_version = version.id.model_id, f"models:/{model}/{number}"
+        return BaselineRef(name=name, model_id=model_id, agent_version=agent_version, run_id=run_id, sha256=sha256, version=version.id)
+
+    def _recorded(self, model: str, number: str, alias: str | None, version: Version) -> Record | str | None:
+        """Return the record by which a version holds an alias, or held one, or why that does not stand.
+
+        ``None``: no alias is named, and it never held one.
+        """
+        try:
+            if alias is not None and (moved := moved_by_hand(self.store, model, alias, version.id)):
+                return f"{moved}; `mlflow-adk-eval gate audit {model}` says more"
+            held = self._held(model, version.id) if alias is None else [alias]
+            if isinstance(held, str):
+                return held
+            passes = [recorded_pass(self.store, model, number, each, version) for each in held]
+        except UsageError as error:
+            return str(error)
+        records = [found.record for found in passes if not isinstance(found, str) and not found.problems]
+        if passes and not records:
+            first = passes[0]
+            return first if isinstance(first, str) else first.problems[0]
+        runs = {record.target.alias: record.decision.run_id for record in records}
+        if len(set(runs.values())) > 1:  # an alias of little worth is easily had, on a run of little worth
+            named = ", ".join(f"{each} by run {run_id}" for each, run_id in runs.items())
+            return f"it was promoted on several runs, to {named}; name one: --baseline runs:/ID, or baseline: {{run: ID}} in the policy"
+        return records[0] if records else None
+
+    def _held(self, model: str, version: VersionId) -> list[str] | str:
+        """Return the aliases that a version holds or held, or that it was another one of its number that did."""
+        params = self.store.claims(model)
+        logs = (self.store.claim_log(model, each, params) for each in aliases_in(params.params))
+        moves = [(log.alias, entry.claim.version) for log in logs for entry in log.moves(self.store.holder(model, log.alias))]
+        others = [found for _, found in moves if found.number == version.number] or [found for _, found in moves[-1:]]
+        held = list(dict.fromkeys(each for each, promoted in moves if promoted == version))
+        if not held and others:  # whether it has the number of one that was promoted, or the name of its model
+            promoted = others[-1]
+            if promoted.number == version.number or promoted.model_created_ms != version.model_created_ms:
+                return promoted.difference(version)
+        return held
+
+    def _select(self, candidate: ExaminedRun, ref: BaselineRef, against: Sequence[str]) -> Baseline:
+        """Return the first run of a baseline that can be compared: that of its record, one that is made now, or an attested one."""
+        if not isinstance(candidate, ReadableRun) or state_problems(candidate.evidence):
+            return _none(ref, "it was not examined, since the run itself is not valid evidence")
+        problems = ["no promotion recorded a run of it"]
+        if ref.run_id:
+            try:
+                recorded = self._examine(ref.run_id)
+            except UsageError as error:
+                problems = [f"its evidence is gone: {error}"]
+            else:
+                problems = self._problems(candidate, ref, ref.run_id)
+                if not problems and ref.sha256 and recorded.evidence.sha256 != ref.sha256:
+                    problems = [f"run {ref.run_id}: its evidence was changed after it was promoted"]
+        if not problems:
+            return self._found(ref, ref.run_id)
+        if (ref.run_id and self._must_refuse) or not ref.model_id:
+            return _none(ref, *problems)
+        own = candidate.evidence.run_id
+        if own and own != ref.run_id and not self._problems(candidate, ref, own):
+            return self._found(ref, own)
+        made = self._reevaluated(candidate, ref, problems, against)
+        if made.run is None and (other := next(self._attested_runs(candidate, ref), None)):
+            return self._found(ref, other, f" (by its attested run {other})")
+        return made
+
+    @property
+    def _must_refuse(self) -> bool:
+        return self.policy.baseline is not None and self.policy.baseline.if_incomparable == "refuse"
+
+    def _found(self, ref: BaselineRef, run_id: str, how: str = "") -> Baseline:
+        return Baseline(name=f"{ref.name}{how}", version=ref.version, run=self._examine(run_id))
+
+    def _problems(self, candidate: ExaminedRun, ref: BaselineRef, run_id: str) -> list[str]:
+        """Return why a run cannot stand for the baseline."""
+        run = self._examine(run_id)
+        about = agent_problems(run.evidence, ref.model_id) if ref.model_id else []
+        return [f"run {run_id}: {problem}" for problem in about] or incomparable(candidate, run, self.policy)
+
+    def _attested_runs(self, candidate: ExaminedRun, ref: BaselineRef) -> Iterator[str]:
+        """Yield what else can be compared where the policy demands an attestation, which those runs then have."""
+        digest = candidate.evidence.params.get("adk_eval.eval_set_digest", "")
+        if self.policy.attestation is None or not _MODEL_ID.fullmatch(ref.model_id) or not _DIGEST.fullmatch(digest):
+            return  # a query is made of them
+        for run_id in self.store.evaluations(ref.model_id, digest, beside=candidate.evidence.run_id):
+            if run_id != ref.run_id and not self._problems(candidate, ref, run_id):
+                yield run_id
+
+    def _reevaluated(self, candidate: ReadableRun, ref: BaselineRef, reasons: list[str], against: Sequence[str]) -> Baseline:
+        if self.reevaluate is None or self._must_refuse:
+            if ref.run_id:
+                return _none(ref, *reasons, f"it can be evaluated again: {_HOW_TO_REEVALUATE}")
+            evaluate = f"mlflow-adk-eval run AGENT EVAL_SET --agent_version {ref.agent_version}"
+            how = f"evaluate it ({evaluate}) and name that run: --baseline runs:/ID, or baseline: {{run: ID}} in the policy"
+            return _none(ref, *reasons, how)
+        # Whatever a run that must not be trusted says is worth no request and no import.
+        if obstacles := [*against, *self._obstacles(candidate, ref)]:
+            return _none(ref, *reasons, f"it was not evaluated again, since the run cannot pass in any case: {obstacles[0]}")
+        key = ref.model_id, candidate.evidence.run_id
+        if key not in self._made:
+            request = ReevaluationRequest(
+                model_id=ref.model_id,
+                agent_version=ref.agent_version,
+                run_id=ref.run_id,
+                candidate_run_id=candidate.evidence.run_id,
+                eval_set=candidate.documents.eval_set,
+                config=candidate.documents.config,
+                num_runs=candidate.documents.num_runs,
+                reasons=tuple(reasons),
+                eval_set_pinned=bool(self.policy.eval_set and self.policy.eval_set.digest),
+                config_pinned=bool(self.policy.config and self.policy.config.digest),
+            )
+            try:
+                made = self.reevaluate(request)
+                self._examine(made)
+            except UsageError as error:
+                return _none(ref, *reasons, f"it could not be evaluated again: {error}")
+            except (SystemExit, BaseExceptionGroup) as error:
+                if isinstance(error, Exception):
+                    raise
+                # Code that was imported or called must not end the gate, least of all with exit code 0.
+                return _none(ref, *reasons, f"it could not be evaluated again: {type(error).__name__}: {message_of(error)}")
+            self._made[key] = made
+        run_id = self._made[key]
+        if problems := self._problems(candidate, ref, run_id):
+            return _none(ref, *(f"it was evaluated again, but {problem}" for problem in problems))
+        return self._found(ref, run_id, f" (evaluated again as run {run_id})")
+
+    def _obstacles(self, candidate: ReadableRun, ref: BaselineRef) -> list[str]:
+        """Return why a candidate cannot pass, whatever it is compared with."""
+        measured, now = self.store.calibration(self.policy, candidate), self.store.clock()
+        decision = decide(candidate, self.policy, baseline=_none(ref, _PENDING), now=now, measured=measured)
+        reasons = [reason for reason in decision.reasons if reason != f"not compared with {ref.name}: {_PENDING}"]
+        if (target := self.candidate) is not None:
+            reasons += version_problems(target, self.store.version(target.name, target.version), candidate.evidence)
+        return reasons
+
+
+def _none(ref: BaselineRef, *problems: str) -> Baseline:
+    return Baseline(name=ref.name, version=ref.version, problems=problems)

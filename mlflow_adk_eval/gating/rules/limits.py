@@ -1,0 +1,353 @@
+"""What a rule allows: the limits ``min`` and ``max`` of a measure, or of the interval that it lies in, and ``max_drop`` against the baseline.
+
+A limit on the mean passes or fails. One on an interval has a third outcome: if the limit lies within the interval, more cases are
+needed, and the check says about how many. A corrected pass rate is such an interval, wider by what is unknown of the judge's error.
+
+A `Drop` pairs one measure in both runs case by case. `drop_verdict` has three outcomes: *failed* if the drop is larger than allowed and
+significant, *passed* if it is small and a larger one is excluded or none of enough cases got worse, else *undecided*, with how many cases would
+decide it. The p-values of all comparisons of a policy are adjusted together (Holm), which is why `check_drops` takes them all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from mlflow_adk_eval.analysis.calibration.calibration import corrected_of
+from mlflow_adk_eval.analysis.stats import (
+    Interval,
+    Paired,
+    cases_needed,
+    compare_paired,
+    detectable_drop,
+    detectable_rate_drop,
+    fewest_cases,
+    holm,
+    mean_interval,
+    rate_cases_needed,
+)
+from mlflow_adk_eval.config.eval_config import judged_criteria
+from mlflow_adk_eval.gating.policy.model import NO_WORSE_FROM, Use
+from mlflow_adk_eval.gating.rules.checks import RuleTarget, extremes, format_exact, format_number, format_percent, largest_drops
+from mlflow_adk_eval.gating.rules.judges import JudgeTrust
+from mlflow_adk_eval.gating.rules.measures import SHARE, Measured
+from mlflow_adk_eval.results.decision import Check
+from mlflow_adk_eval.results.outcomes import TOLERANCE, Verdict, reaches
+from mlflow_adk_eval.results.report import Report, scaled
+from mlflow_adk_eval.text import counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """One end of what is allowed."""
+
+    bound: float
+    least: bool
+    """Whether it is a minimum."""
+    use: Use
+
+    @property
+    def demand(self) -> str:
+        """What a check calls it."""
+        word = "min" if self.least else "max"
+        return f"{word} {format_exact(self.bound)}" + ("" if self.use == "mean" else f" ({self.use})")
+
+    @property
+    def noun(self) -> str:
+        """How sentences call it."""
+        return f"the {'minimum' if self.least else 'maximum'} {format_exact(self.bound)}"
+
+    def kept(self, value: float) -> bool:
+        """Whether a number is on the right side of it."""
+        return reaches(value, self.bound, greater_is_better=self.least)
+
+
+def limits_of(target: RuleTarget) -> Iterator[Limit]:
+    """Yield the limits of a rule."""
+    use = target.rule.use or "mean"
+    if target.rule.min is not None:
+        yield Limit(bound=target.rule.min, least=True, use=use)
+    if target.rule.max is not None:
+        yield Limit(bound=target.rule.max, least=False, use=use)
+
+
+def interval_verdict(limit: Limit, interval: Interval) -> Verdict:
+    """Return *passed* if the whole interval keeps to the limit, *failed* if none of it does, else *undecided*."""
+    low, high = interval
+    first, last = (low, high) if limit.least else (high, low)
+    return "passed" if limit.kept(first) else "undecided" if limit.kept(last) else "failed"
+
+
+def carried_by_one(limit: Limit, measured: Measured, *, config_pinned: bool) -> str:
+    """Return why a single case could carry the mean over a limit, whatever the others came to; empty if none could.
+
+    That is so where a value has no end on the side of the limit. A custom metric's range is what the run's own config says, so
+    a wide one is no better than none, unless the policy pins the config.
+    """
+    low, high, cases = *measured.bounds, len(measured.values)
+    best, worst = (high, low) if limit.least else (low, high)
+    if math.isinf(best):
+        why = f"it has no {'highest' if limit.least else 'lowest'} value"
+    elif measured.by_config and not config_pinned and cases > 1 and math.isfinite(worst) and limit.kept(worst + (best - worst) / cases):
+        why = f"its range {format_number(low)} to {format_number(high)} is what the run's own config says"
+    else:
+        return ""
+    example = format_exact(limit.bound or 1.0)
+    return f"{why}, so one case could carry the mean to {limit.noun}; give the rule a range, such as range: [{'0, ' + example if limit.least else example + ', 0'}]"
+
+
+def check_mean(target: RuleTarget, limit: Limit, measured: Measured) -> Check:
+    """Return whether the mean keeps to a limit, as measured."""
+    value, cases = measured.value or 0.0, len(measured.values)
+    kept = limit.kept(value)
+    low, high = _interval(target, measured) or (None, None)
+    finding = f"mean {format_number(value, unlike=limit.bound)} over {counted(cases, 'case')}, {_relation(limit, kept=kept)}"
+    finding += "" if kept else f"; {_worst(limit, measured)}"
+    return target.check(limit.demand, "passed" if kept else "failed", finding, cases, value=value, low=low, high=high)
+
+
+def check_interval(target: RuleTarget, limit: Limit, measured: Measured) -> Check:
+    """Return whether the interval of the mean keeps to a limit."""
+    value, cases = measured.value or 0.0, len(measured.values)
+    interval = _interval(target, measured)
+    if interval is None:
+        why = "there is only one" if cases == 1 else "all came to the same, which does not say how far others would differ"
+        finding = f"mean {format_number(value)} over {counted(cases, 'case')} has no interval to hold against {limit.noun}, since {why}"
+        return target.check(limit.demand, "undecided", finding, cases, value=value)
+    verdict, (low, high) = interval_verdict(limit, interval), interval
+    needed = _needed(value, interval, limit.bound, cases, share=measured.bounds == SHARE) if verdict == "undecided" else None
+    summary = f"mean {format_number(value)} over {counted(cases, 'case')}, {format_percent(target.confidence)} interval {format_number(low)} to {format_number(high)}"
+    more = f"; {_worst(limit, measured)}" if verdict == "failed" else ""
+    if needed is not None:
+        more = f"; about {counted(needed, 'case')} would decide it if the mean stayed the same"
+    elif verdict == "undecided":
+        more = "; with this mean, no number of cases would decide it"
+    finding = f"{summary}: {_interval_relation(limit, verdict)}{more}"
+    return target.check(limit.demand, verdict, finding, cases, value=value, low=low, high=high, needed=needed)
+
+
+def check_corrected(target: RuleTarget, limit: Limit, report: Report, trust: JudgeTrust) -> Check:
+    """Return whether the pass rate of a judged criterion, corrected for the judge's error, surely keeps to a limit."""
+    name = target.measure
+    cases = len({case.eval_id for case in report.cases for result in case.results if result.criterion == name})
+    if name not in judged_criteria(report.config) or trust.measured is None:
+        return target.check(limit.demand, "undecided", "no judge decides it, so there is no judge error to correct", cases)
+    found = trust.obstacle(name) or corrected_of(trust.measured.calibration, report.cases, name, target.confidence)
+    if isinstance(found, str):
+        return target.check(limit.demand, "undecided", f"no corrected pass rate: {found}", cases)
+    verdict = interval_verdict(limit, (found.low, found.high))
+    summary = (
+        f"pass rate of its turns corrected for the judge's error {format_number(found.value)} over {counted(cases, 'case')},"
+        f" {format_percent(target.confidence)} interval {format_number(found.low)} to {format_number(found.high)}"
+    )
+    more = "; more labels or more cases would narrow it" if verdict == "undecided" else ""
+    finding = f"{summary}: {_interval_relation(limit, verdict)}{more}"
+    return target.check(limit.demand, verdict, finding, cases, value=found.value, low=found.low, high=found.high)
+
+
+def _interval(target: RuleTarget, measured: Measured) -> Interval | None:
+    return mean_interval(measured.values, target.confidence, proportion=measured.proportion)
+
+
+def _relation(limit: Limit, *, kept: bool) -> str:
+    if kept:
+        return f"{'at least' if limit.least else 'at most'} {format_exact(limit.bound)}"
+    return f"{'below' if limit.least else 'above'} {limit.noun}"
+
+
+def _worst(limit: Limit, measured: Measured) -> str:
+    return f"{'lowest' if limit.least else 'highest'}: {extremes(measured, lowest=limit.least)}"
+
+
+def _interval_relation(limit: Limit, verdict: Verdict) -> str:
+    if verdict == "undecided":
+        return f"{limit.noun} lies within it, so these cases cannot tell"
+    return f"all of it {_relation(limit, kept=verdict == 'passed')}"
+
+
+def _needed(value: float, interval: Interval, bound: float, cases: int, *, share: bool) -> int | None:
+    """Return how many cases would bring the end of the interval between the value and the bound to the bound.
+
+    The squared distance of an end goes down with the number of cases; that of a share's, by Wilson, in proportion to its variance.
+    """
+    end = interval[0] if value > bound else interval[1]
+    wide, narrow = (end * (1 - end), bound * (1 - bound)) if share else (1.0, 1.0)
+    if abs(value - bound) <= TOLERANCE or abs(value - end) <= TOLERANCE or wide <= 0 or narrow <= 0:
+        return None
+    factor = narrow / wide * ((value - end) / (value - bound)) ** 2
+    return max(cases + 1, math.ceil(factor * cases - TOLERANCE))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drop:
+    """One measure in both runs, on the cases that both have."""
+
+    target: RuleTarget
+    max_drop: float
+    paired: Paired
+    """Turned so that a negative difference is a drop, whichever direction is better; each end of its interval holds with the confidence."""
+    before: Measured
+    after: Measured
+    name: str
+    """How sentences call the baseline."""
+
+    @property
+    def tested(self) -> bool:
+        """Whether it is tested for significance, which takes a certain number of cases."""
+        return self.target.rule.use != "mean" and self.paired.cases >= fewest_cases(self.target.confidence)
+
+    @property
+    def small(self) -> bool:
+        """Whether the drop as measured is within what is allowed."""
+        return -self.paired.difference <= self.max_drop + TOLERANCE
+
+    @property
+    def change(self) -> str:
+        """How the mean changed, as part of a sentence."""
+        lost = -self.paired.difference
+        if abs(lost) <= TOLERANCE:
+            return "no change"
+        return f"worse by {format_number(lost, unlike=self.max_drop)}" if lost > 0 else f"better by {format_number(-lost)}"
+
+    @property
+    def change_as_allowed(self) -> str:
+        """How the mean changed, and whether that is within what is allowed, as part of a sentence."""
+        return f"{self.change}, {'within the allowed' if self.small else 'more than the allowed'} {format_exact(self.max_drop)}"
+
+    def check(self, verdict: Verdict, finding: str, p_value: float | None = None, needed: int | None = None) -> Check:
+        """Return what the comparison came to; `finding`: the sentence after the numbers of both runs."""
+        paired, sign = self.paired, 1.0 if self.after.greater_is_better else -1.0
+        value, baseline = sign * paired.after, sign * paired.before
+        low, high = sorted((sign * paired.low, sign * paired.high))
+        worse = largest_drops(self.before, self.after)
+        examples = "" if verdict == "passed" or not worse else f"; {counted(paired.worse, 'case')} did worse, most of all {worse}"
+        means = f"mean {format_number(value)} against {format_number(baseline, unlike=value)} for {self.name}"
+        return self.target.check(
+            f"max_drop {format_number(self.max_drop)}" + (" (mean)" if self.target.rule.use == "mean" else ""),
+            verdict,
+            f"{means}, over the same {counted(paired.cases, 'case')}: {finding}{examples}",
+            paired.cases,
+            value=value,
+            low=low,
+            high=high,
+            baseline=baseline,
+            difference=sign * paired.difference,
+            p_value=p_value,
+            needed=needed,
+        )
+
+
+def drop_verdict(paired: Paired, *, max_drop: float, confidence: float, p_adjusted: float, no_worse_from: int = NO_WORSE_FROM) -> Verdict:
+    """Return whether cases did worse than before by more than `max_drop`.
+
+    Args:
+        paired: the same cases in both runs, where higher is better, with the interval at ``2 * confidence - 1``, each end of which
+            holds with `confidence`.
+        max_drop: the drop that does not matter, at least 0.
+        confidence: one less the chance of a false alarm.
+        p_adjusted: the one-sided p-value of a drop, adjusted for the number of comparisons.
+        no_worse_from: with how many cases it is enough that none got worse.
+
+    Returns:
+        *failed* if the drop is both larger than that and significant, *passed* if it is not larger and either none of enough cases got
+        worse or a larger one is excluded, else *undecided*.
+    """
+    small = -paired.difference <= max_drop + TOLERANCE
+    if not small:
+        return "failed" if p_adjusted <= 1 - confidence + TOLERANCE else "undecided"
+    unharmed = not paired.worse and paired.cases >= no_worse_from
+    return "passed" if unharmed or -paired.low <= max_drop + TOLERANCE else "undecided"
+
+
+def drop_of(target: RuleTarget, before: Measured, after: Measured, name: str) -> Drop | None:
+    """Return a measure in both runs; ``None`` if they have no case in common."""
+    sign, bounds = (1.0 if after.greater_is_better else -1.0), after.bounds
+    if sign < 0:
+        bounds = (-bounds[1], -bounds[0])
+    turned = (side.values if sign > 0 else scaled(side.values, lambda value: -value) for side in (before, after))
+    paired = compare_paired(*turned, confidence=2 * target.confidence - 1, bounds=bounds)
+    if paired is None:
+        return None
+    return Drop(target=target, max_drop=target.rule.max_drop or 0.0, paired=paired, before=before, after=after, name=name)
+
+
+def check_drops(drops: Sequence[Drop], *, power: float, no_worse_from: int = NO_WORSE_FROM) -> list[Check]:
+    """Return what each comparison of a policy came to, the tests among them adjusted for how many they are."""
+    p_values = holm([drop.paired.p_worse for drop in drops if drop.tested])
+    adjusted = iter(p_values)
+    return [_check(drop, next(adjusted) if drop.tested else None, len(p_values), power, no_worse_from) for drop in drops]
+
+
+def _check(drop: Drop, p_adjusted: float | None, tests: int, power: float, no_worse_from: int) -> Check:
+    paired, confidence = drop.paired, drop.target.confidence
+    if drop.target.rule.use == "mean":
+        return drop.check("passed" if drop.small else "failed", drop.change_as_allowed)
+    if p_adjusted is None:
+        fewest = fewest_cases(confidence)
+        finding = f"{counted(paired.cases, 'case')} cannot show a drop at {format_percent(confidence)} confidence"
+        return drop.check("undecided", f"{finding}: at least {fewest} are needed", needed=fewest)
+    p_value = f"p = {p_adjusted:.2g}" + (f", adjusted for {tests} comparisons; {paired.p_worse:.2g} alone" if tests > 1 else "")
+    match drop_verdict(paired, max_drop=drop.max_drop, confidence=confidence, p_adjusted=p_adjusted, no_worse_from=no_worse_from):
+        case "passed":
+            return drop.check("passed", _why_passed(drop), p_adjusted)
+        case "failed":
+            return drop.check("failed", f"{drop.change_as_allowed} and more than chance explains ({p_value})", p_adjusted)
+        case "undecided":
+            needed = cases_to_decide(paired, drop.max_drop, confidence=confidence, power=power)
+            if drop.small and not paired.worse:
+                needed = min(needed or no_worse_from, no_worse_from)
+            return drop.check("undecided", _why_undecided(drop, p_value, needed, power, no_worse_from), p_adjusted, needed)
+
+
+def _why_passed(drop: Drop) -> str:
+    if not drop.paired.worse:
+        return f"{drop.change}, and no case did worse"
+    most = -drop.paired.low
+    lead = f"{drop.change}, with {format_percent(drop.target.confidence)} confidence"
+    if most < 0:
+        return f"{lead} by at least {format_number(-most)}"
+    return f"{lead} worse by at most {format_number(abs(most))}, within the allowed {format_exact(drop.max_drop)}"
+
+
+def _why_undecided(drop: Drop, p_value: str, needed: int | None, power: float, no_worse_from: int) -> str:
+    paired, confidence, allowed = drop.paired, drop.target.confidence, format_exact(drop.max_drop)
+    if drop.small and not paired.worse:
+        return (
+            f"{drop.change}, and no case did worse, but so few cases would often show none even if the agent were worse: that is enough"
+            f" from {no_worse_from} cases on (no_worse_from), and worse by {format_number(-paired.low)} is not excluded at"
+            f" {format_percent(confidence)} confidence, where {allowed} is allowed"
+        )
+    if not drop.small:
+        why = f"more than the allowed {allowed}, but chance could explain it ({p_value})"
+    else:
+        why = f"but worse by {format_number(-paired.low)} is not excluded at {format_percent(confidence)} confidence, and {allowed} is allowed"
+    if needed:
+        why += f"; about {counted(needed, 'case')} would decide it with a chance of {format_percent(power)}"
+    least = smallest_shown(paired, confidence=confidence, power=power)
+    shown = "" if math.isinf(least) else f"; {counted(paired.cases, 'case')} can show a drop of {format_number(least)}"
+    return f"{drop.change}, {why}{shown}"
+
+
+def cases_to_decide(paired: Paired, max_drop: float, *, confidence: float, power: float) -> int | None:
+    """Return how many cases would decide a comparison with a chance of `power`, if they went on as those there are.
+
+    A drop larger than `max_drop` would have to be shown, a smaller one told from it. ``None``: no number of cases would do.
+    """
+    lost = -paired.difference
+    larger = lost > max_drop + TOLERANCE
+    told = lost if larger else max_drop - lost
+    if not told > TOLERANCE:
+        return None
+    if larger and paired.test == "mcnemar":
+        needed = rate_cases_needed((paired.better + paired.worse) / paired.cases, told, confidence=confidence, power=power)
+    else:
+        needed = cases_needed(paired.spread, told, confidence=confidence, power=power)
+    return max(needed, paired.cases + 1)
+
+
+def smallest_shown(paired: Paired, *, confidence: float, power: float) -> float:
+    """Return the smallest drop that so many cases would show with a chance of `power`; infinity if none."""
+    if paired.test == "mcnemar":
+        return detectable_rate_drop((paired.better + paired.worse) / paired.cases, paired.cases, confidence=confidence, power=power)
+    return detectable_drop(paired.spread, paired.cases, confidence=confidence, power=power)

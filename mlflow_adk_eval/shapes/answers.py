@@ -1,0 +1,372 @@
+"""The shapes in which people bring what was said, done and expected, each read in this one place.
+
+Tables and records hold what a model, an application or a framework happened to return: texts, OpenAI's and MLflow's chats and responses, ADK's
+events. `ANSWERS` names each shape of what an agent did, or should have done, and `told_of` makes turns of it; `messages_in` and `text_of` read
+what the user said, `tool_uses` the calls of tools. All doors for MLflow's users come through here by way of `shapes.rows` and `shapes.records`,
+and docs/shapes.md shows each shape with an example. Whatever is in none of them is an error that names it: read as a turn without an answer,
+it would score 0.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+from pydantic import BaseModel
+
+from mlflow_adk_eval.agents.turns import TurnLog, invocation_of
+from mlflow_adk_eval.errors import EvalSetError, Problem, nearest, shown
+from mlflow_adk_eval.evalset import Content, FunctionCall, FunctionResponse, IntermediateData, Invocation, Part
+from mlflow_adk_eval.evalset.models import Json, Model
+from mlflow_adk_eval.evalset.parse import ALMOST_CERTAIN
+
+USER = ("messages", "input", "query", "question", "prompt", "user_message", "message", "request", "text", "content")
+"""What inputs may call the user's message, or messages."""
+ANSWER = ("response", "output", "answer", "text", "content", "result")
+"""What outputs may call the answer, in whatever shape it is."""
+BESIDE = ("tool_calls", "session_state", "run_index", "error", "unfinished")
+"""What outputs may say beside what was answered."""
+STEPS = {"intermediate_data", "intermediateData"}
+_FINAL = {"final_response", "finalResponse"}
+_INVOCATION = {*_FINAL, *STEPS, "user_content", "userContent"}
+_ROLES = {
+    "user": "user",
+    "human": "user",
+    "assistant": "assistant",
+    "ai": "assistant",
+    "model": "assistant",
+    "function_call": "assistant",
+    "tool": "tool",
+    "function": "tool",
+    "function_call_output": "tool",
+}
+"""Who speaks, by the role of a message, or by its type where it has none; anybody else, such as the system, is not listened to."""
+_BLOCKS = {"text", "input_text", "output_text"}
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a cell holds nothing, which tables also write as NaN.
+
+    >>> is_missing(None), is_missing(float("nan")), is_missing("")
+    (True, True, False)
+    """
+    return value is None or (isinstance(value, Real) and math.isnan(value)) or type(value).__name__ in {"NAType", "NaTType"}
+
+
+def is_list(value: Any) -> bool:
+    """Whether a cell holds a list.
+
+    >>> is_list(("a", "b")), is_list("ab")
+    (True, False)
+    """
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def plain(value: Any) -> Any:
+    """Return a value with lists, numbers and dicts in place of numpy's, which columns of Arrow hold, and of the objects of other libraries."""
+    if type(value).__module__ == "numpy":
+        return plain(value.tolist())
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if type(value).__module__ == "pyspark.sql.types":  # a Row, which is a tuple
+        return plain(value.asDict())
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, BaseModel) and not isinstance(value, Model):
+        return value.model_dump(mode="json", exclude_none=True)
+    written = getattr(value, "to_dict", None)  # of MLflow's own messages and responses, which are dataclasses
+    return written() if type(value).__module__.startswith("mlflow.") and callable(written) else value
+
+
+def object_of(value: Any, path: str, wanted: str, source: str) -> Json | None:
+    """Return an object, also where a table holds it as a text; ``None`` where there is none.
+
+    Raises:
+        EvalSetError: if it is anything else.
+    """
+    decoded = decoded_of(value, path, wanted, source)
+    if decoded is None or isinstance(decoded, Mapping):
+        return None if decoded is None else dict(decoded)
+    raise EvalSetError(source, [Problem(path, shown(decoded), wanted)])
+
+
+def decoded_of(value: Any, path: str, wanted: str, source: str) -> Any:
+    """Return what a text of JSON says; anything else as it is.
+
+    Raises:
+        EvalSetError: if it is a text of something else.
+    """
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise EvalSetError(source, [Problem(path, f"a text that is no JSON ({error})", wanted)]) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What one side of a conversation is told to be."""
+
+    turns: tuple[Invocation, ...]
+    calls: bool
+    """Whether it is told which tools were called: by an invocation or where any is named. An answer alone says nothing of tools."""
+    is_conversation: bool = False
+    """Whether they came as a list, with a turn for each message of the user; else they are the answer to the last one."""
+
+
+def told_of(value: Any, source: str, path: str = "$") -> Told:
+    """Return the turns that `value` tells of: in one of the shapes of `ANSWERS`, a list of them, or an object with one as its ``conversation``.
+
+    Args:
+        value: what somebody brought.
+        source: what errors call it.
+        path: where it stands there.
+
+    Raises:
+        EvalSetError: if it is in none of these shapes.
+    """
+    value = plain(value)
+    if isinstance(value, Mapping) and "conversation" in value:
+        value = value["conversation"]
+        one, turns = None, [_turn(turn, source) for turn in _chat_turns(value)]
+    else:
+        one = _one(value, source)
+        turns = [] if one is None and is_list(value) else [one]
+    if is_list(value) and not turns:
+        turns = [_one("" if item is None else item, source) for item in value]
+    read = [turn for turn in turns if turn is not None]
+    if len(read) == len(turns) and (read or value == []):
+        return Told(tuple(turn.turns[0] for turn in read), all(turn.calls for turn in read), is_conversation=one is None)
+    if isinstance(value, Mapping) and any(nearest(str(key), _INVOCATION, cutoff=ALMOST_CERTAIN) for key in value):
+        invocation_of(value, source)  # which names the field that is misspelt
+    found = f"a list of {len(value)}, the first of which is {shown(value[0])}" if is_list(value) and value else shown(value)
+    raise EvalSetError(source, [Problem(path, found, WANTED)])
+
+
+def said_beside(outputs: Any) -> Json:
+    """Return what outputs say beside what was answered. The calls of a message are its own: those of others are not in it."""
+    given = outputs if isinstance(outputs, Mapping) else {}
+    names = [name for name in BESIDE if name in given and not is_missing(given[name])]
+    return {name: given[name] for name in names if name != "tool_calls" or role_of(given) is None}
+
+
+def _one(value: Any, source: str) -> Told | None:
+    """Return the one turn that a value tells of; ``None`` where it is in no known shape."""
+    return next((told for read in ANSWERS.values() if (told := read(value, source)) is not None), None)
+
+
+def _text(value: Any, source: str) -> Told | None:
+    return Told((invocation_of(value, source),), calls=False) if isinstance(value, str) else None
+
+
+def _invocation(value: Any, source: str) -> Told | None:
+    if isinstance(value, Invocation):
+        return Told((invocation_of(value, source),), calls=True)
+    if not isinstance(value, Mapping) or _INVOCATION.isdisjoint(value):
+        return None
+    given = {key: item for key, item in value.items() if key not in BESIDE}
+    for key in _FINAL & given.keys():
+        if is_list(given[key]) or (isinstance(given[key], Mapping) and not given[key].keys() <= {"parts", "role"}):
+            answer = _one(given[key], source)
+            if answer is None:
+                return None
+            given[key] = answer.turns[0].final_response
+    return Told((invocation_of(given, source),), calls=True)
+
+
+def _events(value: Any, _source: str) -> Told | None:
+    if not (is_list(value) and value and all(isinstance(event, Mapping) and "author" in event for event in value)):
+        return None
+    users = [event["content"] for event in value if event["author"] == "user" and event.get("content")]
+    log = TurnLog(author="agent", user=Content.model_validate(users[-1]) if users else Content(role="user", parts=()))
+    for event in value:
+        if event["author"] != "user":
+            log.add(event)
+    return Told((log.finished(),), calls=True)
+
+
+def _completion(value: Any, source: str) -> Told | None:
+    match value:
+        case {"choices": [{"message": Mapping() as message}, *_]}:
+            return _turn([{"role": "assistant", **message}], source)
+        case {"choices": [{"text": str() as text}, *_]}:
+            return _text(text, source)
+        case _:
+            return None
+
+
+def _chat(value: Any, source: str) -> Told | None:
+    turns = _chat_turns(value["messages"] if isinstance(value, Mapping) and "messages" in value else value)
+    return _turn(turns[-1], source) if turns else None
+
+
+def _response(value: Any, source: str) -> Told | None:
+    turns = _chat_turns(value.get("output")) if isinstance(value, Mapping) else []
+    return _turn(turns[-1], source) if turns else None
+
+
+def _message(value: Any, source: str) -> Told | None:
+    known = isinstance(value, Mapping) and ("parts" in value or role_of(value) == "assistant")
+    return _turn([{"role": "assistant", **value}], source) if known else None
+
+
+def _blocks(value: Any, source: str) -> Told | None:
+    blocks = is_list(value) and value and all(isinstance(block, Mapping) and block.get("type") in _BLOCKS for block in value)
+    return _turn([{"role": "assistant", "content": value}], source) if blocks else None
+
+
+def _named(value: Any, source: str) -> Told | None:
+    if not isinstance(value, Mapping) or "role" in value:
+        return None
+    named = (value[name] for name in ANSWER if not is_missing(value.get(name)))
+    return next((told for answer in named if (told := _one(answer, source)) is not None), None)
+
+
+ANSWERS: Mapping[str, Callable[[Any, str], Told | None]] = {
+    "a text": _text,
+    "an Invocation or a dict of one": _invocation,
+    "events of ADK": _events,
+    "a chat completion (`choices`)": _completion,
+    "messages of a chat (`messages`)": _chat,
+    "a response (`output`)": _response,
+    "one message": _message,
+    "blocks of text": _blocks,
+    f"an object with {', '.join(ANSWER[:-1])} or {ANSWER[-1]}": _named,
+}
+"""The shapes of what an agent did in a turn, or should have done; the first that fits counts."""
+WANTED = f"{', '.join(list(ANSWERS)[:-1])}, {list(ANSWERS)[-1]}, or a list of these, one per turn".replace("`", "")
+
+
+def role_of(message: Any) -> str | None:
+    """Return who says a message: ``user``, ``assistant`` or ``tool``; ``None``: nobody, or somebody else."""
+    role = (message.get("role") or message.get("type")) if isinstance(message, Mapping) else None
+    return _ROLES.get(role) if isinstance(role, str) else None
+
+
+def _chat_turns(messages: Any) -> list[list[Mapping[str, Any]]]:
+    """Return the messages of a chat by turns, each of which begins with what the user says; none where it is no chat."""
+    if not is_list(messages) or not all(isinstance(one, Mapping) and ("role" in one or "type" in one) for one in messages):
+        return []
+    turns: list[list[Mapping[str, Any]]] = []
+    for message in messages:
+        role = role_of(message)
+        if role == "user" or (role and not turns):
+            turns.append([])
+        if role:
+            turns[-1].append(message)
+    return turns
+
+
+def _turn(messages: Sequence[Mapping[str, Any]], source: str) -> Told | None:
+    """Return the turn that messages are; ``None`` where the assistant neither says nor does anything in it."""
+    user, answers, calls = "", list[str](), list[Any]()
+    for message in messages:
+        role, text = role_of(message), text_in(message)
+        if role == "user":
+            user = text or ""
+        elif role == "assistant":
+            own = [message] if message.get("type") == "function_call" else list(message.get("tool_calls") or ())
+            if "parts" in message:
+                own += [part.function_call for part in Content.model_validate(message).parts or () if part.function_call]
+            calls += map(call_of, own)
+            if text or (text is not None and not own):
+                answers.append(text)
+        else:
+            identity = message.get("tool_call_id") or message.get("call_id")
+            for call in calls:
+                if isinstance(call, dict) and identity and call.get("id") == identity:
+                    call["response"] = text if text is not None else message.get("output")
+    if not answers and not calls:
+        return None
+    steps = tool_uses(calls, source, "tool_calls") if calls else IntermediateData()
+    said = tuple(("agent", (Part(text=text),)) for text in answers[:-1])
+    final = Content(role="model", parts=(Part(text=answers[-1]),)) if answers else None
+    turn = Invocation(
+        user_content=Content(role="user", parts=(Part(text=user),) if user else ()),
+        final_response=final,
+        intermediate_data=steps.model_copy(update={"intermediate_responses": said}) if calls or said else None,
+    )
+    return Told((turn,), calls=bool(calls))
+
+
+def text_in(message: Mapping[str, Any]) -> str | None:
+    """Return the text of a message as chats, as OpenAI or as ADK has it; ``None`` where there is none."""
+    if "parts" in message:
+        return Content.model_validate(message).text or None
+    content = message.get("content")
+    if isinstance(content, list | tuple):
+        blocks = [
+            one if isinstance(one, str) else one.get("text") or one.get("refusal") for one in content if isinstance(one, str | Mapping)
+        ]
+        return "\n".join(text for text in blocks if isinstance(text, str)) or None
+    content = message.get("refusal") if content is None else content
+    return content if isinstance(content, str) else None
+
+
+def messages_in(inputs: Any) -> Any:
+    """Return the text or the messages of the user among inputs, without those of others; where none is known as such, all inputs as one text."""
+    if isinstance(inputs, Mapping):
+        texts = [value for name, value in inputs.items() if isinstance(value, str) and name != "eval_id"]
+        whole = texts[0] if len(texts) == 1 else json.dumps(dict(inputs), ensure_ascii=False, default=str)
+        inputs = next((inputs[name] for name in USER if name in inputs), whole)
+    if not is_list(inputs):
+        return inputs
+    return [one for one in inputs if not (isinstance(one, Mapping) and ("role" in one or "type" in one)) or role_of(one) == "user"]
+
+
+def text_of(message: Any) -> str:
+    """Return a message of the user as a text, whatever it is."""
+    text = text_in(message) if isinstance(message, Mapping) else None
+    if text is not None or (isinstance(message, Mapping) and "parts" in message):
+        return text or ""
+    return message if isinstance(message, str) else json.dumps(message, ensure_ascii=False, default=str)
+
+
+def call_of(call: Any) -> Any:
+    """Return a tool call of OpenAI or of LangChain in the words of `tool_uses`; any other as it is."""
+    match call:
+        case {"function": {"name": name, **function}}:
+            call = {"id": call.get("id"), "name": name, "args": function.get("arguments"), "response": call.get("response")}
+        case {"type": "function_call" | "tool_call", "name": name}:
+            args = call.get("args") if call.get("arguments") is None else call["arguments"]
+            call = {"id": call.get("call_id") or call.get("id"), "name": name, "args": args}
+        case _:
+            pass
+    return call
+
+
+def tool_uses(calls: Sequence[Any], source: str, name: str) -> IntermediateData:
+    """Return what a list of tool calls says, with the answers of the tools where they are given.
+
+    Args:
+        calls: each a `FunctionCall`, an object with ``name``, ``args`` and perhaps ``id`` and ``response``, or as OpenAI has it.
+        source: what errors call the row.
+        name: the cell.
+
+    Raises:
+        EvalSetError: if one of them is nothing of the kind.
+    """
+    uses: list[FunctionCall] = []
+    responses: list[FunctionResponse] = []
+    for index, call in enumerate(map(call_of, calls)):
+        if isinstance(call, FunctionCall):
+            uses.append(call)
+            continue
+        here = f"$.{name}[{index}]"
+        if not isinstance(call, Mapping) or not isinstance(call.get("name"), str):
+            raise EvalSetError(source, [Problem(here, shown(call), 'a tool call: {"name", "args"}')])
+        if unknown := set(call) - {"id", "name", "args", "arguments", "response"}:
+            keys = f"unknown keys {', '.join(sorted(map(str, unknown)))}"
+            raise EvalSetError(source, [Problem(here, keys, "name, args, response and id")])
+        key = "arguments" if call.get("args") is None else "args"
+        identity = call.get("id") or f"call_{index + 1}"
+        uses.append(FunctionCall(id=identity, name=call["name"], args=object_of(call.get(key), f"{here}.{key}", "an object", source) or {}))
+        if call.get("response") is not None:
+            answer = call["response"] if isinstance(call["response"], Mapping) else {"result": call["response"]}
+            responses.append(FunctionResponse(id=identity, name=call["name"], response=dict(answer)))
+    return IntermediateData(tool_uses=tuple(uses), tool_responses=tuple(responses))

@@ -1,0 +1,1 @@
+"""Keys and identities, and what they sign."""

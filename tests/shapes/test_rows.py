@@ -1,0 +1,366 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mlflow_adk_eval.errors import EvalSetError
+from mlflow_adk_eval.evalset import EvalCase, FunctionCall, Invocation, SessionInput
+from mlflow_adk_eval.shapes.answers import is_missing
+from mlflow_adk_eval.shapes.rows import CALLS, CELLS, MADE, RESPONSE, Row, row_of
+from tests.kit import message, turn_json
+
+SWITCH = {"name": "switch", "args": {"room": "hall"}}
+HEAT = {"name": "heat", "args": {"to": 21}}
+TURN = turn_json("light on", "it is on", SWITCH)
+CASE = {"eval_id": "lights", "conversation": [TURN], "session_input": {"app_name": "house", "user_id": "u"}}
+SESSION = {"app_name": "house", "user_id": "me", "state": {"owner": "x"}}
+
+
+def calls(turn: Invocation) -> list[tuple[str | None, Any]]:
+    return [(call.name, call.args) for call in turn.tool_calls]
+
+
+def said(row: Row) -> list[str]:
+    return [turn.final_text for turn in row.conversation.actual]
+
+
+def wanted(row: Row) -> list[str]:
+    return [turn.final_text for turn in row.case.conversation or ()]
+
+
+class TestPredictions:
+    @pytest.mark.parametrize(
+        ("cell", "texts"),
+        [
+            ("it is on", ["it is on"]),
+            ("", [""]),
+            (TURN, ["it is on"]),
+            ([TURN, "bye"], ["it is on", "bye"]),
+            ((TURN,), ["it is on"]),
+            (np.array(["a", "b"], dtype=object), ["a", "b"]),
+            (np.str_("a"), ["a"]),
+            (Invocation.model_validate(TURN), ["it is on"]),
+            ({"final_response": "it is on"}, ["it is on"]),
+            ('["a", "b"]', ['["a", "b"]']),
+            ([], []),
+            ([None], [""]),
+        ],
+        ids=repr,
+    )
+    def test_say_what_the_agent_answered(self, cell: Any, texts: list[str]) -> None:
+        assert said(row_of({"predictions": cell})) == texts
+
+    @pytest.mark.parametrize("cells", [{}, {"predictions": None}, {"predictions": float("nan")}, {"predictions": pd.NA}], ids=repr)
+    def test_are_the_one_cell_that_there_must_be(self, cells: dict[str, Any]) -> None:
+        with pytest.raises(EvalSetError, match=r"row 7: 1 problem.*\n  \$\.predictions: found nothing; wanted what the agent did"):
+            row_of(cells, "row 7")
+
+    def test_get_the_user_s_words_of_the_case(self) -> None:
+        row = row_of({"predictions": ["a", "b"], "inputs": ["one", "two"]})
+        assert [turn.user_text for turn in row.conversation.actual] == ["one", "two"]
+
+    def test_keep_the_user_s_words_of_their_own(self) -> None:
+        assert row_of({"predictions": TURN, "inputs": "something else"}).conversation.actual[0].user_text == "light on"
+
+
+class TestTargets:
+    @pytest.mark.parametrize(
+        ("cell", "texts"),
+        [("it is on", ["it is on"]), (TURN, ["it is on"]), ([TURN, "bye"], ["it is on", "bye"]), (CASE, ["it is on"]), ("", [""])],
+        ids=repr,
+    )
+    def test_say_what_it_should_have_answered(self, cell: Any, texts: list[str]) -> None:
+        assert wanted(row_of({"predictions": "x", "targets": cell})) == texts
+
+    @pytest.mark.parametrize(("turns", "expected"), [("a", 1), (["a", "b", "c"], 3), ([], 0)], ids=repr)
+    def test_may_be_missing(self, turns: Any, expected: int) -> None:
+        row = row_of({"predictions": turns})
+        assert wanted(row) == [""] * expected
+        assert RESPONSE in row.lacks
+
+    def test_may_be_a_case_with_all_it_holds(self) -> None:
+        assert row_of({"predictions": TURN, "targets": CASE}).case == EvalCase.model_validate(CASE)
+
+    def test_may_be_a_case_that_is_an_object(self) -> None:
+        case = EvalCase.model_validate(CASE)
+        assert row_of({"predictions": TURN, "targets": case}).case is case
+
+    def test_a_case_without_a_name_is_called_as_the_row_is(self) -> None:
+        assert row_of({"predictions": "x", "targets": {"conversation": [TURN]}}, "row 3").case.eval_id == "row 3"
+        assert row_of({"predictions": "x", "targets": {"conversation": [TURN]}, "eval_id": "mine"}, "row 3").case.eval_id == "mine"
+
+    def test_may_be_a_scenario(self) -> None:
+        target = {"conversation_scenario": {"starting_prompt": "hi", "conversation_plan": "ask"}}
+        assert row_of({"predictions": ["a", "b"], "targets": target}).case.conversation is None
+
+    def test_of_another_length_are_kept_as_they_are(self) -> None:
+        row = row_of({"predictions": ["a"], "targets": ["a", "b"]})
+        assert (len(row.conversation.actual), len(row.case.conversation or ())) == (1, 2)
+
+
+class TestToolCalls:
+    @pytest.mark.parametrize("cell", ["tool_calls", "expected_tool_calls"])
+    @pytest.mark.parametrize(
+        "value",
+        [
+            [SWITCH, HEAT],
+            (SWITCH, HEAT),
+            json.dumps([SWITCH, HEAT]),
+            np.array([SWITCH, HEAT], dtype=object),
+            [FunctionCall(name="switch", args={"room": "hall"}), HEAT],
+            [{"name": "switch", "arguments": '{"room": "hall"}'}, {"name": "heat", "args": None, "arguments": {"to": 21}, "id": "7"}],
+            [{"name": "switch", "args": {"room": np.str_("hall")}}, {"name": "heat", "args": {"to": np.int64(21)}}],
+        ],
+        ids=repr,
+    )
+    def test_are_read_in_every_form(self, cell: str, value: Any) -> None:
+        row = row_of({"predictions": "done", "targets": "done", cell: value})
+        turn = row.conversation.actual[0] if cell == "tool_calls" else (row.case.conversation or ())[0]
+        assert calls(turn) == [("switch", {"room": "hall"}), ("heat", {"to": 21})]
+        assert type((turn.tool_calls[1].args or {})["to"]) is int
+
+    @pytest.mark.parametrize("value", [[], "[]", np.array([])], ids=repr)
+    def test_may_be_none_at_all(self, value: Any) -> None:
+        row = row_of({"predictions": "done", "tool_calls": value})
+        assert calls(row.conversation.actual[0]) == []
+        assert MADE not in row.lacks
+
+    def test_without_arguments_have_none(self) -> None:
+        assert calls(row_of({"predictions": "x", "tool_calls": [{"name": "ping"}]}).conversation.actual[0]) == [("ping", {})]
+
+    def test_may_tell_what_the_tools_answered(self) -> None:
+        told = [{**SWITCH, "response": {"ok": True}}, {**HEAT, "id": "7", "response": "21"}, {"name": "ping", "response": None}]
+        answers = row_of({"predictions": "x", "tool_calls": told}).conversation.actual[0].tool_responses
+        assert [(answer.id, answer.name, answer.response) for answer in answers] == [
+            ("call_1", "switch", {"ok": True}),
+            ("7", "heat", {"result": "21"}),
+        ]
+
+    @pytest.mark.parametrize("cell", ["tool_calls", "expected_tool_calls"])
+    def test_take_the_place_of_those_in_an_invocation(self, cell: str) -> None:
+        row = row_of({"predictions": TURN, "targets": TURN, cell: [HEAT]})
+        actual, expected = row.conversation.actual[0], (row.case.conversation or ())[0]
+        assert calls(actual if cell == "tool_calls" else expected) == [("heat", {"to": 21})]
+        assert calls(expected if cell == "tool_calls" else actual) == [("switch", {"room": "hall"})]
+
+    @pytest.mark.parametrize(
+        "cells",
+        [
+            {"predictions": ["a", "b"], "tool_calls": [SWITCH]},
+            {"predictions": "a", "targets": ["a", "b"], "expected_tool_calls": [SWITCH]},
+            {"predictions": ["a", "b"], "expected_tool_calls": [SWITCH]},
+            {"predictions": TURN, "targets": CASE, "expected_tool_calls": [SWITCH]},
+            {"predictions": TURN, "targets": EvalCase.model_validate(CASE), "expected_tool_calls": []},
+        ],
+    )
+    def test_of_a_cell_cannot_belong_to_a_conversation(self, cells: dict[str, Any]) -> None:
+        with pytest.raises(EvalSetError, match="no such cell beside"):
+            row_of(cells)
+
+
+class TestLacks:
+    @pytest.mark.parametrize(
+        ("cells", "lacking"),
+        [
+            ({"predictions": "a"}, {RESPONSE, CALLS, MADE}),
+            ({"predictions": "a", "targets": "a"}, {CALLS, MADE}),
+            ({"predictions": "a", "tool_calls": []}, {RESPONSE, CALLS}),
+            ({"predictions": "a", "expected_tool_calls": [], "tool_calls": []}, {RESPONSE}),
+            ({"predictions": TURN, "targets": TURN}, set()),
+            ({"predictions": [TURN], "targets": [TURN]}, set()),
+            ({"predictions": TURN, "targets": CASE}, set()),
+            ({"predictions": TURN, "targets": EvalCase.model_validate(CASE)}, set()),
+            ({"predictions": TURN, "targets": "a"}, {CALLS}),
+            ({"predictions": ["a", "b"], "targets": ["a", "b"]}, {CALLS, MADE}),
+            ({"predictions": [TURN, "b"], "targets": ["a", TURN]}, {CALLS, MADE}),
+            ({"predictions": TURN, "targets": float("nan"), "expected_tool_calls": None}, {RESPONSE, CALLS}),
+        ],
+    )
+    def test_are_what_nobody_said(self, cells: dict[str, Any], lacking: set[str]) -> None:
+        assert row_of(cells).lacks == lacking
+
+
+class TestInputs:
+    @pytest.mark.parametrize(
+        ("inputs", "texts"),
+        [
+            ("hello", ["hello"]),
+            (["hello"], ["hello"]),
+            (np.array(["hello"]), ["hello"]),
+            ({"question": "hello"}, ['{"question": "hello"}']),
+            (None, [""]),
+            (7, ["7"]),
+        ],
+        ids=repr,
+    )
+    def test_are_what_the_user_said(self, inputs: Any, texts: list[str]) -> None:
+        assert [turn.user_text for turn in row_of({"predictions": "x", "inputs": inputs}).case.conversation or ()] == texts
+
+    def test_give_way_to_what_the_targets_say(self) -> None:
+        row = row_of({"predictions": "x", "inputs": "other words", "targets": TURN})
+        assert [turn.user_text for turn in row.case.conversation or ()] == ["light on"]
+
+    def test_are_as_many_as_there_are_turns(self) -> None:
+        with pytest.raises(EvalSetError, match=r"\$\.inputs: found 2 texts; wanted as many as the 3 turns"):
+            row_of({"predictions": ["a", "b", "c"], "inputs": ["a", "b"]})
+
+
+class TestRubrics:
+    def test_as_texts_are_for_every_criterion_that_judges_by_them(self) -> None:
+        rubrics = row_of({"predictions": "x", "rubrics": ["polite", "short"]}).case.rubrics or ()
+        assert {(rubric.rubric_id, rubric.rubric_content.text_property) for rubric in rubrics} == {
+            ("rubric_1", "polite"),
+            ("rubric_2", "short"),
+        }
+        assert {rubric.type for rubric in rubrics} == {"FINAL_RESPONSE_QUALITY", "TOOL_USE_QUALITY", "TRAJECTORY_QUALITY"}
+
+    @pytest.mark.parametrize("form", [list, tuple, json.dumps, np.array])
+    def test_keep_their_type(self, form: Callable[[Any], Any]) -> None:
+        given = [{"rubric_id": "p", "rubric_content": {"text_property": "polite"}, "type": "TOOL_USE_QUALITY"}]
+        (rubric,) = row_of({"predictions": "x", "rubrics": form(given)}).case.rubrics or ()
+        assert (rubric.rubric_id, rubric.type) == ("p", "TOOL_USE_QUALITY")
+
+    def test_join_those_of_the_case(self) -> None:
+        own = {"rubric_id": "own", "rubric_content": {"text_property": "polite"}, "type": "TOOL_USE_QUALITY"}
+        row = row_of({"predictions": "x", "targets": {**CASE, "rubrics": [own]}, "rubrics": ["short"]})
+        assert [rubric.rubric_id for rubric in row.case.rubrics or ()] == ["own", "rubric_1", "rubric_1", "rubric_1"]
+
+
+class TestSession:
+    @pytest.mark.parametrize("given", [SESSION, json.dumps(SESSION), SessionInput.model_validate(SESSION)], ids=repr)
+    def test_starts_as_its_cell_says(self, given: Any) -> None:
+        assert row_of({"predictions": "x", "session_input": given}).case.session_input == SessionInput.model_validate(SESSION)
+
+    @pytest.mark.parametrize("given", [{"n": 1}, '{"n": 1}', {"n": np.int64(1)}], ids=repr)
+    def test_ends_in_a_state_that_may_be_expected(self, given: Any) -> None:
+        row = row_of({"predictions": "x", "session_state": given, "expected_session_state": given})
+        assert row.conversation.session_state == row.case.final_session_state == {"n": 1}
+
+    def test_the_expected_state_beside_a_case_is_what_counts(self) -> None:
+        row = row_of({"predictions": "x", "targets": {**CASE, "final_session_state": {"n": 1}}, "expected_session_state": {"n": 2}})
+        assert row.case.final_session_state == {"n": 2}
+
+    @pytest.mark.parametrize(
+        "cells", [{}, {"session_state": None, "expected_session_state": float("nan")}, {"session_state": "null"}], ids=repr
+    )
+    def test_may_say_nothing_of_its_state(self, cells: dict[str, Any]) -> None:
+        row = row_of({"predictions": "x", **cells})
+        assert (row.conversation.session_state, row.case.final_session_state) == (None, None)
+
+
+class TestHowItWent:
+    def test_the_case_is_called_by_its_cell_or_as_the_row_is(self) -> None:
+        assert row_of({"predictions": "x", "eval_id": np.int64(7)}).case.eval_id == "7"
+        assert row_of({"predictions": "x"}, "row 2").case.eval_id == "row 2"
+
+    @pytest.mark.parametrize(("given", "found"), [(2, 2), (2.0, 2), (np.int64(2), 2), (None, 0), (float("nan"), 0)], ids=repr)
+    def test_the_run_is_a_whole_number_whatever_a_table_makes_of_it(self, given: Any, found: int) -> None:
+        assert row_of({"predictions": "x", "run_index": given}).run_index == found
+
+    @pytest.mark.parametrize(
+        ("given", "found"), [(True, True), (np.array([True])[0], True), (1.0, True), (0.0, False), (None, False)], ids=repr
+    )
+    def test_unfinished_is_a_truth_value_whatever_a_table_makes_of_it(self, given: Any, found: bool) -> None:
+        played = row_of({"predictions": "x", "error": "boom", "unfinished": given}).conversation
+        assert (played.unfinished, played.error) == (found, "boom")
+
+    def test_a_turn_that_is_unfinished_is_an_error_even_if_nobody_says_why(self) -> None:
+        assert row_of({"predictions": "x", "unfinished": True}).conversation.error == "its last turn is unfinished"
+
+    @pytest.mark.parametrize("given", [None, float("nan"), pd.NA, ""], ids=repr)
+    def test_no_error_is_none(self, given: Any) -> None:
+        assert row_of({"predictions": "x", "error": given}).conversation.error == ""
+
+
+BAD: list[tuple[str, Any, str]] = [
+    ("predictions", 42, r"row 5, predictions: .*\n  \$: found 42; wanted a text, an Invocation or a dict of one"),
+    ("predictions", {"final_respons": "x"}, r"\$\.final_respons: .*Did you mean 'final_response'"),
+    ("predictions", [{"user_content": 3}], r"row 5, predictions: .*\n  \$\.user_content: found 3; wanted an object"),
+    ("predictions", Decimal("NaN"), r"row 5, predictions: .*\n  .*wanted a text, an Invocation"),
+    ("targets", 42, r"row 5, targets: .*\n  \$: found 42; wanted a text, an Invocation or a dict of one"),
+    ("targets", {"conversation": "hello"}, r"row 5, targets: .*\n  \$\.conversation: found 'hello'; wanted a list"),
+    ("tool_calls", "switch(hall)", r"\$\.tool_calls: found a text that is no JSON .*; wanted the tools it called"),
+    ("tool_calls", '{"name": "x"}', r"\$\.tool_calls: found an object with name; wanted the tools it called"),
+    ("tool_calls", 3, r"\$\.tool_calls: found 3; wanted the tools it called"),
+    ("tool_calls", [SWITCH, "heat"], r"\$\.tool_calls\[1\]: found 'heat'; wanted a tool call: \{\"name\", \"args\"\}"),
+    ("tool_calls", [{"args": {}}], r"\$\.tool_calls\[0\]: found an object with args; wanted a tool call"),
+    ("tool_calls", [{"name": "x", "arg": {}}], r"\$\.tool_calls\[0\]: found unknown keys arg; wanted name, args, response and id"),
+    ("tool_calls", [{"name": "x", "args": [1]}], r"\$\.tool_calls\[0\]\.args: found a list of 1; wanted an object"),
+    ("expected_tool_calls", [{"name": "x", "arguments": "{"}], r"\$\.expected_tool_calls\[0\]\.arguments: found a text that is no JSON"),
+    ("rubrics", "be polite", r"\$\.rubrics: found a text that is no JSON .*; wanted what a judge should look for"),
+    ("rubrics", {"rubric_id": "p"}, r"\$\.rubrics: found an object with rubric_id; wanted what a judge"),
+    ("rubrics", [7], r"row 5, rubrics: .*\n  \$\[0\]: found 7; wanted an object"),
+    ("session_input", {"user_id": "u"}, r"row 5, session_input: .*\n  \$\.app_name: found nothing"),
+    ("session_input", [1], r"\$\.session_input: found a list of 1; wanted the session"),
+    ("session_state", [1], r"\$\.session_state: found a list of 1; wanted the state of its session"),
+    ("session_state", "on", r"\$\.session_state: found a text that is no JSON"),
+    ("expected_session_state", 3, r"\$\.expected_session_state: found 3; wanted the state that it should have left"),
+    ("run_index", -1, r"\$\.run_index: found -1; wanted which run"),
+    ("run_index", 1.5, r"\$\.run_index: found 1\.5; wanted which run"),
+    ("run_index", float("inf"), r"\$\.run_index: found Infinity; wanted which run"),
+    ("run_index", "one", r"\$\.run_index: found 'one'; wanted which run"),
+    ("error", 7, r"\$\.error: found 7; wanted a text"),
+    ("unfinished", "false", r"\$\.unfinished: found 'false'; wanted whether"),
+    ("unfinished", 2, r"\$\.unfinished: found 2; wanted whether"),
+]
+
+
+@pytest.mark.parametrize(("cell", "value", "message"), BAD, ids=[f"{cell}-{value!r}" for cell, value, _ in BAD])
+def test_a_bad_cell_is_one_clear_error(cell: str, value: Any, message: str) -> None:
+    with pytest.raises(EvalSetError, match=message) as caught:
+        row_of({"predictions": "x", cell: value}, "row 5")
+    assert str(caught.value).startswith("row 5")
+    assert len(caught.value.problems) == 1
+
+
+def test_every_cell_can_be_bad_or_takes_anything() -> None:
+    """What the user says and the name of a case can be any value, as its text."""
+    assert {cell for cell, _, _ in BAD} | {"inputs", "eval_id"} == set(CELLS)
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), np.nan, np.float32("nan"), pd.NA, pd.NaT], ids=repr)
+def test_a_table_has_many_ways_to_say_nothing(value: Any) -> None:
+    assert is_missing(value)
+    row = row_of({"predictions": "x", **{name: value for name in CELLS if name != "predictions"}}, "row 1")
+    assert row == row_of({"predictions": "x"}, "row 1")
+
+
+@pytest.mark.parametrize("value", ["", 0, False, 0.0, [], {}, np.float32(1), np.array([np.nan])], ids=repr)
+def test_nothing_else_is_missing(value: Any) -> None:
+    assert not is_missing(value)
+
+
+def test_rows_of_a_parquet_file(tmp_path: Path) -> None:
+    """Arrow gives lists as arrays of numpy, also inside dicts."""
+    content = {"role": "user", "parts": [{"text": "hello"}]}
+    frame = pd.DataFrame(
+        {
+            "inputs": [["one", "two"]],
+            "predictions": [[{"user_content": content, "intermediate_data": {"tool_uses": [SWITCH]}}, {"user_content": content}]],
+            "targets": [["yes", "no"]],
+            "rubrics": [["polite"]],
+        }
+    )
+    frame.to_parquet(tmp_path / "rows.parquet")
+    read = pd.read_parquet(tmp_path / "rows.parquet").to_dict("records")[0]
+    assert isinstance(read["predictions"], np.ndarray)
+    row = row_of(read)
+    assert [calls(turn) for turn in row.conversation.actual] == [[("switch", {"room": "hall"})], []]
+    assert [turn.user_text for turn in row.case.conversation or ()] == ["one", "two"]
+    assert wanted(row) == ["yes", "no"]
+    assert row.lacks == {CALLS}
+
+
+def test_what_is_read_is_not_what_the_table_holds() -> None:
+    cell = {"predictions": [TURN], "session_state": {"n": 1}}
+    before = json.dumps(cell)
+    row = row_of(cell)
+    assert row.conversation.actual[0].user_content == message("user", "light on")
+    assert json.dumps(cell) == before
