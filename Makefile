@@ -14,7 +14,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := true
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all coverage mutants test-model fuzz check fmt lint types imports docs site cost bench house matrix frameworks spark wheel screenshots clean
+.PHONY: help demo test test-all near coverage mutants test-model fuzz env generated budget check fmt lint types imports docs site cost bench house matrix frameworks spark wheel screenshots clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,25 +48,37 @@ test-model: export ADK_EVAL_LOCAL_MODEL := 1
 test-model: $(VENV)/.dev ## Judge with a small real model on this machine; needs node, npm and some minutes
 	@$(BIN)/pytest -q -rs -p no:randomly tests/local_model
 
-check: lint types imports docs site wheel cost test-all ## All that CI runs
+near: $(VENV)/.dev ## Run the tests that import what differs from HEAD, or from SINCE=COMMIT
+	@tests="$$($(BIN)/python tests/near.py $(SINCE))"; if [ -n "$$tests" ]; then $(PYTEST) -q --randomly-seed=1 $$tests; else echo "no test imports what changed"; fi
+
+env: $(VENV)/.dev ## Install what development needs into .venv, and nothing else
+
+generated: $(VENV)/.dev ## Write what is generated from the code: the policy's JSON Schema, the tables of criteria and of speeds
+	$(BIN)/python docs/policy_schema.py
+	$(BIN)/python docs/criteria_table.py
+	$(BIN)/python benchmarks/speed_table.py
+
+check: lint types imports budget docs site wheel cost test-all ## All that CI runs
 
 fmt: $(VENV)/.dev ## Format the code and fix what can be fixed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-lint: $(VENV)/.dev ## Style, format, spelling and the glossary's words
+lint: $(VENV)/.dev ## Style, format, spelling, the glossary's words, and no private name of another package without a reason
 	$(BIN)/ruff check .
+	$(BIN)/ruff check --preview --select PLC2701 .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell -D - -D docs/words.txt mlflow_adk_eval docs example_projects README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md
 
-types: $(VENV)/.dev ## mypy and pyright, both strict
+types: $(VENV)/.dev ## mypy and pyright, both strict, and the names and calls of tests
 	$(BIN)/mypy
 	$(BIN)/pyright --warnings
+	$(BIN)/pyright --warnings -p tests
 
 imports: $(VENV)/.dev ## The layers
 	$(BIN)/lint-imports
 
-docs: $(VENV)/.dev ## The code blocks of README, docs and docstrings, and the tables of criteria and speeds
+docs: $(VENV)/.dev ## The code blocks of README, docs and docstrings, and what `make generated` writes
 	$(BIN)/python docs/criteria_table.py --check
 	$(BIN)/python benchmarks/speed_table.py --check
 	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile -p no:randomly README.md docs mlflow_adk_eval
@@ -82,6 +94,9 @@ wheel: | $(UV) ## Build wheel and source distribution into dist/, check both, an
 	$(ALONE) pip install --quiet --python $(VENV)/wheel dist/*.whl
 	cd $(VENV)/wheel && bin/python -I -W ignore -c "import mlflow_adk_eval as one; print('imported', one.__version__, 'from', one.__file__)"
 	cd $(VENV)/wheel && bin/mlflow-adk-eval --help >help.txt && bin/mlflow-adk-eval validate lib/python*/site-packages/mlflow_adk_eval/_examples/home_automation/*.evalset.json
+
+budget: $(VENV)/.dev ## Fail where the package, or a user's way through it, outgrows what benchmarks/house.json and benchmarks/journeys.py allow
+	$(BIN)/python -W ignore benchmarks/house.py --check
 
 cost: $(VENV)/.dev ## What a turn costs in calls and bytes, beside what is committed
 	$(BIN)/python benchmarks/cost.py

@@ -1,6 +1,7 @@
 """How the package is laid out, in numbers: ``make house``, or ``python benchmarks/house.py --before 33b8bb5`` beside an earlier commit.
 
-Reads the sources and runs none of them, but for the journeys (`journeys.py`), which it runs in a process of their own.
+``--check`` fails where the package outgrows the budget in ``house.json`` or a journey its own in ``journeys.py``. A larger budget is a commit
+of its own that says why, and what was made simpler for it. Reads the sources and runs none of them, but for the journeys (`journeys.py`), which it runs in a process of their own.
 """
 
 from __future__ import annotations
@@ -21,8 +22,31 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from journeys import exceeded
+
 PACKAGE = "mlflow_adk_eval"
+BUDGET = Path(__file__).with_name("house.json")
 ROOT = Path(__file__).parents[1]
+FOREIGN: dict[str, frozenset[str]] = {
+    "shapes/answers.py": frozenset({"to_dict"}),  # messages and responses of MLflow
+    "agents/adk/agent.py": frozenset({"app", "name"}),  # modules and agents of google-adk
+    "agents/adk/modules.py": frozenset({"agent"}),  # modules
+    "agents/functions.py": frozenset({"__call__"}),  # the user's functions
+    "agents/scenarios.py": frozenset({"description", "name", "tools"}),  # agents and tools of google-adk
+    "agents/source.py": frozenset({"model"}),  # agents of google-adk
+    "analysis/calibration/bench.py": frozenset({"model"}),  # the user's judges
+    "agents/traces/spans.py": frozenset({"data", "value"}),  # MLflow's traces
+    "agents/turns.py": frozenset({"partial"}),  # events of google-adk
+    "evalset/files.py": frozenset({"source"}),  # datasets of MLflow
+    "integrations/agent_functions.py": frozenset({"columns"}),  # tables of pandas and others
+    "judge/providers/gemini.py": frozenset({"headers"}),  # responses of google-genai
+    "judge/providers/litellm.py": frozenset({"headers", "refusal", "response", "usage", "value"}),  # responses and errors of LiteLLM
+    "judge/providers/resolve.py": frozenset({"__call__", "address", "model"}),  # the user's judges
+    "judge/providers/vertex.py": frozenset({"headers"}),  # responses of google-genai
+    "store/reaching.py": frozenset({"error_code", "response"}),  # MLflow's errors
+    "tracking/traces.py": frozenset({"error"}),  # MLflow's feedback
+}
+"""The attributes that a file may probe for, since the objects that it asks are not ours."""
 JOURNEYS = ("evaluate", "gate", "vote", "scorer")
 _SMALL_FILE = 60
 _LAYOUT = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
@@ -65,6 +89,15 @@ class Source:
                 found |= set(range(token.start[0], token.end[0] + 1))
         return found - self.docstrings()
 
+    def code_text(self) -> str:
+        """Return the lines that hold code, without the comments behind them."""
+        lines, code = self.text.splitlines(), self.code()
+        for token in self.tokens():
+            if token.type == tokenize.COMMENT:
+                line, column = token.start
+                lines[line - 1] = lines[line - 1][:column].rstrip()
+        return "\n".join(line for number, line in enumerate(lines, 1) if number in code)
+
     def imports(self) -> set[int]:
         """Return the lines of import statements, wherever they stand."""
         return {line for node in ast.walk(self.tree) if isinstance(node, ast.Import | ast.ImportFrom) for line in _span(node)}
@@ -87,12 +120,12 @@ def sources(root: Path) -> list[Source]:
     return found
 
 
-def imports_between(modules: list[Source]) -> dict[str, set[str]]:
-    """Return which module imports which, lazy imports and those for type checkers included."""
+def imports_between(modules: list[Source], *, lazy: bool = True) -> dict[str, set[str]]:
+    """Return which module imports which; `lazy`: also in functions and for type checkers."""
     known = {module.name for module in modules}
     found: dict[str, set[str]] = {module.name: set() for module in modules}
     for module in modules:
-        for node in ast.walk(module.tree):
+        for node in ast.walk(module.tree) if lazy else module.tree.body:
             if isinstance(node, ast.Import):
                 named = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.module:
@@ -105,12 +138,13 @@ def imports_between(modules: list[Source]) -> dict[str, set[str]]:
 
 def largest_circle(edges: Mapping[str, set[str]]) -> int:
     """Return how many modules the largest import circle has; 0 if there is none."""
-    reached = {name: _reachable(name, edges) for name in edges}
+    reached = {name: reachable(name, edges) for name in edges}
     circles = ({other for other in reached[name] if name in reached[other]} for name in edges)
     return max((len(circle) for circle in circles if len(circle) > 1), default=0)
 
 
-def _reachable(start: str, edges: Mapping[str, set[str]]) -> set[str]:
+def reachable(start: str, edges: Mapping[str, set[str]]) -> set[str]:
+    """Return what a module imports, directly or through others."""
     seen: set[str] = set()
     waiting = [start]
     while waiting:
@@ -143,6 +177,7 @@ def measured(root: Path) -> dict[str, str]:
         "median lines of a file": f"{statistics.median(module.lines() for module in modules):.0f}",
         f"files under {_SMALL_FILE} lines": str(sum(module.lines() < _SMALL_FILE for module in modules)),
         "top-level functions that share a name": f"{sum(n for n in names.values() if n > 1) / sum(names.values()):.0%}",
+        "objects of ours that are probed by getattr": str(len(undeclared_interfaces(modules))),
         "class names that exist twice": str(sum(n > 1 for n in classes.values())),
         "file stems that repeat": str(sum(n > 1 for n in stems.values())),
     }
@@ -150,10 +185,63 @@ def measured(root: Path) -> dict[str, str]:
 
 def journeys(root: Path) -> dict[str, str]:
     """Return how much of the package below `root` each journey enters."""
-    command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("journeys.py")), "--json", *JOURNEYS]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | {"PYTHONPATH": str(root)})
-    figures = json.loads(ran.stdout.splitlines()[-1])
+    figures = figures_of_journeys(root)
     return {f"{name}: files, functions, depth": "{files}, {functions}, {depth}".format(**figures[name]) for name in JOURNEYS}
+
+
+def figures_of_journeys(root: Path) -> dict[str, dict[str, int]]:
+    """Return the functions, files and depth of each journey through the package below `root`."""
+    command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("journeys.py")), "--json", *JOURNEYS]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": str(root)})
+    if not ran.stdout.strip():
+        sys.exit(f"the journeys failed:\n{ran.stderr}")
+    figures: dict[str, dict[str, int]] = json.loads(ran.stdout.splitlines()[-1])
+    return figures
+
+
+def undeclared_interfaces(modules: list[Source]) -> list[str]:
+    """Return where an object of ours is probed for an attribute, as ``file:line name``: a protocol should declare it.
+
+    An object of ours is one whose attribute a class of this package defines. What belongs to others, as agents and their models, is in `FOREIGN`.
+    """
+    own = {name for module in modules for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef) for name in _attributes(node)}
+    probes: list[str] = []
+    for module in modules:
+        file = "/".join(module.name.split(".")[1:]) + ".py"
+        for node in ast.walk(module.tree):
+            match node:
+                case ast.Call(func=ast.Name("getattr"), args=[_, ast.Constant(str(name)), _]) if name in own - FOREIGN.get(
+                    file, frozenset()
+                ):
+                    probes.append(f"{file}:{node.lineno} {name}")
+                case _:
+                    pass
+    return probes
+
+
+def _attributes(node: ast.ClassDef) -> Iterator[str]:
+    for child in node.body:
+        if isinstance(child, Function):
+            yield child.name
+        elif isinstance(child, ast.AnnAssign) and isinstance(child.target, ast.Name):
+            yield child.target.id
+
+
+def outgrown(root: Path) -> list[str]:
+    """Return a sentence for each budget that the package below `root` exceeds."""
+    modules = sources(root)
+    budget = json.loads(BUDGET.read_text(encoding="utf-8"))
+    figures = {"lines of code": sum(len(module.code()) for module in modules), "files": len(modules)}
+    grown = [
+        f"{name}: {figures[name]:,}, but benchmarks/house.json allows {most:,}" for name, most in budget.items() if figures[name] > most
+    ]
+    circle = largest_circle(imports_between(modules))
+    return [
+        *grown,
+        *([f"modules import one another in a circle of {circle}"] if circle else []),
+        *(f"{place} is probed with getattr: declare it in a protocol" for place in undeclared_interfaces(modules)),
+        *exceeded(figures_of_journeys(root)),
+    ]
 
 
 def at_commit(commit: str, folder: Path) -> Path:
@@ -169,7 +257,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--before", metavar="COMMIT", help="an earlier commit to measure as well")
     parser.add_argument("--no-journeys", action="store_true", help="only what can be read from the sources")
+    parser.add_argument("--check", action="store_true", help="fail where the package outgrows its budget")
     options = parser.parse_args()
+    if options.check:
+        problems = outgrown(ROOT)
+        print(*problems or ["the package is within its budget"], sep="\n", file=sys.stderr if problems else sys.stdout)
+        sys.exit(1 if problems else 0)
     with tempfile.TemporaryDirectory() as folder:
         roots = {"now": ROOT} if options.before is None else {options.before: at_commit(options.before, Path(folder)), "now": ROOT}
         found = {title: measured(root) | ({} if options.no_journeys else journeys(root)) for title, root in roots.items()}

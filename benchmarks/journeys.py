@@ -2,7 +2,8 @@
 
 Someone who wants to change what an action does has to know what it passes on its way. Each journey is the smallest one of its kind
 (one case, one turn, one criterion) on a SQLite store of its own; what is prepared before it is not counted. A function counts once,
-however often it is called, and the depth is the largest number of the package's functions that are inside each other.
+however often it is called, and the depth is the largest number of the package's functions that are inside each other. The command fails
+where a journey goes through more than `BUDGETS` allow.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -125,6 +126,21 @@ JOURNEYS: dict[str, tuple[str, Callable[[], Callable[[], object]]]] = {
 }
 
 
+BUDGETS = {"evaluate": {"functions": 420, "files": 65}, "gate": {"functions": 220, "files": 30}}
+"""The most that a journey may go through. Raise one in a commit of its own that says why."""
+
+
+def exceeded(figures: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Return a sentence for each figure above its budget."""
+    return [
+        f"{name} goes through {figures[name][kind]} {kind}; its budget in benchmarks/journeys.py is {most}"
+        for name, budget in BUDGETS.items()
+        if name in figures
+        for kind, most in budget.items()
+        if figures[name][kind] > most
+    ]
+
+
 def _set() -> Any:
     return mlflow_adk_eval.EvalSet.model_validate(_EVAL_SET)
 
@@ -163,7 +179,9 @@ def main(argv: Sequence[str]) -> int:
                 print(f"  {file} ({len(names)}): {', '.join(names)}", file=sys.stderr if chosen.json else sys.stdout)
     if chosen.json:
         print(json.dumps(figures))
-    return 0
+    problems = exceeded(figures)
+    print(*problems, sep="\n", end="\n" if problems else "", file=sys.stderr)
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

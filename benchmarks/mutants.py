@@ -96,7 +96,7 @@ def _places(node: ast.AST) -> Iterator[tuple[dict[str, ast.AST] | list[ast.AST],
             yield from _places(child)
 
 
-def _changes(node: ast.AST) -> Iterator[ast.AST]:  # noqa: C901, PLR0912 - one case for each kind of change
+def _changes(node: ast.AST) -> Iterator[ast.AST]:
     match node:
         case ast.Compare(ops=[one]) if type(one) in _COMPARED:
             yield _with(node, ops=[_COMPARED[type(one)]()])

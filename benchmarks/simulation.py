@@ -25,7 +25,7 @@ from mlflow_adk_eval.analysis.stats import (
     rate_cases_needed,
 )
 from mlflow_adk_eval.analysis.stats.paired import difference_interval
-from mlflow_adk_eval.gating.rules.max_drop import drop_verdict
+from mlflow_adk_eval.gating.rules.limits import drop_verdict
 
 CONFIDENCE = 0.95
 ALPHA = 1 - CONFIDENCE

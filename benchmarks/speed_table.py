@@ -1,6 +1,7 @@
 """Writes the table of speeds in docs/benchmarks.md from results.md; ``--check`` says whether it is true, and whether the results are of this code.
 
-Each section of results.md names its commit and the hash of its hot path: the files that loading, scoring, judging or logging run through.
+Each section of results.md names its commit and the hash of its hot path: the code of the modules that loading, scoring, judging or logging
+import. Comments, docstrings and blank lines are no part of it.
 """
 
 from __future__ import annotations
@@ -13,13 +14,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import house
+
 ROOT = Path(__file__).parents[1]
 PAGE, RESULTS = ROOT / "docs" / "benchmarks.md", ROOT / "benchmarks" / "results.md"
 _BEGIN, _END = "<!-- speed: written by benchmarks/speed_table.py -->\n\n", "\n<!-- end of speed -->"
-_SCORING = ("evalset", "criteria", "results", "runner", "agents/recordings.py", "agents/turn_log.py")
-_LOGGING, _JUDGING = (*_SCORING, "tracking", "report"), (*_SCORING, "judge", "ledger")
-_HOT = {"w1": _SCORING, "w2": _LOGGING, "w3": _JUDGING}
-"""The files and folders of the package that the work of a section runs through, as far as what it takes depends on them.
+_WORK = frozenset(["agents", "criteria", "evalset", "judge", "ledger", "report", "results", "runner", "runs", "tracking"])
+"""The rooms that do a turn's work. The others are entered once a run, if at all."""
+_HOT = {
+    "w1": ("evalset.files", "agents.recordings", "runner.recordings"),
+    "w2": ("evalset.files", "agents.recordings", "runner.evaluation", "tracking.evaluate"),
+    "w3": ("evalset.files", "runner.recordings", "judge.session", "judge.providers.gemini"),
+}
+"""Where the work of a section begins: what these modules import, one through the other, is its hot path.
 
 These sections must be of this code. The others take an hour together, so the page says of which commit they are.
 """
@@ -108,13 +115,17 @@ def stamp(section: str) -> str:
 
 
 def hot_path(section: str) -> str:
-    """Return a hash over the files of a section's hot path."""
+    """Return a hash over the code of a section's hot path."""
+    modules = {module.name: module for module in house.sources(ROOT)}
+    edges = house.imports_between(list(modules.values()), lazy=False)
+    waiting = [f"{house.PACKAGE}.{start}" for start in _HOT.get(section, ())]
+    reached = {name for start in waiting for name in (start, *house.reachable(start, edges))}
     digest = hashlib.sha256()
-    for part in _HOT.get(section, ()):
-        place = ROOT / "mlflow_adk_eval" / part
-        for path in sorted(place.rglob("*.*")) if place.is_dir() else [place]:
-            if path.suffix in {".py", ".md", ".j2"}:
-                digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes() + b"\0")
+    for name in sorted(reached):
+        if name.split(".")[1] in _WORK:
+            digest.update(f"{name}\0{modules[name].code_text()}\0".encode())
+    for text in sorted((ROOT / house.PACKAGE / "judge" / "prompts").glob("*.md")) if section == "w3" else ():
+        digest.update(text.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
 
 

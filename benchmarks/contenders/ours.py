@@ -16,7 +16,7 @@ CONFIG = {"criteria": dict.fromkeys(CRITERIA, THRESHOLD)}
 def imports(*, logging: bool) -> None:
     """Import all that the work needs, scipy for the intervals included."""
     from mlflow_adk_eval import load_eval_set, score  # noqa: F401
-    from mlflow_adk_eval.criteria.text.words import tokens
+    from mlflow_adk_eval.criteria.text import tokens
 
     tokens("warm up")
     if logging:
