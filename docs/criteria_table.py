@@ -14,9 +14,8 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 from mlflow_adk_eval import criteria
-from mlflow_adk_eval.config.criteria import CriterionSettings, JudgedSettings
 from mlflow_adk_eval.config.rapid_catalogue import PREFIX
-from mlflow_adk_eval.config.spec import CRITERIA, CriterionSpec
+from mlflow_adk_eval.config.spec import CRITERIA, CriterionSettings, CriterionSpec, JudgedSettings
 
 ROOT = Path(__file__).parent.parent
 _BEGIN, _END = "<!-- criteria: written by docs/criteria_table.py -->\n\n", "\n<!-- end of criteria -->"
@@ -28,7 +27,7 @@ _OWN = "| your own, by import path | whatever you return; the threshold is enfor
 
 def specs() -> list[CriterionSpec]:
     """Return every criterion: ADK's and ours before those of the Rapid Eval API, and what is computed before what is judged."""
-    return sorted(CRITERIA.values(), key=lambda spec: (spec.name.startswith(PREFIX), _ORDER.index(spec.decided_by), spec.informative))
+    return sorted(CRITERIA.values(), key=lambda spec: (spec.origin == "rapid_eval", _ORDER.index(spec.decided_by), spec.informative))
 
 
 def reference() -> Iterable[str]:
@@ -53,7 +52,9 @@ def modules() -> Iterable[str]:
     """Yield the code that says in which module each criterion is, and which modules have those that are measured on every run."""
     of = {spec.name: name for name in sorted(one.name for one in iter_modules(criteria.__path__)) for spec in _specs_of(name)}
     yield "MODULES = {"
-    yield from (f'    "{name}": "{module}",' for name, module in of.items())
+    # The criteria of the Rapid Eval API are those of its catalogue, which has their names.
+    yield from (f'    "{name}": "{module}",' for name, module in of.items() if not name.startswith(PREFIX))
+    yield '    **{metric.criterion: "rapid_criteria" for metric in RAPID_METRICS.values()},'
     yield "}"
     informative = "".join(f'"{module}", ' for module in dict.fromkeys(of[name] for name, spec in CRITERIA.items() if spec.informative))
     yield f"INFORMATIVE = ({informative.rstrip(' ')})"
