@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple, Self
@@ -234,6 +235,7 @@ class _Pool:
         self._context = multiprocessing.get_context("forkserver" if posix else "spawn")
         if posix:
             self._context.set_forkserver_preload([__name__])
+            _start_fork_server()
 
     def __enter__(self) -> Self:
         self._begin()
@@ -286,6 +288,16 @@ class _Sent:
     @property
     def whole(self) -> bool:
         return self.future.done() and not self.future.cancelled() and self.future.exception() is None
+
+
+def _start_fork_server() -> None:
+    """Start it with SIGINT blocked, as all that it starts then is from its first instruction on: Ctrl-C is for the process that waits."""
+    resource_tracker.ensure_running()  # else the fork server's start does it, and unblocks SIGINT
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin_work() -> None:
