@@ -242,29 +242,34 @@ def test_a_recording_apart_from_the_cases_gives_the_same_report(tmp_path: Path) 
 
 KILLED = """
 import os, signal, sys, threading, time
+from contextlib import suppress
 from pathlib import Path
 import mlflow_adk_eval as adk_eval
 
-def children():
-    here = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-    return [int(pid) for one in here for pid in [one, *Path(f"/proc/{one}/task/{one}/children").read_text().split()]]
+def read(path):
+    try:
+        return Path(path).read_text()
+    except OSError:  # it ended meanwhile
+        return ""
+
+def children(pid):
+    return [int(child) for child in read(f"/proc/{pid}/task/{pid}/children").split()]
 
 def workers():
-    return [pid for pid in children() if b"forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes()][1:]
+    below = [pid for child in children(os.getpid()) for pid in [child, *children(child)]]
+    return [pid for pid in below if "forkserver" in read(f"/proc/{pid}/cmdline")][1:]
 
 def at_work(pid):
     # multiprocessing itself waits for ever for one that dies while it is being started
-    try:
-        user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-    except OSError:
-        return False
+    user, system = (read(f"/proc/{pid}/stat").rpartition(")")[2].split()[11:13] or (0, 0))
     return int(user) + int(system) >= 5
 
 def kill():
     for _ in range(int(sys.argv[2])):
         while not (found := [pid for pid in workers() if at_work(pid)]):
             time.sleep(0.01)
-        os.kill(found[0], signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(found[0], signal.SIGKILL)
         while found[0] in workers():
             time.sleep(0.01)
 
