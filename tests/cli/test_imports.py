@@ -63,7 +63,9 @@ def packages(modules: Iterable[str]) -> set[str]:
     """Return the packages of others that modules belong to."""
     tops = {".".join(module.split(".")[: 2 if module.startswith("google.") else 1]) for module in modules}
     others = {top for top in tops if top not in sys.stdlib_module_names and not top.startswith("_")}
-    return others - {"mlflow_adk_eval", "google", "google.cloud"}  # namespaces that every start of Python makes
+    # Namespaces, and what a distribution adds: every start of Python imports them.
+    starts = {"google", "google.cloud", "sitecustomize", "usercustomize"}
+    return others - {"mlflow_adk_eval", *starts}
 
 
 def ours(modules: Iterable[str]) -> set[str]:
