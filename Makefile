@@ -44,7 +44,7 @@ fuzz: export HYPOTHESIS_PROFILE := fuzz
 fuzz: $(VENV)/.dev ## Run all tests in an order and with examples that are new each time
 	@$(PYTEST) -q
 
-test-model: export ADK_EVAL_LOCAL_MODEL := 1
+test-model: export MLFLOW_ADK_EVAL_LOCAL_MODEL := 1
 test-model: $(VENV)/.dev ## Judge with a small real model on this machine; needs node, npm and some minutes
 	@$(BIN)/pytest -q -rs -p no:randomly tests/local_model
 

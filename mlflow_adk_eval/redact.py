@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from urllib.parse import quote, quote_plus, unquote, urlsplit
 
-NOT_SECRET = "ADK_EVAL_NOT_SECRET"  # noqa: S105 - a name
+NOT_SECRET = "MLFLOW_ADK_EVAL_NOT_SECRET"  # noqa: S105 - a name
 """The environment variable that names variables of ``.env`` files whose values may be written down, separated by commas."""
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
 _PLAIN_NAME = re.compile(

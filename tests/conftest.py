@@ -50,7 +50,7 @@ def _too_old(package: str, oldest: str) -> str | None:
 @pytest.fixture(autouse=True)
 def _no_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep nothing between tests, unless a test says where."""
-    monkeypatch.setenv("ADK_EVAL_LEDGER", "off")
+    monkeypatch.setenv("MLFLOW_ADK_EVAL_LEDGER", "off")
 
 
 _MLFLOW_REMEMBERS = {

@@ -117,7 +117,7 @@ HIDDEN = ["ghp_16C7e42F292c6912E7710c838347Ae178B4a", "correct horse battery", "
 def test_any_other_value_of_an_env_file_is_hidden(value: str, in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (in_folder / ".env").write_text(f"GH_PAT='{value}'\nCLOUD_REGION=europe-west-4\n")
     assert redacted(f"it is {value} in europe-west-4", secrets_of()) == "it is [GH_PAT] in europe-west-4"
-    monkeypatch.setenv("ADK_EVAL_NOT_SECRET", "OTHER, GH_PAT")
+    monkeypatch.setenv("MLFLOW_ADK_EVAL_NOT_SECRET", "OTHER, GH_PAT")
     assert redacted(value, secrets_of()) == value
 
 

@@ -29,11 +29,11 @@ from mlflow_adk_eval.evalset import EvalSet, EvalSetResult
 from mlflow_adk_eval.evalset.files import RowFiles, file_at
 from mlflow_adk_eval.runtime import OBJECT
 
-TOKEN = "ADK_EVAL_AGENT_TOKEN"  # noqa: S105 - the name of a variable
+TOKEN = "MLFLOW_ADK_EVAL_AGENT_TOKEN"  # noqa: S105 - the name of a variable
 """Sent as ``Authorization: Bearer …``."""
-HEADERS = "ADK_EVAL_AGENT_HEADERS"
+HEADERS = "MLFLOW_ADK_EVAL_AGENT_HEADERS"
 """Further headers, as OpenTelemetry writes them: ``name=value,name=value``, percent-encoded."""
-MODEL = "ADK_EVAL_AGENT_MODEL"
+MODEL = "MLFLOW_ADK_EVAL_AGENT_MODEL"
 """The model that chat completions are asked of."""
 
 

@@ -156,7 +156,7 @@ def judge_bench_command(
 
 
 _ledger_option = click.option(
-    "--ledger", metavar="FILE|URL", help="The ledger. Default: ADK_EVAL_LEDGER, else .adk_eval/ledger.sqlite in this folder."
+    "--ledger", metavar="FILE|URL", help="The ledger. Default: MLFLOW_ADK_EVAL_LEDGER, else .adk_eval/ledger.sqlite in this folder."
 )
 
 
@@ -172,7 +172,7 @@ def _ledger(source: str | None) -> Generator[CallCache]:
 
     where = ledger_source(source)
     if where is None:
-        raise UsageError("ledger: wanted a file or a postgresql:// URL; ADK_EVAL_LEDGER says 'off'")
+        raise UsageError("ledger: wanted a file or a postgresql:// URL; MLFLOW_ADK_EVAL_LEDGER says 'off'")
     with CallCache(where) as ledger:
         ledger.check()
         yield ledger
@@ -265,9 +265,9 @@ def evaluate(file: str, **options: Any) -> None:
 @click.option("--port", type=click.IntRange(0, 65535), default=8085, show_default=True, help="The port; 0 picks a free one.")
 @click.option(
     "--token",
-    envvar="ADK_EVAL_RAPID_TOKEN",
+    envvar="MLFLOW_ADK_EVAL_RAPID_TOKEN",
     default="",
-    help="The token clients must send. Prefer ADK_EVAL_RAPID_TOKEN: other users can see arguments.",
+    help="The token clients must send. Prefer MLFLOW_ADK_EVAL_RAPID_TOKEN: other users can see arguments.",
 )
 @click.option("--max-body", type=COUNT, default=1_000_000, show_default=True, help="The largest request in bytes.")
 @click.option("--concurrency", type=COUNT, default=256, show_default=True, help="Requests to evaluate in parallel; others wait.")

@@ -128,7 +128,7 @@ judge_host_option = click.option(
     "judge_hosts",
     metavar="HOST[:PORT]",
     multiple=True,
-    help="A host that the config may name as the endpoint of a judge or simulated user; repeatable. Default: ADK_EVAL_JUDGE_HOSTS.",
+    help="A host that the config may name as the endpoint of a judge or simulated user; repeatable. Default: MLFLOW_ADK_EVAL_JUDGE_HOSTS.",
 )
 
 judge_limit_options = together(

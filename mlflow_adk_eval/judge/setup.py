@@ -17,7 +17,7 @@ from typing import Any, Literal, TypedDict
 from mlflow_adk_eval.errors import UsageError, did_you_mean, shown
 from mlflow_adk_eval.judge.protocol import Answers, Judge
 
-HOSTS_VARIABLE = "ADK_EVAL_JUDGE_HOSTS"
+HOSTS_VARIABLE = "MLFLOW_ADK_EVAL_JUDGE_HOSTS"
 
 
 def allowed_hosts(hosts: Iterable[str] = ()) -> tuple[str, ...]:
@@ -94,7 +94,7 @@ JudgeSource = OneJudge | Sequence[OneJudge] | None
 BudgetSource = Budget | Mapping[str, Any] | None
 """How much may be spent: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and ``name``; ``None``: there is no limit."""
 LedgerSource = str | Path | Literal[False] | None
-"""The ledger: a file or the URL of a PostgreSQL database; ``off`` or ``False``: nothing is kept; ``None``: as ``ADK_EVAL_LEDGER`` says, else ``.adk_eval/ledger.sqlite``."""
+"""The ledger: a file or the URL of a PostgreSQL database; ``off`` or ``False``: nothing is kept; ``None``: as ``MLFLOW_ADK_EVAL_LEDGER`` says, else ``.adk_eval/ledger.sqlite``."""
 
 
 class JudgeArgs(TypedDict, total=False):
@@ -103,13 +103,13 @@ class JudgeArgs(TypedDict, total=False):
     judge: JudgeSource
     """Who judges, instead of the models that the config names: a model's name, a judge or a callable; a list of them is a panel that votes together."""
     judge_hosts: Sequence[str] | None
-    """The hosts, with or without a port, that the config may name as the endpoint of a judge or a simulated user, besides those of ``ADK_EVAL_JUDGE_HOSTS``."""
+    """The hosts, with or without a port, that the config may name as the endpoint of a judge or a simulated user, besides those of ``MLFLOW_ADK_EVAL_JUDGE_HOSTS``."""
     judge_options: JudgeOptions | None
     """How judges are asked: how many requests at a time, how long one may take and how often it is repeated."""
     budget: BudgetSource
     """How much may be spent on judges and simulated users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and ``name``."""
     ledger: LedgerSource
-    """What keeps judges' answers, a file or a ``postgresql://`` URL; ``None``: as ``ADK_EVAL_LEDGER`` says, else ``.adk_eval/ledger.sqlite``; ``False``: none."""
+    """What keeps judges' answers, a file or a ``postgresql://`` URL; ``None``: as ``MLFLOW_ADK_EVAL_LEDGER`` says, else ``.adk_eval/ledger.sqlite``; ``False``: none."""
     rejudge_failed: bool
     """Whether to ask again where a judge's kept answer cannot be read."""
 
@@ -151,10 +151,10 @@ def judge_setup(
 
     Args:
         judge: who judges, instead of the models that the config names: a model's name, a judge or a callable; a list of them is a panel that votes together.
-        judge_hosts: the hosts, with or without a port, that the config may name as the endpoint of a judge or a simulated user, besides those of ``ADK_EVAL_JUDGE_HOSTS``.
+        judge_hosts: the hosts, with or without a port, that the config may name as the endpoint of a judge or a simulated user, besides those of ``MLFLOW_ADK_EVAL_JUDGE_HOSTS``.
         judge_options: how judges are asked: how many requests at a time, how long one may take and how often it is repeated.
         budget: how much may be spent on judges and simulated users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and ``name``.
-        ledger: what keeps judges' answers, a file or a ``postgresql://`` URL; ``None``: as ``ADK_EVAL_LEDGER`` says, else ``.adk_eval/ledger.sqlite``; ``False``: none.
+        ledger: what keeps judges' answers, a file or a ``postgresql://`` URL; ``None``: as ``MLFLOW_ADK_EVAL_LEDGER`` says, else ``.adk_eval/ledger.sqlite``; ``False``: none.
         rejudge_failed: whether to ask again where a judge's kept answer cannot be read.
 
     Raises:

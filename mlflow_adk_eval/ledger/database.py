@@ -22,7 +22,7 @@ from mlflow_adk_eval.ledger.trust import refuse_foreign
 
 DEFAULT = Path(".adk_eval") / "ledger.sqlite"
 """Where the ledger is, from the working directory."""
-VARIABLE = "ADK_EVAL_LEDGER"
+VARIABLE = "MLFLOW_ADK_EVAL_LEDGER"
 """The environment variable that names the ledger, or says ``off``."""
 CHOOSING = f"with --ledger or {VARIABLE} (`off`: keep nothing)"
 """How to name another ledger, as the end of a sentence."""

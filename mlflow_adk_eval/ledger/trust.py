@@ -17,7 +17,7 @@ from pathlib import Path
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset.models import canonical_json
 
-KEY_VARIABLE = "ADK_EVAL_LEDGER_KEY"
+KEY_VARIABLE = "MLFLOW_ADK_EVAL_LEDGER_KEY"
 """The environment variable with the key by which entries are authenticated."""
 PARTS = "parts"
 """The folder beside the file that has scored parts of evaluations under way."""

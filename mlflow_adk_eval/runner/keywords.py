@@ -117,7 +117,7 @@ class RecordArgs(AgentArgs, total=False):
     agent_version: str
     """What the recording is to say of the agent's version."""
     judge_hosts: Sequence[str] | None
-    """The hosts that the config may name as the endpoint of a simulated user, besides those of ``ADK_EVAL_JUDGE_HOSTS``."""
+    """The hosts that the config may name as the endpoint of a simulated user, besides those of ``MLFLOW_ADK_EVAL_JUDGE_HOSTS``."""
     budget: BudgetSource
     """How much may be spent on a model that plays users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and ``name``."""
     ledger: LedgerSource

@@ -48,7 +48,7 @@ def record(eval_set: EvalSetSource, agent: Any, config: ConfigSource = None, **o
         num_runs: how often the agent has each conversation.
         agent_version: what the recording is to say of the agent's version.
         judge_hosts: the hosts that the config may name as the endpoint of a simulated user, besides those of
-            ``ADK_EVAL_JUDGE_HOSTS``.
+            ``MLFLOW_ADK_EVAL_JUDGE_HOSTS``.
         budget: how much may be spent on a model that plays users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and
             ``name``.
         ledger: the file that keeps what such a model said; as of `evaluate`.
@@ -119,11 +119,11 @@ def score(
         config: the criteria; ``None``: the ``test_config.json`` beside the eval set, else ADK's defaults.
         judge: who judges, instead of the models that the config names: a model's name or a callable.
         judge_hosts: the hosts, with or without a port, that the config may name as the endpoint of a judge or a simulated user,
-            besides those of ``ADK_EVAL_JUDGE_HOSTS``.
+            besides those of ``MLFLOW_ADK_EVAL_JUDGE_HOSTS``.
         judge_options: how judges are asked: how many requests at a time, how long one may take and how often it is repeated.
         budget: how much may be spent on judges and simulated users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and
             ``name``.
-        ledger: what keeps judges' answers, a file or a ``postgresql://`` URL; ``None``: as ``ADK_EVAL_LEDGER`` says, else
+        ledger: what keeps judges' answers, a file or a ``postgresql://`` URL; ``None``: as ``MLFLOW_ADK_EVAL_LEDGER`` says, else
             ``.adk_eval/ledger.sqlite``; ``False``: none.
         rejudge_failed: whether to ask again where a judge's kept answer cannot be read.
         progress: called with the number of finished case runs and of all.

@@ -93,11 +93,11 @@ def evaluate(
         judge: who judges, instead of the models that the config names: a model's name, a judge or a callable; a list of them is a
             panel that votes together.
         judge_hosts: the hosts, with or without a port, that the config may name as the endpoint of a judge or a simulated user,
-            besides those of ``ADK_EVAL_JUDGE_HOSTS``.
+            besides those of ``MLFLOW_ADK_EVAL_JUDGE_HOSTS``.
         judge_options: how judges are asked: how many requests at a time, how long one may take and how often it is repeated.
         budget: how much may be spent on judges and simulated users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and
             ``name``.
-        ledger: what keeps judges' answers, a file or a ``postgresql://`` URL; ``None``: as ``ADK_EVAL_LEDGER`` says, else
+        ledger: what keeps judges' answers, a file or a ``postgresql://`` URL; ``None``: as ``MLFLOW_ADK_EVAL_LEDGER`` says, else
             ``.adk_eval/ledger.sqlite``; ``False``: none.
         rejudge_failed: whether to ask again where a judge's kept answer cannot be read.
         concurrency: how many conversations are had at the same time.
@@ -447,11 +447,11 @@ def reevaluation(
         judge: who judges, instead of the models that the config names: a model's name, a judge or a callable; a list of them is a
             panel that votes together.
         judge_hosts: the hosts, with or without a port, that the config may name as the endpoint of a judge or a simulated user,
-            besides those of ``ADK_EVAL_JUDGE_HOSTS``.
+            besides those of ``MLFLOW_ADK_EVAL_JUDGE_HOSTS``.
         judge_options: how judges are asked: how many requests at a time, how long one may take and how often it is repeated.
         budget: how much may be spent on judges and simulated users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and
             ``name``.
-        ledger: what keeps judges' answers, a file or a ``postgresql://`` URL; ``None``: as ``ADK_EVAL_LEDGER`` says, else
+        ledger: what keeps judges' answers, a file or a ``postgresql://`` URL; ``None``: as ``MLFLOW_ADK_EVAL_LEDGER`` says, else
             ``.adk_eval/ledger.sqlite``; ``False``: none.
         rejudge_failed: whether to ask again where a judge's kept answer cannot be read.
         concurrency: how many conversations are had at the same time.

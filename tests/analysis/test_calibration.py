@@ -46,7 +46,7 @@ def store(template: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 def run(store: str) -> Report:
     patch = pytest.MonkeyPatch()
     with patch.context() as within:
-        within.setenv("ADK_EVAL_LEDGER", "off")
+        within.setenv("MLFLOW_ADK_EVAL_LEDGER", "off")
         return evaluated(store)
 
 

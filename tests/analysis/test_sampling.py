@@ -35,7 +35,7 @@ def store(template: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def run(store: str) -> Report:
     with pytest.MonkeyPatch.context() as within:
-        within.setenv("ADK_EVAL_LEDGER", "off")
+        within.setenv("MLFLOW_ADK_EVAL_LEDGER", "off")
         return evaluated(store, {"criteria": {MATCH: CONFIG["criteria"][MATCH]}})
 
 

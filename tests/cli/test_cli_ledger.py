@@ -67,8 +67,8 @@ def test_prune_only_counts_until_it_is_told_to_delete(file: Path) -> None:
 
 def test_what_makes_no_sense_is_said(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(invoke("prune", "--ledger", file).exception) == "prune what? wanted an age, a model or a run"
-    monkeypatch.setenv("ADK_EVAL_LEDGER", "off")
-    assert "ADK_EVAL_LEDGER says 'off'" in str(invoke("show").exception)
+    monkeypatch.setenv("MLFLOW_ADK_EVAL_LEDGER", "off")
+    assert "MLFLOW_ADK_EVAL_LEDGER says 'off'" in str(invoke("show").exception)
     nothing = tmp_path / "none.sqlite"
     assert json.loads(invoke("show", "--ledger", nothing, "--json").output)["answers"] == 0
     assert not nothing.exists()

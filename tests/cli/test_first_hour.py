@@ -111,7 +111,7 @@ class Team:
 
     @property
     def environment(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "ADK_EVAL_", "GITHUB_", "GOOGLE_"))}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "GITHUB_", "GOOGLE_"))}
         path = f"{self.scripts}{os.pathsep}{os.environ['PATH']}"
         return kept | {"PATH": path, "PYTHONWARNINGS": "ignore", "MLFLOW_DISABLE_TELEMETRY": "true", "COLUMNS": "200"}
 

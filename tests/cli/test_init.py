@@ -55,7 +55,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def started(*arguments: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if name not in {"ADK_EVAL_LEDGER", "GITHUB_STEP_SUMMARY"}}
+    kept = {name: value for name, value in os.environ.items() if name not in {"MLFLOW_ADK_EVAL_LEDGER", "GITHUB_STEP_SUMMARY"}}
     return subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True, check=False, env=kept)
 
 

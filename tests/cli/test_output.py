@@ -69,7 +69,7 @@ def ended(arguments: list[str], here: Path, mode: str) -> subprocess.CompletedPr
     reader, left = os.pipe()
     os.close(reader)
     full = os.open("/dev/full", os.O_WRONLY)
-    env = {**os.environ, "ADK_EVAL_LEDGER": "off"}
+    env = {**os.environ, "MLFLOW_ADK_EVAL_LEDGER": "off"}
     try:
         out = left if mode == "left" else full
         return subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, check=False, cwd=here, timeout=120, env=env)

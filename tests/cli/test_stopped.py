@@ -62,7 +62,7 @@ def store(template: Path, here: Path) -> str:
 
 def started(here: Path, store: str, *arguments: str, before: str = FOREGROUND) -> subprocess.Popen[str]:
     command = ["-m", "mlflow_adk_eval", "run", *arguments, "--tracking-uri", store, "--experiment", "stopped", "--concurrency", "1"]
-    env = {**os.environ, "ADK_EVAL_LEDGER": str(here / "ledger.sqlite"), "SLOW_AGENT_STATE": str(state_of(here))}
+    env = {**os.environ, "MLFLOW_ADK_EVAL_LEDGER": str(here / "ledger.sqlite"), "SLOW_AGENT_STATE": str(state_of(here))}
     return subprocess.Popen(
         [sys.executable, "-c", before, *command], cwd=here, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -144,7 +144,7 @@ class Mounted:
 def test_a_folder_that_takes_no_ledger_stops_only_what_needs_one(
     lights: Path, tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("ADK_EVAL_LEDGER")
+    monkeypatch.delenv("MLFLOW_ADK_EVAL_LEDGER")
     recording = good(tmp_path)
     (tmp_path / "agents").mkdir()
     (tmp_path / "agents" / "echoing_agent.py").write_text("def agent(text): return text\n")

@@ -138,9 +138,11 @@ def test_no_input_becomes_part_of_a_script() -> None:
 
 def test_the_ledger_lies_outside_the_checkout_where_the_cache_finds_it(tmp_path: Path) -> None:
     step, environ = STEPS["Keep the ledger outside the checkout"], {"RUNNER_TEMP": "/tmp/r", "GITHUB_ENV": str(tmp_path / "env")}  # noqa: S108
-    for named in ({}, {"ADK_EVAL_LEDGER": "postgresql://db/x"}):
+    for named in ({}, {"MLFLOW_ADK_EVAL_LEDGER": "postgresql://db/x"}):
         subprocess.run(["bash", "-e", "-c", step["run"]], check=True, env=environ | named)
-    assert (tmp_path / "env").read_text() == "ADK_EVAL_LEDGER=/tmp/r/adk_eval/ledger.sqlite\nADK_EVAL_LEDGER=postgresql://db/x\n"
+    assert (
+        tmp_path / "env"
+    ).read_text() == "MLFLOW_ADK_EVAL_LEDGER=/tmp/r/adk_eval/ledger.sqlite\nMLFLOW_ADK_EVAL_LEDGER=postgresql://db/x\n"
     assert STEPS["Answers that were paid for"]["with"]["path"] == "${{ runner.temp }}/adk_eval"
 
 

@@ -28,7 +28,7 @@ def genai_store(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     folder = tmp_path_factory.mktemp("genai")
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(folder)
-        patched.setenv("ADK_EVAL_LEDGER", "off")
+        patched.setenv("MLFLOW_ADK_EVAL_LEDGER", "off")
         uri = copied(template, folder)
         with tracking(uri):
             yield uri

@@ -19,7 +19,7 @@ def configured_store(template: Path, folder: Path) -> Iterator[str]:
     uri = copied(template, folder)
     with pytest.MonkeyPatch.context() as patched, contextlib.chdir(folder):
         patched.setenv("MLFLOW_TRACKING_URI", uri)
-        patched.setenv("ADK_EVAL_LEDGER", "off")
+        patched.setenv("MLFLOW_ADK_EVAL_LEDGER", "off")
         yield uri
 
 

@@ -205,7 +205,7 @@ def under_pytest(house: House) -> Mapping[str, Scores]:
     command = [sys.executable, "-m", "pytest", str(house.file), "--adk-agent", "thirty_agent", "--adk-config", str(house.config)]
     command += ["--adk-judge", "thirty_judge:ask", "--junitxml", "junit.xml", "-p", "no:cacheprovider"]
     project = Path(__file__).parents[2]
-    environment = {"PYTHONPATH": f"{project}:{house.folder}", "PATH": "/usr/bin:/bin", "ADK_EVAL_LEDGER": "off"}
+    environment = {"PYTHONPATH": f"{project}:{house.folder}", "PATH": "/usr/bin:/bin", "MLFLOW_ADK_EVAL_LEDGER": "off"}
     done = subprocess.run(command, cwd=house.folder, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
     found: dict[str, dict[str, float | None]] = {criterion: {} for criterion in thirty.CRITERIA}
@@ -240,7 +240,7 @@ def house(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("house")
     store = copied(template, folder)
     with pytest.MonkeyPatch.context() as patched, chdir(folder), tracking(store):
-        patched.setenv("ADK_EVAL_LEDGER", "off")
+        patched.setenv("MLFLOW_ADK_EVAL_LEDGER", "off")
         patched.setenv("MLFLOW_GENAI_EVAL_PREDICT_RATE_LIMIT", "0")
         patched.setenv("MLFLOW_GENAI_EVAL_SCORER_RATE_LIMIT", "0")
         mlflow.set_experiment("thirty")

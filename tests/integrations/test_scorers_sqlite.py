@@ -26,7 +26,7 @@ LOSES = "mlflow.genai.evaluate loses rows on a SQLite tracking URI.*Set MLFLOW_G
 
 def worker(store: str, *arguments: str, **environment: str) -> dict[str, Any]:
     """Return what a process of its own found."""
-    given = {**os.environ, "MLFLOW_TRACKING_URI": store, "PYTHONPATH": str(ROOT), "ADK_EVAL_LEDGER": "off", **environment}
+    given = {**os.environ, "MLFLOW_TRACKING_URI": store, "PYTHONPATH": str(ROOT), "MLFLOW_ADK_EVAL_LEDGER": "off", **environment}
     given.pop("MLFLOW_EXPERIMENT_ID", None)
     command = [sys.executable, "-W", "ignore", str(ROOT / "tests" / "integrations" / "genai_worker.py"), *arguments]
     done = subprocess.run(command, env=given, capture_output=True, text=True, check=False, timeout=600)

@@ -29,7 +29,7 @@ def _store(request: pytest.FixtureRequest, template: Path, tmp_path_factory: pyt
     server: Server | None = request.getfixturevalue("server") if request.param == "http" else None
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(folder)
-        patched.setenv("ADK_EVAL_LEDGER", "off")
+        patched.setenv("MLFLOW_ADK_EVAL_LEDGER", "off")
         with tracking(server.uri if server else copied(template, folder)):
             yield
 

@@ -22,9 +22,9 @@ def no_ci(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def ledger(source: str, key: str | None, monkeypatch: pytest.MonkeyPatch) -> CallCache:
     if key is None:
-        monkeypatch.delenv("ADK_EVAL_LEDGER_KEY", raising=False)
+        monkeypatch.delenv("MLFLOW_ADK_EVAL_LEDGER_KEY", raising=False)
     else:
-        monkeypatch.setenv("ADK_EVAL_LEDGER_KEY", key)
+        monkeypatch.setenv("MLFLOW_ADK_EVAL_LEDGER_KEY", key)
     return CallCache(source)
 
 
@@ -100,7 +100,7 @@ def test_scored_parts_are_kept_where_nobody_finds_them_without_the_key(tmp_path:
 
 @pytest.mark.parametrize("key", ["", "short"])
 def test_a_key_that_is_none_is_refused(key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match=rf"ADK_EVAL_LEDGER_KEY: found {len(key)} characters; wanted at least 32, such as"):
+    with pytest.raises(UsageError, match=rf"MLFLOW_ADK_EVAL_LEDGER_KEY: found {len(key)} characters; wanted at least 32, such as"):
         ledger(str(tmp_path / "l.sqlite"), key, monkeypatch)
 
 
@@ -120,5 +120,5 @@ def test_the_key_of_a_ci_job_is_its_own(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(UsageError, match="others may have written this key"):
         ledger("l.sqlite", None, monkeypatch)
     monkeypatch.setenv("RUNNER_TEMP", str(tmp_path))
-    with pytest.raises(UsageError, match="set ADK_EVAL_LEDGER_KEY, or RUNNER_TEMP to a folder outside the checkout"):
+    with pytest.raises(UsageError, match="set MLFLOW_ADK_EVAL_LEDGER_KEY, or RUNNER_TEMP to a folder outside the checkout"):
         ledger("l.sqlite", None, monkeypatch)

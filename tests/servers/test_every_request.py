@@ -1,6 +1,6 @@
 """One request of a command is spoilt, each in turn and in each way: nothing is there twice or left behind, and the command can be repeated.
 
-`make check` spoils a few, spread over all of them; with ADK_EVAL_SPOILT=all it is every one, which takes hours.
+`make check` spoils a few, spread over all of them; with MLFLOW_ADK_EVAL_SPOILT=all it is every one, which takes hours.
 """
 
 from __future__ import annotations

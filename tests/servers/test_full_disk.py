@@ -114,7 +114,7 @@ def test_a_run_that_met_a_full_disk_is_completed_by_an_upload(path: str, disk: D
     assert invoke("gate", folder.name, "--tracking-uri", proxy.uri).exit_code == 0
 
 
-@pytest.mark.skipif(not SPOILT, reason="ADK_EVAL_SPOILT is not set")
+@pytest.mark.skipif(not SPOILT, reason="MLFLOW_ADK_EVAL_SPOILT is not set")
 @pytest.mark.parametrize("path", ["/runs/create", "/runs/log-inputs"])
 def test_a_run_that_a_full_disk_does_not_let_begin_says_so(path: str, disk: Disk, proxy: Proxy, here: Path) -> None:
     done = evaluated(disk, proxy, here, path)

@@ -92,7 +92,7 @@ def test_an_empty_file_becomes_a_store_once(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["mlflow.db"]
 
 
-@pytest.mark.skipif(not SPOILT, reason="minutes: ADK_EVAL_SPOILT=all")
+@pytest.mark.skipif(not SPOILT, reason="minutes: MLFLOW_ADK_EVAL_SPOILT=all")
 @pytest.mark.parametrize("different", [False, True], ids=["same", "different"])
 @pytest.mark.parametrize(
     "where", ["new file", "file", "server on sqlite", "server on postgres", "new postgres", "new file behind a server"]

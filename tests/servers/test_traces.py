@@ -28,7 +28,7 @@ from tests.tracking.test_traces import COSTLY, rows_of
 
 pytestmark = pytest.mark.slow
 
-EVERY = os.environ.get("ADK_EVAL_SPOILT") == "all"
+EVERY = os.environ.get("MLFLOW_ADK_EVAL_SPOILT") == "all"
 """Whether each fault is tried at each request; else some, spread over all."""
 
 

@@ -58,7 +58,7 @@ def command(*args: str) -> list[str]:
 
 def surroundings(**env: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_", "GITHUB_", "CI", "MLFLOW_"))}
-    return kept | {"ADK_EVAL_LEDGER": "off", "COLUMNS": "200", "MLFLOW_DISABLE_TELEMETRY": "true"} | env
+    return kept | {"MLFLOW_ADK_EVAL_LEDGER": "off", "COLUMNS": "200", "MLFLOW_DISABLE_TELEMETRY": "true"} | env
 
 
 def run(folder: Path, *args: str, agent: str | None = "recorded.json", **env: str) -> subprocess.CompletedProcess[str]:

@@ -198,7 +198,7 @@ def test_a_bench_is_kept_as_a_run_with_a_table_of_the_answers(server: Server, st
 
 def test_the_labels_of_a_calibration_try_other_judges_on_the_same_answers(store: str, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as within:
-        within.setenv("ADK_EVAL_LEDGER", "off")
+        within.setenv("MLFLOW_ADK_EVAL_LEDGER", "off")
         run: Report = evaluated(store, {"criteria": {MATCH: CONFIG["criteria"][MATCH]}})
     labels = [
         {"eval_id": eval_id, "invocation_index": index, "criterion": MATCH, "label": deserves(answer)}

@@ -100,7 +100,7 @@ class Starter:
 def start(server: Server) -> Iterator[Starter]:
     import os
 
-    hidden = ("GOOGLE_", "GEMINI_", "MLFLOW_", "ADK_EVAL_")
+    hidden = ("GOOGLE_", "GEMINI_", "MLFLOW_")
     environ = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
     environ |= {
         "GEMINI_API_KEY": "AIza-never-to-be-seen-0123456789",

@@ -124,7 +124,11 @@ def project(template: Path, tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_no_value_of_an_env_file_is_in_anything_that_a_run_writes(project: Path) -> None:
     environ = {name: value for name, value in os.environ.items() if name not in SECRETS}
-    environ |= {"MLFLOW_TRACKING_URI": "sqlite:///mlflow.db", "ADK_EVAL_LEDGER": "ledger.sqlite", "ADK_EVAL_NOT_SECRET": "OFFICE"}
+    environ |= {
+        "MLFLOW_TRACKING_URI": "sqlite:///mlflow.db",
+        "MLFLOW_ADK_EVAL_LEDGER": "ledger.sqlite",
+        "MLFLOW_ADK_EVAL_NOT_SECRET": "OFFICE",
+    }
 
     def command(*arguments: str) -> str:
         done = subprocess.run(

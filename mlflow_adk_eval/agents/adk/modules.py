@@ -23,7 +23,7 @@ YAML = "root_agent.yaml"
 
 _LOG = logging.getLogger(__name__)
 _NOT_ITS = re.compile(
-    r"(MLFLOW_)?ADK_EVAL_.*|(HTTPS?|ALL|NO)_PROXY|SSL_CERT_(FILE|DIR)|(REQUESTS|CURL)_CA_BUNDLE|NETRC|SSLKEYLOGFILE", re.IGNORECASE
+    r"MLFLOW_ADK_EVAL_.*|(HTTPS?|ALL|NO)_PROXY|SSL_CERT_(FILE|DIR)|(REQUESTS|CURL)_CA_BUNDLE|NETRC|SSLKEYLOGFILE", re.IGNORECASE
 )
 """Variables that say how an evaluation is done, and through whom the requests of its judges go."""
 _FILES = ("__init__.py", "agent.py", YAML)

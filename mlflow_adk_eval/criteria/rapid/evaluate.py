@@ -163,7 +163,7 @@ async def aevaluate_instances(  # noqa: PLR0913 - one function is the whole of i
             then the share of the votes that were cast.
         judge_options: how judges, or the service, are asked.
         budget: how much may be spent on them: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and ``name``.
-        ledger: the file or ``postgresql://`` URL that keeps what was answered, so that nothing is paid for twice; ``None``: as ``ADK_EVAL_LEDGER`` says, else
+        ledger: the file or ``postgresql://`` URL that keeps what was answered, so that nothing is paid for twice; ``None``: as ``MLFLOW_ADK_EVAL_LEDGER`` says, else
             ``.adk_eval/ledger.sqlite``; ``False``: none.
         rejudge_failed: whether to ask again where a kept answer cannot be read.
 

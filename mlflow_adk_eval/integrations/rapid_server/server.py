@@ -22,7 +22,7 @@ from mlflow_adk_eval.runtime import require_extra
 if TYPE_CHECKING:
     import uvicorn
 
-TOKEN = "ADK_EVAL_RAPID_TOKEN"  # noqa: S105 - the name of a variable
+TOKEN = "MLFLOW_ADK_EVAL_RAPID_TOKEN"  # noqa: S105 - the name of a variable
 _BACKLOG = 1024
 
 

@@ -230,9 +230,9 @@ def test_limits_of_an_evaluation_hold_for_agents_that_are_given_as_objects() -> 
 
 
 def test_headers_and_model_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ADK_EVAL_AGENT_TOKEN", "tok-0123456789")
-    monkeypatch.setenv("ADK_EVAL_AGENT_HEADERS", "X-Team=blue, X-Key=a%2Cb%3Dc")
-    monkeypatch.setenv("ADK_EVAL_AGENT_MODEL", "home-large")
+    monkeypatch.setenv("MLFLOW_ADK_EVAL_AGENT_TOKEN", "tok-0123456789")
+    monkeypatch.setenv("MLFLOW_ADK_EVAL_AGENT_HEADERS", "X-Team=blue, X-Key=a%2Cb%3Dc")
+    monkeypatch.setenv("MLFLOW_ADK_EVAL_AGENT_MODEL", "home-large")
     with serving(replies(Reply(status=400, body={"message": "no tok-0123456789"}))) as server:
         agent = resolve_agent(f"{server.url}/v1/chat/completions")
         played = anyio.run(agent.converse, case_of("hi"), 0)
@@ -243,10 +243,10 @@ def test_headers_and_model_come_from_the_environment(monkeypatch: pytest.MonkeyP
 
 
 def test_a_variable_that_does_not_say_what_it_must_is_refused_without_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ADK_EVAL_AGENT_HEADERS", "X-Team=blue,secret-word")
+    monkeypatch.setenv("MLFLOW_ADK_EVAL_AGENT_HEADERS", "X-Team=blue,secret-word")
     with pytest.raises(UsageError) as refusal:
         headers_of_environment()
-    assert str(refusal.value) == "ADK_EVAL_AGENT_HEADERS: entry 2 is not name=value"
+    assert str(refusal.value) == "MLFLOW_ADK_EVAL_AGENT_HEADERS: entry 2 is not name=value"
 
 
 @pytest.mark.parametrize("agent", [OpenAIChatAgent("http://localhost:1/v1"), A2AAgent("http://localhost:1")])

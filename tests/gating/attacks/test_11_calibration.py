@@ -30,7 +30,7 @@ LABELS = [
 @pytest.fixture(scope="module")
 def run(lab: Lab) -> Report:
     with pytest.MonkeyPatch.context() as within:
-        within.setenv("ADK_EVAL_LEDGER", "off")
+        within.setenv("MLFLOW_ADK_EVAL_LEDGER", "off")
         return evaluated(lab.uri, ONE)
 
 
@@ -38,7 +38,7 @@ def run(lab: Lab) -> Report:
 def other(lab: Lab) -> Report:
     """Return a run by a judge that has three votes."""
     with pytest.MonkeyPatch.context() as within:
-        within.setenv("ADK_EVAL_LEDGER", "off")
+        within.setenv("MLFLOW_ADK_EVAL_LEDGER", "off")
         return evaluated(lab.uri, {"criteria": {MATCH: {"threshold": 0.5, "judge_model_options": {"num_samples": 3}}}})
 
 
@@ -143,7 +143,7 @@ def test_an_old_calibration_is_not_made_younger_in_its_file_or_in_mlflow(lab: La
 
 def test_evidence_that_was_edited_after_it_was_labelled(lab: Lab, calibration: JSON, run: Report) -> None:
     with pytest.MonkeyPatch.context() as within:
-        within.setenv("ADK_EVAL_LEDGER", "off")
+        within.setenv("MLFLOW_ADK_EVAL_LEDGER", "off")
         fresh = evaluated(lab.uri, ONE)
     labelled = adk_eval.calibrate(fresh, LABELS, tracking_uri=lab.uri).model_dump(mode="json", exclude_none=True)
     lab.client.log_text(fresh.run_id, "{}", "adk_eval/config.json")

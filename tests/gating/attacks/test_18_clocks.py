@@ -135,7 +135,7 @@ def test_the_clock_of_the_server_counts(served_lab: Lab, proxy: Proxy, model: st
 def test_a_calibration_is_as_old_as_the_server_says(
     served_lab: Lab, monkeypatch: pytest.MonkeyPatch, at: Callable[[timedelta], None], proxy: Proxy
 ) -> None:
-    monkeypatch.setenv("ADK_EVAL_LEDGER", "off")
+    monkeypatch.setenv("MLFLOW_ADK_EVAL_LEDGER", "off")
     run = evaluated(served_lab.uri, ONE)
     calibration = adk_eval.calibrate(run, LABELS, tracking_uri=served_lab.uri).model_dump(mode="json", exclude_none=True)
     waived = [{"case": "down", "owner": "a", "reason": "b", "expires": "2999-01-01"}]

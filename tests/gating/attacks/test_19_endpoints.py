@@ -86,7 +86,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
     with_key(monkeypatch, "")
     monkeypatch.delenv("GOOGLE_GEMINI_BASE_URL")
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.delenv("ADK_EVAL_JUDGE_HOSTS", raising=False)
+    monkeypatch.delenv("MLFLOW_ADK_EVAL_JUDGE_HOSTS", raising=False)
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_a_host_that_nobody_allowed_is_refused_before_anybody_is_asked(
     said = str(error.value)
     assert said.startswith(f"{file}: 1 problem in this eval config\n  $.")
     assert f".http_options.{spelling}: found the host {attackers_host.host}; wanted a host that you allow." in said
-    assert f"ADK_EVAL_JUDGE_HOSTS={attackers_host.host}, --judge-host {attackers_host.host}" in said
+    assert f"MLFLOW_ADK_EVAL_JUDGE_HOSTS={attackers_host.host}, --judge-host {attackers_host.host}" in said
 
 
 @pytest.mark.parametrize("name", HTTP)
@@ -206,7 +206,7 @@ def test_an_allowed_host_judges_and_is_told(way: str, server: Server, monkeypatc
         assert f"Judged by {MODEL} at {host_of(server)}: 1 call" in " ".join(said.split())
         return
     if way == "variable":
-        monkeypatch.setenv("ADK_EVAL_JUDGE_HOSTS", "gateway.example.org, 127.0.0.1")
+        monkeypatch.setenv("MLFLOW_ADK_EVAL_JUDGE_HOSTS", "gateway.example.org, 127.0.0.1")
     report = adk_eval.score(SET, SET, given, ledger=False, judge_hosts=[host_of(server)] if way == "keyword" else [])
     assert report.judging is not None
     assert report.judging.models == (f"{MODEL} at {host_of(server)}",)
@@ -274,7 +274,9 @@ def test_a_function_of_that_name_is_not_that_model(lab: Lab) -> None:
     assert f"{MODEL} at this process judged" in said
 
 
-@pytest.mark.parametrize("variable", ["GOOGLE_GEMINI_BASE_URL", "OPENAI_API_BASE", "HTTPS_PROXY", "SSL_CERT_FILE", "ADK_EVAL_JUDGE_HOSTS"])
+@pytest.mark.parametrize(
+    "variable", ["GOOGLE_GEMINI_BASE_URL", "OPENAI_API_BASE", "HTTPS_PROXY", "SSL_CERT_FILE", "MLFLOW_ADK_EVAL_JUDGE_HOSTS"]
+)
 def test_the_env_file_of_an_agent_has_no_say_in_where_judges_are_asked(
     variable: str, attackers_host: AttackersHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,7 +56,7 @@ def git(*arguments: str) -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("CI", "ADK_EVAL_LEDGER", "ADK_EVAL_LEDGER_KEY", "GITHUB_WORKSPACE", "CI_PROJECT_DIR"):
+    for name in ("CI", "MLFLOW_ADK_EVAL_LEDGER", "MLFLOW_ADK_EVAL_LEDGER_KEY", "GITHUB_WORKSPACE", "CI_PROJECT_DIR"):
         monkeypatch.delenv(name, raising=False)
     folder, temporary = tmp_path / "checkout", tmp_path / "temporary"
     folder.mkdir()
@@ -149,9 +149,9 @@ def test_in_ci_a_ledger_in_the_checkout_counts_only_if_this_job_wrote_it(
 def test_with_a_key_what_was_written_without_it_is_asked_again_and_told(lab: Lab, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for forged_with in (None, "another key of 32 characters or more"):
         if forged_with:
-            monkeypatch.setenv("ADK_EVAL_LEDGER_KEY", forged_with)
+            monkeypatch.setenv("MLFLOW_ADK_EVAL_LEDGER_KEY", forged_with)
         evaluated(lab, Judge("valid"))
-    monkeypatch.setenv("ADK_EVAL_LEDGER_KEY", KEY)
+    monkeypatch.setenv("MLFLOW_ADK_EVAL_LEDGER_KEY", KEY)
     judge = Judge()
     report = evaluated(lab, judge)
     assert (report.verdict, judge.asked) == ("failed", 2)
@@ -161,10 +161,10 @@ def test_with_a_key_what_was_written_without_it_is_asked_again_and_told(lab: Lab
 
 
 def test_an_env_file_of_the_agent_names_no_ledger_and_no_key(lab: Lab, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ADK_EVAL_LEDGER_KEY", KEY)
-    monkeypatch.setenv("ADK_EVAL_LEDGER", str(checkout.parent / "forged.sqlite"))
+    monkeypatch.setenv("MLFLOW_ADK_EVAL_LEDGER_KEY", KEY)
+    monkeypatch.setenv("MLFLOW_ADK_EVAL_LEDGER", str(checkout.parent / "forged.sqlite"))
     evaluated(lab, Judge("valid"))
-    for name in ("ADK_EVAL_LEDGER_KEY", "ADK_EVAL_LEDGER"):
+    for name in ("MLFLOW_ADK_EVAL_LEDGER_KEY", "MLFLOW_ADK_EVAL_LEDGER"):
         monkeypatch.delenv(name)
     agent = checkout / checkout.parent.name  # a name that no other store's test has imported
     agent.mkdir()
@@ -174,7 +174,7 @@ def test_an_env_file_of_the_agent_names_no_ledger_and_no_key(lab: Lab, checkout:
         "        yield Event(author='rude', content=types.Content(role='model', parts=[types.Part(text='Go away.')]))\n\n\n"
         "root_agent = Rude(name='rude')\n"
     )
-    (agent / ".env").write_text(f"ADK_EVAL_LEDGER={checkout.parent / 'forged.sqlite'}\nADK_EVAL_LEDGER_KEY={KEY}\n")
+    (agent / ".env").write_text(f"MLFLOW_ADK_EVAL_LEDGER={checkout.parent / 'forged.sqlite'}\nMLFLOW_ADK_EVAL_LEDGER_KEY={KEY}\n")
     judge = Judge()
     report = adk_eval.evaluate(CASES, str(agent), CONFIG, judge=judge, tracking_uri=lab.uri, experiment="ledger", traces=False)
     assert (report.verdict, judge.asked) == ("failed", 2)
@@ -189,7 +189,7 @@ def test_no_random_edit_of_a_ledger_with_a_key_makes_a_verdict(checkout: Path, m
         return adk_eval.score(CASES, rude, CONFIG, judge=judge, ledger=ledger)
 
     assert scored(Judge("valid"), bribed).passed
-    monkeypatch.setenv("ADK_EVAL_LEDGER_KEY", KEY)
+    monkeypatch.setenv("MLFLOW_ADK_EVAL_LEDGER_KEY", KEY)
     assert not scored(Judge(), own).passed
     with closing(sqlite3.connect(own)) as database:
         addresses = [row[0] for row in database.execute("SELECT address FROM answer")]

@@ -1,6 +1,6 @@
 """Random edits, alone and in pairs, of everything that MLflow's API lets one write: no promotion that should not be passes and verifies.
 
-`ADK_EVAL_EDITS` says how many edits there are, `ADK_EVAL_EDITS_SEED` which ones.
+`MLFLOW_ADK_EVAL_EDITS` says how many edits there are, `MLFLOW_ADK_EVAL_EDITS_SEED` which ones.
 """
 
 from __future__ import annotations
@@ -229,8 +229,8 @@ def test_no_edit_promotes_what_should_not_be(signed: bool, lab: Lab, model: str,
     if lab.uri.startswith("http"):
         pytest.skip("the requests are the same; a thousand of them take minutes through a server")
     profile = "full" if os.environ.get("HYPOTHESIS_PROFILE") == "full" else "quick"
-    count = int(os.environ.get("ADK_EVAL_EDITS", EDITS[profile])) // 2
-    luck = random.Random(int(os.environ.get("ADK_EVAL_EDITS_SEED", "14")) + signed)
+    count = int(os.environ.get("MLFLOW_ADK_EVAL_EDITS", EDITS[profile])) // 2
+    luck = random.Random(int(os.environ.get("MLFLOW_ADK_EVAL_EDITS_SEED", "14")) + signed)
     public = make_key(tmp_path / "key.pem")
     checkpoint = tmp_path / "claims.json"
     signing = {"signing_key": tmp_path / "key.pem", "checkpoint": checkpoint} if signed else {}

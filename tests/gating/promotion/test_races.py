@@ -1,6 +1,6 @@
 """Processes that promote versions of one model at the same time, while another one edits the registry and the evidence.
 
-`ADK_EVAL_RACES` says how many races there are on each store, `ADK_EVAL_RACES_SEED` which ones.
+`MLFLOW_ADK_EVAL_RACES` says how many races there are on each store, `MLFLOW_ADK_EVAL_RACES_SEED` which ones.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ def raced(request: pytest.FixtureRequest) -> tuple[str, Lab]:
 
 def test_concurrent_promotions_and_edits_never_promote_wrongly(raced: tuple[str, Lab]) -> None:
     way, lab = raced
-    count, seed = int(os.environ.get("ADK_EVAL_RACES", RACES[way])), int(os.environ.get("ADK_EVAL_RACES_SEED", "7"))
+    count, seed = int(os.environ.get("MLFLOW_ADK_EVAL_RACES", RACES[way])), int(os.environ.get("MLFLOW_ADK_EVAL_RACES_SEED", "7"))
     luck, store, team = random.Random(seed), MlflowStore(lab.uri, lab.uri), Team(lab.uri)
     concurrent, verdicts, edits = 0, Counter[str](), Counter[str]()
     try:

@@ -106,7 +106,9 @@ def judged_by(name: str) -> tuple[str, str]:
 def served(*options: str, environment: Mapping[str, str] | None = None) -> Iterator[Running]:
     """Run a server while the block runs."""
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    variables = {name: text for name, text in os.environ.items() if not name.startswith("ADK_EVAL")} | {"ADK_EVAL_LEDGER": "off"}
+    variables = {name: text for name, text in os.environ.items() if not name.startswith("MLFLOW_ADK_EVAL")} | {
+        "MLFLOW_ADK_EVAL_LEDGER": "off"
+    }
     with subprocess.Popen(command(*options), cwd=ROOT, env=variables | dict(environment or {}), **pipes) as process:
         try:
             line = process.stdout.readline() if process.stdout else ""

@@ -70,8 +70,8 @@ def test_a_bad_request_is_64_with_its_place(body: str, words: str, tmp_path: Pat
         (["--judge", "gemini-2.5-pro", "--backend", "vertex"], "--backend vertex judges by itself"),
         (["--num_samples", "0"], "--num-samples"),
         (["--backend", "vertx"], "--backend"),
-        (["--host", "0.0.0.0"], "wanted a --token, or ADK_EVAL_RAPID_TOKEN"),  # noqa: S104 - refused
-        (["--host", "::"], "wanted a --token, or ADK_EVAL_RAPID_TOKEN"),
+        (["--host", "0.0.0.0"], "wanted a --token, or MLFLOW_ADK_EVAL_RAPID_TOKEN"),  # noqa: S104 - refused
+        (["--host", "::"], "wanted a --token, or MLFLOW_ADK_EVAL_RAPID_TOKEN"),
         (["--host", "no.such.host.invalid"], "cannot listen at --host no.such.host.invalid"),
         (["--host", "192.0.2.1", "--token", "secret"], "cannot listen at --host 192.0.2.1"),
         (["--port", "70000"], "--port"),
@@ -104,4 +104,4 @@ def test_vertex_without_a_project_is_3(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_help_names_the_path() -> None:
     said: Any = invoke("rapid-eval", "serve", "--help")
     assert ":evaluateInstances" in said.output
-    assert "ADK_EVAL_RAPID_TOKEN" in said.output
+    assert "MLFLOW_ADK_EVAL_RAPID_TOKEN" in said.output

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_who_has_no_token_is_refused() -> None:
-    with served(*judged_by("judge"), "--host", "0.0.0.0", environment={"ADK_EVAL_RAPID_TOKEN": "geheim-ü"}) as server:  # noqa: S104
+    with served(*judged_by("judge"), "--host", "0.0.0.0", environment={"MLFLOW_ADK_EVAL_RAPID_TOKEN": "geheim-ü"}) as server:  # noqa: S104
         local = Running(server.url.replace("0.0.0.0", "127.0.0.1"), server.process)  # noqa: S104
         for shown in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic geheim-ü".encode()}):
             response = post(local, FLUENCY, headers=shown)
