@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mlflow_adk_eval.tracking import aevaluate, evaluate, register, upload
     from mlflow_adk_eval.tracking.calibrate import calibrate, label_sheet
     from mlflow_adk_eval.tracking.capture import capture
-    from mlflow_adk_eval.tracking.compare import compare, plan
+    from mlflow_adk_eval.tracking.compare import compare, power
     from mlflow_adk_eval.tracking.eval_set_datasets import pull_eval_set, push_eval_set
     from mlflow_adk_eval.tracking.evaluate import reevaluation
     from mlflow_adk_eval.tracking.judge_bench import judge_bench
@@ -72,7 +72,7 @@ _HOMES = {
     "results.decision": ("Check", "Decision", "GateFailed"),
     "results.outcomes": ("CaseResult", "CriterionResult", "Errored", "Scored", "Skipped", "Vote"),
     "results.report": ("Report",),
-    "tracking.compare": ("compare", "plan"),
+    "tracking.compare": ("compare", "power"),
     "runner": ("record", "score"),
     "tracking": ("aevaluate", "evaluate", "register", "upload"),
     "tracking.calibrate": ("calibrate", "label_sheet"),
@@ -141,7 +141,7 @@ __all__ = [
     "metrics",
     "migrate",
     "model_fn",
-    "plan",
+    "power",
     "predict_fn",
     "promote",
     "pull_eval_set",

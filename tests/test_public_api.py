@@ -19,7 +19,7 @@ def test_the_public_names_are_exactly_these() -> None:
         "Ending", "Errored", "EvalCase", "EvalConfig", "EvalSet", "EvalSetError", "GateFailed", "InputError", "Invocation", "JudgeError",
         "JudgeOptions", "OpenAIChatAgent", "Policy", "PolicyError", "Recording", "Report", "RunError", "Scored", "Session", "Skipped",
         "TrackingError", "UsageError", "Vote", "aevaluate", "audit", "calibrate", "capture", "compare", "evaluate", "export_attestation", "gate", "judge_bench", "label_sheet", "load_calibration", "load_champion",
-        "load_config", "load_eval_set", "load_policy", "load_recording", "metrics", "migrate", "model_fn", "plan", "predict_fn", "promote",
+        "load_config", "load_eval_set", "load_policy", "load_recording", "metrics", "migrate", "model_fn", "power", "predict_fn", "promote",
         "pull_eval_set", "push_eval_set", "rapid_eval", "record", "recording_of_report", "records", "reevaluation", "register", "rollback", "save_recording", "score",
         "scorers", "testing", "upload", "verify", "verify_attestation",
     ], "a public name is added here, in __all__, in _HOMES and among the imports for type checkers, and told of in docs/api.md"  # fmt: skip

@@ -106,7 +106,7 @@ def look_after(key: Alias) -> Outcome:
     """Audit an alias, and move it back if no claim set it where it is."""
     model, alias = (name or None for name in key)
     try:
-        entries = adk_eval.audit(model, alias, restore=True, dry_run=False)
+        entries = adk_eval.audit(model, alias, restore=True)
     except adk_eval.UsageError:  # the model is gone, or a key is none
         log.exception("alias %s of %s could not be audited", alias or "(all)", model or "all models")
         return "invalid"

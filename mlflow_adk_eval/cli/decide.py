@@ -1,7 +1,4 @@
-"""What decides, and what becomes of it: ``mlflow-adk-eval gate``, ``promote``, ``rollback`` and ``attestation``.
-
-``gate RUN_ID`` is what nearly everybody wants, so the first word after ``gate`` is a run unless it names a command of the group.
-"""
+"""What decides, and what becomes of it: ``mlflow-adk-eval gate``, ``promote``, ``verify``, ``audit``, ``rollback``, ``attestation``, ``keygen``."""
 
 from __future__ import annotations
 
@@ -117,7 +114,7 @@ def promote_command(
     outcome = f"{alias} is now version {version} of {model}" if moved else f"{alias} was not moved{' (dry run)' if dry_run else ''}"
     extra = {"model": model, "version": version, "alias": alias, "moved": moved}
     title = f"version {version} of {model} as {alias}"
-    then = f"mlflow-adk-eval gate verify {model} --alias {alias}" if moved else ""
+    then = f"mlflow-adk-eval verify {model} --alias {alias}" if moved else ""
     if not decision.passed:
         against = f"compare {decision.baseline_run_id} {how['run_id']}" if decision.baseline_run_id else f"report {how['run_id']}"
         then = f"mlflow-adk-eval {against}"
@@ -162,7 +159,7 @@ Exit codes:
 """
 
 
-@click.command("gate", epilog=EXIT_CODES)
+@click.command("gate", epilog=EXIT_CODES, cls=Command)
 @click.argument("run_id")
 @policy_option
 @click.option("--baseline", metavar="runs:/ID|models:/NAME@ALIAS", help="What to compare the run with. Default: the policy's baseline.")
@@ -182,37 +179,7 @@ def gate_command(run_id: str, *, policy: Path | None, summary: Path | None, juni
     show_decision(decision, as_json=as_json, summary=summary, junit=junit, then=then)
 
 
-class _RunOrCommand(click.Group):
-    """A group whose first word may be the id of a run instead of a command."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Decide on a run, where no command is named."""
-        words = {*self.commands, *ctx.help_option_names}
-        return super().parse_args(ctx, args if args and args[0] in words else ["run", *args])
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the options of deciding on a run, which most people are here for, before the other commands."""
-        rows = [row for option in gate_command.params if isinstance(option, click.Option) and (row := option.get_help_record(ctx))]
-        with formatter.section("Options after RUN_ID"):
-            formatter.write_dl(rows)
-        self.format_commands(ctx, formatter)
-
-
-@click.group(
-    "gate",
-    cls=_RunOrCommand,
-    options_metavar="",
-    subcommand_metavar="RUN_ID [OPTIONS] | COMMAND [ARGS]...",
-    epilog=EXIT_CODES,
-)
-def gate_group() -> None:
-    """Decide whether a run is good enough, or check promotions."""
-
-
-gate_group.add_command(gate_command, "run")
-
-
-@gate_group.command("verify", epilog=EXIT_CODES)
+@click.command("verify", epilog=EXIT_CODES)
 @click.argument("model")
 @click.argument("version", required=False)
 @click.option("--alias", help="Check the promotion to this alias. Default: champion, or the last decision on the version.")
@@ -220,28 +187,28 @@ gate_group.add_command(gate_command, "run")
 @verify_options
 @store_option
 @json_option
-def gate_verify(model: str, *, version: str | None, alias: str | None, as_json: bool, **options: Any) -> None:
+def verify_command(model: str, *, version: str | None, alias: str | None, as_json: bool, **options: Any) -> None:
     """Check again that VERSION of MODEL, by default its champion, was promoted on evidence that still holds."""
     chosen = alias or (None if version else "champion")
     decision = adk_eval.verify(model, version, alias=chosen, **options)
     show_decision(decision, as_json=as_json, title=f"{f'version {version}' if version else chosen} of {model}, verified")
 
 
-@gate_group.command("audit", epilog=_AUDIT_EXIT_CODES)
+@click.command("audit", epilog=_AUDIT_EXIT_CODES)
 @click.argument("model", required=False)
 @click.option("--all", "every", is_flag=True, help="Audit all registered models.")
 @click.option("--alias", help="Audit only this alias, which must be set. Default: every alias that was ever promoted.")
-@click.option("--restore", is_flag=True, help="Show where aliases would be moved back that no claim set where they are.")
-@click.option("--dry-run/--no-dry-run", default=True, show_default=True, help="With --restore: whether to leave them where they are.")
+@click.option("--restore", is_flag=True, help="Move aliases back that no claim set where they are.")
+@click.option("--dry-run", is_flag=True, help="With --restore: only show where aliases would be moved.")
 @signing_options
 @store_option
 @json_option
-def gate_audit(model: str | None, *, every: bool, alias: str | None, as_json: bool, **options: Any) -> None:
+def audit_command(model: str | None, *, every: bool, alias: str | None, as_json: bool, **options: Any) -> None:
     """Find aliases of MODEL that were moved without a record that verifies today."""
     from mlflow_adk_eval.report.console import audit_view, console  # noqa: PLC0415
 
     if every == (model is not None):
-        raise UsageError("gate audit: wanted the name of a registered model, or --all")
+        raise UsageError("audit: wanted the name of a registered model, or --all")
     aliases = adk_eval.audit(model, alias, **options)
     valid = all(each.valid for each in aliases)
     if as_json:
@@ -251,10 +218,10 @@ def gate_audit(model: str | None, *, every: bool, alias: str | None, as_json: bo
     end(0 if valid else 1)
 
 
-@gate_group.command("keygen")
+@click.command("keygen")
 @click.option("-o", "--output", type=PATH, required=True, help="The file for the private key, such as gate.pem.")
 @json_option
-def gate_keygen(output: Path, *, as_json: bool) -> None:
+def keygen_command(output: Path, *, as_json: bool) -> None:
     """Create an ed25519 key for signing records, and its public key, for verifying them, beside it."""
     from mlflow_adk_eval.signing.keys import SIGNING_KEY, VERIFY_KEY, make_key  # noqa: PLC0415 - `--help` stays fast
 

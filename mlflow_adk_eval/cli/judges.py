@@ -199,7 +199,7 @@ def ledger_show(*, ledger: str | None, as_json: bool) -> None:
 @click.option("--older-than", "older_than_days", type=POSITIVE, metavar="DAYS", help="Only what was kept more than this many days ago.")
 @click.option("--model", help="Only the answers of this model.")
 @click.option("--run", "run_id", metavar="RUN_ID", help="Only the conversations of this run and of runs that continued it.")
-@click.option("--dry-run/--no-dry-run", default=True, show_default=True, help="Whether to only count what would be deleted.")
+@click.option("--dry-run", is_flag=True, help="Only count what would be deleted.")
 @_ledger_option
 @json_option
 def ledger_prune(
@@ -216,7 +216,7 @@ def ledger_prune(
         counted(pruned.conversations, "conversation"),
         counted(pruned.runs, "run"),
     )
-    outcome = "would be deleted; add --no-dry-run to delete them" if dry_run else "deleted"
+    outcome = "would be deleted" if dry_run else "deleted"
     click.echo(f"{opened.name}: {answers}, {conversations} and {runs} {outcome}")
 
 

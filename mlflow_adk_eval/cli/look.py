@@ -1,4 +1,4 @@
-"""What to look at: ``mlflow-adk-eval view``, ``report``, ``compare`` and ``plan``."""
+"""What to look at: ``mlflow-adk-eval view``, ``report``, ``compare`` and ``power``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from mlflow_adk_eval.text import counted
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from mlflow_adk_eval.tracking.compare import Plan
+    from mlflow_adk_eval.tracking.compare import PowerAnalysis
 
 
 @click.command("view")
@@ -153,7 +153,7 @@ def compare_command(
         click.echo(f"{name}: {value}")
 
 
-@click.command("plan")
+@click.command("power")
 @click.argument("run_id")
 @click.option(
     "--detect",
@@ -170,7 +170,7 @@ def compare_command(
 @click.option("--num_runs", type=COUNT, help="Planned repeats of each case. Default: as in RUN_ID.")
 @store_option
 @json_option
-def plan_command(run_id: str, *, as_json: bool, **options: Any) -> None:
+def power_command(run_id: str, *, as_json: bool, **options: Any) -> None:
     """Show how many cases it takes to detect a drop.
 
     Also shows how small a drop the cases of RUN_ID can detect today. The drop is that of a later version on the same cases, as the gate tests it. Power is the probability of detecting it; confidence is
@@ -178,17 +178,17 @@ def plan_command(run_id: str, *, as_json: bool, **options: Any) -> None:
     """
     from mlflow_adk_eval.report.console import console  # noqa: PLC0415 - `--help` stays fast
 
-    plan = adk_eval.plan(run_id, **options)
+    analysis = adk_eval.power(run_id, **options)
     if as_json:
-        needs = [asdict(need) | {"enough": need.enough} for need in plan.needs]
-        print_json(asdict(plan) | {"needs": needs, "enough": plan.enough})
+        needs = [asdict(need) | {"enough": need.enough} for need in analysis.needs]
+        print_json(asdict(analysis) | {"needs": needs, "enough": analysis.enough})
         return
     screen = console()
-    screen.print(_plan_table(plan))
-    for spread in dict.fromkeys(need.told for need in plan.needs):
-        measures = ", ".join(need.measure for need in plan.needs if need.told == spread)
+    screen.print(_power_table(analysis))
+    for spread in dict.fromkeys(need.told for need in analysis.needs):
+        measures = ", ".join(need.measure for need in analysis.needs if need.told == spread)
         screen.print(f"Spread of {measures}: {spread}.", style="dim", markup=False)
-    lacking = [need for need in plan.needs if not need.enough]
+    lacking = [need for need in analysis.needs if not need.enough]
     most = max((need for need in lacking if need.needed is not None), key=lambda need: need.needed or 0, default=None)
     conclusion = "Nothing is known of how far versions differ: run each case several times, or name a baseline."
     if not lacking:
@@ -198,19 +198,19 @@ def plan_command(run_id: str, *, as_json: bool, **options: Any) -> None:
     screen.print(conclusion, markup=False)
 
 
-def _plan_table(plan: Plan) -> Table:
+def _power_table(analysis: PowerAnalysis) -> Table:
     from rich.markup import escape  # noqa: PLC0415 - as above
     from rich.table import Table  # noqa: PLC0415
 
     def number(value: float | None) -> str:
         return "–" if value is None else f"{value:.3g}"
 
-    confidence, power = (f"{100 * share:.4g} %" for share in (plan.confidence, plan.power))
-    title = f"{counted(plan.num_runs, 'run')} of each case, {confidence} confidence, {power} power"
+    confidence, power = (f"{100 * share:.4g} %" for share in (analysis.confidence, analysis.power))
+    title = f"{counted(analysis.num_runs, 'run')} of each case, {confidence} confidence, {power} power"
     table = Table(title=title, title_justify="left", title_style="bold")
     for heading in ("measure", "cases", "mean", f"{confidence} interval", "spread", "smallest drop seen", "drop to see", "cases needed"):
         table.add_column(heading, justify="left" if heading == "measure" else "right", overflow="fold")
-    for need in plan.needs:
+    for need in analysis.needs:
         table.add_row(
             escape(need.measure),
             str(need.cases),

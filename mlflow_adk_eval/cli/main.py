@@ -26,11 +26,19 @@ from typing import Any
 import click
 from cloup import Group, Section
 
-from mlflow_adk_eval.cli.decide import attestation_group, gate_group, promote_command, rollback_command
+from mlflow_adk_eval.cli.decide import (
+    attestation_group,
+    audit_command,
+    gate_command,
+    keygen_command,
+    promote_command,
+    rollback_command,
+    verify_command,
+)
 from mlflow_adk_eval.cli.files import capture, eval_set_group, export_command, generate, migrate, validate
 from mlflow_adk_eval.cli.init import init
 from mlflow_adk_eval.cli.judges import calibrate, judge_bench_command, ledger_group, rapid_eval
-from mlflow_adk_eval.cli.look import compare_command, plan_command, report_command, view_command
+from mlflow_adk_eval.cli.look import compare_command, power_command, report_command, view_command
 from mlflow_adk_eval.cli.options import EXIT_CODES, PATH
 from mlflow_adk_eval.cli.output import LOGGER, Ended, ended, error_json, is_json, log_as_json, print_json
 from mlflow_adk_eval.cli.record import record
@@ -110,8 +118,8 @@ def demo(*, folder: Path) -> None:
 for section in (
     Section("Start", [init, demo]),
     Section("Evaluate", [run, score, record, upload, register_command]),
-    Section("Look", [view_command, report_command, compare_command, plan_command]),
-    Section("Decide", [gate_group, promote_command, rollback_command, attestation_group]),
+    Section("Look", [view_command, report_command, compare_command, power_command]),
+    Section("Decide", [gate_command, promote_command, verify_command, audit_command, rollback_command, attestation_group, keygen_command]),
     Section("Judges", [calibrate, judge_bench_command, ledger_group, rapid_eval]),
     Section("Files", [validate, generate, capture, migrate, export_command, eval_set_group]),
 ):

@@ -193,7 +193,7 @@ def audit(  # noqa: PLR0913 - which aliases, what to do about them, whom to trus
     alias: str | None = None,
     *,
     restore: bool = False,
-    dry_run: bool = True,
+    dry_run: bool = False,
     signing_key: str | Path | None = None,
     verify_key: str | Path | None = None,
     checkpoint: str | Path | None = None,
@@ -207,7 +207,7 @@ def audit(  # noqa: PLR0913 - which aliases, what to do about them, whom to trus
         alias: the alias; ``None``: each that was ever promoted by the gate.
         restore: whether an alias that no claim set where it is, or whose record is proven false, is moved back to where its claim log has it.
             One whose evidence was edited or deleted stays: that proves nothing.
-        dry_run: whether to say only where it would be moved.
+        dry_run: with `restore`, whether to say only where it would be moved.
         signing_key: signs the records of what is moved back, as for `promote`.
         verify_key: the public keys of which one must have signed; ``None``: as ``MLFLOW_ADK_EVAL_VERIFY_KEY`` says.
         checkpoint: a file that pins each claim log as it was last seen, and is brought up to date; ``None``: nothing is pinned.

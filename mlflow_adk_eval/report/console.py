@@ -218,7 +218,7 @@ def _audit_lines(each: AliasAudit) -> Iterator[Text]:
     if each.restored is not None:
         yield Text(f"  - restored: it is at version {each.restored} now", style="bold")
     if each.restorable is not None:
-        yield Text(f"  - not restored (dry run): --no-dry-run would move it to version {each.restorable}", style="bold")
+        yield Text(f"  - not restored (dry run): without --dry-run it is moved to version {each.restorable}", style="bold")
 
 
 def _case_view(report: Report, case: CaseResult) -> Iterator[RenderableType]:

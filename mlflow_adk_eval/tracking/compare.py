@@ -121,7 +121,7 @@ def log_comparison(found: Comparison, html: str, *, tracking_uri: str | None = N
 
 
 CASE_PASS_RATE = "case_pass_rate"  # noqa: S105 - not that kind of pass
-"""The measure that is planned for besides the criteria: the share of its runs that a case passed, over the cases."""
+"""The measure that power is computed for besides the criteria: the share of its runs that a case passed, over the cases."""
 
 Values = Mapping[str, Sequence[float]]
 """By case, one per run."""
@@ -160,7 +160,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class PowerAnalysis:
     """How many cases each measure takes."""
 
     run_id: str | None
@@ -179,7 +179,7 @@ class Plan:
         return all(need.enough for need in self.needs)
 
 
-def plan(
+def power(
     run: str | Report,
     detect: float,
     *,
@@ -189,7 +189,7 @@ def plan(
     power: float = 0.8,
     num_runs: int | None = None,
     tracking_uri: str | None = None,
-) -> Plan:
+) -> PowerAnalysis:
     """Return how many cases it takes to notice that an agent got worse, by how far the cases of a run vary.
 
     Args:
@@ -222,9 +222,9 @@ def plan(
     deciding = [name for name, summary in now.summaries().items() if summary.threshold is not None]
     chosen = list(dict.fromkeys(criteria)) or [name for name in (CASE_PASS_RATE, *deciding) if name in measures]
     if not chosen:
-        raise UsageError("the run has no scores to plan with")
+        raise UsageError("the run has no scores to compute power from")
     runs = num_runs or now.num_runs
-    return Plan(
+    return PowerAnalysis(
         run_id=now.run_id,
         baseline_run_id=before.run_id if before else None,
         detect=detect,
@@ -242,7 +242,7 @@ def _report(run: str | Report, tracking_uri: str | None) -> Report:
     with store_at(tracking_uri) as store:
         examined = examine(store.evidence(run))
     if examined.problems or not isinstance(examined, ReadableRun):
-        raise TrackingError(f"run {run} is no evidence to plan with: {examined.problems[0]}")
+        raise TrackingError(f"run {run} is no evidence to compute power from: {examined.problems[0]}")
     return replace(examined.report, run_id=run)
 
 

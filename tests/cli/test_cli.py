@@ -263,7 +263,7 @@ def test_the_help_has_commands_and_options_under_headings() -> None:
 
 @pytest.mark.parametrize("spelling", ["--tracking-uri", "--tracking_uri"])
 def test_every_command_that_says_something_says_it_as_json(spelling: str, tmp_path: Path) -> None:
-    key = json.loads(invoke("gate", "keygen", "-o", tmp_path / "gate.pem", "--json").stdout)
+    key = json.loads(invoke("keygen", "-o", tmp_path / "gate.pem", "--json").stdout)
     assert {name: Path(file).exists() for name, file in key.items()} == {"private_key": True, "public_key": True}
     old = written(tmp_path / "lights.evalset.json", EXPECTED)
     assert json.loads(invoke("migrate", old, tmp_path / "rows.jsonl", "--json").stdout)["cases"] == 2

@@ -55,7 +55,7 @@ def test_a_good_version_goes_all_the_way(lights: Path, store: str, tmp_path: Pat
     promoted = invoke("promote", "lights", "--version", "1", "--alias", "champion", "--run-id", said["run_id"], *at)
     assert promoted.exit_code == 0
     assert "champion is now version 1 of lights" in promoted.stdout
-    assert invoke("gate", "verify", "lights", *at).exit_code == 0
+    assert invoke("verify", "lights", *at).exit_code == 0
 
 
 def test_a_regressed_version_is_refused_with_1_and_the_alias_stays(lights: Path, store: str, tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_dry_run_moves_nothing(lights: Path, store: str, tmp_path: Path) -> No
     tried = invoke("promote", "lights", "--version", "1", "--run-id", said["run_id"], "--dry-run", *at)
     assert tried.exit_code == 0
     assert "champion was not moved" in tried.stdout
-    assert invoke("gate", "verify", "lights", *at).exit_code == 64
+    assert invoke("verify", "lights", *at).exit_code == 64
 
 
 def test_run_prints_each_turn_and_the_run(lights: Path, store: str) -> None:
@@ -134,7 +134,7 @@ def test_an_eval_set_is_found_by_its_id_in_the_agents_folder(tmp_path: Path, sto
     [
         ["gate", "nonsense"],
         ["promote", "nobody", "--version", "1", "--run-id", "nonsense"],
-        ["gate", "verify", "nobody"],
+        ["verify", "nobody"],
         ["upload", "nowhere"],
     ],
 )

@@ -89,11 +89,11 @@ COMMANDS: dict[str, tuple[str, int]] = {
     "view": ("view --port 0 --no-browser STORE", UNWRITTEN),
     "report": ("report RUN -o report.html STORE", UNWRITTEN),
     "compare": ("compare RUN RUN STORE", UNWRITTEN),
-    "plan": ("plan RUN --detect 0.2 STORE", UNWRITTEN),
-    "gate run": ("gate RUN STORE", UNWRITTEN),
-    "gate verify": ("gate verify lights STORE", UNWRITTEN),
-    "gate audit": ("gate audit lights STORE", UNWRITTEN),
-    "gate keygen": ("gate keygen -o gate.pem", UNWRITTEN),
+    "power": ("power RUN --detect 0.2 STORE", UNWRITTEN),
+    "gate": ("gate RUN STORE", UNWRITTEN),
+    "verify": ("verify lights STORE", UNWRITTEN),
+    "audit": ("audit lights STORE", UNWRITTEN),
+    "keygen": ("keygen -o gate.pem", UNWRITTEN),
     "promote": ("promote lights --version 1 --run-id RUN STORE --alias MODE", UNWRITTEN),
     "rollback": ("rollback lights --reason test STORE", UNWRITTEN),
     "attestation export": ("attestation export RUN -o exported STORE", 64),
@@ -136,7 +136,7 @@ QUICK = {("validate", "full"), ("score", "left"), ("promote", "closed")}
     [
         pytest.param(name, mode, id=f"{name}-{mode}", marks=[] if (name, mode) in QUICK else pytest.mark.slow)
         for name in COMMANDS
-        for mode in (MODES if name in {"promote", "gate run", "run", "score"} else ("left", "full"))
+        for mode in (MODES if name in {"promote", "gate", "run", "score"} else ("left", "full"))
     ],
 )
 def test_an_unwritten_result_has_its_own_exit_code(name: str, mode: str, shop: Shop, here: Path) -> None:
@@ -154,7 +154,7 @@ def test_an_unwritten_result_has_its_own_exit_code(name: str, mode: str, shop: S
     if name == "promote":
         assert f"alias_{mode} is now version 1 of lights; but" in done.stderr
         assert str(shop.client.get_model_version_by_alias("lights", f"alias_{mode}").version) == "1"
-    if name == "gate run":
+    if name == "gate":
         assert f"run {shop.run_id}: passed; but" in done.stderr
 
 

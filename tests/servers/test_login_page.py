@@ -29,12 +29,12 @@ COMMANDS = {
     "compare": "{run} {other} --log",
     "calibrate": "{run}",
     "judge-bench": "tests.servers.test_login_page:lenient --items {items} --votes 1",
-    "plan": "{run} --detect 0.1",
+    "power": "{run} --detect 0.1",
     "init": "tests.servers.test_login_page:lenient --traces {model} --force",
     "capture": "--run-id {run} --experiment {model} -o {out}.json",
-    "gate run": "{run}",
-    "gate verify": "{model} 1",
-    "gate audit": "{model}",
+    "gate": "{run}",
+    "verify": "{model} 1",
+    "audit": "{model}",
     "promote": "{model} --version 1 --run-id {run} --wait 0",
     "rollback": "{model} --reason test --dry-run",
     "attestation export": "{run} -o {out}",
@@ -103,8 +103,7 @@ def prepared(on_sqlite: Site, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 def test_every_command_that_asks_mlflow_is_tried() -> None:
     named = set(commands(cli)) - {"view"}  # which serves until it is stopped, and has a test of its own
-    twins = {"gate": "gate run"}
-    assert {twins.get(name, name) for name in named} == set(COMMANDS)
+    assert named == set(COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -1,4 +1,4 @@
-"""How many cases a plan asks for, and what it reckons with."""
+"""How many cases a power analysis asks for, and what it reckons with."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from mlflow_adk_eval.agents.recordings import Recording
 from mlflow_adk_eval.analysis.stats import cases_needed, detectable_drop, detectable_rate_drop, rate_cases_needed
 from mlflow_adk_eval.analysis.stats.power import Source, spread_of
-from mlflow_adk_eval.cli.look import plan_command
+from mlflow_adk_eval.cli.look import power_command
 from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.evalset.conversation import Conversation
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import run
 from mlflow_adk_eval.tracking.client import experiment_id
-from mlflow_adk_eval.tracking.compare import CASE_PASS_RATE, Need, plan
+from mlflow_adk_eval.tracking.compare import CASE_PASS_RATE, Need, power
 from tests.gating.gate_kit import RESPONSE, TRAJECTORY, Lab, changed, eval_set_of, evidence_of, file_of, turn, with_artifact, with_table
 from tests.mlflow_kit import opened
 
@@ -45,7 +45,7 @@ def report_of(cases: Sequence[Sequence[tuple[float, bool]]], *, runs: int = 1, c
 
 
 def needs(report: Report, detect: float = 0.05, **options: object) -> dict[str, Need]:
-    return {need.measure: need for need in plan(report, detect, **options).needs}  # type: ignore[arg-type]
+    return {need.measure: need for need in power(report, detect, **options).needs}  # type: ignore[arg-type]
 
 
 MIXED = report_of([[(0.6 + 0.04 * (index % 11), index % 4 > 0)] for index in range(40)])
@@ -67,7 +67,7 @@ def test_of_a_single_run_the_scores_of_versions_are_taken_to_be_unrelated() -> N
     assert answers.detectable == pytest.approx(detectable_drop(answers.spread, 40, **TERMS))
     assert "unrelated" in answers.told
     assert not tools.enough
-    assert not plan(MIXED, 0.05).enough
+    assert not power(MIXED, 0.05).enough
 
 
 def test_repeated_runs_say_how_far_a_case_varies_by_itself() -> None:
@@ -83,7 +83,7 @@ def test_repeated_runs_say_how_far_a_case_varies_by_itself() -> None:
 
 def test_a_baseline_says_how_far_versions_differ() -> None:
     before = report_of([[(0.6 + 0.04 * (index % 11), index % 4 > 0 or index == 0)] for index in range(40)])
-    found = plan(MIXED, 0.05, baseline=before)
+    found = power(MIXED, 0.05, baseline=before)
     tools = next(need for need in found.needs if need.measure == TRAJECTORY)
     assert (tools.source, tools.told, tools.spread) == (
         "baseline",
@@ -155,7 +155,7 @@ def test_what_makes_no_sense_is_refused(options: dict[str, object], message: str
 
 
 def test_a_report_without_cases_is_nothing_to_plan_with() -> None:
-    with pytest.raises(UsageError, match="the run has no scores to plan with"):
+    with pytest.raises(UsageError, match="the run has no scores to compute power from"):
         needs(replace(MIXED, cases=()))
 
 
@@ -185,7 +185,7 @@ def lab(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 
 def invoke(lab: Lab, *arguments: str) -> Result:
-    return CliRunner().invoke(plan_command, [*arguments, "--tracking-uri", lab.uri])
+    return CliRunner().invoke(power_command, [*arguments, "--tracking-uri", lab.uri])
 
 
 @pytest.fixture(scope="module")
@@ -194,15 +194,15 @@ def logged(lab: Lab) -> str:
 
 
 def test_a_run_in_mlflow_has_the_plan_of_its_report(lab: Lab, logged: str) -> None:
-    found = plan(logged, 0.05, tracking_uri=lab.uri)
+    found = power(logged, 0.05, tracking_uri=lab.uri)
     assert found.run_id == logged
-    assert found.needs == plan(MIXED, 0.05).needs
+    assert found.needs == power(MIXED, 0.05).needs
 
 
 def test_the_command_tells_what_is_lacking(lab: Lab, logged: str) -> None:
     shown = invoke(lab, logged, "--detect", "0.05")
     assert shown.exit_code == 0
-    needed = plan(MIXED, 0.05).needs[1].needed
+    needed = power(MIXED, 0.05).needs[1].needed
     assert needed
     assert f"{needed:,}" in shown.stdout
     assert "80 % power" in shown.stdout
@@ -230,7 +230,7 @@ def test_the_command_prints_json(lab: Lab, logged: str) -> None:
         1,
     )
     assert [need["measure"] for need in found["needs"]] == [CASE_PASS_RATE, TRAJECTORY, RESPONSE]
-    assert found["needs"][1]["needed"] == plan(MIXED, 0.1, power=0.9, confidence=0.9).needs[1].needed
+    assert found["needs"][1]["needed"] == power(MIXED, 0.1, power=0.9, confidence=0.9).needs[1].needed
     assert found["enough"] is False
 
 
@@ -245,9 +245,9 @@ def test_evidence_that_cannot_be_believed_is_refused(lab: Lab) -> None:
     }
     for message, one in spoilt.items():
         with pytest.raises(TrackingError, match=message):
-            plan(lab.log(one), 0.05, tracking_uri=lab.uri)
+            power(lab.log(one), 0.05, tracking_uri=lab.uri)
 
 
 def test_a_run_that_does_not_exist_is_named(lab: Lab) -> None:
     with pytest.raises(UsageError, match="does not exist"):
-        plan("0" * 32, 0.05, tracking_uri=lab.uri)
+        power("0" * 32, 0.05, tracking_uri=lab.uri)

@@ -155,7 +155,7 @@ class BaselineSearch:
         """
         try:
             if alias is not None and (moved := moved_by_hand(self.store, model, alias, version.id)):
-                return f"{moved}; `mlflow-adk-eval gate audit {model}` says more"
+                return f"{moved}; `mlflow-adk-eval audit {model}` says more"
             held = self._held(model, version.id) if alias is None else [alias]
             if isinstance(held, str):
                 return held

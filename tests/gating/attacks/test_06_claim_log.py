@@ -27,7 +27,7 @@ def test_no_parameter_stops_an_alias_or_makes_a_promotion_unverifiable(key: str,
     second = Entrant(lab, model)
     assert second.promote().passed
     assert second.verify().passed
-    (found,) = audit(model, restore=True, dry_run=False, tracking_uri=lab.uri)
+    (found,) = audit(model, restore=True, tracking_uri=lab.uri)
     assert found.valid
     assert found.version == second.version
     assert key == "champion.x" or any(note.startswith(f"{key} in the claim log ") for note in found.notes)
@@ -49,7 +49,7 @@ def test_an_audit_does_not_move_production_since_evidence_was_touched(edit: str,
             lab.client.set_model_version_tag(model, champion.version, "adk_eval.gate.decided_by", "nobody")
         case _:
             lab.client.log_text(champion.run_id, "{}", champion.tags["adk_eval.gate.record"])
-    (found,) = audit(model, restore=True, dry_run=False, tracking_uri=lab.uri)
+    (found,) = audit(model, restore=True, tracking_uri=lab.uri)
     assert not found.valid
     assert found.restored is None
     assert "nothing proves its record false" in found.notes[-1]

@@ -81,7 +81,7 @@ UNREACHABLE = "sqlite:////proc/nobody/mlflow.db"
 
 @pytest.mark.parametrize(
     "command",
-    [("gate", "r"), ("compare", "r", "s"), ("plan", "r", "--detect", "0.1"), ("calibrate", "r"), ("gate", "verify", "m"), ("gate", "audit", "m"),
+    [("gate", "r"), ("compare", "r", "s"), ("power", "r", "--detect", "0.1"), ("calibrate", "r"), ("verify", "m"), ("audit", "m"),
      ("promote", "m", "--version", "1", "--run-id", "r"), ("rollback", "m", "--reason", "bad")],
     ids=" ".join,
 )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from mlflow_adk_eval.cli.decide import gate_group
+from mlflow_adk_eval.cli.main import cli
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.api import audit
 from mlflow_adk_eval.gating.policy.load import load_policy
@@ -76,8 +76,8 @@ def test_what_others_wrote_moves_nothing_on_a_terminal_and_commands_no_ci(lab: L
     entrant = Entrant(lab, model)
     cases = eval_set_of({HOSTILE: [("Hello", "Hi", "greet")], "plain": [("Bye", "Bye", "greet")]})
     entrant.run_id = lab.log(evidence_of(report_of(eval_set=cases, wrong=[HOSTILE]), model_id=entrant.model_id))
-    for args in (["audit", model], [entrant.run_id]):
-        output = CliRunner().invoke(gate_group, [*args, "--tracking-uri", lab.uri]).output
+    for args in (["audit", model], ["gate", entrant.run_id]):
+        output = CliRunner().invoke(cli, [*args, "--tracking-uri", lab.uri]).output
         assert "x�[2J�]0;title" in output
         assert "[bold]valid[/bold] ::error::stop" in output
         assert not any(line.startswith("::") for line in output.splitlines())

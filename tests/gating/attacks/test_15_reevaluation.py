@@ -308,7 +308,7 @@ def test_nothing_that_reads_a_run_follows_its_config(
             "its failed cases": ("run", f"runs:/{other}", cases, "--failed", hostile_run, *evaluation[3:]),
             "report": ("report", hostile_run, "-o", tmp_path / "report.html", *store),
             "compare": ("compare", hostile_run, other, "-o", tmp_path / "comparison.html", *store),
-            "plan": ("plan", hostile_run, "--detect", "0.05", *store),
+            "power": ("power", hostile_run, "--detect", "0.05", *store),
             "gate": ("gate", hostile_run, *store),
             "calibrate": ("calibrate", hostile_run, "--labels", tmp_path / "labels.csv", *store),
             "label sheet": ("calibrate", hostile_run, "--sample", "2", "-o", tmp_path / "sheet.csv", *store),

@@ -117,7 +117,7 @@ def test_no_rollback_goes_to_the_number_of_a_former_champion(lab: Lab, model: st
     for to in (None, worse.version):
         result = rollback(model, reason="it is rude", to=to, tracking_uri=lab.uri, raise_on_failure=False)
         assert result.version is None
-    (found,) = audit(model, restore=True, dry_run=False, tracking_uri=lab.uri)
+    (found,) = audit(model, restore=True, tracking_uri=lab.uri)
     assert (found.valid, found.restored) == (False, None)
     assert lab.alias(model) == held.version
 

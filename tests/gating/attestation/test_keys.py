@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.cli.decide import gate_group
+from mlflow_adk_eval.cli.main import cli
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.api import audit, rollback
 from mlflow_adk_eval.gating.registry import MlflowStore
@@ -160,9 +160,9 @@ def test_a_forged_promotion_of_a_good_version_is_found_by_its_signature_alone(la
     (reason,) = forged.verify(verify_key=pair[1]).reasons
     assert reason.endswith(f"is at version 2, but at version 1 by its claim log: it was moved by hand {unsigned}")
     keys = {"signing_key": pair[0], "verify_key": pair[1]}
-    (found,) = audit(model, "champion", restore=True, tracking_uri=lab.uri, **keys)
+    (found,) = audit(model, "champion", restore=True, dry_run=True, tracking_uri=lab.uri, **keys)
     assert (found.valid, found.restorable, found.restored) == (False, "1", None)
-    (found,) = audit(model, "champion", restore=True, dry_run=False, tracking_uri=lab.uri, **keys)
+    (found,) = audit(model, "champion", restore=True, tracking_uri=lab.uri, **keys)
     assert found.reasons[0].startswith("it was moved by hand from version 1")
     assert found.restored == lab.alias(model) == "1"
     assert champion.verify(verify_key=pair[1]).passed
@@ -277,7 +277,7 @@ def test_the_public_part_alone_cannot_sign(pair: tuple[Path, Path]) -> None:
 
 def test_the_command_makes_a_key_that_only_its_owner_can_read(tmp_path: Path) -> None:
     key = tmp_path / "gate.pem"
-    made = CliRunner().invoke(gate_group, ["keygen", "-o", str(key)])
+    made = CliRunner().invoke(cli, ["keygen", "-o", str(key)])
     assert made.exit_code == 0
     assert made.output.splitlines() == [
         f"MLFLOW_ADK_EVAL_SIGNING_KEY={key}   for those who promote; keep it secret",
@@ -290,6 +290,6 @@ def test_the_command_makes_a_key_that_only_its_owner_can_read(tmp_path: Path) ->
     assert verifier.verifies(b"record", "text", signer.sign(b"record", "text"))
     assert not verifier.verifies(b"records", "text", signer.sign(b"record", "text"))
     before = key.read_text()
-    again = CliRunner().invoke(gate_group, ["keygen", "-o", str(key)])
+    again = CliRunner().invoke(cli, ["keygen", "-o", str(key)])
     assert isinstance(again.exception, UsageError)
     assert key.read_text() == before

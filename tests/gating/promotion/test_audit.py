@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from mlflow_adk_eval.cli.decide import gate_group
+from mlflow_adk_eval.cli.main import cli
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.api import audit
 from mlflow_adk_eval.gating.promotion.aliases import AliasAudit, audit_in
@@ -68,9 +68,9 @@ def test_an_alias_that_was_moved_by_hand_is_not_valid_and_is_restored(lab: Lab, 
     assert reason.endswith("to version 3: its claim log has no such claim")
     assert lab.alias(model) == "3"
 
-    shown = audited(lab, model, restore=True)
+    shown = audited(lab, model, restore=True, dry_run=True)
     assert (shown.restored, shown.restorable, lab.alias(model)) == (None, "2", "3")
-    restored = audited(lab, model, restore=True, dry_run=False)
+    restored = audited(lab, model, restore=True)
     assert not restored.valid
     assert restored.restored == lab.alias(model) == "2"
     again = audited(lab, model)
@@ -89,7 +89,7 @@ def test_an_alias_that_was_moved_by_hand_is_not_valid_and_is_restored(lab: Lab, 
 
 def test_what_has_no_version_to_go_back_to_stays_where_it_is(lab: Lab, model: str) -> None:
     Entrant(lab, model, good=False).set_by_hand()
-    found = audited(lab, model, restore=True, dry_run=False)
+    found = audited(lab, model, restore=True)
     assert found.restored is None
     assert found.notes[-1] == f"not restored: no version of {model!r} that held the alias champion before is in its claim log"
     assert lab.alias(model) == "1"
@@ -98,7 +98,7 @@ def test_what_has_no_version_to_go_back_to_stays_where_it_is(lab: Lab, model: st
 def test_edited_evidence_proves_nothing_so_the_alias_stays(lab: Lab, model: str) -> None:
     _, _, third = promoted(lab, model, 3)
     lab.client.log_text(third.run_id, "{}", "adk_eval/cells/part-00000.parquet")
-    found = audited(lab, model, restore=True, dry_run=False)
+    found = audited(lab, model, restore=True)
     assert found.reasons == ("the artifact adk_eval/cells/part-00000.parquet was changed after the run",)
     stays = "not restored: the alias champion is where its claim log has it by now, and nothing proves its record false"
     assert found.notes == (stays,)
@@ -109,7 +109,7 @@ def test_an_alias_moved_by_hand_stays_if_the_evidence_of_where_it_belongs_was_ed
     first, second = promoted(lab, model, 2)
     lab.client.log_text(second.run_id, "{}", "adk_eval/cells/part-00000.parquet")
     Entrant(lab, model).set_by_hand()
-    found = audited(lab, model, restore=True, dry_run=False)
+    found = audited(lab, model, restore=True)
     assert found.notes[-1].startswith(
         "not restored: version 2 cannot hold the alias champion: the artifact adk_eval/cells/part-00000.parquet"
     )
@@ -123,7 +123,7 @@ def test_a_version_whose_record_is_proven_false_is_gone_back_over(lab: Lab, mode
     first.promote()
     forge_promotion(lab, first, bad)
     bad.set_by_hand()
-    found = audited(lab, model, restore=True, dry_run=False)
+    found = audited(lab, model, restore=True)
     assert "below the threshold" in found.reasons[0]
     assert found.restored == lab.alias(model) == first.version
 
@@ -159,7 +159,7 @@ def test_a_deleted_alias_is_not_valid_and_is_restored(lab: Lab, model: str) -> N
     promoted(lab, model, 2)
     lab.client.delete_registered_model_alias(model, "champion")
     assert not audited(lab, model, None).valid
-    found = audited(lab, model, restore=True, dry_run=False)
+    found = audited(lab, model, restore=True)
     assert not found.valid
     assert found.reasons[0].startswith("no version holds it, though a promotion to version 2")
     assert lab.alias(model) == "2"
@@ -168,7 +168,7 @@ def test_a_deleted_alias_is_not_valid_and_is_restored(lab: Lab, model: str) -> N
 def test_a_deleted_champion_is_replaced_by_the_one_before(lab: Lab, model: str) -> None:
     promoted(lab, model, 2)
     lab.client.delete_model_version(model, "2")
-    assert audited(lab, model, restore=True, dry_run=False).restored == "1"
+    assert audited(lab, model, restore=True).restored == "1"
 
 
 @pytest.mark.slow
@@ -183,7 +183,7 @@ def test_an_alias_at_a_version_that_is_gone_is_told_and_restored(lab: Lab, model
     assert [each.version for each in audit(None, None, tracking_uri=lab.uri) if each.model == model] == ["3"]
     with pytest.raises(UsageError, match=f"version 3 of the registered model '{model}' does not exist"):
         last.verify()
-    assert audited(lab, model, restore=True, dry_run=False).restored == "2"
+    assert audited(lab, model, restore=True).restored == "2"
     assert lab.alias(model) == "2"
 
 
@@ -206,7 +206,7 @@ def test_without_its_claim_log_no_alias_is_valid(lab: Lab, model: str) -> None:
     promoted(lab, model, 1)
     experiment = lab.client.get_experiment_by_name(f"adk_eval.gate/{model} promotions")
     lab.client.delete_experiment(experiment.experiment_id)
-    found = audited(lab, model, None, restore=True, dry_run=False)
+    found = audited(lab, model, None, restore=True)
     assert not found.valid
     assert "was deleted; restore it: mlflow experiments restore" in found.reasons[0]
 
@@ -230,7 +230,7 @@ def test_what_does_not_exist_is_a_usage_error(lab: Lab) -> None:
 
 
 def command(lab: Lab, *args: str) -> tuple[int, str]:
-    result = CliRunner().invoke(gate_group, [*args, "--tracking-uri", lab.uri])
+    result = CliRunner().invoke(cli, [*args, "--tracking-uri", lab.uri])
     return result.exit_code, result.stdout
 
 
@@ -242,10 +242,10 @@ def test_the_command_tells_and_exits_by_what_it_found(lab: Lab, model: str) -> N
     assert text.startswith(f"VALID    champion of {model}: version 1\n  - set by ")
     assert text.rstrip().endswith("1 alias audited, all valid")
     Entrant(lab, model, good=False).set_by_hand()
-    code, text = command(lab, "audit", model, "--restore")
+    code, text = command(lab, "audit", model, "--restore", "--dry-run")
     assert code == 1
-    assert "  - not restored (dry run): --no-dry-run would move it to version 1\n" in text
-    code, text = command(lab, "audit", model, "--restore", "--no-dry-run")
+    assert "  - not restored (dry run): without --dry-run it is moved to version 1\n" in text
+    code, text = command(lab, "audit", model, "--restore")
     assert code == 1
     assert "INVALID  champion of" in text
     assert "  - restored: it is at version 1 now\n" in text
@@ -254,20 +254,15 @@ def test_the_command_tells_and_exits_by_what_it_found(lab: Lab, model: str) -> N
     assert json.loads(text)["aliases"][0]["kind"] == "restore"
     code, text = command(lab, "audit", "--all", "--alias", "nobody")
     assert (code, text) == (0, "No alias was ever promoted by the gate.\n")
-    assert isinstance(CliRunner().invoke(gate_group, ["audit"]).exception, UsageError)
+    assert isinstance(CliRunner().invoke(cli, ["audit"]).exception, UsageError)
 
 
 @pytest.mark.slow
-def test_the_group_takes_the_id_of_a_run_in_place_of_a_command(lab: Lab, model: str) -> None:
-    entrant = Entrant(lab, model)
-    for args in ([entrant.run_id], ["run", entrant.run_id]):
-        code, text = command(lab, *args)
-        assert code == 0
-        assert "PASSED" in text
-    assert CliRunner().invoke(gate_group, ["--tracking-uri", lab.uri, entrant.run_id]).exit_code == 0
-    shown = CliRunner().invoke(gate_group, ["--help"]).output
-    assert "RUN_ID [OPTIONS] | COMMAND [ARGS]" in shown
-    assert {"run", "verify", "audit", "keygen"} <= set(shown.split())
+def test_a_run_is_all_that_gate_takes(lab: Lab, model: str) -> None:
+    code, text = command(lab, "gate", Entrant(lab, model).run_id)
+    assert code == 0
+    assert "PASSED" in text
+    assert isinstance(CliRunner().invoke(cli, ["gate", "verify", model]).exception, SystemExit), "a model is one argument too many"
 
 
 @pytest.mark.slow
@@ -278,6 +273,6 @@ def test_both_commands_verify(lab: Lab, model: str) -> None:
     code, text = command(lab, "verify", model, "1", "--alias", "staging")
     assert code == 2
     assert f"version 1 of '{model}' does not hold the alias staging" in text
-    result = CliRunner().invoke(gate_group, ["verify", model, "1", "--tracking-uri", lab.uri, "--json"])
+    result = CliRunner().invoke(cli, ["verify", model, "1", "--tracking-uri", lab.uri, "--json"])
     assert result.exit_code == 0
     assert json.loads(result.stdout)["verdict"] == "passed"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from mlflow_adk_eval.cli.decide import gate_group
+from mlflow_adk_eval.cli.main import cli
 from mlflow_adk_eval.errors import InputError, UsageError
 from mlflow_adk_eval.gating.api import audit, rollback
 from mlflow_adk_eval.gating.registry import MlflowStore
@@ -104,10 +104,10 @@ def test_the_commands_take_it(lab: Lab, model: str, tmp_path: Path) -> None:
     promoted(lab, model, 1)
     checkpoint = tmp_path / "claims.json"
     how = ["--checkpoint", str(checkpoint), "--tracking-uri", lab.uri]
-    assert CliRunner().invoke(gate_group, ["audit", model, *how]).exit_code == 0
+    assert CliRunner().invoke(cli, ["audit", model, *how]).exit_code == 0
     assert pinned(checkpoint, model) == 1
-    assert CliRunner().invoke(gate_group, ["verify", model, *how]).exit_code == 0
+    assert CliRunner().invoke(cli, ["verify", model, *how]).exit_code == 0
     checkpoint.write_text(checkpoint.read_text().replace('"number": 1', '"number": 2'))
-    result = CliRunner().invoke(gate_group, ["verify", model, *how])
+    result = CliRunner().invoke(cli, ["verify", model, *how])
     assert result.exit_code == 2
     assert "does not hold its entry champion.0002" in result.stdout

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from mlflow_adk_eval.cli.decide import gate_group
+from mlflow_adk_eval.cli.main import cli
 from mlflow_adk_eval.gating.policy.load import load_policy
 from mlflow_adk_eval.gating.policy.model import Policy
 from mlflow_adk_eval.gating.promotion.claim_log import Outcome
@@ -192,4 +192,4 @@ def test_who_uses_a_version_may_hold_it_to_a_policy_of_its_own(lab: Lab, model: 
     assert decision.reasons[0] == f"version 1 of {model!r} does not meet the policy 'production'"
     (tmp_path / "production.yaml").write_text(json.dumps(stricter))
     how = [model, "--policy", str(tmp_path / "production.yaml"), "--tracking-uri", lab.uri]
-    assert CliRunner().invoke(gate_group, ["verify", *how]).exit_code == 2
+    assert CliRunner().invoke(cli, ["verify", *how]).exit_code == 2
