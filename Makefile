@@ -14,7 +14,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := true
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all near coverage mutants test-model fuzz env generated budget check fmt lint types imports docs site cost bench house matrix frameworks spark wheel screenshots clean
+.PHONY: help demo test test-all near coverage mutants test-model fuzz env generated budget check fmt lint types imports docs shown site cost bench house matrix frameworks spark wheel screenshots clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -83,6 +83,9 @@ docs: $(VENV)/.dev ## The code blocks of README, docs and docstrings, and what `
 	$(BIN)/python benchmarks/speed_table.py --check
 	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile -p no:randomly README.md docs mlflow_adk_eval
 
+shown: $(VENV)/.dev ## Run the blocks of PAGES and write what they print into them
+	WRITE_SHOWN=1 $(BIN)/pytest -q -p no:randomly $(PAGES)
+
 site: $(VENV)/.dev ## The documentation site, into site/; fails on a link that leads nowhere and on a page outside the navigation
 	$(BIN)/sphinx-build -q -E -W --keep-going -j auto -d $(VENV)/.doctrees docs site
 
@@ -101,7 +104,7 @@ budget: $(VENV)/.dev ## Fail where the package, or a user's way through it, outg
 cost: $(VENV)/.dev ## What a turn costs in calls and bytes, beside what is committed
 	$(BIN)/python benchmarks/cost.py
 
-bench: $(VENV)/.bench ## The benchmarks, beside google-adk and MLflow, and the table of docs/benchmarks.md
+bench: $(VENV)/.bench ## The benchmarks, beside google-adk and MLflow, and the table of docs/development/benchmarks.md
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/speed_table.py
 

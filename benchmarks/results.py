@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 _HEAD = """# Results of the benchmarks
 
-Made by `make bench`; [docs/benchmarks.md](../docs/benchmarks.md) says how to read them."""
+Made by `make bench`; [docs/development/benchmarks.md](../docs/development/benchmarks.md) says how to read them."""
 
 
 def merged(text: str, sections: Mapping[str, str], *, order: Sequence[str]) -> str:

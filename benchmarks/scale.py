@@ -3,7 +3,7 @@
 `python benchmarks/scale.py 1000 10000 100000` makes Parquet of so many turns, five a case, with what an agent did beside them, evaluates it into a
 store of its own, lets the gate decide on the run, alone and with a champion, a slice, an interval and cases that must pass, compares both runs, and
 prints a table. The champion's run is a copy of the first one, as the gate reads both. Each step is a process of its own, so that its peak is its
-own. With ``--write`` each row goes into benchmarks/scale.md, and the table into docs/scale.md, as soon as it is measured.
+own. With ``--write`` each row goes into benchmarks/scale.md, and the table into docs/how_to/scale.md, as soon as it is measured.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 from peak import peak_mb
 
 HERE = Path(__file__).resolve().parent
-RESULTS, QUOTED = HERE / "scale.md", HERE.parent / "docs" / "scale.md"
+RESULTS, QUOTED = HERE / "scale.md", HERE.parent / "docs" / "how_to" / "scale.md"
 HEAD = ("| turns | what | CPU ms a turn | CPU s | wall s | peak MB | MB on disk | commit |", "|---|---|---|---|---|---|---|---|")
 TURNS_A_CASE = 5
 _DISTINCT = 2_000
@@ -183,7 +183,7 @@ def _commit() -> str:
 
 
 def write(lines: list[str]) -> None:
-    """Put rows into benchmarks/scale.md, in place of those of the same name, and the table into docs/scale.md."""
+    """Put rows into benchmarks/scale.md, in place of those of the same name, and the table into docs/how_to/scale.md."""
     old = RESULTS.read_text("utf-8").splitlines() if RESULTS.is_file() else []
     found = {_key(line): line for line in (*old, *lines) if line.startswith("| ") and line not in HEAD}
     table = [*HEAD, *(found[key] for key in sorted(found, key=lambda key: int(key[0].replace(",", ""))))]

@@ -2,7 +2,7 @@
 
 `python benchmarks/server.py` starts a PostgreSQL of its own and `mlflow server` on it, evaluates recorded conversations through a wire that counts
 requests and adds latency, and the same into PostgreSQL and SQLite directly, and prints a table. Each measurement is a process of its own; the best
-of the rounds counts. With ``--write`` the table goes into docs/benchmarks.md.
+of the rounds counts. With ``--write`` the table goes into docs/development/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from wire import wire
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # where the tests' PostgreSQL is
 
-PAGE = HERE.parent / "docs" / "benchmarks.md"
+PAGE = HERE.parent / "docs" / "development" / "benchmarks.md"
 _BEGIN, _END = "<!-- server -->", "<!-- end of server -->"
 _TURNS_A_CASE = 5
 _LATENCIES_MS = (0, 100)
@@ -209,7 +209,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--turns", type=int, default=200, help="turns that are logged (default: 200; five times as many without a server)")
     parser.add_argument("--genai-turns", type=int, default=50, help="turns for mlflow.genai.evaluate (default: 50)")
     parser.add_argument("--rounds", type=int, default=3, help="how often each is measured (default: 3)")
-    parser.add_argument("--write", action="store_true", help="write the table into docs/benchmarks.md")
+    parser.add_argument("--write", action="store_true", help="write the table into docs/development/benchmarks.md")
     chosen = parser.parse_args(argv)
     place = description()
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True, cwd=HERE).stdout.strip()

@@ -15,7 +15,7 @@ from simulation import Cell, Planned, Rule
 
 SIZES = (10, 20, 30, 50, 100, 200, 500)
 REPETITIONS = 8_000
-PAGE = Path(__file__).parents[1] / "docs" / "statistics.md"
+PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "statistics.md"
 _BEGIN, _END = "<!-- by benchmarks/run.py statistics -->", "<!-- until here -->"
 _PLANS = tuple(Planned(pairs, power, discordant=pairs.name.startswith("pass")) for pairs in (*CHANGED, *SPARSE[1:]) for power in (0.8, 0.9))
 COMPARED = (10, 30, 100)

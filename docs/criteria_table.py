@@ -1,6 +1,6 @@
 """Write what derives from the specs of criteria; ``--check`` only says whether it is true.
 
-That is the tables in docs/criteria.md, and in ``criteria/__init__.py`` the module of each criterion, so that one can be had without
+That is the tables in docs/reference/criteria.md, and in ``criteria/__init__.py`` the module of each criterion, so that one can be had without
 importing all.
 """
 
@@ -65,7 +65,7 @@ def _specs_of(module: str) -> tuple[CriterionSpec, ...]:
 
 
 WRITTEN: dict[str, tuple[Callable[[], Iterable[str]], str, str]] = {
-    "docs/criteria.md": (reference, _BEGIN, _END),
+    "docs/reference/criteria.md": (reference, _BEGIN, _END),
     "mlflow_adk_eval/criteria/__init__.py": (modules, _BEGIN_CODE, _END_CODE),
 }
 """By file: its lines, and what stands before and after them."""

@@ -1,4 +1,4 @@
-"""The shapes of docs/shapes.md as values, 75 questions with answers and references, and what rouge-score makes of those."""
+"""The shapes of docs/reference/shapes.md as values, 75 questions with answers and references, and what rouge-score makes of those."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parent.parent / "docs" / "shapes.md"
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "shapes.md"
 CAPITALS = """Austria Vienna, Belgium Brussels, Chile Santiago, Denmark Copenhagen, Egypt Cairo, Finland Helsinki, Greece Athens, Hungary Budapest,
 Iceland Reykjavik, Japan Tokyo, Kenya Nairobi, Latvia Riga, Morocco Rabat, Nepal Kathmandu, Oman Muscat, Peru Lima, Qatar Doha, Romania Bucharest,
 Senegal Dakar, Thailand Bangkok, Uganda Kampala, Vietnam Hanoi, Yemen Sanaa, Zambia Lusaka, Portugal Lisbon"""

@@ -22,7 +22,7 @@ def test_the_public_names_are_exactly_these() -> None:
         "load_config", "load_eval_set", "load_policy", "load_recording", "metrics", "migrate", "model_fn", "power", "predict_fn", "promote",
         "pull_eval_set", "push_eval_set", "rapid_eval", "record", "recording_of_report", "records", "reevaluation", "register", "rollback", "save_recording", "score",
         "scorers", "testing", "upload", "verify", "verify_attestation",
-    ], "a public name is added here, in __all__, in _HOMES and among the imports for type checkers, and told of in docs/api.md"  # fmt: skip
+    ], "a public name is added here, in __all__, in _HOMES and among the imports for type checkers, and told of in docs/reference/api/index.md"  # fmt: skip
 
 
 @pytest.mark.parametrize("name", adk_eval.__all__)

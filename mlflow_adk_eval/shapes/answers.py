@@ -3,7 +3,7 @@
 Tables and records hold what a model, an application or a framework happened to return: texts, OpenAI's and MLflow's chats and responses, ADK's
 events. `ANSWERS` names each shape of what an agent did, or should have done, and `told_of` makes turns of it; `messages_in` and `text_of` read
 what the user said, `tool_uses` the calls of tools. All doors for MLflow's users come through here by way of `shapes.rows` and `shapes.records`,
-and docs/shapes.md shows each shape with an example. Whatever is in none of them is an error that names it: read as a turn without an answer,
+and docs/reference/shapes.md shows each shape with an example. Whatever is in none of them is an error that names it: read as a turn without an answer,
 it would score 0.
 """
 

@@ -116,7 +116,7 @@ def judge_bench(
     Args:
         judges: models' names, each with settings if need be (``gemini-2.5-flash?temperature=0&num_samples=5``), judges, functions, or
             panels of them as lists (``gemini-2.5-pro,openai/gpt-5-mini``).
-        items: a file of JSON Lines, or mappings, as `docs/judge_bench.md` describes them; ``None``: those that ship with the package.
+        items: a file of JSON Lines, or mappings, as `docs/how_to/judge_bench.md` describes them; ``None``: those that ship with the package.
         run: with `labels`: the run whose answers people labelled; these are judged again.
         labels: a table of labels as `calibrate` takes it, about `run`.
         votes: how often each question is asked. All votes are cast, so that flips are seen.

@@ -1,4 +1,4 @@
-"""The first hour of three teams, from the wheel to a promoted agent: what they type is counted, and stands in docs/first_hour.md.
+"""The first hour of three teams, from the wheel to a promoted agent: what they type is counted, and stands in docs/how_to/new_agent.md.
 
 ``.venv/bin/pytest -q -rP tests/cli/test_first_hour.py`` prints the table.
 """
@@ -26,7 +26,7 @@ from tests.cli.shop_agent import adk_agent
 from tests.mlflow_kit import copied
 
 PROJECT = Path(__file__).parents[2]
-PAGE = PROJECT / "docs" / "first_hour.md"
+PAGE = PROJECT / "docs" / "how_to" / "new_agent.md"
 CELL = re.compile(r'name="cell" value="(\w+)"')
 
 SHOP = """

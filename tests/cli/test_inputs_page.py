@@ -1,4 +1,4 @@
-"""The commands of docs/inputs.md, in the order of the page, in a copy of the example project."""
+"""The commands of docs/how_to/large_eval_sets.md, in the order of the page, in a copy of the example project."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "inputs.md"
+PAGE = ROOT / "docs" / "how_to" / "large_eval_sets.md"
 PREFIX = "    mlflow-adk-eval "
 
 

@@ -1,4 +1,4 @@
-"""google-adk's own evaluators as the oracle: the same scores, except where docs/parity.md says otherwise."""
+"""google-adk's own evaluators as the oracle: the same scores, except where docs/development/parity.md says otherwise."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_turns_cost_what_they_cost_in_adk(actual: Any) -> None:
             assert ours.score == pytest.approx(theirs.overall_score, abs=6e-4 if name == "invocation_duration_v1" else 1e-9)
 
 
-# What follows are the differences that docs/parity.md lists, with both sides.
+# What follows are the differences that docs/development/parity.md lists, with both sides.
 
 
 def test_no_arguments_are_empty_arguments_here_and_not_in_adk() -> None:

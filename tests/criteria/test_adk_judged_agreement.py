@@ -1,4 +1,4 @@
-"""The same votes in, the same scores out as google-adk's judged evaluators, except where docs/parity.md says otherwise.
+"""The same votes in, the same scores out as google-adk's judged evaluators, except where docs/development/parity.md says otherwise.
 
 One table of votes drives both: ADK's judge says it in ADK's text formats, ours in our JSON.
 """
@@ -255,7 +255,7 @@ def test_a_verdict_that_stands_in_spite_of_failed_votes_is_adks(found: Any) -> N
         assert not isinstance(cell, Scored) or cell.score == score
 
 
-# What follows are the differences that docs/parity.md lists, with both sides.
+# What follows are the differences that docs/development/parity.md lists, with both sides.
 
 
 @pytest.mark.parametrize("failed", [ConnectionError("down"), None])

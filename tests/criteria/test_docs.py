@@ -20,9 +20,9 @@ def test_the_tables_are_true() -> None:
 
 
 def test_each_table_of_the_reference_lists_every_criterion_once() -> None:
-    rows = [line.split("`")[1] for line in (ROOT / "docs/criteria.md").read_text("utf-8").splitlines() if line.startswith("| `")]
+    rows = [line.split("`")[1] for line in (ROOT / "docs/reference/criteria.md").read_text("utf-8").splitlines() if line.startswith("| `")]
     first, second = sorted(rows[: len(CRITERIA)]), sorted(rows[len(CRITERIA) :])
-    assert first == second == sorted(CRITERIA), "run `make generated`, which writes both tables of docs/criteria.md"
+    assert first == second == sorted(CRITERIA), "run `make generated`, which writes both tables of docs/reference/criteria.md"
 
 
 def test_every_prompt_that_a_criterion_names_is_there() -> None:

@@ -1,4 +1,4 @@
-"""google-adk's own evaluators of Vertex AI's evaluation service, on the same answers: the same scores, except where docs/parity.md says otherwise."""
+"""google-adk's own evaluators of Vertex AI's evaluation service, on the same answers: the same scores, except where docs/development/parity.md says otherwise."""
 
 from __future__ import annotations
 

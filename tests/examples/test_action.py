@@ -27,7 +27,7 @@ CI: dict[str, Any] = YAML(typ="safe").load((PROJECT / ".github" / "workflows" / 
 (GIVEN,) = (step["with"] for step in CI["jobs"]["action"]["steps"] if step.get("uses") == "./")
 """How this repository uses its own action."""
 REUSABLE: dict[str, Any] = YAML(typ="safe").load((PROJECT / ".github" / "workflows" / "agent-gate.yml").read_text("utf-8"))
-PAGE = (PROJECT / "docs" / "ci.md").read_text("utf-8")
+PAGE = (PROJECT / "docs" / "how_to" / "ci.md").read_text("utf-8")
 EXPRESSION = re.compile(r"\$\{\{ (.*?) \}\}")
 
 
@@ -161,7 +161,7 @@ def test_each_input_is_used_and_each_expression_is_known() -> None:
 def test_the_page_names_each_input_and_output() -> None:
     table = PAGE.partition("## The action")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)
-    assert rows == [*INPUTS, *ACTION["outputs"]], "give each input and output of action.yml a row in docs/ci.md, in their order"
+    assert rows == [*INPUTS, *ACTION["outputs"]], "give each input and output of action.yml a row in docs/how_to/ci.md, in their order"
 
 
 def test_the_workflow_that_can_be_called_is_the_action_with_a_job_around_it() -> None:

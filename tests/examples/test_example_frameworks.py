@@ -19,7 +19,7 @@ from tests.agents.traces.framework_traces import FRAMEWORKS, recorded, traces_in
 
 PROJECT = Path(__file__).parents[2]
 EXAMPLE = PROJECT / "example_projects" / "frameworks"
-PAGE = (PROJECT / "docs" / "frameworks.md").read_text("utf-8")
+PAGE = (PROJECT / "docs" / "how_to" / "frameworks.md").read_text("utf-8")
 MODULES = {"langgraph": "langchain", "openai_agents": "agents", "pydantic_ai": "pydantic_ai", "strands": "strands"}
 TIMES = ("invocation_id", "creation_timestamp", "duration", "model_duration", "tool_duration")
 
@@ -67,6 +67,6 @@ def lines_in(block: str, source: str) -> bool:
 def test_the_page_names_each_framework_and_what_is_installed_for_it() -> None:
     installed_for = re.findall(r"^\| .* \| `(\w+)` \| `pip install ([^`]+)` \|", PAGE, re.MULTILINE)
     named = sorted(name for name, _ in installed_for)
-    assert named == sorted(FRAMEWORKS), "give each framework a row in the table of docs/frameworks.md, with what is installed for it"
+    assert named == sorted(FRAMEWORKS), "give each framework a row in the table of docs/how_to/frameworks.md, with what is installed for it"
     listed = (PROJECT / "pyproject.toml").read_text("utf-8").partition("frameworks = [")[2].partition("\n]\n")[0]
     assert [packages for _, packages in installed_for if f'"{packages.strip(chr(39))}>=' not in listed] == []

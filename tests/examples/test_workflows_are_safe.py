@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 from tests.cli.test_cli import invoke
 
 PROJECT = Path(__file__).parents[2]
-PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md")), *sorted((PROJECT / "example_projects").rglob("README.md"))]
+PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md")), *sorted((PROJECT / "example_projects").rglob("README.md"))]
 Workflow = dict[str, Any]
 
 

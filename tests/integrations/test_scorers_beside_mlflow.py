@@ -1,4 +1,4 @@
-"""MLflow's own scorers for ADK beside ours: what docs/genai.md says of the difference."""
+"""MLflow's own scorers for ADK beside ours: what docs/how_to/genai.md says of the difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each shape of docs/shapes.md through every door, and none of what is in no shape as a 0."""
+"""Each shape of docs/reference/shapes.md through every door, and none of what is in no shape as a 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shapes of docs/shapes.md in evaluations by MLflow itself, logged to SQLite and to a server."""
+"""The shapes of docs/reference/shapes.md in evaluations by MLflow itself, logged to SQLite and to a server."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def cells(*, strict: bool) -> Counter[str]:
 
     anyio.run(main)
     count = found["scored"] + found["errored"]
-    print(f"{found['scored']} of {count} cells scored, {found['requests'] / count:.2f} requests a cell")  # noqa: T201 - for docs/judging.md
+    print(f"{found['scored']} of {count} cells scored, {found['requests'] / count:.2f} requests a cell")  # noqa: T201 - for docs/explanation/judging.md
     return found
 
 

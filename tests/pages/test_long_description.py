@@ -38,7 +38,7 @@ def test_no_link_or_picture_is_relative_on_a_package_index() -> None:
     assert "<!--" not in described()
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))], ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_table_of_a_page_is_broken(page: Path) -> None:
     text = page.read_text("utf-8")
     blocks = {"table_open", "fence", "code_block"}

@@ -64,7 +64,7 @@ def test_the_search_finds_a_word_of_a_page_and_leads_to_it(tmp_path: Path) -> No
 
     pages = tmp_path / "docs"
     pages.mkdir()
-    for name in ("policy.md", "gate.schema.json"):
+    for name in ("reference/policy.md", "gate.schema.json"):
         shutil.copy(ROOT / "docs" / name, pages)
     (pages / "index.md").write_text("# Home\n\n```{toctree}\npolicy\n```\n")
     site = tmp_path / "site"

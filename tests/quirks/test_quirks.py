@@ -1,4 +1,4 @@
-"""Where ADK's evaluation surprises: one test per quirk, by its number in the list that docs/parity.md refers to.
+"""Where ADK's evaluation surprises: one test per quirk, by its number in the list that docs/development/parity.md refers to.
 
 Each test says in a line what ADK 2.13 does. Where ADK's own code can be asked in a second or two, the test asks it too.
 """

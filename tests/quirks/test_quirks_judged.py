@@ -1,4 +1,4 @@
-"""Where ADK's judged criteria surprise: one test per quirk, by its number in the list that docs/parity.md refers to.
+"""Where ADK's judged criteria surprise: one test per quirk, by its number in the list that docs/development/parity.md refers to.
 
 Each test says in a line what ADK 2.13 does; tests/quirks/test_quirks_judged_in_adk.py asks ADK itself.
 """

@@ -211,7 +211,7 @@ def partial_metric(eval_metric: EvalMetric, actual: Any, expected: Any, scenario
 
 
 class TestWhereAdkIsWrong:
-    """Each quirk (see docs/parity.md) in ADK's own evaluator, then in ours."""
+    """Each quirk (see docs/development/parity.md) in ADK's own evaluator, then in ours."""
 
     def test_q17_a_good_run_makes_up_for_a_bad_one(self, module: Any, tmp_path: Path) -> None:
         def every_other(words: Iterator[str]) -> str:

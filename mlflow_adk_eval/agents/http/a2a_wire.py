@@ -3,7 +3,7 @@
 `message` and `request` build requests in the dialect of an `Interface`; `answer_of` reads a `Message` or a `Task` of either; `events_of` turns
 what is new in one into the events of a turn. ADK's servers report each event of a turn, with its author and tokens, as an artifact if
 the extension `ADK_EVENTS` is asked for. The models read only what is used and take whatever else comes, as servers take liberties: states
-that the protocol does not know, messages without ids. docs/design.md says why this is not left to the client of a2a-sdk.
+that the protocol does not know, messages without ids. docs/development/design.md says why this is not left to the client of a2a-sdk.
 """
 
 from __future__ import annotations

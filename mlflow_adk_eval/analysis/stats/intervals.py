@@ -2,7 +2,7 @@
 
 The case is the unit that was sampled: repeated runs of one case say nothing about other cases. `mean_interval` chooses the method by what
 the values are; proportions have Wilson's score interval, which stays honest at 0 % and 100 %, and `proportion_interval` offers the exact
-one. All were checked by simulation, see docs/statistics.md. Beside them stand the chances of the binomial distribution, by scipy's special
+one. All were checked by simulation, see docs/explanation/statistics.md. Beside them stand the chances of the binomial distribution, by scipy's special
 functions, since importing scipy.stats takes a second.
 """
 

@@ -2,7 +2,7 @@
 
 The same cases are compared with themselves, which takes far fewer of them than two separate samples. Where each case passes or fails, the
 test is McNemar's; for other scores the runs are swapped within cases in all ways, or in many drawn ones. The interval of the difference
-stays honest with few cases and where nearly all cases are alike, and lies on one side of zero just where the test says so. See docs/statistics.md.
+stays honest with few cases and where nearly all cases are alike, and lies on one side of zero just where the test says so. See docs/explanation/statistics.md.
 """
 
 from __future__ import annotations

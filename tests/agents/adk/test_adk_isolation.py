@@ -275,7 +275,7 @@ def test_other_objects_are_refused(source: Any) -> None:
         load_adk_agent(source)
 
 
-# By the number of the quirk in the list that docs/parity.md refers to: what a live agent does never harms another case or run
+# By the number of the quirk in the list that docs/development/parity.md refers to: what a live agent does never harms another case or run
 
 
 def report_on(agent: Any, *listed: Any, **options: Any) -> Report:

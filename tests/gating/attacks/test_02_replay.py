@@ -173,14 +173,14 @@ def test_with_a_checkpoint_or_a_policy_that_refuses_without_a_champion_it_is_sto
 
 
 def test_limit_a_model_of_which_every_trace_was_deleted_is_new(lab: Lab, model: str) -> None:
-    """What docs/security.md says cannot be stopped without a checkpoint: nothing is left that says that there was a champion."""
+    """What docs/explanation/security.md says cannot be stopped without a checkpoint: nothing is left that says that there was a champion."""
     rolled_back(lab, model)
     make_new(lab, model, tags=True)
     assert Entrant(lab, model, good=False).promote(policy=COMPARES).passed
 
 
 def test_limit_without_a_key_or_a_checkpoint_a_claim_log_that_was_made_up_as_a_whole_is_believed(lab: Lab, model: str) -> None:
-    """What docs/security.md says cannot be stopped: whoever may write everything may write all of it anew."""
+    """What docs/explanation/security.md says cannot be stopped: whoever may write everything may write all of it anew."""
     _, second = rolled_back(lab, model)
     run_id = hide(lab, model)
     remove_traces(lab, model, run_id)

@@ -184,7 +184,7 @@ class Scene:
             client.log_param(run_id, key, text)
 
     def looks_new(self) -> bool:
-        """Whether nothing is left that says that there was a champion, which docs/security.md says is believed without a checkpoint."""
+        """Whether nothing is left that says that there was a champion, which docs/explanation/security.md says is believed without a checkpoint."""
         client, name = self.lab.client, claims_experiment(self.name)
         claim_log = client.get_experiment_by_name(name)
         tagged = client.search_experiments(filter_string=f"tags.`adk_eval.gate.model` = '{digest(self.name)}'", view_type=ViewType.ALL)

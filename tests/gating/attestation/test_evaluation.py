@@ -296,7 +296,7 @@ def test_openssl_verifies_the_envelopes(attested: Attested, tmp_path: Path) -> N
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("openssl") is None or shutil.which("jq") is None, reason="there is no openssl or no jq")
 def test_the_commands_of_the_documentation_verify(attested: Attested, tmp_path: Path) -> None:
-    page = (Path(__file__).parents[3] / "docs/attestation.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/how_to/sign.md").read_text()
     lines = page[page.index("    cd attested\n") :].partition("\n\n")[0].splitlines()
     script = "set -euo pipefail\n" + "\n".join(line.strip() for line in lines)
     if _is_ecdsa(attested):

@@ -293,22 +293,22 @@ def test_the_schema_takes_the_policy_that_the_documentation_shows() -> None:
 
 
 def test_the_policy_in_the_documentation_is_one(tmp_path: Path) -> None:
-    (shown,) = re.findall(r"```yaml\n(.*?)```", (DOCS / "policy.md").read_text(), re.DOTALL)
+    (shown,) = re.findall(r"```yaml\n(.*?)```", (DOCS / "reference" / "policy.md").read_text(), re.DOTALL)
     path = tmp_path / "gate.yaml"
     path.write_text(shown)
     policy = load_policy(path)
     assert len(policy.all_rules()) == 8
     left_out = set(type(policy).model_fields) - set(policy.to_json())
     assert left_out == {"attestation", "calibration"}, (  # these name files
-        "show a new key in the example of docs/policy.md, and name it in the table there"
+        "show a new key in the example of docs/reference/policy.md, and name it in the table there"
     )
 
 
 def test_every_measure_is_in_the_documentation() -> None:
-    page = (DOCS / "policy.md").read_text()
+    page = (DOCS / "reference" / "policy.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     for name in (*MEASURES, *(f"<criterion>/{suffix}" for suffix in MEASURES_OF_A_CRITERION), "pass^3"):
-        assert any(f"`{name}`" in row.split("|")[1] for row in rows), f"give the measure {name} a row in docs/policy.md"
+        assert any(f"`{name}`" in row.split("|")[1] for row in rows), f"give the measure {name} a row in docs/reference/policy.md"
 
 
 def test_validate_tells_what_a_policy_demands(tmp_path: Path) -> None:
