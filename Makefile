@@ -53,9 +53,10 @@ near: $(VENV)/.dev ## Run the tests that import what differs from HEAD, or from 
 
 env: $(VENV)/.dev ## Install what development needs into .venv, and nothing else
 
-generated: $(VENV)/.dev ## Write what is generated from the code: the policy's JSON Schema, the tables of criteria and of speeds
+generated: $(VENV)/.dev ## Write what is generated from the code: the policy's JSON Schema, the page of commands, the tables of criteria and of speeds
 	$(BIN)/python docs/policy_schema.py
 	$(BIN)/python docs/criteria_table.py
+	$(BIN)/python docs/cli_page.py
 	$(BIN)/python benchmarks/speed_table.py
 
 check: lint types imports budget docs site wheel cost test-all ## All that CI runs
@@ -80,6 +81,7 @@ imports: $(VENV)/.dev ## The layers
 
 docs: $(VENV)/.dev ## The code blocks of README, docs and docstrings, and what `make generated` writes
 	$(BIN)/python docs/criteria_table.py --check
+	$(BIN)/python docs/cli_page.py --check
 	$(BIN)/python benchmarks/speed_table.py --check
 	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile -p no:randomly README.md docs mlflow_adk_eval
 
