@@ -31,7 +31,7 @@ from mlflow_adk_eval.gating.rules.checks import (
     without_demand,
 )
 from mlflow_adk_eval.gating.rules.comparable import Baseline, resolve_baseline
-from mlflow_adk_eval.gating.rules.judges import SKEW, JudgeTrust, judge_notes, judge_problems, model_problems
+from mlflow_adk_eval.gating.rules.judges import SKEW, JudgeTrust, judge_notes, judge_problems, judges_met, model_problems
 from mlflow_adk_eval.gating.rules.subset import waived_subset
 from mlflow_adk_eval.results.decision import Check, Decision
 from mlflow_adk_eval.results.outcomes import Verdict
@@ -95,7 +95,7 @@ def decide(
     elif problems or missing or "undecided" in verdicts:
         verdict = "undecided"
     if verdict == "passed":
-        reasons = [evaluated(report, len(waived.waived)), *_pins_met(policy), *_reasons(checks, "passed")]
+        reasons = [evaluated(report, len(waived.waived)), *_pins_met(policy, trust), *_reasons(checks, "passed")]
     else:
         # What these checks lack is among `missing` already, in more words.
         repeated = rules.uncompared | {check for check in thresholds if check.verdict == "undecided"}
@@ -206,7 +206,7 @@ def _format_time(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def _pins_met(policy: Policy) -> list[str]:
+def _pins_met(policy: Policy, trust: JudgeTrust) -> list[str]:
     """Return what a policy has pinned, for the reasons of a pass."""
     pin, config = policy.eval_set, policy.config
     demanded = ", ".join(f"{name} {threshold:.15g}" for name, threshold in ((config and config.criteria) or {}).items())
@@ -215,9 +215,7 @@ def _pins_met(policy: Policy) -> list[str]:
         *([f"the digest of the eval set is {pin.digest[:19]}…, as pinned"] if pin and pin.digest else []),
         *([f"the digest of the config is {config.digest[:19]}…, as pinned"] if config and config.digest else []),
         *([f"each case is decided by {demanded}, as pinned"] if demanded else []),
-        *([f"only {', '.join(map(str, policy.judge.models))} judged"] if policy.judge and policy.judge.models else []),
-        *(["each vote was asked for in this evaluation"] if policy.judge and policy.judge.most_reused == 0 else []),
-        *(["people's labels say of the judges what the policy demands"] if policy.judge and policy.judge.demands else []),
+        *judges_met(policy, trust),
         *([f"the run's attestation is signed with {policy.attestation.signers} of the policy"] if policy.attestation else []),
         *([f"the run ended within the last {format_age(policy.max_age)}"] if policy.max_age else []),
     ]

@@ -168,8 +168,8 @@ def model_problems(models: Sequence[str | HostedModel], run: ReadableRun) -> Ite
             yield f"votes of {', '.join(criteria)} came from {host or 'an unknown host'}, but {wanted}, each without a host at its provider's own"
 
 
-def judge_problems(policy: Policy, trust: JudgeTrust) -> list[str]:
-    """Return what is not met of what a policy demands of every judge that its decision rests on."""
+def judged_behind(policy: Policy, trust: JudgeTrust) -> list[str]:
+    """Return the judged criteria that a decision by a policy rests on."""
     judged, report = judged_criteria(trust.run.documents.config), trust.run.report
     if not judged:
         return []
@@ -177,7 +177,23 @@ def judge_problems(policy: Policy, trust: JudgeTrust) -> list[str]:
     if policy.thresholds or policy.must_pass:
         measures.append("case_pass_rate")
     behind = {name for measure in measures for name in criteria_behind(measure, report)}
-    return [problem for name in judged if name in behind for problem in trust.problems(policy.judge, name)]
+    return [name for name in judged if name in behind]
+
+
+def judge_problems(policy: Policy, trust: JudgeTrust) -> list[str]:
+    """Return what is not met of what a policy demands of every judge that its decision rests on."""
+    return [problem for name in judged_behind(policy, trust) for problem in trust.problems(policy.judge, name)]
+
+
+def judges_met(policy: Policy, trust: JudgeTrust) -> list[str]:
+    """Return what a policy demands of judges, for the reasons of a pass; nothing where no judge took part."""
+    if policy.judge is None or not judged_criteria(trust.run.documents.config):
+        return []
+    reasons = [f"only {', '.join(map(str, policy.judge.models))} judged"] if policy.judge.models else []
+    if judged_behind(policy, trust):
+        reasons += ["each vote was asked for in this evaluation"] if policy.judge.most_reused == 0 else []
+        reasons += ["the judges are calibrated on people's labels, as the policy demands"] if policy.judge.demands else []
+    return reasons
 
 
 def rule_problems(demand: JudgeDemand | None, measure: str, trust: JudgeTrust) -> Sequence[str]:

@@ -207,6 +207,14 @@ def test_a_demand_on_judges_is_not_met_by_runs_that_nobody_looked_up() -> None:
     assert (by_rule.verdict, by_rule.reason) == ("undecided", "response_match_score: no judge decides it, so there is none to know")
 
 
+def test_a_pass_says_nothing_of_judges_where_none_took_part() -> None:
+    calibration = calibration_of(JUDGED, {"criteria": {JUDGED: 0.5}}, (200, 10, 90, 5))
+    demands = {"models": ["gemini-2.5-flash"], "calibrated": True, "fresh": True}
+    decision = decide_on(run_with(FORTY), policy(rules={RESPONSE: {"min": 0.5}}, calibration=calibration, judge=demands))
+    assert decision.passed
+    assert not [reason for reason in decision.reasons if "judge" in reason or "vote" in reason]
+
+
 def test_copies_of_a_case_do_not_narrow_a_corrected_rate() -> None:
     known = {case: [float(case != "b")] for case in "abcdefgh"}
     one, many = (judged_cases(found) for found in (known, known | {f"copy_{index}": [1.0] for index in range(40)}))
