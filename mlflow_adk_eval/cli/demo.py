@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +28,8 @@ _EXAMPLE = Path("home_automation")
 _POLICY = "gate.yaml"
 _MODEL_KEYS = ("GOOGLE_API_KEY", "GEMINI_API_KEY")
 """With one of them the example would ask Gemini, which costs and says something else each time."""
+_LEFT_BY_RUNS = shutil.ignore_patterns("__pycache__", ".*", "mlruns", "*.db")
+"""What Python and evaluations leave in a checkout's example, or in an installed one."""
 
 
 def example_folder() -> Path:
@@ -39,6 +43,22 @@ def example_folder() -> Path:
         if (home / _EXAMPLE).is_dir():
             return home / _EXAMPLE
     raise UsageError("the example project is not installed with this package")
+
+
+def copy_example(folder: Path) -> None:
+    """Copy the example project into a folder that is new or empty, and print its files and the next command.
+
+    Raises:
+        UsageError: if something is there already.
+    """
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise UsageError(f"--copy: {folder} is not an empty folder; name a new one")
+    shutil.copytree(example_folder(), folder, dirs_exist_ok=True, ignore=_LEFT_BY_RUNS)
+    screen = console()
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        screen.print(Text(f"wrote {file}"), soft_wrap=True)
+    enter = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
+    screen.print(Text(f"next: {enter}mlflow-adk-eval run home_automation_agent home_automation.evalset.json"), soft_wrap=True)
 
 
 def run_demo(folder: Path) -> None:
@@ -129,7 +149,7 @@ def _next_steps(folder: Path, store: str, good: tuple[Report, str], bad: tuple[R
     pages = {
         "both runs with their scores; a click on a run's name shows its turns, a click on a turn the reasons": f"{base}/evaluation-runs",
         "the two versions side by side, turn by turn": f"{base}/evaluation-runs?selectedRunUuid={bad[0].run_id}&compareToRunUuid={good[0].run_id}",
-        "what changed between them, and why": explained.partition(" ")[0],
+        "what changed between them, and why": explained.split(maxsplit=1)[0],
         "the versions of the agent with their metrics": f"{base}/models",
         "the registered model, its champion and the record of the decision": f"http://127.0.0.1:5000/#/models/{MODEL}",
     }

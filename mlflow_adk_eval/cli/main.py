@@ -105,14 +105,18 @@ def cli(*, log_format: str) -> None:
 
 @click.command()
 @click.option("--folder", type=PATH, default=Path("demo"), show_default=True, help="The folder for the demo's MLflow store.")
-def demo(*, folder: Path) -> None:
+@click.option("--copy", "target", metavar="FOLDER", type=PATH, help="Copy the example's files into a new or empty FOLDER, and run nothing.")
+def demo(*, folder: Path, target: Path | None) -> None:
     """Promote a good agent and reject a regressed one.
 
     Evaluates two versions of an example agent into an MLflow store of its own. Needs no API key.
     """
-    from mlflow_adk_eval.cli.demo import run_demo  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.cli.demo import copy_example, run_demo  # noqa: PLC0415 - `--help` stays fast
 
-    run_demo(folder)
+    if target is None:
+        run_demo(folder)
+    else:
+        copy_example(target)
 
 
 for section in (
