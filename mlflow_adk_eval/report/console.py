@@ -116,7 +116,7 @@ def _line(text: str) -> str:
 
 def _criteria_view(report: Report) -> Table:
     table = Table(title="Criteria", title_justify="left", title_style="bold")
-    for heading in ("criterion", "threshold", "mean", "pass rate", "turns evaluated", "turns errored"):
+    for heading in ("criterion", "threshold", "mean", "pass rate", "evaluated", "errored"):
         table.add_column(heading, justify="left" if heading == "criterion" else "right", overflow="fold")
     for summary in report.summaries().values():
         lost = summary.errored + summary.skipped if summary.threshold is not None else 0

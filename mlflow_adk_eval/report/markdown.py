@@ -75,7 +75,7 @@ def note_of(report: Report, experiment_id: str = "", run_id: str = "") -> str:
     """
     outage = sentences.format_outages(report.judging, report.simulating)
     criteria = [summary for summary in report.summaries().values() if summary.threshold is not None or summary.evaluated or summary.errored]
-    heads = ("criterion", "threshold", "mean", "pass rate", "turns evaluated", "turns errored")
+    heads = ("criterion", "threshold", "mean", "pass rate", "evaluated", "errored")
     # Which thresholds were not reached by all cases, the worst first.
     reached = [(one.pass_rate, for_mlflow(one.criterion)) for one in criteria if one.pass_rate is not None]
     missed = sorted((one for one in reached if one[0] < 1), key=itemgetter(0))

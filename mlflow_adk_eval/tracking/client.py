@@ -69,7 +69,7 @@ def page_of(run_id: str, path: str = "", tracking_uri: str | None = None) -> str
     page, uri = f"#/experiments/{experiment}/runs/{run_id}{path}", without_credentials(str(client.tracking_uri))
     if uri.startswith(("http://", "https://")):
         return f"{uri.rstrip('/')}/{page}"
-    return f"http://127.0.0.1:5000/{page} while this runs: mlflow ui --backend-store-uri {uri}"
+    return f"http://127.0.0.1:5000/{page}\n  served by: mlflow ui --backend-store-uri {uri}"
 
 
 def experiment_of(client: MlflowClient, experiment: str | None, *, inherited: str | None = None) -> str:

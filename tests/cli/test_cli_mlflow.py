@@ -85,9 +85,7 @@ def test_run_prints_each_turn_and_the_run(lights: Path, store: str) -> None:
     run_id = re.search("^run id: (.*)$", result.stdout, re.MULTILINE)
     assert run_id
     assert f"\nnext: mlflow-adk-eval gate {run_id[1]}\n" in result.stdout
-    page = re.search(
-        rf"^page: http://127.0.0.1:5000/#/experiments/\d+/runs/{run_id[1]} while this runs: (.*)$", result.stdout, re.MULTILINE
-    )
+    page = re.search(rf"^page: http://127.0.0.1:5000/#/experiments/\d+/runs/{run_id[1]}\n  served by: (.*)$", result.stdout, re.MULTILINE)
     assert page
     assert page[1] == f"mlflow ui --backend-store-uri {store}"
 

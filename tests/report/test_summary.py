@@ -10,7 +10,7 @@ from tests.tracking.small import CONFIG, eval_set, expected_of, many, rooms, tur
 def test_a_pass_is_a_headline_and_a_table() -> None:
     assert note_of(score(rooms(), expected_of(rooms()), CONFIG)) == (
         "**passed**: 3 of 3 cases passed (rooms)\n\n"
-        "| criterion | threshold | mean | pass rate | turns evaluated | turns errored |\n"
+        "| criterion | threshold | mean | pass rate | evaluated | errored |\n"
         "| --- | --- | --- | --- | --- | --- |\n"
         "| tool_trajectory_avg_score | ≥ 1 | 1 | 100.0% | 5 | 0 |\n"
         "| response_match_score | ≥ 0.5 | 1 | 100.0% | 5 | 0 |\n"

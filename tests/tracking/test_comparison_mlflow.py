@@ -140,10 +140,8 @@ def test_a_logged_page_lies_beside_the_evidence_which_stays_valid(runs: tuple[st
     result = invoke(bad.run_id, good.run_id, "--log", "--tracking_uri", store)
     path = f"adk_eval_compare/{bad.run_id}.html"
     where = f"http://127.0.0.1:5000/#/experiments/{experiment_id(store, EXPERIMENT)}/runs/{good.run_id}/artifacts/{path}"
-    assert (result.exit_code, result.stdout.splitlines()[-1]) == (
-        0,
-        f"logged: {where} while this runs: mlflow ui --backend-store-uri {store}",
-    )
+    told = [f"logged: {where}", f"  served by: mlflow ui --backend-store-uri {store}"]
+    assert (result.exit_code, result.stdout.splitlines()[-2:]) == (0, told)
     page = Path(MlflowClient(store).download_artifacts(good.run_id, path))
     assert "2 now pass" in page.read_text(encoding="utf-8")
     assert gate(good.run_id or "", tracking_uri=store).evidence_sha256 == before.evidence_sha256
