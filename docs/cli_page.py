@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
@@ -53,6 +54,8 @@ EXAMPLES = {
 }
 """By command: the words that follow the program's name in an example."""
 
+_SEVERAL = 3
+"""In how many commands an option must be to be described only once."""
 _INTRO = """\
 # Command line
 
@@ -89,8 +92,10 @@ def written() -> str:
             for _, name, command in members
         ]
         lines.append("")
-    lines += ["## Options of every command", "", f"Write them before the command: `{NAME} --log-format json run …`", ""]
-    lines += _options(cli)
+    lines += ["## Options of every command", "", f"Write these before the command: `{NAME} --log-format json run …`", ""]
+    lines += _table(cli.params)
+    lines += ["## Shared options", "", "Several commands have these. Each command lists the names of those that it takes.", ""]
+    lines += _table(SHARED.values(), headings=False)
     for title, members in groupby(every, key=lambda each: each[0]):
         lines += [f"## {title}", ""]
         for _, name, command in members:
@@ -119,22 +124,39 @@ def _exit_codes(epilog: str) -> Iterable[str]:
 
 
 def _options(command: click.Command) -> Iterable[str]:
-    """Yield a table of the command's options, with a row for each heading that ``--help`` shows."""
+    """Yield the command's own options as a table, and the names of those that it shares with others."""
     shown = [option for option in command.params if isinstance(option, click.Option) and not option.hidden]
+    own = [option for option in shown if _told(option) not in SHARED]
+    yield from _table(own) if own else ()
+    if shared := [name for option in shown if option not in own for name in _names(option)]:
+        yield from (textwrap.fill(f"[Shared options](#shared-options): {', '.join(shared)}", 110, break_on_hyphens=False), "")
+
+
+def _table(params: Iterable[click.Parameter], *, headings: bool = True) -> Iterable[str]:
+    """Yield a table of options, by default with a row for each heading that ``--help`` shows."""
     headed = False
     yield from ("| Option | Default | Meaning |", "|---|---|---|")
-    for heading, options in groupby(shown, key=lambda option: getattr(getattr(option, "group", None), "title", "")):
+    options = [option for option in params if isinstance(option, click.Option)]
+    for heading, members in groupby(options, key=lambda option: headings and getattr(getattr(option, "group", None), "title", "")):
         if heading or headed:
             yield f"| **{heading or 'Other options'}** | | |"
             headed = True
-        yield from (_row(option) for option in options)
+        yield from (_row(option) for option in members)
     yield ""
+
+
+def _told(option: click.Option) -> tuple[str, ...]:
+    return (*option.opts, str(option.help), str(option.required))
+
+
+def _names(option: click.Option) -> list[str]:
+    value = "" if option.is_flag else f" {option.make_metavar(Context(cli))}".replace("INTEGER RANGE", "N").replace("FLOAT RANGE", "NUMBER")
+    return [f"`{name}{value}`" for name in option.opts] + [f"`{name}`" for name in option.secondary_opts]
 
 
 def _row(option: click.Option) -> str:
     context = Context(cli)
-    value = "" if option.is_flag else f" {option.make_metavar(context)}".replace("INTEGER RANGE", "N").replace("FLOAT RANGE", "NUMBER")
-    names = [f"`{name}{value}`".replace("|", r"\|") for name in option.opts] + [f"`{name}`" for name in option.secondary_opts]
+    names = [name.replace("|", r"\|") for name in _names(option)]
     meaning, _, told = (option.help or "").partition("Default: ")
     default = re.sub(r"^[\w./-]+$", r"`\g<0>`", told.rstrip(".")) or (
         "" if option.is_flag and not option.secondary_opts else _default_of(option, context)
@@ -183,6 +205,17 @@ def _code(text: str) -> str:
     """Return a text with options, variables, patterns and paths set as code, outside of what is code already."""
     parts = text.replace("|", r"\|").split("`")
     return "`".join(part if number % 2 else _TOKENS.sub(r"`\1`", part) for number, part in enumerate(parts))
+
+
+def _shared() -> dict[tuple[str, ...], click.Option]:
+    """Return the options that several commands have with the same words, in the order of the commands, those without a heading last."""
+    options = [option for _, _, command in commands() for option in command.params if isinstance(option, click.Option)]
+    often = Counter(_told(option) for option in options)
+    shared = {_told(option): option for option in options if often[_told(option)] >= _SEVERAL}
+    return dict(sorted(shared.items(), key=lambda one: getattr(one[1], "group", None) is None))
+
+
+SHARED = _shared()
 
 
 if __name__ == "__main__":
