@@ -129,7 +129,8 @@ def _options(command: click.Command) -> Iterable[str]:
     own = [option for option in shown if _told(option) not in SHARED]
     yield from _table(own) if own else ()
     if shared := [name for option in shown if option not in own for name in _names(option)]:
-        yield from (textwrap.fill(f"[Shared options](#shared-options): {', '.join(shared)}", 110, break_on_hyphens=False), "")
+        together = ", ".join(name.replace(" ", "\0") for name in shared)  # a line does not break within a name
+        yield from (textwrap.fill(f"[Shared options](#shared-options): {together}", 110, break_on_hyphens=False).replace("\0", " "), "")
 
 
 def _table(params: Iterable[click.Parameter], *, headings: bool = True) -> Iterable[str]:
