@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mlflow_adk_eval.gating.attested_files import export_attestation, verify_attestation
     from mlflow_adk_eval.gating.policy.load import load_policy
     from mlflow_adk_eval.gating.policy.model import Policy
-    from mlflow_adk_eval.integrations.agent_functions import model_fn, predict_fn, records
+    from mlflow_adk_eval.integrations.agent_functions import genai_data, model_fn, predict_fn
     from mlflow_adk_eval.judge import Budget, JudgeOptions
     from mlflow_adk_eval.results.decision import Check, Decision, GateFailed
     from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Scored, Skipped, Vote
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from mlflow_adk_eval.tracking.capture import capture
     from mlflow_adk_eval.tracking.compare import compare, power
     from mlflow_adk_eval.tracking.eval_set_datasets import pull_eval_set, push_eval_set
-    from mlflow_adk_eval.tracking.evaluate import reevaluation
+    from mlflow_adk_eval.tracking.evaluate import make_reevaluator
     from mlflow_adk_eval.tracking.judge_bench import judge_bench
 
 _HOMES = {
@@ -79,8 +79,8 @@ _HOMES = {
     "tracking.judge_bench": ("judge_bench",),
     "tracking.capture": ("capture",),
     "tracking.eval_set_datasets": ("pull_eval_set", "push_eval_set"),
-    "integrations.agent_functions": ("model_fn", "predict_fn", "records"),
-    "tracking.evaluate": ("reevaluation",),
+    "integrations.agent_functions": ("genai_data", "model_fn", "predict_fn"),
+    "tracking.evaluate": ("make_reevaluator",),
 }
 _MODULES = ("metrics", "rapid_eval", "scorers", "testing")
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -130,6 +130,7 @@ __all__ = [
     "evaluate",
     "export_attestation",
     "gate",
+    "genai_data",
     "judge_bench",
     "label_sheet",
     "load_calibration",
@@ -138,6 +139,7 @@ __all__ = [
     "load_eval_set",
     "load_policy",
     "load_recording",
+    "make_reevaluator",
     "metrics",
     "migrate",
     "model_fn",
@@ -149,8 +151,6 @@ __all__ = [
     "rapid_eval",
     "record",
     "recording_of_report",
-    "records",
-    "reevaluation",
     "register",
     "rollback",
     "save_recording",

@@ -50,7 +50,7 @@ _KINDS = (CASES, ACTUAL, CELLS)
 
 
 @keywords(SparkArgs, RunTarget, judge_setup)
-def score(
+def evaluate(
     df: DataFrame,
     config: ConfigSource,
     out: str | Path,
@@ -60,7 +60,7 @@ def score(
     agent_version: str | None = None,
     **options: Unpack[SparkArgs],
 ) -> Report:
-    """Score the recorded conversations in a DataFrame, and log all of it as one run in MLflow.
+    """Evaluate the recorded conversations in a DataFrame, and log all of it as one run in MLflow.
 
     The executors need this package, and no MLflow server. Judges are asked by the executors, which need their keys and a ledger that all hosts
     share: without one, answers could be paid for twice. A budget and a quota are those of all executors together.

@@ -18,9 +18,9 @@ def test_the_public_names_are_exactly_these() -> None:
         "A2AAgent", "AdkEvalError", "AgentError", "AttestationError", "Budget", "Calibration", "CaseResult", "Champion", "Check", "ConfigError", "CriterionResult", "Decision",
         "Ending", "Errored", "EvalCase", "EvalConfig", "EvalSet", "EvalSetError", "GateFailed", "InputError", "Invocation", "JudgeError",
         "JudgeOptions", "OpenAIChatAgent", "Policy", "PolicyError", "Recording", "Report", "RunError", "Scored", "Session", "Skipped",
-        "TrackingError", "UsageError", "Vote", "aevaluate", "audit", "calibrate", "capture", "compare", "evaluate", "export_attestation", "gate", "judge_bench", "label_sheet", "load_calibration", "load_champion",
-        "load_config", "load_eval_set", "load_policy", "load_recording", "metrics", "migrate", "model_fn", "power", "predict_fn", "promote",
-        "pull_eval_set", "push_eval_set", "rapid_eval", "record", "recording_of_report", "records", "reevaluation", "register", "rollback", "save_recording", "score",
+        "TrackingError", "UsageError", "Vote", "aevaluate", "audit", "calibrate", "capture", "compare", "evaluate", "export_attestation", "gate", "genai_data", "judge_bench", "label_sheet", "load_calibration", "load_champion",
+        "load_config", "load_eval_set", "load_policy", "load_recording", "make_reevaluator", "metrics", "migrate", "model_fn", "power", "predict_fn", "promote",
+        "pull_eval_set", "push_eval_set", "rapid_eval", "record", "recording_of_report", "register", "rollback", "save_recording", "score",
         "scorers", "testing", "upload", "verify", "verify_attestation",
     ], "a public name is added here, in __all__, in _HOMES and among the imports for type checkers, and told of in docs/reference/api/index.md"  # fmt: skip
 

@@ -46,7 +46,7 @@ def main():
     frame = frame.repartition(5) if given["shuffled"] else frame
     frame = frame.drop(*given["drop"])
     try:
-        report = spark.score(frame, given["config"], given["out"], eval_set_id="rows", experiment="spark", tracking_uri=given["uri"],
+        report = spark.evaluate(frame, given["config"], given["out"], eval_set_id="rows", experiment="spark", tracking_uri=given["uri"],
             **given["options"])
         print(json.dumps({"run_id": report.run_id, "verdict": report.verdict, "notes": report.notes, "left": [str(one) for one in Path(given["out"]).rglob("*")]}))
     except adk_eval.AdkEvalError as error:
@@ -335,7 +335,7 @@ def test_the_command_scores_on_spark(uri: str, tmp_path: Path) -> None:
     ordered = sorted(rows(30), key=lambda row: row["eval_id"])
     path = parquet(tmp_path / "rows.parquet", [{key: value for key, value in row.items() if key != "case_no"} for row in ordered])
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    given = ["--config", "config.json", "--experiment", "spark", "--tracking_uri", uri, "--json", "--engine", "spark"]
+    given = ["--config", "config.json", "--experiment", "spark", "--tracking_uri", uri, "--json", "--backend", "spark"]
     command = [sys.executable, "-m", "mlflow_adk_eval", "run", "rows.parquet", *given]
     done = subprocess.run([*command, "--staging", "out"], capture_output=True, text=True, check=False, cwd=tmp_path, env=environment())
     assert done.returncode == 1, done.stderr[-4000:]
@@ -343,7 +343,7 @@ def test_the_command_scores_on_spark(uri: str, tmp_path: Path) -> None:
     wrong = subprocess.run([*command, "--workers", "2"], capture_output=True, text=True, check=False, cwd=tmp_path, env=environment())
     assert (wrong.returncode, wrong.stderr.strip().splitlines()[-1]) == (
         64,
-        "error: '--workers': --engine spark scores recordings, and takes none",
+        "error: '--workers': --backend spark scores recordings, and takes none",
     )
 
 

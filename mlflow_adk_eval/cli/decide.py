@@ -81,7 +81,7 @@ def reevaluator(options: dict[str, Any], tracking_uri: str | None, *, shown: boo
         from mlflow_adk_eval.report.console import progress_bar  # noqa: PLC0415 - `--help` stays fast
 
         with progress_bar(f"evaluating {request.agent_version} again", shown=shown) as progress:
-            again = adk_eval.reevaluation(
+            again = adk_eval.make_reevaluator(
                 agent and agent_path(agent), eval_set=eval_set, config=config, **judging, tracking_uri=tracking_uri, progress=progress
             )
             return again(request)

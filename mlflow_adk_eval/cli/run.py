@@ -104,8 +104,10 @@ class _LikeAdkEval(Command):
     config_option,
     baseline_option,
     workers_option,
-    click.option("--engine", type=click.Choice(["here", "spark"]), default="here", show_default=True, help="Where recordings are scored."),
-    click.option("--staging", metavar="FOLDER|URI", help="With --engine spark: a folder that driver and executors share."),
+    click.option(
+        "--backend", type=click.Choice(["local", "spark"]), default="local", show_default=True, help="Where recordings are scored."
+    ),
+    click.option("--staging", metavar="FOLDER|URI", help="With --backend spark: a folder that driver and executors share."),
     help="By which criteria, and where.",
 )
 @judges_group
@@ -184,8 +186,8 @@ def run(
     paths, chosen = (eval_set_paths(agent, eval_sets, eval_storage_uri), agent_path(agent)) if eval_sets else (agent, None)
     if not eval_sets and not isinstance(open_file(agent), RowFiles):  # rows may hold what an agent did
         raise click.MissingParameter(param_hint="'EVAL_SET[:CASE,CASE]...'", param_type="argument")
-    engine, staging = options.pop("engine"), options.pop("staging")
-    if engine == "spark":
+    backend, staging = options.pop("backend"), options.pop("staging")
+    if backend == "spark":
         report = _on_spark(paths, staging, options)
     else:
         with progress_bar("evaluating", shown=not as_json) as progress:
@@ -250,7 +252,7 @@ _ANYWHERE = (
     "watch",
     "log_level",
     "as_json",
-    "engine",
+    "backend",
     "staging",
     "eval_storage_uri",
 )
@@ -265,14 +267,14 @@ def _on_spark(path: str | list[str], staging: str | None, options: dict[str, Any
     for parameter in context.command.params:
         name = parameter.name or ""
         if name not in (*_ON_SPARK, *_ANYWHERE) and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise UsageError(f"{parameter.get_error_hint(context)}: --engine spark scores recordings, and takes none")
+            raise UsageError(f"{parameter.get_error_hint(context)}: --backend spark scores recordings, and takes none")
     if staging is None:
-        raise UsageError("--staging: wanted with --engine spark, a folder that driver and executors share")
+        raise UsageError("--staging: wanted with --backend spark, a folder that driver and executors share")
     config = adk_eval.load_config(options["config"], beside=file_at(str(path)).folder)
     judging = arguments({name: options[name] for name in JUDGE_OPTIONS})
     logging_options = {name: options[name] for name in _ON_SPARK}
     eval_set_id = PurePath(str(path)).name.removesuffix(".parquet")
-    return spark.score(spark.frame_of(str(path)), config, staging, eval_set_id=eval_set_id, **logging_options, **judging)
+    return spark.evaluate(spark.frame_of(str(path)), config, staging, eval_set_id=eval_set_id, **logging_options, **judging)
 
 
 @click.command(epilog=EXIT_CODES, cls=Command)

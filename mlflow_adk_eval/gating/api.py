@@ -56,7 +56,7 @@ def gate(  # noqa: PLR0913 - which run, compared with what, in which store
             ``models:/<name>/<version>``.
         model: the registered model of the policy's baseline, where the policy names only an alias or a version.
         reevaluate: evaluates the baseline again where the run of its record is about other cases, judges or criteria, as
-            `mlflow_adk_eval.reevaluation` does, unless `run` cannot pass in any case; ``None``: the gate is then undecided.
+            `mlflow_adk_eval.make_reevaluator` does, unless `run` cannot pass in any case; ``None``: the gate is then undecided.
         raise_on_failure: whether anything but *passed* is an error.
         agent_version: the agent that the run must have evaluated: a LoggedModel id, ``models:/<name>/<version>``
             or ``models:/<name>@<alias>``.
@@ -118,7 +118,7 @@ def promote(  # noqa: PLR0913 - which version, on which evidence, in which store
         policy: what is demanded: the path of a YAML or JSON file, a dict or a `Policy`; ``None``: the thresholds of the run's own config,
             on every case. Its baseline belongs to the model `name` unless it says otherwise.
         reevaluate: evaluates the baseline again where the run of its record is about other cases, judges or criteria, as
-            `mlflow_adk_eval.reevaluation` does, unless the run cannot pass in any case; also in a dry run. ``None``: the decision is
+            `mlflow_adk_eval.make_reevaluator` does, unless the run cannot pass in any case; also in a dry run. ``None``: the decision is
             then *undecided*.
         dry_run: whether to decide only, and write nothing to the registry.
         wait_s: for how many seconds to wait for others who are setting the same alias. Then all is read and decided anew.

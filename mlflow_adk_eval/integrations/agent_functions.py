@@ -1,6 +1,6 @@
 """An agent as the functions that MLflow calls: with a row (``mlflow.genai.evaluate``) or with a table (``mlflow.models.evaluate``).
 
-Either returns all that the agent did as JSON, so that scorers and metrics see every turn and every tool call. `records` returns the rows of
+Either returns all that the agent did as JSON, so that scorers and metrics see every turn and every tool call. `genai_data` returns the rows of
 an eval set for the first.
 """
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _PREVIEW = 1000
 
 
-def records(eval_set: EvalSetSource) -> list[dict[str, Any]]:
+def genai_data(eval_set: EvalSetSource) -> list[dict[str, Any]]:
     """Return each case of an eval set as a record: ``inputs`` for a predict function and ``expectations`` for scorers.
 
     Args:

@@ -76,7 +76,7 @@ class LogArgs(TypedDict, total=False):
 
 
 class SparkArgs(JudgeArgs, LogArgs, total=False):
-    """The keywords of `mlflow_adk_eval.spark.score`."""
+    """The keywords of `mlflow_adk_eval.spark.evaluate`."""
 
 
 class EvaluateArgs(JudgeArgs, AgentArgs, LogArgs, total=False):

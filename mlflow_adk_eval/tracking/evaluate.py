@@ -4,7 +4,7 @@ The data flows one way. What the user names becomes an eval set, a config and an
 plan, the judges and the set-up of conversations, all before the agent is called. Then it opens the run, has the conversations, judges them
 into a report, and logs the report as a bundle. What was paid for is in the ledger meanwhile, so that a killed run can be resumed.
 
-`reevaluation` evaluates a champion anew, on the cases and by the criteria of a candidate that it could not be compared with.
+`make_reevaluator` evaluates a champion anew, on the cases and by the criteria of a candidate that it could not be compared with.
 """
 
 from __future__ import annotations
@@ -422,7 +422,7 @@ def log_report(report: Report, *, agent_name: str, **options: Unpack[LogReportAr
 
 
 class ReevaluationArgs(JudgeArgs, AgentArgs, total=False):
-    """The keywords of `reevaluation`."""
+    """The keywords of `make_reevaluator`."""
 
     tracking_uri: str | None
     """The MLflow server or store; ``None``: as MLflow is configured."""
@@ -431,7 +431,7 @@ class ReevaluationArgs(JudgeArgs, AgentArgs, total=False):
 
 
 @keywords(ReevaluationArgs, Options, judge_setup)
-def reevaluation(
+def make_reevaluator(
     agent: Any = None, *, eval_set: EvalSetSource | None = None, config: ConfigSource = None, **options: Unpack[ReevaluationArgs]
 ) -> Reevaluate:
     """Return what `gate` and `promote` take as `reevaluate`: it evaluates the champion on the candidate's cases, by the candidate's config.
@@ -511,7 +511,7 @@ def _check_inputs(request: ReevaluationRequest, eval_set: EvalSet | None, config
         if given is None and not pinned:
             name = what.replace(" ", "_")
             raise UsageError(
-                f"the {what} is only known from the candidate's run; give it with {option} or reevaluation({name}=...),"
+                f"the {what} is only known from the candidate's run; give it with {option} or make_reevaluator({name}=...),"
                 f" or pin it in the policy: {name}: {{digest: {run}}}"
             )
         if given not in (None, run):
@@ -523,7 +523,7 @@ def _check_inputs(request: ReevaluationRequest, eval_set: EvalSet | None, config
         path, host = endpoints[0]
         raise UsageError(
             f"the config of the candidate's run says at {path}{f' ({host})' if host else ''} where or how requests are sent, which is only"
-            " taken from you; give the config with --config_file_path FILE or reevaluation(config=...)"
+            " taken from you; give the config with --config_file_path FILE or make_reevaluator(config=...)"
         )
 
 

@@ -13,7 +13,7 @@ from mlflow_adk_eval import scorers
 from mlflow_adk_eval.agents import Session
 from mlflow_adk_eval.errors import AgentError, UsageError
 from mlflow_adk_eval.evalset import write_eval_set
-from mlflow_adk_eval.integrations.agent_functions import predict_fn, records
+from mlflow_adk_eval.integrations.agent_functions import genai_data, predict_fn
 from tests.agents.scripted import call, llm, results, text, user_text
 from tests.integrations.genai import QUIET, errors_of, genai_store, traces_of, values_of
 from tests.integrations.test_scorers_sqlite import worker
@@ -58,7 +58,7 @@ def _tracked(store: str) -> None:
 
 def test_an_eval_set_goes_through_an_adk_agent_turn_by_turn_and_none_is_had_twice() -> None:
     house = House()
-    result = mlflow.genai.evaluate(data=records(rooms()), predict_fn=predict_fn(house.agent), scorers=scorers.from_config(CONFIG))
+    result = mlflow.genai.evaluate(data=genai_data(rooms()), predict_fn=predict_fn(house.agent), scorers=scorers.from_config(CONFIG))
     both, heat, light = traces_of(result.run_id)
     assert [trace.info.request_preview for trace in (both, heat, light)] == [
         "[both] all off",
@@ -72,7 +72,7 @@ def test_an_eval_set_goes_through_an_adk_agent_turn_by_turn_and_none_is_had_twic
 
 
 def test_a_failure_of_the_agent_is_the_rows_error_and_its_trace_is_kept() -> None:
-    result = mlflow.genai.evaluate(data=records(rooms()), predict_fn=predict_fn(House().agent), scorers=scorers.from_config(CONFIG))
+    result = mlflow.genai.evaluate(data=genai_data(rooms()), predict_fn=predict_fn(House().agent), scorers=scorers.from_config(CONFIG))
     both = traces_of(result.run_id)[0]
     assert both.info.state == "ERROR"
     for _, message in errors_of(both, result.run_id).values():
@@ -85,7 +85,7 @@ def test_a_failure_of_the_agent_is_the_rows_error_and_its_trace_is_kept() -> Non
 
 def test_the_trace_shows_turns_and_tools_with_arguments_and_results() -> None:
     predict = predict_fn(House().agent)
-    predict(**records(rooms())[0]["inputs"])
+    predict(**genai_data(rooms())[0]["inputs"])
     mlflow.flush_trace_async_logging()
     trace = mlflow.get_trace(mlflow.get_last_active_trace_id())
     shown = {span.name: (span.span_type, span.inputs, span.outputs) for span in trace.data.spans[1:]}
@@ -141,7 +141,7 @@ def test_the_session_starts_and_ends_as_the_case_says() -> None:
 
 def test_a_callable_agent_is_evaluated_like_any_other() -> None:
     result = mlflow.genai.evaluate(
-        data=records(rooms()), predict_fn=predict_fn(answering(rooms())), scorers=[*scorers.from_config(CONFIG), *scorers.expectations()]
+        data=genai_data(rooms()), predict_fn=predict_fn(answering(rooms())), scorers=[*scorers.from_config(CONFIG), *scorers.expectations()]
     )
     assert result.passed, result.reason
     assert result.metrics == {"tool_trajectory_avg_score/mean": 1.0, "response_match_score/mean": 1.0}
@@ -200,7 +200,7 @@ def test_what_is_no_agent_is_refused_at_once() -> None:
 
 def test_records_come_from_whatever_evaluate_takes(tmp_path: Any) -> None:
     write_eval_set(rooms(), tmp_path / "rooms.evalset.json")
-    assert records(tmp_path / "rooms.evalset.json") == records(rooms())
-    assert [one["inputs"]["eval_id"] for one in records(f"{tmp_path / 'rooms.evalset.json'}:heat")] == ["heat"]
+    assert genai_data(tmp_path / "rooms.evalset.json") == genai_data(rooms())
+    assert [one["inputs"]["eval_id"] for one in genai_data(f"{tmp_path / 'rooms.evalset.json'}:heat")] == ["heat"]
     said: Callable[[dict[str, Any]], Any] = lambda one: one["inputs"]["messages"][0]["content"]  # noqa: E731
-    assert [said(one) for one in records(eval_set({"a": [turn("hi", "ho")]}))] == ["hi"]
+    assert [said(one) for one in genai_data(eval_set({"a": [turn("hi", "ho")]}))] == ["hi"]

@@ -139,14 +139,14 @@ def genai_rows(house: House) -> Mapping[str, Scores]:
 
     rows = [
         row | {"outputs": outputs_of(Conversation(actual=house.cases[row["inputs"]["eval_id"]].actual))}
-        for row in adk_eval.records(house.eval_set)
+        for row in adk_eval.genai_data(house.eval_set)
     ]
     return genai(rows)
 
 
 def genai_agent(house: House) -> Mapping[str, Scores]:
     """``mlflow.genai.evaluate`` with a live agent."""
-    return genai(adk_eval.records(house.file), predict_fn=adk_eval.predict_fn(thirty.agent()))
+    return genai(adk_eval.genai_data(house.file), predict_fn=adk_eval.predict_fn(thirty.agent()))
 
 
 def genai(rows: Any, **how: Any) -> Mapping[str, Scores]:

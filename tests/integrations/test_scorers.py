@@ -13,7 +13,7 @@ import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval import scorers
 from mlflow_adk_eval.agents import Conversation
 from mlflow_adk_eval.evalset import EvalSet, Invocation
-from mlflow_adk_eval.integrations.agent_functions import records
+from mlflow_adk_eval.integrations.agent_functions import genai_data
 from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.judge.protocol import Refused, Request
 from mlflow_adk_eval.results.report import Report
@@ -61,7 +61,7 @@ def judging(request: Request) -> Answer | Exception:
 def recorded(eval_set: EvalSet) -> list[dict[str, Any]]:
     """Return each case as a row with what the agent did."""
     done = {name: tuple(Invocation.model_validate(one) for one in turns) for name, turns in DONE.items()}
-    return [row | {"outputs": outputs_of(Conversation(actual=done[row["inputs"]["eval_id"]]))} for row in records(eval_set)]
+    return [row | {"outputs": outputs_of(Conversation(actual=done[row["inputs"]["eval_id"]]))} for row in genai_data(eval_set)]
 
 
 @dataclass(frozen=True)

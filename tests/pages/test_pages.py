@@ -97,7 +97,7 @@ def talk(store: str) -> None:
     try:
         mlflow.set_experiment(EXPERIMENT)
         predict = adk_eval.predict_fn(good)
-        for record in adk_eval.records(EVAL_SET):
+        for record in adk_eval.genai_data(EVAL_SET):
             with mlflow.start_span("app"):
                 mlflow.update_current_trace(metadata={"mlflow.trace.session": "monday"})
                 predict(**record["inputs"])

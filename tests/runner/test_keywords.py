@@ -23,8 +23,8 @@ FUNCTIONS: list[tuple[Callable[..., Any], Any]] = [
     (adk_eval.aevaluate, EvaluateArgs),
     (adk_eval.score, ScoreArgs),
     (adk_eval.record, RecordArgs),
-    (adk_eval.reevaluation, ReevaluationArgs),
-    (spark.score, SparkArgs),
+    (adk_eval.make_reevaluator, ReevaluationArgs),
+    (spark.evaluate, SparkArgs),
     (metrics.from_config, JudgeArgs),
     (scorers.from_config, JudgeArgs),
     (judge_setup, JudgeArgs),
@@ -76,7 +76,7 @@ def test_the_documentation_says_of_each_keyword_what_its_group_says(function: Ca
     assert {name: said.get(name, "") for name in group.__annotations__} == {name: wanted[name] for name in group.__annotations__}
 
 
-@pytest.mark.parametrize("function", [adk_eval.evaluate, adk_eval.score, adk_eval.record, metrics.from_config, spark.score])
+@pytest.mark.parametrize("function", [adk_eval.evaluate, adk_eval.score, adk_eval.record, metrics.from_config, spark.evaluate])
 def test_an_unknown_keyword_is_refused_with_the_one_that_was_meant(function: Callable[..., Any]) -> None:
     with pytest.raises(TypeError, match=rf"{function.__name__}\(\) got an unexpected keyword argument 'ledgr'. Did you mean 'ledger'\?"):
         function("nowhere.json", "nothing", ledgr=False)

@@ -17,7 +17,7 @@ from mlflow_adk_eval.gating.rules.comparable import Reevaluate
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.testing import ScriptedJudge
 from mlflow_adk_eval.tracking import register
-from mlflow_adk_eval.tracking.evaluate import reevaluation
+from mlflow_adk_eval.tracking.evaluate import make_reevaluator
 from tests.tracking.small import answering, eval_set, many, reevaluation_request, turn
 
 pytestmark = pytest.mark.slow
@@ -55,7 +55,7 @@ class Bench:
         return str(report.run_id)
 
     def again(self, agent: Any = None, cases: EvalSet = EIGHT, config: Any = STRICT, **options: Any) -> Reevaluate:
-        return reevaluation(agent, eval_set=cases, config=config, tracking_uri=self.uri, **options)
+        return make_reevaluator(agent, eval_set=cases, config=config, tracking_uri=self.uri, **options)
 
     def gate(self, candidate: adk_eval.Report, again: Any, policy: Any = POLICY) -> Decision:
         return gate(candidate, policy, reevaluate=again, tracking_uri=self.uri, raise_on_failure=False)
@@ -174,7 +174,7 @@ def test_what_was_edited_since_is_not_judged_again(bench: Bench) -> None:
 
 def test_without_a_run_there_is_nothing_to_judge_again() -> None:
     with pytest.raises(UsageError, match="there is no run of models:/helper/1 to judge again"):
-        reevaluation(eval_set=EIGHT, config=STRICT)(reevaluation_request(EIGHT, STRICT))
+        make_reevaluator(eval_set=EIGHT, config=STRICT)(reevaluation_request(EIGHT, STRICT))
 
 
 def test_a_champion_that_cannot_be_loaded_is_no_decision(bench: Bench) -> None:
@@ -199,7 +199,7 @@ def test_eval_set_and_config_come_from_the_caller_or_are_pinned(bench: Bench) ->
     candidate = bench.evaluate("candidate", config=LENIENT)
     digests = {"eval_set": {"digest": eval_set_digest(EIGHT)}, "config": {"digest": parse_config(LENIENT, "config").digest()}}
     nothing, only_set, only_config = (
-        reevaluation(tracking_uri=bench.uri, **given) for given in ({}, {"eval_set": EIGHT}, {"config": LENIENT})
+        make_reevaluator(tracking_uri=bench.uri, **given) for given in ({}, {"eval_set": EIGHT}, {"config": LENIENT})
     )
     assert "the eval set is only known from the candidate's run" in told(bench.gate(candidate, nothing))
     assert "the digest of the config that you gave" in told(bench.gate(candidate, only_set))  # ADK's defaults, as for `evaluate`

@@ -11,7 +11,7 @@ import pytest
 from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.errors import InputError, UsageError
 from mlflow_adk_eval.evalset import eval_set_digest
-from mlflow_adk_eval.tracking.evaluate import reevaluation
+from mlflow_adk_eval.tracking.evaluate import make_reevaluator
 from tests.tracking.small import many, reevaluation_request
 
 CONFIG = {"criteria": {"tool_trajectory_avg_score": 1.0}}
@@ -41,26 +41,26 @@ NOTHING_TO_JUDGE = "there is no run of models:/helper/1 to judge again"
 def test_both_are_given_or_pinned_and_the_same(given: dict[str, Any], pinned: tuple[str, ...], expected: str) -> None:
     request = replace(REQUEST, eval_set_pinned="eval_set" in pinned, config_pinned="config" in pinned)
     with pytest.raises(UsageError) as refused:
-        reevaluation(**given)(request)
+        make_reevaluator(**given)(request)
     assert str(refused.value).startswith(expected)
 
 
 def test_the_remedy_has_the_digest_to_pin() -> None:
     with pytest.raises(UsageError) as refused:
-        reevaluation()(REQUEST)
+        make_reevaluator()(REQUEST)
     assert f"or pin it in the policy: eval_set: {{digest: {eval_set_digest(EIGHT)}}}" in str(refused.value)
 
 
 def test_a_host_is_taken_from_the_caller_alone() -> None:
     request = replace(REQUEST, config=parse_config(HOSTILE, "config"), eval_set_pinned=True, config_pinned=True)
     with pytest.raises(UsageError, match=r"judge_model \(evil\.example\) where or how requests are sent"):
-        reevaluation()(request)
+        make_reevaluator()(request)
     with pytest.raises(UsageError, match=NOTHING_TO_JUDGE):
-        reevaluation(config=HOSTILE)(request)
+        make_reevaluator(config=HOSTILE)(request)
 
 
 def test_a_mistake_in_a_file_is_told_before_anything_is_decided(tmp_path: Path) -> None:
     with pytest.raises(InputError):
-        reevaluation(eval_set=tmp_path / "misspelt.evalset.json")
+        make_reevaluator(eval_set=tmp_path / "misspelt.evalset.json")
     with pytest.raises(InputError):
-        reevaluation(config=tmp_path / "misspelt.json")
+        make_reevaluator(config=tmp_path / "misspelt.json")

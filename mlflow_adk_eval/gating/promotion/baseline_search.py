@@ -28,7 +28,7 @@ _NAMED = re.compile(r"runs:/([^/@\s]+)|models:/([^/@]+)(?:/(\d+)|@([\w-]+))")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _MODEL_ID = re.compile(r"m-[\w-]+")
 _HOW_TO_REEVALUATE = (
-    "reevaluate=adk_eval.reevaluation(eval_set=...) judges again what it did then, and reevaluation(AGENT, eval_set=...) runs its"
+    "reevaluate=adk_eval.make_reevaluator(eval_set=...) judges again what it did then, and make_reevaluator(AGENT, eval_set=...) runs its"
     " conversations again (on the command line: --reevaluate --eval-set FILE, --champion-agent AGENT)"
 )
 _PENDING = "it was not evaluated again yet"

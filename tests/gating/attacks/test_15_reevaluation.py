@@ -91,12 +91,12 @@ class Scene:
         return self.candidate.run_id
 
     def gate(self, policy: Any = POLICY, again: Any = None, **options: Any) -> Decision:
-        again = again or adk_eval.reevaluation(tracking_uri=self.lab.uri, ledger=False)
+        again = again or adk_eval.make_reevaluator(tracking_uri=self.lab.uri, ledger=False)
         how = {"model": self.champion.name, "tracking_uri": self.lab.uri, "raise_on_failure": False}
         return gate(self.candidate.run_id, policy, reevaluate=again, **how, **options)
 
     def promote(self, policy: Any = POLICY, again: Any = None) -> Decision:
-        again = again or adk_eval.reevaluation(tracking_uri=self.lab.uri, ledger=False)
+        again = again or adk_eval.make_reevaluator(tracking_uri=self.lab.uri, ledger=False)
         return self.candidate.promote(policy=policy, reevaluate=again, raise_on_failure=False)
 
 
@@ -243,12 +243,12 @@ def replace_version(scene: Scene) -> Entrant:
 def test_other_cases_or_settings_than_the_callers_are_named_by_their_digests(scene: Scene) -> None:
     scene.log({"criteria": CRITERIA})
     mine = eval_set_of()
-    other_set = adk_eval.reevaluation(eval_set=mine, config={"criteria": CRITERIA}, tracking_uri=scene.lab.uri, ledger=False)
+    other_set = adk_eval.make_reevaluator(eval_set=mine, config={"criteria": CRITERIA}, tracking_uri=scene.lab.uri, ledger=False)
     expected = (
         f"the digest of the eval set that you gave is {eval_set_digest(mine)}, that of the candidate's run {eval_set_digest(REWORDED)}"
     )
     assert expected in told(scene.gate(again=other_set))
-    other_config = adk_eval.reevaluation(eval_set=REWORDED, tracking_uri=scene.lab.uri, ledger=False)
+    other_config = adk_eval.make_reevaluator(eval_set=REWORDED, tracking_uri=scene.lab.uri, ledger=False)
     assert "the digest of the config that you gave is sha256:" in told(scene.gate(again=other_config))
 
 

@@ -94,7 +94,7 @@ def test_a_run_that_no_promotion_recorded_does_not_speak_for_the_champion(shop: 
 def test_a_new_evaluation_speaks_for_it_although_there_is_such_a_run(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.crown()
     poor = crippled_run(shop, monkeypatch)
-    again = adk_eval.reevaluation(careful, eval_set=SEVEN, config=CONFIG, tracking_uri=shop.lab.uri)
+    again = adk_eval.make_reevaluator(careful, eval_set=SEVEN, config=CONFIG, tracking_uri=shop.lab.uri)
     decision = shop.promote(shop.run(hasty), again=again)
     assert decision.verdict == "failed"
     assert decision.baseline_run_id != poor
@@ -104,7 +104,7 @@ def test_a_new_evaluation_speaks_for_it_although_there_is_such_a_run(shop: Shop,
 def test_where_a_new_evaluation_is_not_possible_such_a_run_does_not_take_its_place(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.crown()
     crippled_run(shop, monkeypatch)
-    again = adk_eval.reevaluation(eval_set=SEVEN, config=CONFIG, tracking_uri=shop.lab.uri)
+    again = adk_eval.make_reevaluator(eval_set=SEVEN, config=CONFIG, tracking_uri=shop.lab.uri)
     decision = shop.promote(shop.run(hasty), again=again)
     assert decision.verdict == "undecided"
     assert "it never had case 'case_0006'" in told(decision)
