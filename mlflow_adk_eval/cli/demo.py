@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MODEL = "home_automation"
 EXPERIMENT = "home_automation"
 _EXAMPLE = Path("home_automation")
-_POLICY = "gate.yaml"
+_POLICY = "judged_gate.yaml"
 _MODEL_KEYS = ("GOOGLE_API_KEY", "GEMINI_API_KEY")
 """With one of them the example would ask Gemini, which costs and says something else each time."""
 _LEFT_BY_RUNS = shutil.ignore_patterns("__pycache__", ".*", "mlruns", "*.db")

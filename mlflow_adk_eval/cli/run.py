@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path, PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -40,14 +40,13 @@ from mlflow_adk_eval.cli.options import (
 )
 from mlflow_adk_eval.cli.output import show_report, tell
 from mlflow_adk_eval.errors import AdkEvalError, UsageError
+from mlflow_adk_eval.redact import without_credentials
+
+if TYPE_CHECKING:
+    from mlflow_adk_eval.results.report import Report
 
 _MADE_HERE = ("mlflow.db", "mlruns", ".adk_eval")
 """MLflow's store where none is configured, its artifacts, and what judges answered."""
-_NEXT = {
-    "passed": "mlflow-adk-eval gate {run_id}{policy}",
-    "failed": "mlflow-adk-eval report {run_id}, or mlflow-adk-eval view, for each turn and why it failed",
-    "undecided": "mlflow-adk-eval report {run_id}, for what is missing and why",
-}
 
 
 def _set_features(context: click.Context, parameter: click.Parameter, named: tuple[str, ...]) -> None:  # noqa: ARG001 - click's
@@ -215,19 +214,60 @@ def run(
             where = ["--tracking-uri", str(options["tracking_uri"])] if options["tracking_uri"] else []
             command = shlex.join(["mlflow-adk-eval", "register", str(report.run_id), register_as, *where])
             trouble += f"{trouble and chr(10)}run {report.run_id} is complete, but not registered: {error}\nregister it with: {command}"
-    resumable = report.verdict == "undecided" and report.judging and options["ledger"] != "off"
-    then = f"the same command with --resume {report.run_id}, which evaluates only what is missing" if resumable else _NEXT[report.verdict]
-    then = then.format(run_id=report.run_id, policy=_policy_beside(paths))
+    if report.verdict == "undecided" and report.judging and options["ledger"] != "off":
+        then = f"the same command with --resume {report.run_id}, which evaluates only what is missing"
+    else:
+        then = _next_command(report, _policy_beside(paths), register_as, options["tracking_uri"])
     show_report(report, detailed=detailed, as_json=as_json, extra=extra, then=then, trouble=trouble)
 
 
-def _policy_beside(paths: str | list[str]) -> str:
-    """Return the option for the policy that `init` writes beside the first eval set; empty where there is none."""
+def _policy_beside(paths: str | list[str]) -> Path:
+    """Return where `init` writes the policy: beside the first eval set."""
     from mlflow_adk_eval.evalset import split_selection  # noqa: PLC0415 - `--help` stays fast
 
     path = Path(split_selection(paths if isinstance(paths, str) else paths[0])[0])
-    policy = (path if path.is_dir() else path.parent) / "gate.yaml"
-    return f" --policy {shlex.quote(str(policy))}" if policy.is_file() else ""
+    return (path if path.is_dir() else path.parent) / "gate.yaml"
+
+
+def _next_command(report: Report, policy_file: Path, register_as: str | None, tracking_uri: str | None) -> str:
+    """Return what to run after an evaluation: after a pass the gate, with the policy if that is there and can decide on this run."""
+    from mlflow_adk_eval.gating.policy.load import load_policy  # noqa: PLC0415 - `--help` stays fast
+
+    at = _at(tracking_uri)
+    if report.verdict == "failed":
+        return f"mlflow-adk-eval report {report.run_id}{at}, or mlflow-adk-eval view{at}, for each turn and why it failed"
+    if report.verdict == "undecided":
+        return f"mlflow-adk-eval report {report.run_id}{at}, for what is missing and why"
+    gate, file = f"mlflow-adk-eval gate {report.run_id}{at}", shlex.quote(str(policy_file))
+    if not policy_file.is_file():
+        return gate
+    try:
+        policy = load_policy(policy_file)
+    except AdkEvalError:
+        return f"mlflow-adk-eval validate {file}"
+    source = policy.baseline if policy.compares else None
+    model = (source.model or register_as) if source and not source.run else ""
+    if policy.criteria - set(report.criteria) or model is None:
+        return gate  # the policy is for another config, or for the versions of a model that nobody has named
+    if model and not _is_registered(model, tracking_uri):
+        return f"mlflow-adk-eval register {report.run_id} {shlex.quote(model)}{at}"
+    return f"{gate} --policy {file}" + (f" --model {shlex.quote(model)}" if model and source and not source.model else "")
+
+
+def _at(tracking_uri: str | None) -> str:
+    """Return the option that names the same store, for a command to run next."""
+    return f" --tracking-uri {shlex.quote(without_credentials(tracking_uri))}" if tracking_uri else ""
+
+
+def _is_registered(model: str, tracking_uri: str | None) -> bool:
+    from mlflow_adk_eval.gating.registry import store_at  # noqa: PLC0415 - `--help` stays fast
+
+    try:
+        with store_at(tracking_uri) as store:
+            store.model(model)
+    except AdkEvalError:
+        return False
+    return True
 
 
 def _page(run_id: str, tracking_uri: str | None) -> str | None:
@@ -333,7 +373,7 @@ def upload(folder: Path, *, tracking_uri: str | None, as_json: bool) -> None:
     run_id = adk_eval.upload(folder, tracking_uri=tracking_uri)
     page = _page(run_id, tracking_uri)
     text = f"run {run_id} is complete" + (f"\npage: {page}" if page else "")
-    tell(text, as_json=as_json, then=f"mlflow-adk-eval gate {run_id}", run_id=run_id, page=page)
+    tell(text, as_json=as_json, then=f"mlflow-adk-eval gate {run_id}{_at(tracking_uri)}", run_id=run_id, page=page)
 
 
 @click.command("register")
@@ -349,7 +389,7 @@ def register_command(run_id: str, name: str, *, tracking_uri: str | None, as_jso
     version = adk_eval.register(run_id, name, tracking_uri=tracking_uri)
     text, then = (
         f"version {version} of {name} is the agent of run {run_id}",
-        f"mlflow-adk-eval promote {name} --version {version} --run-id {run_id}",
+        f"mlflow-adk-eval promote {shlex.quote(name)} --version {version} --run-id {run_id}{_at(tracking_uri)}",
     )
     tell(text, as_json=as_json, then=then, model=name, version=version, run_id=run_id)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -84,20 +85,72 @@ def test_run_prints_each_turn_and_the_run(lights: Path, store: str) -> None:
     assert "✓ response_match_score 1" in result.stdout
     run_id = re.search("^run id: (.*)$", result.stdout, re.MULTILINE)
     assert run_id
-    assert f"\nnext: mlflow-adk-eval gate {run_id[1]}\n" in result.stdout
+    assert f"\nnext: mlflow-adk-eval gate {run_id[1]} --tracking-uri {store}\n" in result.stdout
     page = re.search(rf"^page: http://127.0.0.1:5000/#/experiments/\d+/runs/{run_id[1]}\n  served by: (.*)$", result.stdout, re.MULTILINE)
     assert page
     assert page[1] == f"mlflow ui --backend-store-uri {store}"
 
 
+def next_of(output: str) -> list[str]:
+    """Return the words of the first command that a command says to run next, without the program's name."""
+    found = re.search(r"^next: mlflow-adk-eval (.*?)(?:, .*)?$", output, re.MULTILINE)
+    assert found, output
+    return shlex.split(found[1])
+
+
 def test_run_names_the_policy_that_lies_beside_the_eval_set(lights: Path, store: str, tmp_path: Path) -> None:
     policy = lights.with_name("gate.yaml")
-    policy.write_text("rules: {case_pass_rate: {min: 1}}\n")
+    policy.write_text("rules: {case_pass_rate: {min: 1}, pass^1: {min: 1}, response_match_score/pass_rate: {min: 1}}\n")
     result = invoke("run", good(tmp_path), lights, "--tracking_uri", store, "--experiment", EXPERIMENT)
-    told = re.search(r"^next: mlflow-adk-eval (gate .*)$", result.stdout, re.MULTILINE)
-    assert told
-    assert told[1].endswith(f" --policy {policy}")
-    assert invoke(*told[1].split(), "--tracking_uri", store).exit_code == 0
+    command = next_of(result.stdout)
+    assert command[-2:] == ["--policy", str(policy)]
+    assert invoke(*command).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "register", "names"),
+    [
+        ("rules: {safety_v1: {min: 1}}", (), ["gate"]),
+        ("rules: {case_pass_rate: {min: 1}}\nconfig: {criteria: {safety_v1: 1}}", (), ["gate"]),
+        ("rules: {case_pass_rate: {max_drop: 0}}\nbaseline: {alias: champion}", (), ["gate"]),
+        (
+            "rules: {case_pass_rate: {min: 1, max_drop: 0}}\nbaseline: {alias: champion}",
+            ("--register", "lights"),
+            ["gate", "--policy", "--model"],
+        ),
+        ("rules: {case_pass_rate: {min: 1, max_drop: 0}}\nbaseline: {model: lights, alias: champion}", (), ["register", "lights"]),
+        (
+            "rules: {case_pass_rate: {min: 1, max_drop: 0}}\nbaseline: {model: lights, alias: champion}",
+            ("--register", "lights"),
+            ["gate", "--policy"],
+        ),
+    ],
+)
+def test_the_command_that_a_pass_names_next_works_whatever_the_policy_demands(
+    lights: Path, store: str, tmp_path: Path, policy: str, register: tuple[str, ...], names: list[str]
+) -> None:
+    lights.with_name("gate.yaml").write_text(f"{policy}\n")
+    result = invoke("run", good(tmp_path), lights, "--tracking_uri", store, "--experiment", EXPERIMENT, *register)
+    command = next_of(result.stdout)
+    assert (command[0], ("--policy" in command, "--model" in command)) == (names[0], ("--policy" in names, "--model" in names))
+    done = invoke(*command)
+    assert done.exit_code == 0, done.stderr
+    if command[0] == "register":
+        assert invoke(*next_of(done.stdout)).exit_code == 0
+
+
+def test_a_policy_that_cannot_be_read_is_the_next_to_look_at(lights: Path, store: str, tmp_path: Path) -> None:
+    policy = lights.with_name("gate.yaml")
+    policy.write_text("rules: {case_pass_rate: {mni: 1}}\n")
+    result = invoke("run", good(tmp_path), lights, "--tracking_uri", store, "--experiment", EXPERIMENT)
+    assert next_of(result.stdout) == ["validate", str(policy)]
+
+
+def test_what_a_failure_names_next_works(lights: Path, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = invoke("run", regressed(tmp_path), lights, "--tracking_uri", store, "--experiment", EXPERIMENT)
+    assert invoke(*next_of(result.stdout)).exit_code == 0
+    assert (tmp_path / "report.html").is_file()
 
 
 def test_run_says_what_it_has_made_here_once_and_what_to_do_about_a_failure(

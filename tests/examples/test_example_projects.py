@@ -110,6 +110,24 @@ def test_the_commands_of_the_readme_print_what_it_says(terminal: Terminal) -> No
     champion_is_version_1_and_2_was_refused(terminal.folder)
 
 
+GOOD = {
+    "home_automation": "run home_automation_agent home_automation.evalset.json",
+    "plain_python": "run support_bot:support_bot support.evalset.json",
+    "travel_planner": "run travel_planner written/trips.evalset.json",
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::ResourceWarning")
+@pytest.mark.parametrize("terminal", GOOD, indirect=True)
+def test_each_command_that_a_command_names_next_works_up_to_the_promotion(terminal: Terminal) -> None:
+    commands = [GOOD[terminal.folder.name]]
+    for command in commands:  # which grows with each
+        if "MODEL" not in command:
+            commands += re.findall(r"^next: mlflow-adk-eval (.*)$", terminal.run(f"mlflow-adk-eval {command}"), re.MULTILINE)
+    last = "verify home_automation --alias champion" if terminal.folder.name == "home_automation" else "promote MODEL"
+    assert commands[-1].startswith(last)
+
+
 def champion_is_version_1_and_2_was_refused(folder: Path) -> None:
     store = next(folder.rglob("mlflow_store/mlflow.db"), folder / "mlflow.db")
     client = MlflowClient(f"sqlite:///{store}")

@@ -26,7 +26,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from mlflow_adk_eval.config.spec import Settings
+from mlflow_adk_eval.config.spec import MEASURES, PASS_HAT, Settings, is_measure
 from mlflow_adk_eval.evalset.models import Json, canonical_json
 from mlflow_adk_eval.signing.keys import public_key_problem
 
@@ -487,6 +487,13 @@ class Policy(Settings):
             *(("", measure, rule) for measure, rule in self.rules.items()),
             *((name, measure, rule) for name, found in self.slices.items() for measure, rule in found.rules.items()),
         ]
+
+    @property
+    def criteria(self) -> set[str]:
+        """The criteria that its rules and its pin of the config name."""
+        measures = {measure for _, measure, _ in self.all_rules() if measure not in MEASURES and not PASS_HAT.fullmatch(measure)}
+        named = {measure.rpartition("/")[0] if is_measure(measure) else measure for measure in measures}
+        return named | set((self.config and self.config.criteria) or ())
 
     def waivers_on(self, now: datetime) -> tuple[tuple[Waiver, ...], tuple[Waiver, ...]]:
         """Return the waivers that hold at a moment, and those that have expired."""
