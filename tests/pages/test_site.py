@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import functools
+import re
 import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+NEEDS_CHROMIUM = pytest.mark.skipif(
+    shutil.which("chromium") is None, reason="chromium is not installed; on Debian: apt-get install chromium"
+)
 
 
 def build(pages: Path, site: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -56,26 +63,113 @@ class Quiet(SimpleHTTPRequestHandler):
         """Say nothing."""
 
 
-@pytest.mark.slow
-@pytest.mark.browser
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed; on Debian: apt-get install chromium")
-def test_the_search_finds_a_word_of_a_page_and_leads_to_it(tmp_path: Path) -> None:
+@contextmanager
+def opened(site: Path, width: int = 1440) -> Iterator[Any]:
+    """Serve a site, and look at it with a browser."""
     from docs.screenshots import browser_page
 
-    pages = tmp_path / "docs"
-    pages.mkdir()
-    for name in ("reference/policy.md", "gate.schema.json"):
-        shutil.copy(ROOT / "docs" / name, pages)
-    (pages / "index.md").write_text("# Home\n\n```{toctree}\npolicy\n```\n")
-    site = tmp_path / "site"
-    build(pages, site)  # with complaints about the pages that were not copied
     with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(site))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        with browser_page(f"http://127.0.0.1:{server.server_port}") as page:
-            page.goto("/index.html")
-            page.get_by_placeholder("Search").fill("waivers")
-            page.keyboard.press("Enter")
-            page.locator("#search-results li a", has_text="Policies").first.click()
-            page.wait_for_url("**/policy.html**")
-            assert page.get_by_role("heading", name="Policies").is_visible()
+        with browser_page(f"http://127.0.0.1:{server.server_port}", width=width) as page:
+            yield page
         server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site of the project's own pages."""
+    folder = tmp_path_factory.mktemp("site")
+    done = build(ROOT / "docs", folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    return folder
+
+
+MEASURED = """() => {
+  const wide = (box) => box.scrollWidth > box.clientWidth + 1;
+  const lines = (cell) => {
+    const range = document.createRange();
+    range.selectNodeContents(cell);
+    return new Set([...range.getClientRects()].map((box) => Math.round(box.bottom / 6))).size;
+  };
+  const told = (box) => box.textContent.trim().slice(0, 100);
+  const narrow = (cell) => {
+    const words = cell.textContent.trim().split(/\\s+/).length;
+    return words > 5 && lines(cell) > 0.7 * words;
+  };
+  const tables = [...document.querySelectorAll(".content table")];
+  return {
+    page: wide(document.documentElement) ? [`${document.documentElement.scrollWidth} pixels`] : [],
+    code: [...document.querySelectorAll(".content pre")].filter(wide).map(told),
+    table: tables.filter((table) => wide(table.parentElement) || wide(table)).map(told),
+    "cell with a word a line": [...document.querySelectorAll(".content td")].filter(narrow).map(told),
+    "code without a copy button": [...document.querySelectorAll(".content .highlight")].filter((box) => !box.querySelector(".copybtn")).map(told),
+  };
+}"""
+"""What is wider than its place, or so narrow that each word has a line."""
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@NEEDS_CHROMIUM
+@pytest.mark.parametrize("width", [1440, 800])
+def test_nothing_on_any_page_is_cut_off(site: Path, width: int) -> None:
+    pages = sorted(str(file.relative_to(ROOT / "docs").with_suffix(".html")) for file in (ROOT / "docs").rglob("*.md"))
+    found: list[str] = []
+    with opened(site, width) as page:
+        for name in pages:
+            page.goto(f"/{name}", wait_until="load")
+            found += [f"{name}: {what}: {text}" for what, texts in page.evaluate(MEASURED).items() for text in texts]
+    assert found == []
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@NEEDS_CHROMIUM
+@pytest.mark.parametrize("width", [1440, 800])
+def test_home_shows_installation_code_and_a_picture_at_once(site: Path, width: int) -> None:
+    with opened(site, width) as page:
+        page.goto("/index.html", wait_until="load")
+        install, command = (page.locator(".content pre", has_text=text).first for text in ("pip install", "mlflow-adk-eval run"))
+        tops = [box["y"] for one in (install, command, page.locator(".content img").first) if (box := one.bounding_box())]
+    assert len(tops) == 3
+    assert max(tops) < 700, "the picture begins too low to be seen"
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@NEEDS_CHROMIUM
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("tool_trajectory_avg_score", "reference/criteria.html"),
+        ("hallucinations_v1", "reference/criteria.html"),
+        ("final_response_match_v2", "reference/criteria.html"),
+        ("waivers", "reference/policy.html"),
+        ("promote", "how_to/promotions.html|reference/cli.html"),
+    ],
+)
+def test_the_search_shows_users_pages_before_those_of_developers(site: Path, words: str, wanted: str) -> None:
+    with opened(site) as page:
+        page.goto("/index.html")
+        page.get_by_placeholder("Search").fill(words)
+        page.keyboard.press("Enter")
+        page.locator("#search-results li a").first.wait_for()
+        page.locator("#search-results .search-summary").filter(has_text="found").wait_for()
+        links = [
+            str(link.get_attribute("href")).partition("#")[0].partition("?")[0] for link in page.locator("#search-results li > a").all()
+        ]
+        first = page.locator("#search-results li > a").first
+        assert links[0] in wanted.split("|"), links[:8]
+        developers = [number for number, link in enumerate(links) if link.startswith("development/")]
+        assert not developers or developers[0] >= len(links) - len(developers), links
+        first.click()
+        page.wait_for_url(f"**/{links[0]}**")
+
+
+@pytest.mark.slow
+def test_each_page_is_there_as_markdown_and_llms_txt_leads_to_it(site: Path) -> None:
+    listed = re.findall(r"\]\(([^)]+\.md)\)", (site / "llms.txt").read_text("utf-8"))
+    pages = {str(file.relative_to(ROOT / "docs")) for file in (ROOT / "docs").rglob("*.md")}
+    assert pages - {"index.md"} <= {*listed}
+    assert [name for name in listed if not (site / name).is_file()] == []
+    assert "AdkEvalError" in "".join(file.read_text("utf-8") for file in (site / "reference" / "api").glob("*.md"))
