@@ -297,8 +297,7 @@ def test_openssl_verifies_the_envelopes(attested: Attested, tmp_path: Path) -> N
 @pytest.mark.skipif(shutil.which("openssl") is None or shutil.which("jq") is None, reason="there is no openssl or no jq")
 def test_the_commands_of_the_documentation_verify(attested: Attested, tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs/how_to/sign.md").read_text()
-    lines = page[page.index("    cd attested\n") :].partition("\n\n")[0].splitlines()
-    script = "set -euo pipefail\n" + "\n".join(line.strip() for line in lines)
+    script = "set -euo pipefail\n" + page[page.index("cd attested\n") :].partition("```")[0]
     if _is_ecdsa(attested):
         script = script.replace("-rawin", "-rawin -digest sha256")
     shutil.copytree(attested.folder, tmp_path / "attested")
@@ -307,6 +306,7 @@ def test_the_commands_of_the_documentation_verify(attested: Attested, tmp_path: 
     assert "Signature Verified Successfully" in done.stdout
     assert "adk_eval/manifest.json: OK" in done.stdout
     assert "adk_eval/invocations.json: OK" in done.stdout
+    assert verify_attestation(tmp_path / "attested", attested.public).valid, "the commands leave a file in the folder"
     with (tmp_path / "attested/adk_eval/invocations.json").open("a") as file:
         file.write(" ")
     assert subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False).returncode != 0
