@@ -9,8 +9,14 @@ import mlflow_adk_eval as adk_eval
 
 (framework,) = sys.argv[1:]
 mlflow.set_experiment(framework)
-importlib.import_module(f"{framework}_agent").chat("monday", "Light on in the hall, please.", "Thanks.")
+agent = importlib.import_module(f"{framework}_agent")
+agent.chat("monday", "Light on in the hall, please.", "Thanks.")
 mlflow.flush_trace_async_logging()
 
-report = adk_eval.evaluate("lights.evalset.json", agent=mlflow.search_traces(), config="test_config.json", experiment="scores")
+report = adk_eval.evaluate(
+    "lights.evalset.json",
+    agent=mlflow.search_traces(),
+    config="test_config.json",
+    experiment="scores",
+)
 print(report.verdict, report.scores)

@@ -39,6 +39,13 @@ class ScriptedModel(GenericFakeChatModel):
 def chat(session: str, *messages: str) -> None:
     """Have a conversation."""
     model = ScriptedModel(messages=answers())
-    agent = create_agent(model, [switch_light], system_prompt="You switch lights.", name="lights", checkpointer=InMemorySaver())
+    agent = create_agent(
+        model,
+        [switch_light],
+        system_prompt="You switch lights.",
+        name="lights",
+        checkpointer=InMemorySaver(),
+    )
     for text in messages:
-        agent.invoke({"messages": [{"role": "user", "content": text}]}, {"configurable": {"thread_id": session}})
+        message = {"role": "user", "content": text}
+        agent.invoke({"messages": [message]}, {"configurable": {"thread_id": session}})

@@ -21,4 +21,5 @@ def chat(session: str, *messages: str) -> None:
     history: list = []
     for text in messages:
         with mlflow.tracing.context(session_id=session):
-            history = Runner.run_sync(agent, [*history, {"role": "user", "content": text}]).to_input_list()
+            message = {"role": "user", "content": text}
+            history = Runner.run_sync(agent, [*history, message]).to_input_list()

@@ -17,7 +17,13 @@ def switch_light(room: str, on: bool) -> dict:
 def chat(session: str, *messages: str) -> None:
     """Have a conversation."""
     model = OpenAIModel(client_args={"base_url": serve(), "api_key": "none"}, model_id="scripted")
-    agent = Agent(model, tools=[switch_light], system_prompt="You switch lights.", name="lights", callback_handler=None)
+    agent = Agent(
+        model,
+        tools=[switch_light],
+        system_prompt="You switch lights.",
+        name="lights",
+        callback_handler=None,
+    )
     for text in messages:
         with mlflow.tracing.context(session_id=session):
             agent(text)
