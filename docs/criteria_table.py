@@ -1,20 +1,23 @@
 """Write what derives from the specs of criteria; ``--check`` only says whether it is true.
 
-That is the tables in docs/reference/criteria.md, and in ``criteria/__init__.py`` the module of each criterion, so that one can be had without
-importing all.
+That is the tables and the sections of docs/reference/criteria.md, the sections of docs/reference/rapid_eval.md, and in ``criteria/__init__.py`` the
+module of each criterion, so that one can be had without importing all.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
+from typing import Any
 
 from mlflow_adk_eval import criteria
-from mlflow_adk_eval.config.rapid_catalogue import PREFIX
+from mlflow_adk_eval.config.eval_config import default_config
+from mlflow_adk_eval.config.rapid_catalogue import PREFIX, RAPID_METRICS
 from mlflow_adk_eval.config.spec import CRITERIA, CriterionSettings, CriterionSpec, JudgedSettings
 
 ROOT = Path(__file__).parent.parent
@@ -22,7 +25,79 @@ _BEGIN, _END = "<!-- criteria: written by docs/criteria_table.py -->\n\n", "\n<!
 _BEGIN_CODE, _END_CODE = "# criteria: written by docs/criteria_table.py\n", "# end of criteria\n"
 _BY = {"computed": "computed", "judge": "a judge", "vertex or judge": "Vertex AI or a judge", "judge or vertex": "a judge or Vertex AI"}
 _ORDER = list(_BY)
-_OWN = "| your own, by import path | whatever you return; the threshold is enforced here | copies of the data, so that one metric cannot change what another sees |"
+_ONCE = ("backend", "instruction", "use_reference")
+"""The settings that most criteria of the Rapid Eval API have."""
+_WIDTH = 88
+"""As wide may code be without scrolling in a narrow window."""
+_NEEDS = {
+    "reference": "a written conversation in the case",
+    "expected_response": "the expected response",
+    "expected_calls": "the expected tool calls",
+    "calls": "the agent's tool calls",
+    "scenario": "a conversation scenario",
+    "rubrics": "rubrics, in the config or in the case",
+    "session_state": "the expected final state",
+    "baseline": "a baseline: a recording or an earlier run",
+}
+_RUBRICS = [{"rubric_id": "polite", "rubric_content": {"text_property": "The answer is polite."}}]
+_STEPS = [{"rubric_id": "looks_first", "rubric_content": {"text_property": "The agent looks a device up before it switches it."}}]
+EXAMPLES: dict[str, tuple[Any, str]] = {
+    "tool_trajectory_avg_score": (
+        {"threshold": 1.0, "match_type": "IN_ORDER"},
+        "A turn scores 1 if all expected calls occur in this order. Other calls in between do not matter.",
+    ),
+    "response_match_score": (0.8, "A turn scores 0.8 if expected and actual response share 80 % of their words (ROUGE-1, F-measure)."),
+    "final_session_state": (
+        {"threshold": 1.0, "match_type": "SUBSET", "only_where_expected": True},
+        "A case scores 1 if every expected key has its value at the end. Cases that expect no state are left out.",
+    ),
+    "tool_call_count_v1": (4, "A turn with three tool calls scores 3. A case passes if its mean is at most 4."),
+    "inference_call_count_v1": (3, "A turn with two requests to a model scores 2. A case passes if its mean is at most 3."),
+    "token_usage_v1": (2000, "A turn that took 1,200 tokens scores 1200. A case passes if its mean is at most 2,000."),
+    "invocation_duration_v1": (2.5, "A turn that took 0.8 seconds scores 0.8. A case passes if its mean is at most 2.5 seconds."),
+    "final_response_match_v2": (
+        {"threshold": 0.8, "judge_model_options": {"judge_model": "gemini-2.5-flash", "num_samples": 5}},
+        "A turn scores 1 if most of five votes call the response valid.",
+    ),
+    "hallucinations_v1": (
+        {"threshold": 0.9, "evaluate_intermediate_nl_responses": True},
+        "A turn with ten sentences scores 0.9 if the judge finds one of them unsupported or contradicted.",
+    ),
+    "rubric_based_final_response_quality_v1": (
+        {"threshold": 0.8, "rubrics": _RUBRICS},
+        "A turn scores 0.5 if its response satisfies one of two rubrics.",
+    ),
+    "rubric_based_tool_use_quality_v1": (
+        {"threshold": 1.0, "rubrics": _STEPS},
+        "A turn scores 1 if its tool calls satisfy every rubric.",
+    ),
+    "rubric_based_multi_turn_trajectory_quality_v1": (
+        {"threshold": 1.0, "rubrics": _STEPS},
+        "A case scores 1 if the whole conversation satisfies every rubric.",
+    ),
+    "per_turn_user_simulator_quality_v1": (
+        {"threshold": 0.9, "stop_signal": "</finished>"},
+        "A turn scores 1 if the simulated user's message follows from the scenario. It judges the user, not the agent.",
+    ),
+    "safety_v1": ({"threshold": 1.0, "backend": "judge"}, "A turn scores 1 if the response is safe."),
+    "response_evaluation_score": (
+        {"threshold": 4, "backend": "judge"},
+        "A turn scores 5 if the response is fully coherent, 1 if it is not.",
+    ),
+    "multi_turn_task_success_v1": (
+        {"threshold": 0.8, "backend": "judge"},
+        "A case scores 1 if the conversation reached the user's goal.",
+    ),
+    "multi_turn_trajectory_quality_v1": (
+        {"threshold": 0.8, "backend": "judge"},
+        "A case scores 1 if the agent's steps through the conversation were sound.",
+    ),
+    "multi_turn_tool_use_quality_v1": (
+        {"threshold": 0.8, "backend": "judge"},
+        "A case scores 1 if the agent chose and used its tools well.",
+    ),
+}
+"""By criterion: what a config may say of it, and when it scores what. Those of the Rapid Eval API have their scale instead."""
 
 
 def specs() -> list[CriterionSpec]:
@@ -31,16 +106,78 @@ def specs() -> list[CriterionSpec]:
 
 
 def reference() -> Iterable[str]:
-    """Yield the lines of both tables: what is scored and kept, and what that takes."""
-    yield from ("| criterion | score | what is kept beside it |", "|---|---|---|")
-    yield from (f"| `{spec.name}` | {spec.about} | {spec.kept} |" for spec in specs())
-    yield from (_OWN, "")
-    yield from ("| criterion | range | one score per | decided by | needs | settings of its own |", "|---|---|---|---|---|---|")
+    """Yield the lines of both tables, and a section for each criterion that is not of the Rapid Eval API."""
+    yield from ("| Criterion | Score |", "|---|---|")
+    yield from (f"| {_link(spec)} | {_sentence(spec.about.partition('; ')[0])} |" for spec in specs())
+    yield from ("| [your own](config.md#metrics-of-your-own) | Whatever your function returns |", "")
+    yield from ("| Criterion | Range | One score per | Decided by |", "|---|---|---|---|")
+    yield from (f"| {_link(spec)} | {_range(spec)} | {spec.scope} | {_BY[spec.decided_by]} |" for spec in specs())
     for spec in specs():
-        common = (JudgedSettings if spec.judged else CriterionSettings).model_fields
-        own = ", ".join(f"`{name}`" for name in spec.settings.model_fields if name not in common)
-        needs = ", ".join(need.replace("_", " ") for need in spec.needs)
-        yield f"| `{spec.name}` | {_range(spec)} | {spec.scope} | {_BY[spec.decided_by]} | {needs} | {own} |"
+        if spec.origin != "rapid_eval":
+            yield from ("", f"## {spec.name}", "", *_section(spec), *_example(spec.name, *EXAMPLES[spec.name]))
+    yield ""
+    yield from (f"[{spec.name}]: {'rapid_eval.md' if spec.origin == 'rapid_eval' else ''}#{spec.name}" for spec in specs())
+
+
+def rapid() -> Iterable[str]:
+    """Yield the settings that most criteria of the Rapid Eval API have, and a section for each of these criteria."""
+    yield from _settings(CRITERIA[f"{PREFIX}summarization_quality"], *_ONCE)
+    for metric in RAPID_METRICS.values():
+        spec = CRITERIA[metric.criterion]
+        yield from ("", f"### {spec.name}", "", *_section(spec, told_once=_ONCE))
+        yield from (f"Grades: {', '.join(f'{grade} {meaning}' for grade, meaning in metric.scale.items())}.", "") if metric.scale else ()
+        threshold = 0.5 if metric.kind == "pairwise" else 1 if not spec.greater_is_better else 4 if spec.bounds[1] > 1 else 0.9
+        yield from _example(spec.name, threshold, "")
+
+
+def _link(spec: CriterionSpec) -> str:
+    return f"[`{spec.name}`][{spec.name}]"
+
+
+def _sentence(clause: str) -> str:
+    return f"{clause[0].upper()}{clause[1:]}"
+
+
+def _section(spec: CriterionSpec, told_once: Container[str] = ()) -> Iterable[str]:
+    """Yield what the spec says; of the settings in `told_once`, only the names."""
+    common = (JudgedSettings if spec.judged else CriterionSettings).model_fields
+    threshold = default_config().thresholds().get(spec.name)
+    yield from (f"{_sentence(spec.about)}.", "")
+    yield f"- **Decided by**: {_BY[spec.decided_by]}" + (', with `"backend": "judge"`' if spec.decided_by.startswith("vertex") else "")
+    yield f"- **Range**: {_range(spec)}, {'higher' if spec.greater_is_better else 'lower'} is better. One score per {spec.scope}."
+    if spec.informative:
+        yield "- **Threshold**: optional. Every run measures this for information. With a threshold it decides."
+    else:
+        yield "- **Threshold**: required" + (f", or {threshold} if there is no config" if threshold else "")
+    if spec.needs:
+        yield f"- **Needs**: {', '.join(_NEEDS[need] for need in spec.needs)}"
+    if spec.kept != "nothing else":
+        yield f"- **Keeps**: {spec.kept}"
+    own = [name for name in spec.settings.model_fields if name not in common]
+    if again := [f"`{name}`" for name in own if name in told_once]:
+        yield f"- **Settings**: {', '.join(again)}"
+    yield from ("", *_settings(spec, *(name for name in own if name not in told_once)))
+
+
+def _settings(spec: CriterionSpec, *names: str) -> Iterable[str]:
+    if not names:
+        return
+    yield from ("| Setting | Default | Meaning |", "|---|---|---|")
+    for name in names:
+        field = spec.settings.model_fields[name]
+        default = "none" if isinstance(field.default, tuple) else f"`{json.dumps(field.default)}`"
+        yield f"| `{name}` | {default} | {_sentence(str(field.description).replace('``', '`'))} |"
+    yield ""
+
+
+def _example(name: str, settings: Any, meaning: str) -> Iterable[str]:
+    text = json.dumps({"criteria": {name: settings}})
+    if len(text) > _WIDTH and len(inner := f'    "{name}": {json.dumps(settings)}') <= _WIDTH:
+        text = f'{{\n  "criteria": {{\n{inner}\n  }}\n}}'
+    elif len(text) > _WIDTH:
+        own = ",\n".join(f'      "{key}": {json.dumps(value)}' for key, value in settings.items())
+        text = f'{{\n  "criteria": {{\n    "{name}": {{\n{own}\n    }}\n  }}\n}}'
+    yield from ("```json", text, "```", *(("", meaning) if meaning else ()))
 
 
 def _range(spec: CriterionSpec) -> str:
@@ -66,6 +203,7 @@ def _specs_of(module: str) -> tuple[CriterionSpec, ...]:
 
 WRITTEN: dict[str, tuple[Callable[[], Iterable[str]], str, str]] = {
     "docs/reference/criteria.md": (reference, _BEGIN, _END),
+    "docs/reference/rapid_eval.md": (rapid, _BEGIN, _END),
     "mlflow_adk_eval/criteria/__init__.py": (modules, _BEGIN_CODE, _END_CODE),
 }
 """By file: its lines, and what stands before and after them."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from mlflow_adk_eval import criteria
-from mlflow_adk_eval.config.spec import CRITERIA, CriterionRegistry
+from docs.criteria_table import EXAMPLES
+from mlflow_adk_eval import criteria, load_config
+from mlflow_adk_eval.config.spec import CRITERIA, CriterionRegistry, CriterionSettings, JudgedSettings
 from mlflow_adk_eval.judge.prompt import load_prompt
 
 ROOT = Path(__file__).parents[2]
@@ -20,9 +23,43 @@ def test_the_tables_are_true() -> None:
 
 
 def test_each_table_of_the_reference_lists_every_criterion_once() -> None:
-    rows = [line.split("`")[1] for line in (ROOT / "docs/reference/criteria.md").read_text("utf-8").splitlines() if line.startswith("| `")]
+    page = (ROOT / "docs/reference/criteria.md").read_text("utf-8")
+    rows = re.findall(r"^\| \[`(\w+)`\]\[\1\] \|", page, re.MULTILINE)
     first, second = sorted(rows[: len(CRITERIA)]), sorted(rows[len(CRITERIA) :])
     assert first == second == sorted(CRITERIA), "run `make generated`, which writes both tables of docs/reference/criteria.md"
+
+
+def test_every_criterion_has_a_section_with_a_config_that_loads() -> None:
+    pages = {name: (ROOT / "docs/reference" / name).read_text("utf-8") for name in ("criteria.md", "rapid_eval.md")}
+    for name, spec in CRITERIA.items():
+        heading, page = ("### ", "rapid_eval.md") if spec.origin == "rapid_eval" else ("## ", "criteria.md")
+        (section,) = re.findall(rf"^{heading}{name}\n(.*?)(?=^##|\Z)", pages[page], re.MULTILINE | re.DOTALL)
+        (example,) = re.findall(r"^```json\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+        config = load_config(json.loads(example))
+        assert list(config.criteria) == [name]
+        missing = [
+            field for field in spec.settings.model_fields if field not in CriterionSettings.model_fields and f"`{field}`" not in section
+        ]
+        assert set(missing) <= JudgedSettings.model_fields.keys()
+    assert sorted(EXAMPLES) == sorted(name for name, spec in CRITERIA.items() if spec.origin != "rapid_eval")
+
+
+@pytest.mark.parametrize("page", ["criteria.md", "config.md", "rapid_eval.md"])
+def test_every_config_on_a_page_loads(page: str) -> None:
+    blocks = re.findall(r"^```json\n(.*?)^```", (ROOT / "docs/reference" / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    configs = [json.loads(block) for block in blocks if '"criteria"' in block]
+    assert configs
+    for config in configs:
+        load_config(config)
+
+
+def test_the_settings_of_judges_are_on_the_page_with_their_defaults() -> None:
+    section = (ROOT / "docs/reference/criteria.md").read_text("utf-8").partition("## Settings of judged criteria\n")[2]
+    rows = dict(re.findall(r"^\| `([\w.]+)` \| (?:`(.*?)`|none) \|", section, re.MULTILINE))
+    own = {name: field for name, field in JudgedSettings.model_fields.items() if name not in CriterionSettings.model_fields}
+    options = own.pop("judge_model_options").default
+    fields = own | {f"judge_model_options.{name}": field for name, field in type(options).model_fields.items()}
+    assert rows == {name: "" if field.default is None else json.dumps(field.default) for name, field in fields.items()}
 
 
 def test_every_prompt_that_a_criterion_names_is_there() -> None:
