@@ -50,7 +50,7 @@ EXAMPLES = {
     "migrate": "migrate old.test.json new.evalset.json",
     "export": "export 8159c69b1af34468a27b29ad5c1d3844 rows -o run.parquet",
     "eval-set create": "eval-set create my_agent lights",
-    "eval-set add_eval_case": "eval-set add_eval_case my_agent lights --scenarios-file scenarios.json",
+    "eval-set add-eval-case": "eval-set add-eval-case my_agent lights --scenarios-file scenarios.json",
 }
 """By command: the words that follow the program's name in an example."""
 
@@ -61,7 +61,7 @@ _INTRO = """\
 
 Every command and option of `mlflow-adk-eval`. `mlflow-adk-eval COMMAND --help` prints the same text.
 
-- Write option names with dashes or underscores: `--num-runs` and `--num_runs` are the same.
+- Write option names with dashes or underscores: `--num-runs` and `--num-runs` are the same.
 - A command returns one of the [exit codes](exit_codes.md).
 - Some options have an [environment variable](environment.md) as their default.
 """

@@ -335,7 +335,7 @@ def test_the_command_scores_on_spark(uri: str, tmp_path: Path) -> None:
     ordered = sorted(rows(30), key=lambda row: row["eval_id"])
     path = parquet(tmp_path / "rows.parquet", [{key: value for key, value in row.items() if key != "case_no"} for row in ordered])
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    given = ["--config", "config.json", "--experiment", "spark", "--tracking_uri", uri, "--json", "--backend", "spark"]
+    given = ["--config", "config.json", "--experiment", "spark", "--tracking-uri", uri, "--json", "--backend", "spark"]
     command = [sys.executable, "-m", "mlflow_adk_eval", "run", "rows.parquet", *given]
     done = subprocess.run([*command, "--staging", "out"], capture_output=True, text=True, check=False, cwd=tmp_path, env=environment())
     assert done.returncode == 1, done.stderr[-4000:]

@@ -70,7 +70,7 @@ def reevaluator(options: dict[str, Any], tracking_uri: str | None, *, shown: boo
     wanted, agent, names, config = (judging.pop(name) for name in ("reevaluate", "champion_agent", "eval_set", "config"))
     if not wanted and agent is None:
         if names or config:
-            raise UsageError("--eval-set and --config_file_path are for --reevaluate or --champion-agent; add one of these")
+            raise UsageError("--eval-set and --config-file-path are for --reevaluate or --champion-agent; add one of these")
         return None
     from mlflow_adk_eval.config.inputs import load_inputs  # noqa: PLC0415
 

@@ -76,7 +76,7 @@ def validate(files: tuple[str, ...], *, as_json: bool) -> None:
 @click.command()
 @click.argument("old", metavar="OLD[:CASE,CASE]")
 @click.argument("new", type=PATH)
-@click.option("--initial_session_file", type=PATH, help="The separate session file of a legacy list of turns.")
+@click.option("--initial-session-file", type=PATH, help="The separate session file of a legacy list of turns.")
 @click.option("--actual", metavar="FILE", help="A recording whose conversations are written beside their cases.")
 @force_option
 @json_option
@@ -348,7 +348,7 @@ def capture(
 
 @click.command("export")
 @click.argument("run_id")
-@click.argument("what", type=click.Choice(["eval_set", "result", "rows"]))
+@click.argument("what", type=click.Choice(["eval-set", "result", "rows"]))
 @click.option("-o", "--output", type=PATH, required=True, help="The file to write. Its ending says in which form: .json, .jsonl, .parquet.")
 @force_option
 @store_option
@@ -356,18 +356,18 @@ def capture(
 def export_command(run_id: str, what: What, *, output: Path, force: bool, tracking_uri: str | None, as_json: bool) -> None:
     """Save what a run holds for ADK or as rows.
 
-    WHAT is eval_set, the cases; result, ADK's result file; or rows, the cases with what the agent did. A run of more than 2,000 turns keeps neither of ADK's files; this makes them from its parts. Refuses a run that was changed after the
+    WHAT is eval-set, the cases; result, ADK's result file; or rows, the cases with what the agent did. A run of more than 2,000 turns keeps neither of ADK's files; this makes them from its parts. Refuses a run that was changed after the
     evaluation.
     """
     from mlflow_adk_eval.tracking.earlier_runs import export  # noqa: PLC0415 - `--help` stays fast
 
     check_output(output, force=force)
     count = export(run_id, what, output, tracking_uri=tracking_uri)
-    text = f"{output}: the {what.replace('_', ' ')} of run {run_id}, {counted(count, 'case')}"
+    text = f"{output}: the {what.replace('-', ' ')} of run {run_id}, {counted(count, 'case')}"
     tell(text, as_json=as_json, file=str(output), cases=count)
 
 
-@click.group("eval_set")
+@click.group("eval-set")
 def eval_set_group() -> None:
     """Create eval sets where ADK keeps them.
 
@@ -385,15 +385,15 @@ def create(agent: str, eval_set_id: str, *, eval_storage_uri: str | None, as_jso
     from mlflow_adk_eval.evalset.storage import EvalStorage  # noqa: PLC0415 - `--help` stays fast
 
     file = EvalStorage(agent, eval_storage_uri).create(eval_set_id)
-    add = f"mlflow-adk-eval eval_set add_eval_case {agent} {eval_set_id} --scenarios_file FILE{_at(eval_storage_uri)}"
+    add = f"mlflow-adk-eval eval-set add-eval-case {agent} {eval_set_id} --scenarios-file FILE{_at(eval_storage_uri)}"
     tell(f"{file}: a new eval set without cases", as_json=as_json, then=add, file=str(file), cases=0)
 
 
-@eval_set_group.command("add_eval_case")
+@eval_set_group.command("add-eval-case")
 @click.argument("agent")
 @click.argument("eval_set_id")
-@click.option("--scenarios_file", type=PATH, required=True, help="Conversation scenarios, JSON as ADK reads it.")
-@click.option("--session_input_file", type=PATH, help="The session that each case begins in, JSON as ADK reads it.")
+@click.option("--scenarios-file", type=PATH, required=True, help="Conversation scenarios, JSON as ADK reads it.")
+@click.option("--session-input-file", type=PATH, help="The session that each case begins in, JSON as ADK reads it.")
 @storage_option
 @json_option
 def add_eval_case(
@@ -422,4 +422,4 @@ def add_eval_case(
 
 
 def _at(eval_storage_uri: str | None) -> str:
-    return f" --eval_storage_uri {eval_storage_uri}" if eval_storage_uri else ""
+    return f" --eval-storage-uri {eval_storage_uri}" if eval_storage_uri else ""

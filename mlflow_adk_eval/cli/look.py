@@ -167,7 +167,7 @@ def compare_command(
 @click.option("--baseline", metavar="RUN_ID", help="An earlier run of the same cases, which shows how much versions differ.")
 @click.option("--power", type=SHARE, default=0.8, show_default=True, help="The probability of detecting such a drop.")
 @confidence_option
-@click.option("--num_runs", type=COUNT, help="Planned repeats of each case. Default: as in RUN_ID.")
+@click.option("--num-runs", type=COUNT, help="Planned repeats of each case. Default: as in RUN_ID.")
 @store_option
 @json_option
 def power_command(run_id: str, *, as_json: bool, **options: Any) -> None:

@@ -82,7 +82,7 @@ def _writing() -> Generator[None]:
     context_settings={
         "help_option_names": ["-h", "--help"],
         "max_content_width": 120,
-        "token_normalize_func": lambda word: word.replace("-", "_"),  # the one form in which click compares options and choices
+        "token_normalize_func": lambda word: word.replace("_", "-"),  # the one form in which click compares options and choices
     },
 )
 @click.version_option(package_name="mlflow-adk-eval")

@@ -2,7 +2,7 @@
 
 A command lists the decorators that it needs and takes their values as ``**options``, named as the arguments of the function of the
 API that it calls. `arguments` turns what only the command line says in text (a judge as ``module:name``, four separate limits) into
-the objects that the API takes. Names are written with dashes, except ADK's own; the root command makes the parser
+the objects that the API takes. Names are written with dashes; the root command makes the parser
 take dashes and underscores alike. Nothing heavy is imported here: ``--help`` stays fast.
 """
 
@@ -61,19 +61,19 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON i
 force_option = click.option("--force", is_flag=True, help="Overwrite the output file.")
 store_option = click.option("--tracking-uri", metavar="URI", help="The MLflow tracking server or store. Default: MLFLOW_TRACKING_URI.")
 config_option = click.option(
-    "--config_file_path",
+    "--config-file-path",
     "--config",
     "config",
     type=PATH,
     help="The eval config. Default: test_config.json beside the eval set, else ADK's.",
 )
 storage_option = click.option(
-    "--eval_storage_uri",
+    "--eval-storage-uri",
     metavar="URI",
     help="Where ADK keeps eval sets and results: gs://BUCKET, or a folder as fsspec names it. Default: the agent's folder.",
 )
 detailed_option = click.option(
-    "--print_detailed_results", "--detailed", "detailed", is_flag=True, help="Print every turn with its scores and reasons."
+    "--print-detailed-results", "--detailed", "detailed", is_flag=True, help="Print every turn with its scores and reasons."
 )
 confidence_option = click.option(
     "--confidence", type=SHARE, default=0.95, show_default=True, help="The confidence level of intervals and tests."
@@ -156,7 +156,7 @@ judges_group = option_group("Judges", judge_options, help="Who judges, how they 
 """The same under a heading, for commands that have many options."""
 
 conversation_options = together(
-    click.option("--num_runs", type=COUNT, default=1, show_default=True, help="Times to repeat each conversation."),
+    click.option("--num-runs", type=COUNT, default=1, show_default=True, help="Times to repeat each conversation."),
     click.option("--agent-name", help="The sub-agent to evaluate instead of the root agent."),
     click.option("--concurrency", type=COUNT, default=4, show_default=True, help="Conversations to run in parallel."),
     click.option("--case-timeout", "case_timeout_s", type=POSITIVE, help="Seconds allowed for one case. Default: no limit."),

@@ -135,14 +135,14 @@ class _LikeAdkEval(Command):
     "As for adk eval",
     storage_option,
     click.option(
-        "--log_level",
+        "--log-level",
         type=click.Choice(["debug", "info", "warning", "error", "critical"], case_sensitive=False),
         default="warning",
         help="The Python log level.",
     ),
     *(
         click.option(
-            f"--{verb}_features",
+            f"--{verb}-features",
             multiple=True,
             expose_value=False,
             callback=_set_features,

@@ -1,4 +1,4 @@
-"""Where ADK keeps the eval sets of an agent and the results on them: the agent's folder, or a bucket (``--eval_storage_uri``).
+"""Where ADK keeps the eval sets of an agent and the results on them: the agent's folder, or a bucket (``--eval-storage-uri``).
 
 The places and ids are ADK's, so that ``adk eval``, ``adk eval_set`` and ``adk web`` find what is kept here, and the other way round.
 """
@@ -28,7 +28,7 @@ _ID = re.compile(r"\w+", re.ASCII)
 
 
 class _Scenarios(Model):
-    """What ``--scenarios_file`` names."""
+    """What ``--scenarios-file`` names."""
 
     scenarios: tuple[ConversationScenario, ...]
 

@@ -37,7 +37,7 @@ from mlflow_adk_eval.tracking.logged_run import LoggedRun
 from mlflow_adk_eval.writing import whole_file
 
 _KIND = "adk_eval.evidence"
-What = Literal["eval_set", "result", "rows"]
+What = Literal["eval-set", "result", "rows"]
 
 
 def failed_cases(run_id: str, tracking_uri: str | None = None) -> tuple[str, ...]:
@@ -212,7 +212,7 @@ def export(run_id: str, what: What, path: str | Path, *, tracking_uri: str | Non
 
     Args:
         run_id: the run.
-        what: ``eval_set``: the cases; ``result``: ADK's result file; ``rows``: JSON Lines or Parquet of the cases with what the agent did.
+        what: ``eval-set``: the cases; ``result``: ADK's result file; ``rows``: JSON Lines or Parquet of the cases with what the agent did.
         path: the file. Its ending says in which form an eval set or rows are written. It is overwritten if it exists.
         tracking_uri: where MLflow is; ``None``: as MLflow is configured.
 
@@ -229,7 +229,7 @@ def export(run_id: str, what: What, path: str | Path, *, tracking_uri: str | Non
         raise TrackingError(f"run {run_id}: {run.problems[0]}, so it cannot be exported")
     report = replace(run.report, cases=run.report.cases.in_memory())
     agent, started = evidence.tags.get("adk_eval.agent_version", "") or "agent", (evidence.start_time or 0) / 1000
-    if what == "eval_set":
+    if what == "eval-set":
         return write_cases(CasesInMemory(report.eval_set), path)
     if what == "rows":
         return write_cases(_Rows(report), path)

@@ -506,7 +506,7 @@ def _check_inputs(request: ReevaluationRequest, eval_set: EvalSet | None, config
     """
     for what, option, given, pinned, run in (
         ("eval set", "--eval-set FILE", eval_set and eval_set_digest(eval_set), request.eval_set_pinned, eval_set_digest(request.eval_set)),
-        ("config", "--config_file_path FILE", config and config.digest(), request.config_pinned, request.config.digest()),
+        ("config", "--config-file-path FILE", config and config.digest(), request.config_pinned, request.config.digest()),
     ):
         if given is None and not pinned:
             name = what.replace(" ", "_")
@@ -523,7 +523,7 @@ def _check_inputs(request: ReevaluationRequest, eval_set: EvalSet | None, config
         path, host = endpoints[0]
         raise UsageError(
             f"the config of the candidate's run says at {path}{f' ({host})' if host else ''} where or how requests are sent, which is only"
-            " taken from you; give the config with --config_file_path FILE or make_reevaluator(config=...)"
+            " taken from you; give the config with --config-file-path FILE or make_reevaluator(config=...)"
         )
 
 

@@ -63,7 +63,7 @@ def test_score_passes_with_0(lights: Path) -> None:
 
 def test_a_missed_threshold_is_1_with_the_reason(lights: Path, tmp_path: Path) -> None:
     actual = recorded(tmp_path, intermediate_data={"tool_uses": [{"name": "light", "args": {"on": False}}]})
-    result = invoke("score", lights, "--actual", actual, "--print_detailed_results")
+    result = invoke("score", lights, "--actual", actual, "--print-detailed-results")
     assert result.exit_code == 1
     assert "on: tool_trajectory_avg_score is 0, below its threshold 1" in result.stdout
     assert "`$.on`: expected true, got false" in result.stdout
@@ -81,7 +81,7 @@ def test_an_empty_eval_set_is_2(tmp_path: Path) -> None:
     assert invoke("score", empty, "--actual", empty).exit_code == 2
 
 
-@pytest.mark.parametrize("arguments", [["score"], ["score", "--acutal", "x"], ["nonsense"], ["run", "agent", "x.json", "--num_runs", "0"]])
+@pytest.mark.parametrize("arguments", [["score"], ["score", "--acutal", "x"], ["nonsense"], ["run", "agent", "x.json", "--num-runs", "0"]])
 def test_bad_usage_is_64(arguments: list[str]) -> None:
     result = invoke(*arguments)
     assert result.exit_code == 64
@@ -89,7 +89,7 @@ def test_bad_usage_is_64(arguments: list[str]) -> None:
 
 
 def test_a_config_that_does_not_exist_is_64_and_not_the_defaults(lights: Path, tmp_path: Path) -> None:
-    result = invoke("score", lights, "--actual", lights, "--config_file_path", tmp_path / "none.json")
+    result = invoke("score", lights, "--actual", lights, "--config-file-path", tmp_path / "none.json")
     assert result.exit_code == 64
     assert "none.json" in result.stderr
 
@@ -165,6 +165,7 @@ def test_every_option_is_listed_once_and_belongs_to_no_two_arguments() -> None:
     for name, command in commands(cli.cli):
         spelled = [option for found in command.params for option in found.opts if option.startswith("--")]
         assert len({option.replace("-", "_") for option in spelled}) == len(spelled), name
+        assert [option for option in (*spelled, name) if "_" in option] == [], "dashes, whatever ADK writes; underscores are accepted"
 
 
 def commands(group: click.Group, prefix: str = "") -> Iterator[tuple[str, click.Command]]:
@@ -180,9 +181,10 @@ def test_the_list_of_commands_is_not_cut_off() -> None:
     assert "..." not in shown.partition("Commands:")[2]
 
 
-@pytest.mark.parametrize("name", ["--config_file_path", "--print_detailed_results", "--num_runs", "--log_level"])
-def test_run_takes_the_names_of_adk_eval(name: str) -> None:
-    assert name in [option for found in cli.run.params for option in found.opts]
+@pytest.mark.parametrize("option", ["--config_file_path=c.json", "--print-detailed-results", "--num-runs=2", "--log-level=info"])
+def test_run_takes_the_names_of_adk_eval(tmp_path: Path, option: str) -> None:
+    result = invoke("run", recorded(tmp_path), tmp_path / "gone.json", option)
+    assert (result.exit_code, "found no such file" in result.stderr) == (64, True)
 
 
 def rows(path: Path, **more: object) -> Path:

@@ -20,19 +20,19 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def options(command: click.Command) -> set[str]:
-    return {name for parameter in command.params if isinstance(parameter, click.Option) for name in parameter.opts}
+    return {name.replace("_", "-") for parameter in command.params if isinstance(parameter, click.Option) for name in parameter.opts}
 
 
 def test_every_option_of_adk_eval_is_taken() -> None:
     from google.adk.cli.cli_tools_click import main
 
     assert options(main.commands["eval"]) - {"--help"} <= options(run_command)
-    ours = cli.cli.commands["eval_set"]
+    ours = cli.cli.commands["eval-set"]
     assert isinstance(ours, click.Group)
     for name, command in ours.commands.items():
         theirs = main.commands["eval_set"]
         assert isinstance(theirs, click.Group)
-        assert options(theirs.commands[name]) - {"--help", "--log_level"} <= options(command)
+        assert options(theirs.commands[name.replace("-", "_")]) - {"--help", "--log-level"} <= options(command)
 
 
 @pytest.fixture
@@ -53,9 +53,9 @@ def test_options_that_only_adk_has_are_passed_over_with_a_note(tmp_path: Path) -
     lights = written(tmp_path / "lights.evalset.json", EXPECTED)
     result = invoke("run", recorded(tmp_path), tmp_path / "gone.json", "--replay-from", "x", "--dry")
     assert (result.exit_code, "gone.json" in result.stderr) == (64, True)
-    assert "note: --replay_from of `adk eval` has no effect here\nnote: --dry of `adk eval` has no effect here\n" in result.stderr
+    assert "note: --replay-from of `adk eval` has no effect here\nnote: --dry of `adk eval` has no effect here\n" in result.stderr
     unknown = invoke("run", recorded(tmp_path), lights, "--no_such_thing", "x")
-    assert (unknown.exit_code, "--no_such_thing" in unknown.stderr, "note" in unknown.stderr) == (64, True, False)
+    assert (unknown.exit_code, "--no-such-thing" in unknown.stderr, "note" in unknown.stderr) == (64, True, False)
     assert "--concurrency" in invoke("run", recorded(tmp_path), lights, "--concurency", "2").stderr
 
 
@@ -101,10 +101,10 @@ def test_an_eval_set_by_its_id_in_a_storage_leaves_its_result_there(tmp_path: Pa
     storage = ["--eval_storage_uri", tmp_path.as_uri()]
     made = invoke("eval-set", "create", "stored_says", "lights", *storage)
     file = tmp_path / "stored_says/evals/eval_sets/lights.evalset.json"
-    at = f"--eval_storage_uri {tmp_path.as_uri()}"
+    at = f"--eval-storage-uri {tmp_path.as_uri()}"
     assert made.stdout.splitlines() == [
         f"file://{file}: a new eval set without cases",
-        f"next: mlflow-adk-eval eval_set add_eval_case stored_says lights --scenarios_file FILE {at}",
+        f"next: mlflow-adk-eval eval-set add-eval-case stored_says lights --scenarios-file FILE {at}",
     ]
     scenarios = written(tmp_path / "s.json", {"scenarios": [{"starting_prompt": "Hi", "conversation_plan": "Bye"}]})
     for added in ("1 new case", "0 new cases; 1 was there already"):

@@ -46,7 +46,7 @@ def ids(store: str) -> list[str]:
 def test_traces_by_id_become_a_file(store: str, tmp_path: Path) -> None:
     first, second, _ = ids(store)
     path = tmp_path / "bots.evalset.json"
-    result = invoke("capture", "--trace-id", first, "--trace-id", second, "-o", path, "--tracking_uri", store)
+    result = invoke("capture", "--trace-id", first, "--trace-id", second, "-o", path, "--tracking-uri", store)
     assert (result.exit_code, result.stdout) == (
         0,
         f"{path}: 1 case, 2 turns\nnext: mlflow-adk-eval run AGENT {path}\n",
@@ -85,13 +85,13 @@ def test_a_session_a_filter_a_sample_and_a_function_that_redacts(store: str, tmp
 def test_what_makes_no_sense_is_said(store: str, tmp_path: Path, arguments: tuple[str, ...], exit_code: int, wanted: str) -> None:
     path = tmp_path / "x.json"
     experiment = () if "--trace-id" in arguments else ("--experiment", "bot")
-    result = invoke("capture", *arguments, *experiment, "-o", path, "--tracking_uri", store)
+    result = invoke("capture", *arguments, *experiment, "-o", path, "--tracking-uri", store)
     assert result.exit_code == exit_code
     assert wanted in result.stderr
     assert not path.exists()
 
 
 def test_a_store_that_does_not_answer_is_a_failed_run(tmp_path: Path) -> None:
-    result = invoke("capture", "--session", "s", "-o", tmp_path / "x.json", "--tracking_uri", "http://127.0.0.1:9")
+    result = invoke("capture", "--session", "s", "-o", tmp_path / "x.json", "--tracking-uri", "http://127.0.0.1:9")
     assert result.exit_code == 3
     assert "cannot be reached" in result.stderr

@@ -64,8 +64,8 @@ def test_the_model_of_the_config_can_be_replaced(server: Server, recorded: Path)
 
 @pytest.mark.slow
 def test_a_spent_budget_is_2_and_the_run_can_be_gone_on_with(template: Path, server: Server, recorded: Path, tmp_path: Path) -> None:
-    options = ["--tracking_uri", copied(template, tmp_path), "--ledger", tmp_path / "ledger.sqlite"]
-    stopped = invoke("run", recorded, recorded, *options, "--max_calls", "4")
+    options = ["--tracking-uri", copied(template, tmp_path), "--ledger", tmp_path / "ledger.sqlite"]
+    stopped = invoke("run", recorded, recorded, *options, "--max-calls", "4")
     assert stopped.exit_code == 2
     assert "4 calls" in " ".join(stopped.output.split())
     hinted = re.search(r"--resume (\w+)", stopped.output)
@@ -101,7 +101,7 @@ def test_a_run_that_the_ledger_does_not_know_cannot_be_gone_on_with(
     resume: str, message: str, template: Path, server: Server, recorded: Path, tmp_path: Path
 ) -> None:
     store = copied(template, tmp_path)
-    found = invoke("run", recorded, recorded, "--tracking_uri", store, "--ledger", tmp_path / "ledger.sqlite", "--resume", resume)
+    found = invoke("run", recorded, recorded, "--tracking-uri", store, "--ledger", tmp_path / "ledger.sqlite", "--resume", resume)
     assert message in str(found.exception)
     assert server.calls == []
 
@@ -121,7 +121,7 @@ def test_prompts_are_registered_where_that_is_asked_for(
 
     monkeypatch.chdir(tmp_path)
     store = copied(template, tmp_path)
-    done = invoke("run", recorded, recorded, "--tracking_uri", store, "--register-prompts", "--json")
+    done = invoke("run", recorded, recorded, "--tracking-uri", store, "--register-prompts", "--json")
     assert done.exit_code == 0, done.output
     params = MlflowClient(store).get_run(json.loads(done.stdout)["run_id"]).data.params
     assert params["adk_eval.prompt_uri.final_response_match_v2"] == "prompts:/adk_eval.final_response_match_v2/1"

@@ -54,7 +54,7 @@ def test_prune_deletes_and_only_counts_in_a_dry_run(file: Path) -> None:
     dry = invoke("prune", "--model", "[red]m", "--dry-run", "--ledger", file)
     assert dry.output == f"{file}: 2 answers, 0 conversations and 0 runs would be deleted\n"
     assert invoke("prune", "--model", "[red]m", "--ledger", file).output.endswith(": 2 answers, 0 conversations and 0 runs deleted\n")
-    assert json.loads(invoke("prune", "--older_than", "0.000000001", "--dry-run", "--ledger", file, "--json").output) == {
+    assert json.loads(invoke("prune", "--older-than", "0.000000001", "--dry-run", "--ledger", file, "--json").output) == {
         "answers": 1,
         "conversations": 1,
         "runs": 1,

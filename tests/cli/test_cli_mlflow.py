@@ -42,7 +42,7 @@ def regressed(tmp_path: Path) -> Path:
 
 
 def run_of(agent: Path, lights: Path, store: str, *, exit_code: int) -> dict[str, str]:
-    result = invoke("run", agent, lights, "--tracking_uri", store, "--experiment", EXPERIMENT, "--register", "lights", "--json")
+    result = invoke("run", agent, lights, "--tracking-uri", store, "--experiment", EXPERIMENT, "--register", "lights", "--json")
     assert result.exit_code == exit_code, result.stderr
     said: dict[str, str] = json.loads(result.stdout)
     return said
@@ -50,7 +50,7 @@ def run_of(agent: Path, lights: Path, store: str, *, exit_code: int) -> dict[str
 
 def test_a_good_version_goes_all_the_way(lights: Path, store: str, tmp_path: Path) -> None:
     said = run_of(good(tmp_path), lights, store, exit_code=0)
-    at = ("--tracking_uri", store)
+    at = ("--tracking-uri", store)
     assert said["model_version"] == "1"
     assert invoke("gate", said["run_id"], *at).exit_code == 0
     promoted = invoke("promote", "lights", "--version", "1", "--alias", "champion", "--run-id", said["run_id"], *at)
@@ -61,7 +61,7 @@ def test_a_good_version_goes_all_the_way(lights: Path, store: str, tmp_path: Pat
 
 def test_a_regressed_version_is_refused_with_1_and_the_alias_stays(lights: Path, store: str, tmp_path: Path) -> None:
     said = run_of(regressed(tmp_path), lights, store, exit_code=1)
-    at = ("--tracking_uri", store)
+    at = ("--tracking-uri", store)
     refused = invoke("promote", "lights", "--version", said["model_version"], "--run-id", said["run_id"], *at)
     assert refused.exit_code == 1
     assert "1 of 2 cases below the threshold 0.8" in refused.stdout
@@ -73,7 +73,7 @@ def test_a_regressed_version_is_refused_with_1_and_the_alias_stays(lights: Path,
 
 def test_a_dry_run_moves_nothing(lights: Path, store: str, tmp_path: Path) -> None:
     said = run_of(good(tmp_path), lights, store, exit_code=0)
-    at = ("--tracking_uri", store)
+    at = ("--tracking-uri", store)
     tried = invoke("promote", "lights", "--version", "1", "--run-id", said["run_id"], "--dry-run", *at)
     assert tried.exit_code == 0
     assert "champion was not moved" in tried.stdout
@@ -81,7 +81,7 @@ def test_a_dry_run_moves_nothing(lights: Path, store: str, tmp_path: Path) -> No
 
 
 def test_run_prints_each_turn_and_the_run(lights: Path, store: str) -> None:
-    result = invoke("run", lights, lights, "--tracking_uri", store, "--experiment", EXPERIMENT, "--print_detailed_results")
+    result = invoke("run", lights, lights, "--tracking-uri", store, "--experiment", EXPERIMENT, "--print-detailed-results")
     assert "✓ response_match_score 1" in result.stdout
     run_id = re.search("^run id: (.*)$", result.stdout, re.MULTILINE)
     assert run_id
@@ -101,7 +101,7 @@ def next_of(output: str) -> list[str]:
 def test_run_names_the_policy_that_lies_beside_the_eval_set(lights: Path, store: str, tmp_path: Path) -> None:
     policy = lights.with_name("gate.yaml")
     policy.write_text("rules: {case_pass_rate: {min: 1}, pass^1: {min: 1}, response_match_score/pass_rate: {min: 1}}\n")
-    result = invoke("run", good(tmp_path), lights, "--tracking_uri", store, "--experiment", EXPERIMENT)
+    result = invoke("run", good(tmp_path), lights, "--tracking-uri", store, "--experiment", EXPERIMENT)
     command = next_of(result.stdout)
     assert command[-2:] == ["--policy", str(policy)]
     assert invoke(*command).exit_code == 0
@@ -130,7 +130,7 @@ def test_the_command_that_a_pass_names_next_works_whatever_the_policy_demands(
     lights: Path, store: str, tmp_path: Path, policy: str, register: tuple[str, ...], names: list[str]
 ) -> None:
     lights.with_name("gate.yaml").write_text(f"{policy}\n")
-    result = invoke("run", good(tmp_path), lights, "--tracking_uri", store, "--experiment", EXPERIMENT, *register)
+    result = invoke("run", good(tmp_path), lights, "--tracking-uri", store, "--experiment", EXPERIMENT, *register)
     command = next_of(result.stdout)
     assert (command[0], ("--policy" in command, "--model" in command)) == (names[0], ("--policy" in names, "--model" in names))
     done = invoke(*command)
@@ -142,13 +142,13 @@ def test_the_command_that_a_pass_names_next_works_whatever_the_policy_demands(
 def test_a_policy_that_cannot_be_read_is_the_next_to_look_at(lights: Path, store: str, tmp_path: Path) -> None:
     policy = lights.with_name("gate.yaml")
     policy.write_text("rules: {case_pass_rate: {mni: 1}}\n")
-    result = invoke("run", good(tmp_path), lights, "--tracking_uri", store, "--experiment", EXPERIMENT)
+    result = invoke("run", good(tmp_path), lights, "--tracking-uri", store, "--experiment", EXPERIMENT)
     assert next_of(result.stdout) == ["validate", str(policy)]
 
 
 def test_what_a_failure_names_next_works(lights: Path, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    result = invoke("run", regressed(tmp_path), lights, "--tracking_uri", store, "--experiment", EXPERIMENT)
+    result = invoke("run", regressed(tmp_path), lights, "--tracking-uri", store, "--experiment", EXPERIMENT)
     assert invoke(*next_of(result.stdout)).exit_code == 0
     assert (tmp_path / "report.html").is_file()
 
@@ -172,10 +172,10 @@ def test_an_eval_set_is_found_by_its_id_in_the_agents_folder(tmp_path: Path, sto
     (folder / "__init__.py").write_text("from . import agent\n")
     (folder / "agent.py").write_text("root_agent = None\n")
     written(folder / "nightly.evalset.json", EXPECTED)
-    missing = invoke("run", folder, "weekly", "--tracking_uri", store)
+    missing = invoke("run", folder, "weekly", "--tracking-uri", store)
     assert missing.exit_code == 64
     assert "weekly" in missing.stderr
-    found = invoke("run", folder, "nightly:hi", "--tracking_uri", store)
+    found = invoke("run", folder, "nightly:hi", "--tracking-uri", store)
     assert found.exit_code == 3, "the set is found, and the folder has no agent"
     assert "lamp" in found.stderr
 
@@ -190,14 +190,14 @@ def test_an_eval_set_is_found_by_its_id_in_the_agents_folder(tmp_path: Path, sto
     ],
 )
 def test_what_does_not_exist_is_64_in_one_sentence(command: list[str], store: str) -> None:
-    result = invoke(*command, "--tracking_uri", store)
+    result = invoke(*command, "--tracking-uri", store)
     assert result.exit_code == 64
     assert "Traceback" not in result.stderr
     assert result.stderr.startswith("error: ")
 
 
 def test_an_mlflow_that_does_not_answer_is_3_before_the_agent_is_called(lights: Path) -> None:
-    result = invoke("run", lights, lights, "--tracking_uri", "http://127.0.0.1:9")
+    result = invoke("run", lights, lights, "--tracking-uri", "http://127.0.0.1:9")
     assert result.exit_code == 3
     assert "cannot be reached" in result.stderr
 
@@ -216,7 +216,7 @@ def test_the_demo_promotes_one_version_refuses_the_other_and_says_what_to_open(t
 
 
 def test_rows_with_what_is_recorded_are_evidence_unless_it_is_what_is_expected(lights: Path, store: str, tmp_path: Path) -> None:
-    at = ("--tracking_uri", store)
+    at = ("--tracking-uri", store)
     for actual, code in ((good(tmp_path), 0), (lights, 2)):
         beside = tmp_path / f"{actual.stem}.parquet"
         assert invoke("migrate", lights, beside, "--actual", actual).exit_code == 0

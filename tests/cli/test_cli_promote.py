@@ -40,11 +40,11 @@ def _nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def gate(scene: Scene, run_id: str, *options: object) -> Result:
-    return invoke("gate", run_id, "--tracking_uri", scene.lab.uri, *options)
+    return invoke("gate", run_id, "--tracking-uri", scene.lab.uri, *options)
 
 
 def promote(scene: Scene, version: str, run_id: str, *options: object) -> Result:
-    return invoke("promote", scene.name, "--version", version, "--run-id", run_id, "--tracking_uri", scene.lab.uri, *options)
+    return invoke("promote", scene.name, "--version", version, "--run-id", run_id, "--tracking-uri", scene.lab.uri, *options)
 
 
 def test_a_run_is_held_against_the_champion(scene: Scene, policy: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_champion_is_judged_again_or_run_anew_if_asked(template: Path, tmp_pat
     config = {"criteria": {"tool_trajectory_avg_score": {"threshold": 1.0, "match_type": "IN_ORDER"}}}
     candidate = adk_eval.evaluate(cases, answering(cases), config, tracking_uri=store, traces=False)
     rules = {"rules": {TRAJECTORY: {"max_drop": 0.1}}, "baseline": {"alias": "champion", "model": "helper"}, "no_worse_from": 5}
-    options = ("--policy", written(tmp_path / "gate.json", rules), "--tracking_uri", store)
+    options = ("--policy", written(tmp_path / "gate.json", rules), "--tracking-uri", store)
     assert invoke("gate", candidate.run_id, *options).exit_code == 2
     given = (
         "--eval-set",
@@ -189,7 +189,7 @@ def test_the_help_tells_every_option_and_exit_code(command: str) -> None:
         "--reevaluate",
         "--champion-agent",
         "--eval-set",
-        "--config_file_path",
+        "--config-file-path",
         "--judge",
         "--summary",
         "--junit",

@@ -107,8 +107,8 @@ def test_what_was_recorded_scores_like_the_agent(home: Path) -> None:
 
 def test_a_run_saves_what_its_agent_did(template: Path, home: Path, tmp_path: Path) -> None:
     store = opened(template, tmp_path / "store", "home")
-    at = ("--tracking_uri", store)
-    options = ("--experiment", "home", "--save_recording", "run.json", "--turn_timeout", "60", "--num_runs", "2")
+    at = ("--tracking-uri", store)
+    options = ("--experiment", "home", "--save-recording", "run.json", "--turn-timeout", "60", "--num-runs", "2")
     result = invoke("run", *HOME, *at, *options)
     assert result.exit_code == 0
     said = dict(line.split(": ", 1) for line in result.stdout.splitlines() if ": " in line)
@@ -129,7 +129,7 @@ def test_a_run_saves_what_its_agent_did(template: Path, home: Path, tmp_path: Pa
 
 def test_failed_conversations_are_recorded_and_named_with_3(talker: str, tmp_path: Path) -> None:
     talks(tmp_path, asks("fine", "hello"), asks("fails", "hello", "boom", "never"))
-    result = invoke("record", talker, "talks.evalset.json", "-o", "talks.json", "--num_runs", "2")
+    result = invoke("record", talker, "talks.evalset.json", "-o", "talks.json", "--num-runs", "2")
     assert result.exit_code == 3
     assert result.stdout.splitlines() == [
         "talks.json: 4 conversations, 6 turns",
@@ -145,7 +145,7 @@ def test_failed_conversations_are_recorded_and_named_with_3(talker: str, tmp_pat
 
 def test_a_function_plays_the_user_and_the_endings_are_told(template: Path, talker: str, tmp_path: Path) -> None:
     talks(tmp_path, follows("ends", "bye"), follows("breaks", "boom"))
-    given = ("talks.evalset.json", "--user_simulator", f"{talker}:user")
+    given = ("talks.evalset.json", "--user-simulator", f"{talker}:user")
     result = invoke("record", talker, *given, "-o", "talks.json", "--json")
     said = json.loads(result.stdout)
     assert result.exit_code == 3
@@ -153,7 +153,7 @@ def test_a_function_plays_the_user_and_the_endings_are_told(template: Path, talk
     assert said["Endings"] == "2 simulated conversations: 1 ended at the goal, 1 broke off"
     assert [(one["eval_id"], one["error"]) for one in said["errors"]] == [("breaks", "turn 2: RuntimeError: no model")]
     store = opened(template, tmp_path / "store", "talks")
-    evaluated = invoke("run", talker, *given, "--tracking_uri", store, "--experiment", "talks", "--json")
+    evaluated = invoke("run", talker, *given, "--tracking-uri", store, "--experiment", "talks", "--json")
     scored = invoke("score", "talks.evalset.json", "--actual", "talks.json", "--json")
     live, again = json.loads(evaluated.stdout), json.loads(scored.stdout)
     assert live["endings"] == again["endings"] == {"goal": 1, "error": 1}
@@ -162,7 +162,7 @@ def test_a_function_plays_the_user_and_the_endings_are_told(template: Path, talk
 
 def test_a_user_simulator_that_does_not_exist_is_bad_usage(talker: str, tmp_path: Path) -> None:
     talks(tmp_path, follows("ends", "bye"))
-    result = invoke("record", talker, "talks.evalset.json", "--user_simulator", f"{talker}:usr", "-o", "talks.json")
+    result = invoke("record", talker, "talks.evalset.json", "--user-simulator", f"{talker}:usr", "-o", "talks.json")
     assert result.exit_code == 64
     assert f"--user-simulator={talker}:usr: module '{talker}' has no attribute 'usr'" in result.stderr
 
@@ -170,7 +170,7 @@ def test_a_user_simulator_that_does_not_exist_is_bad_usage(talker: str, tmp_path
 @pytest.mark.parametrize("command", ["record", "run"])
 def test_a_file_that_exists_is_left_alone_before_anything_is_paid_for(command: str, talker: str, tmp_path: Path) -> None:
     (tmp_path / "mine.json").write_text("mine")
-    file = ("-o", "mine.json") if command == "record" else ("--save_recording", "mine.json")
+    file = ("-o", "mine.json") if command == "record" else ("--save-recording", "mine.json")
     result = invoke(command, talker, "no_such.evalset.json", *file)
     assert result.exit_code == 64
     assert "mine.json exists already" in result.stderr
@@ -193,7 +193,7 @@ def test_a_commit_is_recorded_as_the_version(talker: str, tmp_path: Path) -> Non
     for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "x"]):
         subprocess.run(["git", *command], check=True, cwd=tmp_path, env={**os.environ, **who})
     commit = subprocess.run(["git", "rev-parse", "HEAD"], check=True, cwd=tmp_path, capture_output=True, text=True).stdout.strip()
-    for name, version in ((), commit), (("--agent_version", "v7"), "v7"):
+    for name, version in ((), commit), (("--agent-version", "v7"), "v7"):
         assert invoke("record", talker, "talks.evalset.json", "-o", "talks.json", "--force", *name).exit_code == 0
         origin = load_recording("talks.json").origin
         assert origin

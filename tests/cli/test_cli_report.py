@@ -52,7 +52,7 @@ def logged(store: str, *, report: str | None = HTML, named: str | None = HTML, m
 def test_the_report_is_saved_byte_by_byte(store: str, tmp_path: Path) -> None:
     run_id = logged(store)
     file = tmp_path / "night.html"
-    result = invoke("report", run_id, "-o", file, "--tracking_uri", store)
+    result = invoke("report", run_id, "-o", file, "--tracking-uri", store)
     assert (result.exit_code, result.stdout) == (0, f"{file}: the report of run {run_id}\n")
     assert file.read_bytes() == HTML.encode()
 
@@ -61,8 +61,8 @@ def test_it_may_go_to_a_folder_or_where_one_is(store: str, tmp_path: Path, monke
     run_id = logged(store)
     (tmp_path / "there").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert invoke("report", run_id, "-o", "there", "--tracking_uri", store).exit_code == 0
-    assert invoke("report", run_id, "--tracking_uri", store).exit_code == 0
+    assert invoke("report", run_id, "-o", "there", "--tracking-uri", store).exit_code == 0
+    assert invoke("report", run_id, "--tracking-uri", store).exit_code == 0
     assert (tmp_path / "there/report.html").read_text(encoding="utf-8") == (tmp_path / "report.html").read_text(encoding="utf-8") == HTML
 
 
@@ -70,11 +70,11 @@ def test_a_file_is_only_overwritten_on_demand(store: str, tmp_path: Path) -> Non
     run_id = logged(store)
     file = tmp_path / "report.html"
     file.write_text("mine", encoding="utf-8")
-    result = invoke("report", run_id, "-o", file, "--tracking_uri", store)
+    result = invoke("report", run_id, "-o", file, "--tracking-uri", store)
     assert result.exit_code == 64
     assert f"{file} exists already; --force overwrites it" in result.stderr
     assert file.read_text(encoding="utf-8") == "mine"
-    assert invoke("report", run_id, "-o", file, "--force", "--tracking_uri", store).exit_code == 0
+    assert invoke("report", run_id, "-o", file, "--force", "--tracking-uri", store).exit_code == 0
     assert file.read_bytes() == HTML.encode()
 
 
@@ -94,7 +94,7 @@ def test_a_file_is_only_overwritten_on_demand(store: str, tmp_path: Path) -> Non
 )
 def test_what_cannot_be_believed_is_not_saved(store: str, tmp_path: Path, run: dict[str, str], exit_code: int, said: str) -> None:
     run_id = logged(store, **run)  # type: ignore[arg-type]
-    result = invoke("report", run_id, "-o", tmp_path / "report.html", "--tracking_uri", store)
+    result = invoke("report", run_id, "-o", tmp_path / "report.html", "--tracking-uri", store)
     assert result.exit_code == exit_code
     assert said in result.stderr
     assert run_id in result.stderr
@@ -102,19 +102,19 @@ def test_what_cannot_be_believed_is_not_saved(store: str, tmp_path: Path, run: d
 
 
 def test_a_run_that_does_not_exist_is_bad_usage(store: str, tmp_path: Path) -> None:
-    result = invoke("report", NO_RUN, "-o", tmp_path / "report.html", "--tracking_uri", store)
+    result = invoke("report", NO_RUN, "-o", tmp_path / "report.html", "--tracking-uri", store)
     assert result.exit_code == 64
     assert f"run '{NO_RUN}' does not exist" in result.stderr
 
 
 def test_a_folder_that_does_not_exist_is_named(store: str, tmp_path: Path) -> None:
-    result = invoke("report", logged(store), "-o", tmp_path / "nowhere/report.html", "--tracking_uri", store)
+    result = invoke("report", logged(store), "-o", tmp_path / "nowhere/report.html", "--tracking-uri", store)
     assert result.exit_code == 64
     assert "nowhere/report.html cannot be written: there is no folder" in result.stderr
 
 
 @pytest.mark.slow
 def test_a_server_that_does_not_answer_is_a_failed_run(tmp_path: Path) -> None:
-    result = invoke("report", NO_RUN, "-o", tmp_path / "report.html", "--tracking_uri", "http://127.0.0.1:1")
+    result = invoke("report", NO_RUN, "-o", tmp_path / "report.html", "--tracking-uri", "http://127.0.0.1:1")
     assert result.exit_code == 3
     assert "MLflow could not be asked" in result.stderr

@@ -162,7 +162,7 @@ def plain_python(team: Team) -> None:
     examples = " ".join(f"--example {shlex.quote(example)}" for example in EXAMPLES)
     team.types(f"mlflow-adk-eval init shop:answer --judge judges:same {examples}")
     run = "mlflow-adk-eval run shop:answer evals/answer.evalset.json --experiment answer --judge judges:same"
-    first = team.evaluates(f"{run} --num_runs 10", wanted=1)
+    first = team.evaluates(f"{run} --num-runs 10", wanted=1)
     with team.views("mlflow-adk-eval view --label") as viewer, httpx.Client(base_url=viewer, timeout=300, follow_redirects=True) as browser:
         assert first in browser.get("/").text
         label_all(team, browser, f"/runs/{first}/label")

@@ -108,9 +108,9 @@ COMMANDS: dict[str, tuple[str, int]] = {
     "generate": ("generate --out made.json", 64),
     "capture": ("capture -o made.json STORE --experiment home", UNWRITTEN),
     "migrate": ("migrate lights.evalset.json made.evalset.json", UNWRITTEN),
-    "export": ("export RUN eval_set -o made.evalset.json STORE", UNWRITTEN),
-    "eval_set create": ("eval_set create . made", UNWRITTEN),
-    "eval_set add_eval_case": ("eval_set add_eval_case . made --scenarios_file none.json", 64),
+    "export": ("export RUN eval-set -o made.evalset.json STORE", UNWRITTEN),
+    "eval-set create": ("eval-set create . made", UNWRITTEN),
+    "eval-set add-eval-case": ("eval-set add-eval-case . made --scenarios-file none.json", 64),
 }
 """The arguments of each command, and how it ends: with what cannot be done, an error keeps its code."""
 WITHOUT_JSON = {"init", "demo", "view", "rapid-eval evaluate", "rapid-eval serve"}

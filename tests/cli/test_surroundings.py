@@ -117,7 +117,7 @@ def test_a_comparison_with_itself_can_be_exported_and_edits_of_it_cannot(lights:
     at = ("--tracking-uri", store)
     run_id = json.loads(invoke("run", lights, lights, *at, "--experiment", "home", "--json").stdout)["run_id"]
     assert invoke("gate", run_id, *at).exit_code == 2
-    for what, name in (("eval_set", "a.evalset.json"), ("result", "a.json"), ("rows", "a.jsonl")):
+    for what, name in (("eval-set", "a.evalset.json"), ("result", "a.json"), ("rows", "a.jsonl")):
         exported = invoke("export", run_id, what, "-o", tmp_path / name, *at)
         assert exported.exit_code == 0, exported.stderr
     MlflowClient(store).log_text(run_id, "{}", "adk_eval/eval_set.json")

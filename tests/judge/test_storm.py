@@ -146,7 +146,7 @@ def test_the_command_exits_with_3_when_the_judge_is_down(
     (tmp_path / "test_config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
     with serving(lambda _call: gemini_error(503, "down")) as server:
         monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", server.url)
-        monkeypatch.setattr("sys.argv", ["mlflow-adk-eval", "score", str(eval_set), "--actual", str(eval_set), "--judge_outage", "1"])
+        monkeypatch.setattr("sys.argv", ["mlflow-adk-eval", "score", str(eval_set), "--actual", str(eval_set), "--judge-outage", "1"])
         with pytest.raises(SystemExit) as ended:
             main()
     assert ended.value.code == 3

@@ -37,11 +37,11 @@ def test_a_version_that_cannot_be_asked_costs_no_run(fault: Fault | float, proxy
     actual["eval_cases"][0]["conversation"][0]["duration"] = 0.25
     cases, recording = written(here / "lights.evalset.json", EXPECTED), written(here / "recording.json", actual)
     with proxy.spoiling(at("/version", fault)):
-        done = invoke("run", recording, cases, "--tracking_uri", proxy.uri, "--experiment", "versions")
+        done = invoke("run", recording, cases, "--tracking-uri", proxy.uri, "--experiment", "versions")
     assert "Traceback" not in done.stderr
     assert done.exit_code in (0, 3)
     for folder in here.glob("adk_eval_pending/*"):  # in this process, which has learnt by then that it does not know the version
-        uploaded = invoke("upload", folder, "--tracking_uri", proxy.uri)
+        uploaded = invoke("upload", folder, "--tracking-uri", proxy.uri)
         assert uploaded.exit_code == 0, uploaded.stderr
     (run,) = (found for found in connect(proxy.uri).search_runs(["0", *_experiment(proxy, "versions")], max_results=1))
     assert (run.info.status, run.data.tags["adk_eval.status"]) == ("FINISHED", "complete")
@@ -55,7 +55,7 @@ def _experiment(proxy: Proxy, name: str) -> list[str]:
 @pytest.mark.slow
 def test_a_login_page_is_told_from_mlflow(proxy: Proxy, here: Path) -> None:
     with proxy.spoiling(lambda _: "html"):
-        done = invoke("gate", "0123456789abcdef0123456789abcdef", "--tracking_uri", proxy.uri)
+        done = invoke("gate", "0123456789abcdef0123456789abcdef", "--tracking-uri", proxy.uri)
     assert done.exit_code == 3
     assert done.stderr.startswith("error: MLflow could not be asked: ")
     assert "Traceback" not in done.stderr

@@ -44,7 +44,7 @@ class Journey:
         self.recording = written(folder / f"{self.name}.json", actual)
 
     def run(self) -> Result:
-        at = ("--tracking_uri", self.site.uri, "--experiment", self.name, "--register", self.name, "--traces", 0)
+        at = ("--tracking-uri", self.site.uri, "--experiment", self.name, "--register", self.name, "--traces", 0)
         return invoke("run", self.recording, self.cases, *at, "--json")
 
     def runs(self) -> list[Any]:
@@ -64,7 +64,7 @@ class Journey:
                 (told,) = self.client.get_run(run.info.run_id).inputs.dataset_inputs
                 assert told.dataset.name == "lights"
                 assert "upload" not in run.data.tags["mlflow.note.content"]
-                assert invoke("gate", run.info.run_id, "--tracking_uri", self.site.uri).exit_code == 0
+                assert invoke("gate", run.info.run_id, "--tracking-uri", self.site.uri).exit_code == 0
 
     def versions(self) -> list[str]:
         return [version.version for version in self.client.search_model_versions(f"name = '{self.name}'")]
@@ -149,7 +149,7 @@ def test_gate(site: Site, here: Path) -> None:
     run_id = json.loads(sound(journey.run(), 0).stdout)["run_id"]
 
     def call() -> Result:
-        return invoke("gate", run_id, "--tracking_uri", site.uri)
+        return invoke("gate", run_id, "--tracking-uri", site.uri)
 
     for _, _, gate in spoilt(site, 1, call, "gate"):
         sound(gate(), 0, 3)
@@ -170,7 +170,7 @@ def test_promote(site: Site, here: Path) -> None:
         return again()
 
     def again() -> Result:
-        return invoke("promote", names[-1], "--version", 1, "--run-id", run_id, "--wait", 0, "--tracking_uri", site.uri)
+        return invoke("promote", names[-1], "--version", 1, "--run-id", run_id, "--wait", 0, "--tracking-uri", site.uri)
 
     for _, _, promote in spoilt(site, 2, call, "promote"):
         code = sound(promote(), 0, 3).exit_code

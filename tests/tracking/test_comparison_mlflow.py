@@ -96,11 +96,11 @@ def invoke(*arguments: object) -> Result:
 
 def test_the_command_explains_and_exits_with_0(runs: tuple[str, Report, Report]) -> None:
     store, good, bad = runs
-    result = invoke(good.run_id, bad.run_id, "--tracking_uri", store)
+    result = invoke(good.run_id, bad.run_id, "--tracking-uri", store)
     assert result.exit_code == 0
     assert "Of 3 cases in both runs, 2 now fail" in result.stdout
     assert "switch is called with $.room = 'all', was 'hall' (expected 'hall')" in result.stdout
-    again = invoke(bad.run_id, good.run_id, "--tracking_uri", store)
+    again = invoke(bad.run_id, good.run_id, "--tracking-uri", store)
     assert again.exit_code == 0
     assert "Of 3 cases in both runs, 2 now pass" in again.stdout
 
@@ -108,7 +108,7 @@ def test_the_command_explains_and_exits_with_0(runs: tuple[str, Report, Report])
 def test_the_command_says_it_as_json(runs: tuple[str, Report, Report]) -> None:
     store, good, bad = runs
     flipped, every = (
-        json.loads(invoke(good.run_id, bad.run_id, "--tracking_uri", store, "--json", *more).stdout) for more in ([], ["--all"])
+        json.loads(invoke(good.run_id, bad.run_id, "--tracking-uri", store, "--json", *more).stdout) for more in ([], ["--all"])
     )
     assert [case["eval_id"] for case in flipped["changes"]] == ["light", "heat"]
     assert [case["eval_id"] for case in every["changes"]] == ["light", "heat", "both"]
@@ -122,13 +122,13 @@ def test_the_command_says_it_as_json(runs: tuple[str, Report, Report]) -> None:
 def test_the_page_is_saved_and_not_overwritten(runs: tuple[str, Report, Report], tmp_path: Path) -> None:
     store, good, bad = runs
     file = tmp_path / "compare.html"
-    assert invoke(good.run_id, bad.run_id, "-o", file, "--tracking_uri", store).exit_code == 0
+    assert invoke(good.run_id, bad.run_id, "-o", file, "--tracking-uri", store).exit_code == 0
     assert file.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
-    refused = invoke(good.run_id, bad.run_id, "-o", file, "--tracking_uri", store)
+    refused = invoke(good.run_id, bad.run_id, "-o", file, "--tracking-uri", store)
     assert refused.exit_code == 64
     assert "exists already; --force overwrites it" in refused.stderr
-    assert "cannot be written" in invoke(good.run_id, bad.run_id, "-o", tmp_path, "--force", "--tracking_uri", store).stderr
-    assert invoke(good.run_id, bad.run_id, "-o", file, "--force", "--confidence", 0.9, "--tracking_uri", store).exit_code == 0
+    assert "cannot be written" in invoke(good.run_id, bad.run_id, "-o", tmp_path, "--force", "--tracking-uri", store).stderr
+    assert invoke(good.run_id, bad.run_id, "-o", file, "--force", "--confidence", 0.9, "--tracking-uri", store).exit_code == 0
     assert "interval, each end 90%" in file.read_text(encoding="utf-8")
 
 
@@ -137,7 +137,7 @@ def test_a_logged_page_lies_beside_the_evidence_which_stays_valid(runs: tuple[st
 
     store, good, bad = runs
     before = gate(good.run_id or "", tracking_uri=store)
-    result = invoke(bad.run_id, good.run_id, "--log", "--tracking_uri", store)
+    result = invoke(bad.run_id, good.run_id, "--log", "--tracking-uri", store)
     path = f"adk_eval_compare/{bad.run_id}.html"
     where = f"http://127.0.0.1:5000/#/experiments/{experiment_id(store, EXPERIMENT)}/runs/{good.run_id}/artifacts/{path}"
     told = [f"logged: {where}", f"  served by: mlflow ui --backend-store-uri {store}"]
@@ -158,7 +158,7 @@ def test_a_report_that_was_not_logged_cannot_take_the_page(runs: tuple[str, Repo
 @pytest.mark.parametrize(("run", "said"), [("0" * 32, "does not exist"), ("", "the run id is empty")])
 def test_a_run_that_does_not_exist_is_bad_usage(runs: tuple[str, Report, Report], run: str, said: str) -> None:
     store, good, _ = runs
-    refused = invoke(run, good.run_id, "--tracking_uri", store)
+    refused = invoke(run, good.run_id, "--tracking-uri", store)
     assert refused.exit_code == 64
     assert said in refused.stderr
 
@@ -168,7 +168,7 @@ def test_a_run_without_an_evaluation_is_bad_usage(runs: tuple[str, Report, Repor
 
     store, good, _ = runs
     empty = MlflowClient(store).create_run(experiment_id(store, EXPERIMENT)).info.run_id
-    refused = invoke(good.run_id, empty, "--tracking_uri", store)
+    refused = invoke(good.run_id, empty, "--tracking-uri", store)
     assert refused.exit_code == 64
     assert "holds no finished evaluation" in refused.stderr
 
@@ -176,7 +176,7 @@ def test_a_run_without_an_evaluation_is_bad_usage(runs: tuple[str, Report, Repor
 @pytest.mark.slow
 def test_a_server_that_is_away_is_no_verdict(runs: tuple[str, Report, Report]) -> None:
     _, good, bad = runs
-    refused = invoke(good.run_id, bad.run_id, "--tracking_uri", "http://127.0.0.1:9")
+    refused = invoke(good.run_id, bad.run_id, "--tracking-uri", "http://127.0.0.1:9")
     assert refused.exit_code == 3
 
 

@@ -47,7 +47,7 @@ def exported(what: str, file: Path, logged: tuple[Any, str]) -> Path:
 
 @pytest.mark.parametrize("ending", [".evalset.json", ".jsonl", ".parquet"])
 def test_the_eval_set_is_the_one_that_was_evaluated(logged: tuple[Any, str], tmp_path: Path, ending: str) -> None:
-    file = exported("eval_set", tmp_path / f"set{ending}", logged)
+    file = exported("eval-set", tmp_path / f"set{ending}", logged)
     assert eval_set_digest(load_eval_set(file)) == eval_set_digest(rooms())
 
 

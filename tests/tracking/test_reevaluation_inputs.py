@@ -26,7 +26,7 @@ NOTHING_TO_JUDGE = "there is no run of models:/helper/1 to judge again"
     ("given", "pinned", "expected"),
     [
         ({}, (), "the eval set is only known from the candidate's run; give it with --eval-set FILE"),
-        ({}, ("eval_set",), "the config is only known from the candidate's run; give it with --config_file_path FILE"),
+        ({}, ("eval_set",), "the config is only known from the candidate's run; give it with --config-file-path FILE"),
         ({}, ("config",), "the eval set is only known"),
         ({"config": CONFIG}, (), "the eval set is only known"),
         ({"config": CONFIG}, ("config",), "the eval set is only known"),

@@ -142,7 +142,7 @@ class Evaluation:
         (self.folder / "kill").unlink(missing_ok=True)
         if self.how == "command":
             going_on = ["--resume", resume] if resume else []
-            options = ["--experiment", "resumed", "--config_file_path", "config.json", "--judge_concurrency", str(IN_FLIGHT)]
+            options = ["--experiment", "resumed", "--config-file-path", "config.json", "--judge-concurrency", str(IN_FLIGHT)]
             self.start.begin(self.folder, run=["recording.json", "eval_set.json", *options, *going_on])
         else:
             told = {"config": "config.json", "experiment": "resumed", "resume": resume, "num_runs": RUNS, "concurrency": 2}

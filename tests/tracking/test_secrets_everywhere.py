@@ -139,12 +139,12 @@ def test_no_value_of_an_env_file_is_in_anything_that_a_run_writes(project: Path)
         return done.stdout
 
     judge = ("--judge", "repeating_judge:repeating")
-    options = ("--detailed", "--save-recording", "recording.json", "--log_level", "DEBUG")
+    options = ("--detailed", "--save-recording", "recording.json", "--log-level", "DEBUG")
     command("--log-format", "json", "run", "leaky", "office.evalset.json", *judge, *options)
     run_id = json.loads(command("run", "leaky", "office.evalset.json", *judge, "--json"))["run_id"]
     command("gate", run_id, "--policy", "gate.yaml", "--junit", "gate.xml", "--summary", "summary.md", "--json")
     command("score", "office.evalset.json", "--actual", f"runs:/{run_id}", *judge)
-    for what in ("eval_set", "result", "rows"):
+    for what in ("eval-set", "result", "rows"):
         command("export", run_id, what, "-o", f"{what}.jsonl" if what == "rows" else f"{what}.json")
     with closing(sqlite3.connect(project / "ledger.sqlite")) as ledger:
         assert ledger.execute("SELECT count(*) FROM answer").fetchone()[0]

@@ -237,7 +237,7 @@ class BaselineSearch:
         if self.reevaluate is None or self._must_refuse:
             if ref.run_id:
                 return _none(ref, *reasons, f"it can be evaluated again: {_HOW_TO_REEVALUATE}")
-            evaluate = f"mlflow-adk-eval run AGENT EVAL_SET --agent_version {ref.agent_version}"
+            evaluate = f"mlflow-adk-eval run AGENT EVAL_SET --agent-version {ref.agent_version}"
             how = f"evaluate it ({evaluate}) and name that run: --baseline runs:/ID, or baseline: {{run: ID}} in the policy"
             return _none(ref, *reasons, how)
         # Whatever a run that must not be trusted says is worth no request and no import.

@@ -159,7 +159,7 @@ def test_code_that_the_policy_pins_may_end_itself_but_not_the_gate(scene: Scene,
         run_id = scene.log(config)
         rules = POLICY["rules"] | {METRIC: {"min": 0.2, "max_drop": 0.1, "range": [0, 1]}}
         policy = written(tmp_path / "gate.json", pinned(config=config) | {"rules": rules})
-        options = ("--policy", policy, "--model", scene.champion.name, "--reevaluate", "--ledger", "off", "--tracking_uri", scene.lab.uri)
+        options = ("--policy", policy, "--model", scene.champion.name, "--reevaluate", "--ledger", "off", "--tracking-uri", scene.lab.uri)
         result = invoke("gate", run_id, *options, "--json")
         assert result.exit_code == 2, (module, result.output)
         assert '"verdict": "undecided"' in result.stdout
@@ -257,14 +257,14 @@ def test_what_the_caller_gives_is_what_the_champion_is_evaluated_by(scene: Scene
     cases, config = tmp_path / "home.evalset.json", {"criteria": CRITERIA}
     cases.write_text(dumps(REWORDED))
     policy = written(tmp_path / "gate.json", POLICY)
-    options = ("--policy", policy, "--model", scene.champion.name, "--reevaluate", "--ledger", "off", "--tracking_uri", scene.lab.uri)
+    options = ("--policy", policy, "--model", scene.champion.name, "--reevaluate", "--ledger", "off", "--tracking-uri", scene.lab.uri)
     without = invoke("gate", scene.candidate.run_id, *options)
     assert without.exit_code == 2
     assert "give it with --eval-set FILE" in " ".join(without.stdout.split())
     assert invoke("gate", scene.candidate.run_id, *options, "--eval-set", tmp_path / "misspelt.json").exit_code == 64
-    assert invoke("gate", scene.candidate.run_id, "--eval-set", cases, "--tracking_uri", scene.lab.uri).exit_code == 64
+    assert invoke("gate", scene.candidate.run_id, "--eval-set", cases, "--tracking-uri", scene.lab.uri).exit_code == 64
     named = written(tmp_path / "my_config.json", config)
-    assert invoke("gate", scene.candidate.run_id, *options, "--eval-set", cases, "--config_file_path", named).exit_code == 0
+    assert invoke("gate", scene.candidate.run_id, *options, "--eval-set", cases, "--config-file-path", named).exit_code == 0
     named.rename(tmp_path / "test_config.json")
     assert invoke("gate", scene.candidate.run_id, *options, "--eval-set", cases).exit_code == 0
     assert scene.gate(pinned(config=config)).passed  # which is enough for data
@@ -292,7 +292,7 @@ def test_nothing_that_reads_a_run_follows_its_config(
     """Each way on which a run of MLflow comes in, with judges by name, which ask our own server."""
     monkeypatch.delenv("GOOGLE_GENAI_USE_VERTEXAI", raising=False)
     monkeypatch.setenv("GOOGLE_API_KEY", "AIza-of-who-reads")
-    uri, store = scene.lab.uri, ("--tracking_uri", scene.lab.uri)
+    uri, store = scene.lab.uri, ("--tracking-uri", scene.lab.uri)
     (tmp_path / "labels.csv").write_text(f"eval_id,criterion,label,labeller\nheating,{MATCH},pass,anna\nlights,{MATCH},pass,anna\n")
     cases, config = (
         written(tmp_path / "cases.json", json.loads(dumps(REWORDED))),
@@ -301,7 +301,7 @@ def test_nothing_that_reads_a_run_follows_its_config(
     other = scene.lab.log(evidence_of(evaluated({"criteria": CRITERIA}), model_id=scene.champion.model_id))
     with serving(judging(lambda call: "valid")) as server:
         monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", server.url)
-        evaluation = ("run", f"runs:/{hostile_run}", cases, "--config_file_path", config, "--ledger", "off", *store)
+        evaluation = ("run", f"runs:/{hostile_run}", cases, "--config-file-path", config, "--ledger", "off", *store)
         commands = {
             "judged again": evaluation,
             "compared with by pairs": (*evaluation, "--baseline", f"runs:/{hostile_run}"),
@@ -315,7 +315,7 @@ def test_nothing_that_reads_a_run_follows_its_config(
             "judge bench": (
                 "judge-bench", "gemini-2.5-flash", "--run", hostile_run, "--labels", tmp_path / "labels.csv", "--no-log", "--ledger", "off", *store,
             ),
-            **{what: ("export", hostile_run, what, "-o", tmp_path / f"{what}.json", *store) for what in ("eval_set", "result")},
+            **{what: ("export", hostile_run, what, "-o", tmp_path / f"{what}.json", *store) for what in ("eval-set", "result")},
             "rows": ("export", hostile_run, "rows", "-o", tmp_path / "rows.jsonl", *store),
         }  # fmt: skip
         codes = {name: invoke(*command).exit_code for name, command in commands.items()}

@@ -213,7 +213,7 @@ def test_a_version_that_was_never_promoted_is_known_by_a_run_that_is_named_or_ma
     run_id = scene.run(model_id)
     missing = scene.gate(candidate, policy)
     assert about(missing) == f"not compared with version 1 of {scene.name!r}: no promotion recorded a run of it"
-    evaluate = f"mlflow-adk-eval run AGENT EVAL_SET --agent_version models:/{scene.name}/1"
+    evaluate = f"mlflow-adk-eval run AGENT EVAL_SET --agent-version models:/{scene.name}/1"
     remedy = f"evaluate it ({evaluate}) and name that run: --baseline runs:/ID, or baseline: {{run: ID}} in the policy"
     assert remedy in "\n".join(missing.reasons)
     assert scene.gate(candidate, policy, baseline=f"runs:/{run_id}").baseline_run_id == run_id

@@ -40,7 +40,7 @@ def test_the_documented_bodies_can_be_piped(example: str) -> None:
 
 def test_a_list_of_requests_is_a_list_of_answers_and_a_missing_one_is_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MOODY_JUDGE", str(tmp_path))
-    found = evaluated(json.dumps([EXACT, request_of(METRIC)]), tmp_path, *judged_by("moody_judge"), "--judge_outage", "0.2")
+    found = evaluated(json.dumps([EXACT, request_of(METRIC)]), tmp_path, *judged_by("moody_judge"), "--judge-outage", "0.2")
     answers = json.loads(found.output)
     assert found.exit_code == 3
     assert answers[0] == {"exact_match_results": {"exact_match_metric_values": [{"score": 1.0}]}}
@@ -68,14 +68,14 @@ def test_a_bad_request_is_64_with_its_place(body: str, words: str, tmp_path: Pat
     [
         (["--judge", "tests.integrations.rapid_server.server_kit:jugde"], "--judge=tests.integrations.rapid_server.server_kit:jugde"),
         (["--judge", "gemini-2.5-pro", "--backend", "vertex"], "--backend vertex judges by itself"),
-        (["--num_samples", "0"], "--num-samples"),
+        (["--num-samples", "0"], "--num-samples"),
         (["--backend", "vertx"], "--backend"),
         (["--host", "0.0.0.0"], "wanted a --token, or MLFLOW_ADK_EVAL_RAPID_TOKEN"),  # noqa: S104 - refused
         (["--host", "::"], "wanted a --token, or MLFLOW_ADK_EVAL_RAPID_TOKEN"),
         (["--host", "no.such.host.invalid"], "cannot listen at --host no.such.host.invalid"),
         (["--host", "192.0.2.1", "--token", "secret"], "cannot listen at --host 192.0.2.1"),
         (["--port", "70000"], "--port"),
-        (["--max_body", "0"], "--max-body"),
+        (["--max-body", "0"], "--max-body"),
     ],
 )
 def test_what_cannot_be_served_is_64(options: list[str], words: str) -> None:

@@ -60,7 +60,7 @@ def test_a_stop_waits_for_requests_that_are_under_way(number: int) -> None:
 
 def test_a_second_interrupt_does_not_wait() -> None:
     answered: list[httpx.Response] = []
-    with served(*judged_by("slow_judge"), "--num_samples", "1") as server:
+    with served(*judged_by("slow_judge"), "--num-samples", "1") as server:
         asking = threading.Thread(target=lambda: answered.append(post(server, FLUENCY)))
         asking.start()
         asking.join(0.4)
@@ -74,7 +74,7 @@ def test_a_second_interrupt_does_not_wait() -> None:
 
 
 def test_who_goes_away_disturbs_nobody() -> None:
-    with served(*judged_by("slow_judge"), "--num_samples", "1") as server:
+    with served(*judged_by("slow_judge"), "--num-samples", "1") as server:
         with pytest.raises(httpx.ReadTimeout):
             httpx.post(server.endpoint, json=FLUENCY, timeout=0.3)
         other = {"fluency_input": {"instance": {"prediction": "another one"}}}
@@ -86,7 +86,7 @@ def test_who_goes_away_disturbs_nobody() -> None:
 
 
 def test_requests_are_judged_at_the_same_time_and_computed_ones_do_not_wait() -> None:
-    with served(*judged_by("slow_judge"), "--num_samples", "1") as server:
+    with served(*judged_by("slow_judge"), "--num-samples", "1") as server:
         post(server, EXACT)
         answered: list[str] = []
 
@@ -105,7 +105,7 @@ def test_requests_are_judged_at_the_same_time_and_computed_ones_do_not_wait() ->
 def test_a_judge_that_is_down_is_unavailable_until_it_is_up_again(tmp_path: Path) -> None:
     asleep = tmp_path / "asleep"
     asleep.touch()
-    with served(*judged_by("moody_judge"), "--judge_outage", "0.2", environment={"MOODY_JUDGE": str(asleep)}) as server:
+    with served(*judged_by("moody_judge"), "--judge-outage", "0.2", environment={"MOODY_JUDGE": str(asleep)}) as server:
         response = post(server, FLUENCY)
         assert response.status_code == 503
         error = error_of(response)
