@@ -61,7 +61,7 @@ _INTRO = """\
 
 Every command and option of `mlflow-adk-eval`. `mlflow-adk-eval COMMAND --help` prints the same text.
 
-- Write option names with dashes or underscores: `--num-runs` and `--num-runs` are the same.
+- Write option names with dashes or underscores: `--num-runs` and `--num_runs` are the same.
 - A command returns one of the [exit codes](exit_codes.md).
 - Some options have an [environment variable](environment.md) as their default.
 """

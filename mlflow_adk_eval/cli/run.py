@@ -169,7 +169,7 @@ def run(
 
     AGENT is a module or folder with a root_agent, as for `adk eval`; a recording of an agent; or runs:/ID to score an earlier
     run again. EVAL_SET is a file of JSON, JSON Lines or Parquet, a folder of such rows or of *.test.json files, or the id of an eval set in
-    the agent's folder or in --eval_storage_uri. JSON Lines and Parquet may hold what the agent did beside each case; then leave out AGENT.
+    the agent's folder or in --eval-storage-uri. JSON Lines and Parquet may hold what the agent did beside each case; then leave out AGENT.
     """
     if options.pop("watch"):
         watch([agent, *eval_sets, *filter(None, [options["config"]])], options["tracking_uri"])
