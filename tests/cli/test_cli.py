@@ -181,7 +181,7 @@ def test_the_list_of_commands_is_not_cut_off() -> None:
     assert "..." not in shown.partition("Commands:")[2]
 
 
-@pytest.mark.parametrize("option", ["--config_file_path=c.json", "--print-detailed-results", "--num-runs=2", "--log-level=info"])
+@pytest.mark.parametrize("option", ["--config_file_path=c.json", "--print_detailed_results", "--num_runs=2", "--log_level=info"])
 def test_run_takes_the_names_of_adk_eval(tmp_path: Path, option: str) -> None:
     result = invoke("run", recorded(tmp_path), tmp_path / "gone.json", option)
     assert (result.exit_code, "found no such file" in result.stderr) == (64, True)
