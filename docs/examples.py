@@ -220,4 +220,5 @@ class Session:
 
 
 def _literal(text: str) -> str:
-    return re.sub(r"(?:\\ )+", r"[ ]+", ".*".join(re.escape(part) for part in text.split("…")))
+    spaced = re.sub(r"(?:\\ )+", r"[ ]+", ".*".join(re.escape(part) for part in text.split("…")))
+    return re.sub(r"([━─])\1*", r"\1+", spaced)  # a column is as wide as its widest cell

@@ -19,7 +19,7 @@ from mlflow_adk_eval.analysis.calibration.judge_error import Corrected, JudgeRat
 from mlflow_adk_eval.text import counted
 
 _MOST_SHOWN = 10
-_HEADINGS = ("labelled", "agreement", "κ", "sensitivity", "specificity", "judge passes", "corrected")
+_HEADINGS = ("criterion", "", "value", "interval", "cells")
 
 Interval = tuple[float, float] | None
 
@@ -69,33 +69,34 @@ def _table(calibration: Calibration, confidence: float) -> Table:
     labels, runs = calibration.labels, len(calibration.runs)
     title = f"Judges against people: {counted(labels.count, 'label')} of {counted(runs, 'run')}, {confidence:.0%} intervals"
     table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column("criterion", overflow="fold")
     for heading in _HEADINGS:
-        table.add_column(heading, justify="right", overflow="fold")
+        table.add_column(heading, justify="left" if heading in _HEADINGS[:2] else "right", overflow="fold")
     for name, criterion in calibration.criteria.items():
-        table.add_row(escape(name), *_cells(criterion, confidence))
-        for rubric_id, rubric in criterion.rubrics.items():
-            table.add_row(f"  {escape(rubric_id)}", *_cells(rubric, confidence))
+        labelled = {name: criterion} | {f"  {rubric_id}": rubric for rubric_id, rubric in criterion.rubrics.items()}
+        for what, one in labelled.items():
+            for number, row in enumerate(_rows(one, confidence)):
+                table.add_row("" if number else escape(what), *map(escape, row))
+            table.add_section()
     return table
 
 
-def _cells(labelled: Labelled, confidence: float) -> Iterator[str]:
+def _rows(labelled: Labelled, confidence: float) -> Iterator[tuple[str, ...]]:
     rates, corrected = labelled, labelled.corrected(confidence=confidence)
-    measures = _measures(rates, confidence)
-    yield str(rates.labelled)
-    yield _estimate(*measures["agreement"])
-    yield _estimate(*measures["kappa"], form=".2f")
-    yield _estimate(*measures["sensitivity"], f"{rates.true_passes}/{rates.passes}")
-    yield _estimate(*measures["specificity"], f"{rates.true_failures}/{rates.failures}")
-    yield _estimate(labelled.sample.rate, None, f"{labelled.sample.passed}/{labelled.sample.judged}")
-    yield _estimate(corrected.value, (corrected.low, corrected.high)) if isinstance(corrected, Corrected) else "–"
+    counts = {"sensitivity": f"{rates.true_passes} of {rates.passes}", "specificity": f"{rates.true_failures} of {rates.failures}"}
+    yield "labelled", str(rates.labelled)
+    for name, (value, interval) in _measures(rates, confidence).items():
+        if name == "kappa":
+            yield "κ", *_estimate(None if interval is None else value, interval, ".2f")
+        else:
+            yield name, *_estimate(value, interval), counts.get(name, "")
+    yield "judge passes", *_estimate(labelled.sample.rate, None), f"{labelled.sample.passed} of {labelled.sample.judged}"
+    rate, within = (corrected.value, (corrected.low, corrected.high)) if isinstance(corrected, Corrected) else (None, None)
+    yield "corrected", *_estimate(rate, within)
 
 
-def _estimate(value: float | None, interval: Interval, counts: str = "", *, form: str = ".0%") -> str:
-    if value is None or (form == ".2f" and interval is None):
-        return "–"
-    bounds = f" [{interval[0]:{form}}–{interval[1]:{form}}]" if interval else ""
-    return escape(f"{value:{form}}{bounds}" + (f" {counts}" if counts else ""))
+def _estimate(value: float | None, interval: Interval, form: str = ".0%") -> tuple[str, str]:
+    bounds = f"{interval[0]:{form}} to {interval[1]:{form}}" if interval and value is not None else ""
+    return "–" if value is None else f"{value:{form}}", bounds
 
 
 def remarks(calibration: Calibration, confidence: float = 0.95) -> list[str]:
@@ -131,19 +132,14 @@ def _remarks(labelled: Labelled, confidence: float) -> Iterator[str]:
 def _disagreements(disagreements: tuple[Disagreement, ...]) -> Iterator[RenderableType]:
     if not disagreements:
         return
-    table = Table(title="Where judge and people disagree, most certain first", title_justify="left", title_style="bold")
-    for heading in ("case", "turn", "criterion", "judge", "people"):
-        table.add_column(heading, overflow="fold")
+    yield Text("Where judge and people disagree, most certain first", style="bold")
     for one in disagreements[:_MOST_SHOWN]:
+        run = f" (run {one.run_index + 1})" if one.run_index else ""
+        turn = "" if one.invocation_index is None else f", turn {one.invocation_index + 1}"
+        what = one.criterion + (f", {one.rubric_id}" if one.rubric_id else "")
         verdict = "pass" if one.judge_passed else "fail"
-        table.add_row(
-            escape(one.eval_id + (f" (run {one.run_index + 1})" if one.run_index else "")),
-            "all" if one.invocation_index is None else str(one.invocation_index + 1),
-            escape(one.criterion + (f", {one.rubric_id}" if one.rubric_id else "")),
-            escape(f"{verdict}: {one.judge_said}" if one.judge_said else verdict),
-            escape(one.people_said),
-        )
-    yield table
+        said = f": {one.judge_said}" if one.judge_said else ""
+        yield Text(f"  - {one.eval_id}{run}{turn}, {what}: {one.people_said} by people, {verdict} by the judge{said}")
     if len(disagreements) > _MOST_SHOWN:
         yield Text(f"  - and {len(disagreements) - _MOST_SHOWN} more; --json lists them all", style="dim")
 
@@ -182,4 +178,4 @@ def bench_view(bench: Mapping[str, Any]) -> RenderableType:
 
 
 def _share(bounds: Sequence[float] | None, form: str = ".0%") -> str:
-    return _estimate(bounds[0], (bounds[1], bounds[2]), form=form) if bounds else "–"
+    return f"{bounds[0]:{form}} [{bounds[1]:{form}}–{bounds[2]:{form}}]" if bounds else "–"

@@ -51,9 +51,10 @@ _PAIRED_HEADINGS = ("baseline", "difference", "p")
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console that colours only on a terminal and never folds what a program may read."""
+    """Return a console that colours only on a terminal, and elsewhere is wide enough for programs unless COLUMNS says how wide it is."""
     screen = _Console(stderr=stderr, highlight=False)
-    return screen if screen.is_terminal else _Console(stderr=stderr, highlight=False, width=max(screen.width, 160))
+    fits = screen.is_terminal or "COLUMNS" in os.environ
+    return screen if fits else _Console(stderr=stderr, highlight=False, width=max(screen.width, 160))
 
 
 class _Console(Console):

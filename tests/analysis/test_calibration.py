@@ -312,12 +312,12 @@ def test_the_command_shows_a_table_and_writes_the_file(run: Report, store: str, 
     assert result.exit_code == 0, result.output
     shown = re.sub(r"\s+", " ", result.stdout)
     assert "Judges against people: 40 labels of 1 run, 95% intervals" in shown
-    assert f"{MATCH} │ 19 │ 89% [68%–97%] │" in shown
-    assert "92% [61%–99%] 11/12" in shown
+    assert f"│ {MATCH} │ labelled │ 19 │ │ │ │ │ agreement │ 89% │ 68% to 97% │ │" in shown
+    assert "│ sensitivity │ 92% │ 61% to 99% │ 11 of 12 │" in shown
     assert f"{MATCH}: 1 labelled cell without a score from the judge, left out" in shown
     assert "for intervals of ±0.1, label about" in shown
-    assert "score 1; valid 1:0: it is bad blind" in shown
-    assert "fail: it is good strict" in shown
+    assert f", {MATCH}: fail by people, pass by the judge: score 1; valid 1:0: it is bad blind" in shown
+    assert "pass by people, fail by the judge: it is good strict" in shown
     assert load_calibration(file).rates(MATCH) == calibrated(run, store).rates(MATCH)
     again = invoke(run.run_id, "--labels", table, "-o", file, "--tracking-uri", store)
     assert isinstance(again.exception, UsageError)
