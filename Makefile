@@ -106,7 +106,7 @@ budget: $(VENV)/.dev ## Fail where the package, or a user's way through it, outg
 cost: $(VENV)/.dev ## What a turn costs in calls and bytes, beside what is committed
 	$(BIN)/python benchmarks/cost.py
 
-bench: $(VENV)/.bench ## The benchmarks, beside google-adk and MLflow, and the table of docs/development/benchmarks.md
+bench: $(VENV)/.bench ## The benchmarks, beside google-adk and MLflow, and the table of docs/explanation/performance.md
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/speed_table.py
 

@@ -1,4 +1,4 @@
-"""Writes the table of speeds in docs/development/benchmarks.md from results.md; ``--check`` says whether it is true, and whether the results are of this code.
+"""Writes the table of speeds in docs/explanation/performance.md from results.md; ``--check`` says whether it is true, and whether the results are of this code.
 
 Each section of results.md names its commit and the hash of its hot path: the code of the modules that loading, scoring, judging or logging
 import. Comments, docstrings and blank lines are no part of it.
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import house
 
 ROOT = Path(__file__).parents[1]
-PAGE, RESULTS = ROOT / "docs" / "development" / "benchmarks.md", ROOT / "benchmarks" / "results.md"
+PAGE, RESULTS = ROOT / "docs" / "explanation" / "performance.md", ROOT / "benchmarks" / "results.md"
 _BEGIN, _END = "<!-- speed: written by benchmarks/speed_table.py -->\n\n", "\n<!-- end of speed -->"
 _WORK = frozenset(["agents", "criteria", "evalset", "judge", "ledger", "report", "results", "runner", "runs", "tracking"])
 """The rooms that do a turn's work. The others are entered once a run, if at all."""
@@ -151,7 +151,7 @@ def main() -> int:
     problems = (
         []
         if written(page, results) == page
-        else ["the table of docs/development/benchmarks.md is not that of results.md: run benchmarks/speed_table.py"]
+        else ["the table of docs/explanation/performance.md is not that of results.md: run benchmarks/speed_table.py"]
     )
     if old := stale(results):
         problems.append(
