@@ -192,12 +192,12 @@ def problems_of(kind: Kind, value: Any, details: Sequence[ErrorDetails], unknown
         unknown: the keys that no field takes.
         at: the JSON path of `value`.
     """
-    problems: dict[Steps, Problem] = {}
+    problems: dict[tuple[Steps, str], Problem] = {}
     meant: dict[Steps, set[str]] = {}
     for key in unknown:
         hint = f"Did you mean {key.meant!r}?" if key.meant else ""
         expected = f"one of {', '.join(key.known)}" if len(key.known) <= _MAX_NAMED else "a key of this object"
-        problems[key.steps] = Problem(json_path(at, key.steps), key.clash or "an unknown key", expected, hint)
+        problems[key.steps, ""] = Problem(json_path(at, key.steps), key.clash or "an unknown key", expected, hint)
         meant.setdefault(key.steps[:-1], set()).add(key.meant)
     for detail in details:
         steps = place(kind, detail["loc"], value)
@@ -208,7 +208,8 @@ def problems_of(kind: Kind, value: Any, details: Sequence[ErrorDetails], unknown
         misspelt = steps[-1:] if missing else context.get("of", ()) if detail["type"] == "unwanted" else ()
         if meant.get(steps[:-1] if missing else steps, set()).isdisjoint(misspelt):
             found = "nothing" if missing else context.get("found") or shown(detail["input"])
-            problems.setdefault(steps, Problem(json_path(at, steps), found, wanted(detail), context.get("near", "")))
+            cause = found if detail["type"] == "unwanted" else ""
+            problems.setdefault((steps, cause), Problem(json_path(at, steps), found, wanted(detail), context.get("near", "")))
     return list(problems.values())
 
 

@@ -9,16 +9,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from mlflow_adk_eval.analysis.calibration.calibration import load_calibration
 from mlflow_adk_eval.config.spec import range_of
-from mlflow_adk_eval.errors import PolicyError, Problem, UsageError, json_path, shown
-from mlflow_adk_eval.evalset.parse import problems_of, read_text, unknown_keys
-from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, NO_EFFECT, TAGS, Policy
+from mlflow_adk_eval.errors import InputError, PolicyError, Problem, UsageError, json_path, shown
+from mlflow_adk_eval.evalset.parse import Steps, members, problems_of, read_text, unknown_keys
+from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, NO_EFFECT, TAGS, Policy, Rule, contradictions
 from mlflow_adk_eval.redact import message_of
 from mlflow_adk_eval.signing.identities import load_trust
 
@@ -140,8 +142,12 @@ def parse_policy(value: Any, source: str, *, beside: Path | None = None) -> Poli
     """
     if not isinstance(value, dict):
         raise PolicyError(source, [Problem("$", shown(value), "an object with rules")])
-    value = _with_keys(_with_calibration(value, beside or Path()), beside or Path(), source)
     unknown = list(unknown_keys(Policy, value))
+    value, elsewhere = _with_keys(value, beside or Path())
+    try:
+        value, calibration = _with_calibration(value, beside or Path()), None
+    except InputError as error:
+        value, calibration = value | {"calibration": {}}, error
     try:
         policy = Policy.model_validate(value)
         details = []
@@ -149,24 +155,51 @@ def parse_policy(value: Any, source: str, *, beside: Path | None = None) -> Poli
         policy, details = None, error.errors(include_url=False)
         for detail in details:
             detail["loc"] = tuple(step for step in detail["loc"] if step not in TAGS)
-    found = problems_of(Policy, value, details, unknown, at="$")
-    if policy is not None:
-        found += _without_effect(policy)
+    rules = dict(_rules_of(value))
+    if any(detail["loc"] for detail in details):  # pydantic looks at the whole only once all of its parts are right
+        known = members(Policy)
+        given = {known[key].name: part for key, part in value.items() if key in known}
+        wholes = contradictions([(str(place[-1]), rule) for place, rule in rules.items()], given)
+        details += [ErrorDetails(type=error.type, loc=(), msg="", input=None, ctx=dict(error.context or {})) for error in wholes]
+    found = [*problems_of(Policy, value, details, unknown, at="$"), *elsewhere]
+    found += [*_without_effect(rules), *_impossible(value)]
+    if calibration and not found:
+        raise calibration
+    if calibration:
+        found.append(Problem("$.calibration", f"{calibration.source}: {calibration.problems[0]}", "a calibration"))
     if found or policy is None:
         raise PolicyError(source, found)
     return policy
 
 
-def _without_effect(policy: Policy) -> Iterator[Problem]:
+def _rules_of(value: Mapping[str, Any]) -> Iterator[tuple[Steps, Rule]]:
+    """Yield each rule of a decoded policy that can be read, with its place."""
+    slices = value.get("slices")
+    tables = [(("slices", name, "rules"), part.get("rules")) for name, part in _items(slices) if isinstance(part, Mapping)]
+    for place, table in (("rules",), value.get("rules")), *tables:
+        for measure, rule in _items(table):
+            with suppress(ValidationError):
+                yield (*place, measure), Rule.model_validate(rule)
+
+
+def _items(value: Any) -> Iterable[tuple[Any, Any]]:
+    return value.items() if isinstance(value, Mapping) else ()
+
+
+def _without_effect(rules: Mapping[Steps, Rule]) -> Iterator[Problem]:
     """Yield the bounds that every run meets, or none can, of measures whose range is known without a run."""
-    for name, measure, rule in policy.all_rules():
-        place = ("slices", name, "rules", measure) if name else ("rules", measure)
-        for key, given, wanted in rule.without_effect(*(range_of(measure) or (-math.inf, math.inf))):
+    for place, rule in rules.items():
+        for key, given, wanted in rule.without_effect(*(range_of(str(place[-1])) or (-math.inf, math.inf))):
             yield Problem(json_path("$", (*place, key)), given, wanted, NO_EFFECT)
-    for criterion, threshold in ((policy.config and policy.config.criteria) or {}).items():
-        low, high = range_of(criterion) or (-math.inf, math.inf)
-        if not low <= threshold <= high:
-            where = json_path("$", ("config", "criteria", criterion))
+
+
+def _impossible(value: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield the thresholds that a policy pins and no config can have."""
+    pin = value.get("config")
+    for criterion, threshold in _items(pin.get("criteria") if isinstance(pin, Mapping) else None):
+        low, high = range_of(str(criterion)) or (-math.inf, math.inf)
+        if isinstance(threshold, int | float) and math.isfinite(threshold) and not low <= threshold <= high:
+            where = json_path("$", ("config", "criteria", str(criterion)))
             yield Problem(where, f"{threshold:.15g}", f"a number from {low:g} to {high:g}", NO_EFFECT)
 
 
@@ -179,30 +212,33 @@ def _with_calibration(value: dict[str, Any], folder: Path) -> dict[str, Any]:
     return value | {"calibration": read.model_dump(mode="json", exclude_none=True)}
 
 
-def _with_keys(value: dict[str, Any], folder: Path, source: str) -> dict[str, Any]:
-    """Return a policy that holds the public keys and the trusted root of its attestation instead of naming their files."""
+def _with_keys(value: dict[str, Any], folder: Path) -> tuple[dict[str, Any], list[Problem]]:
+    """Return a policy that holds the public keys and the trusted root of its attestation instead of naming their files.
+
+    An attestation whose files cannot be read is left out, and returned as problems.
+    """
     pin = value.get("attestation")
     if not isinstance(pin, dict):
-        return value
-    trust = pin.get("trust")
+        return value, []
+    problems: list[Problem] = []
+    trust, given = pin.get("trust"), pin.get("keys")
     if isinstance(trust, str | Mapping):
         try:
             pin = pin | {"trust": load_trust(folder / trust if isinstance(trust, str) else trust)}
         except UsageError as error:
             wanted = "a file beside the policy with Sigstore's TrustedRoot or ClientTrustConfig, or its value"
-            raise PolicyError(source, [Problem("$.attestation.trust", message_of(error), wanted)]) from None
-    value, given = value | {"attestation": pin}, pin.get("keys")
-    if not isinstance(given, list | tuple) or not all(isinstance(key, str) for key in given):
-        return value
-    keys: list[str] = []
-    for number, key in enumerate(given):
-        try:
-            text = key if "-----BEGIN " in key else (folder / key).read_text("utf-8")
-        except (OSError, ValueError):
-            problem = Problem(f"$.attestation.keys[{number}]", shown(key), "a PEM file beside the policy, or PEM text")
-            raise PolicyError(source, [problem]) from None
-        keys.append("".join(f"{line.strip()}\n" for line in text.strip().splitlines()).strip())
-    return value | {"attestation": {**pin, "keys": keys}}
+            problems.append(Problem("$.attestation.trust", message_of(error), wanted))
+    if isinstance(given, list | tuple) and all(isinstance(key, str) for key in given):
+        keys: list[str] = []
+        for number, key in enumerate(given):
+            try:
+                text = key if "-----BEGIN " in key else (folder / key).read_text("utf-8")
+            except (OSError, ValueError):
+                problems.append(Problem(f"$.attestation.keys[{number}]", shown(key), "a PEM file beside the policy, or PEM text"))
+            else:
+                keys.append("".join(f"{line.strip()}\n" for line in text.strip().splitlines()).strip())
+        pin = pin | {"keys": keys}
+    return value | {"attestation": None if problems else pin}, problems
 
 
 def policy_schema() -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Any, Literal, Self
 
@@ -24,7 +24,7 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
+from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 
 from mlflow_adk_eval.config.spec import MEASURES, PASS_HAT, Settings, is_measure
 from mlflow_adk_eval.evalset.models import Json, canonical_json
@@ -41,8 +41,19 @@ _APART = "and the bounds of a range in rules of their own"
 _AGE_WANTED = "an age such as 12h, 7d or 2w"
 
 
-def _unwanted(found: str, wanted: str) -> PydanticCustomError:
-    return PydanticCustomError("unwanted", "{wanted}", {"found": found, "wanted": wanted})
+def _unwanted(found: str, wanted: str, lacks: str = "") -> PydanticCustomError:
+    return PydanticCustomError("unwanted", "{wanted}", {"found": found, "wanted": wanted, "of": (lacks,)})
+
+
+def _refuse(found: Iterable[PydanticCustomError]) -> None:
+    """Refuse a value with each of these errors, if there is any.
+
+    Raises:
+        ValidationError: with all of them.
+    """
+    errors = [InitErrorDetails(type=error, input=None) for error in found]
+    if errors:
+        raise ValidationError.from_exception_data("policy", errors)
 
 
 def _as_it_is(value: str) -> str:
@@ -97,11 +108,11 @@ def _day(value: Any) -> Any:
     raise _unwanted(str(value), "a day such as 2027-01-31")
 
 
-def _once(entries: Iterable[str], what: str) -> None:
-    """Refuse what stands twice, as it is likely a slip."""
-    twice = next((entry for entry, count in Counter(entries).items() if count > 1), None)
-    if twice is not None:
-        raise _unwanted(f"{twice!r} twice", f"each {what} once")
+def _twice(entries: Iterable[str], what: str) -> Iterator[PydanticCustomError]:
+    """Yield what stands twice, as it is likely a slip."""
+    for entry, count in Counter(entries).items():
+        if count > 1:
+            yield _unwanted(f"{entry!r} twice", f"each {what} once")
 
 
 Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
@@ -156,11 +167,14 @@ class JudgeDemand(Settings):
 
     @model_validator(mode="after")
     def _no_contradiction(self) -> Self:
-        if self.fresh is not None and self.max_reused is not None:
-            raise _unwanted(f"fresh: {str(self.fresh).lower()} with max_reused {self.max_reused:g}", "one of them: fresh is max_reused 0")
-        if self.demands and self.calibrated is False:
-            raise _unwanted("calibrated: false with demands on the calibration", "calibrated: true, or none of them")
+        _refuse(self._contradictions())
         return self
+
+    def _contradictions(self) -> Iterator[PydanticCustomError]:
+        if self.fresh is not None and self.max_reused is not None:
+            yield _unwanted(f"fresh: {str(self.fresh).lower()} with max_reused {self.max_reused:g}", "one of them: fresh is max_reused 0")
+        if self.demands and self.calibrated is False:
+            yield _unwanted("calibrated: false with demands on the calibration", "calibrated: true, or none of them")
 
 
 class Rule(Settings):
@@ -192,19 +206,23 @@ class Rule(Settings):
 
     @model_validator(mode="after")
     def _one_demand(self) -> Self:
-        if self.range is not None and not self.range[0] < self.range[1]:
-            raise _unwanted(f"the range {self.range[0]:g} to {self.range[1]:g}", "a range from a lower to a higher number")
-        if self.range is not None and self.use == "corrected_ci_low":
-            raise _unwanted("use corrected_ci_low with a range", "no range, as a corrected pass rate is a share anyway")
-        if self.min is None and self.max is None and self.max_drop is None:
-            raise _unwanted("a rule that demands nothing", "at least one of min, max and max_drop")
-        if self.min is not None and self.max is not None and self.min > self.max:
-            raise _unwanted(f"min {self.min:g} above max {self.max:g}", "a range that a number can lie in")
-        if self.use in ("ci_low", "corrected_ci_low") and (self.min is None or self.max is not None):
-            raise _unwanted(f"use {self.use} without min, or with max", f"ci_high for a max, {_APART}")
-        if self.use == "ci_high" and (self.max is None or self.min is not None):
-            raise _unwanted("use ci_high without max, or with min", f"ci_low for a min, {_APART}")
+        _refuse(self._contradictions())
         return self
+
+    def _contradictions(self) -> Iterator[PydanticCustomError]:
+        if self.range is not None and not self.range[0] < self.range[1]:
+            yield _unwanted(f"the range {self.range[0]:g} to {self.range[1]:g}", "a range from a lower to a higher number")
+        if self.range is not None and self.use == "corrected_ci_low":
+            yield _unwanted("use corrected_ci_low with a range", "no range, as a corrected pass rate is a share anyway")
+        if self.min is None and self.max is None and self.max_drop is None:
+            yield _unwanted("a rule that demands nothing", "at least one of min, max and max_drop")
+            return
+        if self.min is not None and self.max is not None and self.min > self.max:
+            yield _unwanted(f"min {self.min:g} above max {self.max:g}", "a range that a number can lie in")
+        if self.use in ("ci_low", "corrected_ci_low") and (self.min is None or self.max is not None):
+            yield _unwanted(f"use {self.use} without min, or with max", f"ci_high for a max, {_APART}")
+        if self.use == "ci_high" and (self.max is None or self.min is not None):
+            yield _unwanted("use ci_high without max, or with min", f"ci_low for a min, {_APART}")
 
     def without_effect(self, low: float, high: float) -> Iterator[tuple[str, str, str]]:
         """Yield each bound that every value from `low` to `high` keeps to, or none can: its key, itself, and what it should be."""
@@ -236,10 +254,8 @@ class Slice(Settings):
 
     @model_validator(mode="after")
     def _some_cases(self) -> Self:
-        if not self.ids and not self.tags:
-            raise _unwanted("neither ids nor tags", "which cases the slice holds")
-        _once(self.ids, "pattern")
-        _once(self.tags, "tag")
+        neither = [] if self.ids or self.tags else [_unwanted("neither ids nor tags", "which cases the slice holds")]
+        _refuse([*neither, *_twice(self.ids, "pattern"), *_twice(self.tags, "tag")])
         return self
 
 
@@ -356,16 +372,19 @@ class AttestationPin(Settings):
 
     @model_validator(mode="after")
     def _public_keys(self) -> Self:
+        _refuse(self._contradictions())
+        return self
+
+    def _contradictions(self) -> Iterator[PydanticCustomError]:
         if self.keys is None and self.identities is None:
-            raise _unwanted("neither keys nor identities", "at least one of keys and identities")
-        if self.trust is not None and self.identities is None:
-            raise _unwanted("trust without identities", "the identities that it is to be trusted about")
+            yield _unwanted("neither keys nor identities", "at least one of keys and identities")
+        elif self.trust is not None and self.identities is None:
+            yield _unwanted("trust without identities", "the identities that it is to be trusted about")
         for key in self.keys or ():
             if (problem := public_key_problem(key)) is not None:
-                raise _unwanted(problem, "the PEM text of public ed25519 or ECDSA P-256 keys")
-        _once(self.keys or (), "key")
-        _once((f"{one.identity} of {one.issuer}" for one in self.identities or ()), "identity")
-        return self
+                yield _unwanted(problem, "the PEM text of public ed25519 or ECDSA P-256 keys")
+        yield from _twice(self.keys or (), "key")
+        yield from _twice((f"{one.identity} of {one.issuer}" for one in self.identities or ()), "identity")
 
     @property
     def signers(self) -> str:
@@ -391,10 +410,10 @@ class BaselineSource(Settings):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         named = [name for name in ("alias", "version", "run") if getattr(self, name) is not None]
-        if len(named) != 1:
-            raise _unwanted(" and ".join(named) or "none of them", "exactly one of alias, version and run")
+        wrong = [] if len(named) == 1 else [_unwanted(" and ".join(named) or "none of them", "exactly one of alias, version and run")]
         if self.model and self.run:
-            raise _unwanted("run and model", "a model with an alias or a version only")
+            wrong.append(_unwanted("run and model", "a model with an alias or a version only"))
+        _refuse(wrong)
         return self
 
 
@@ -413,6 +432,33 @@ class Price(Settings):
         if named not in (["tokens"], ["input", "output"]):
             raise _unwanted(" and ".join(named) or "no price", "either input and output, or tokens")
         return self
+
+
+def contradictions(rules: Sequence[tuple[str, Rule]], given: Mapping[str, Any]) -> Iterator[PydanticCustomError]:
+    """Yield what the parts of a policy lack, or say against each other.
+
+    Args:
+        rules: those that can be read, each with its measure.
+        given: the parts of the policy by name, as they are or as they stand in its file.
+    """
+    if not any(given.get(part) for part in ("thresholds", "rules", "slices", "must_pass")):
+        yield _unwanted("a policy that demands nothing", "rules, slices, must_pass or thresholds: true")
+    if any(rule.max_drop is not None for _, rule in rules) and given.get("baseline") is None:
+        yield _unwanted("max_drop without a baseline", "a baseline, such as {alias: champion}", "baseline")
+    if any(rule.use == "corrected_ci_low" for _, rule in rules) and given.get("calibration") is None:
+        yield _unwanted(
+            "corrected_ci_low without a calibration", "calibration: the file that `mlflow-adk-eval calibrate` wrote", "calibration"
+        )
+    if any(measure == COST for measure, _ in rules) and not given.get("prices"):
+        yield _unwanted("a rule on cost without prices", "prices, by judge model and `agent`", "prices")
+    prices = given.get("prices")
+    of_agent = prices.get(AGENT) if isinstance(prices, Mapping) else None
+    if isinstance(of_agent, Price) and of_agent.tokens is None:
+        wanted = "prices.agent.tokens, as only the sum of the agent's tokens is known"
+        yield _unwanted("a price of the agent by input and output", wanted)
+    yield from _twice((case for case in given.get("must_pass") or () if isinstance(case, str)), "case of must_pass")
+    waivers = [waiver for waiver in given.get("waivers") or () if isinstance(waiver, Waiver)]
+    yield from _twice((f"{waiver.case}: {waiver.criterion}" if waiver.criterion else waiver.case for waiver in waivers), "waiver")
 
 
 class Policy(Settings):
@@ -454,20 +500,7 @@ class Policy(Settings):
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:
-        if not (self.thresholds or self.rules or self.slices or self.must_pass):
-            raise _unwanted("a policy that demands nothing", "rules, slices, must_pass or thresholds: true")
-        rules = [rule for _, _, rule in self.all_rules()]
-        if self.compares and self.baseline is None:
-            raise _unwanted("max_drop without a baseline", "a baseline, such as {alias: champion}")
-        if any(rule.use == "corrected_ci_low" for rule in rules) and self.calibration is None:
-            raise _unwanted("corrected_ci_low without a calibration", "calibration: the file that `mlflow-adk-eval calibrate` wrote")
-        if any(measure == COST for _, measure, _ in self.all_rules()) and not self.prices:
-            raise _unwanted("a rule on cost without prices", "prices, by judge model and `agent`")
-        if AGENT in self.prices and self.prices[AGENT].tokens is None:
-            wanted = "prices.agent.tokens, as only the sum of the agent's tokens is known"
-            raise _unwanted("a price of the agent by input and output", wanted)
-        _once(self.must_pass, "case of must_pass")
-        _once((f"{waiver.case}: {waiver.criterion}" if waiver.criterion else waiver.case for waiver in self.waivers), "waiver")
+        _refuse(contradictions([(measure, rule) for _, measure, rule in self.all_rules()], dict(self)))
         return self
 
     @property

@@ -323,3 +323,57 @@ def test_validate_tells_what_a_policy_demands(tmp_path: Path) -> None:
     path.write_text(json.dumps({"rules": {}, "must_pass": []}))
     with pytest.raises(PolicyError, match="demands nothing"):
         validate_file(path)
+
+
+def test_all_that_is_wrong_with_a_policy_is_said_at_once(tmp_path: Path) -> None:
+    value = {
+        "rules": {
+            "response_match_score": {"min": 0, "max_drop": 2},
+            "tool_trajectory_avg_score": {"min": 2, "max": 1, "use": "ci_low"},
+            "cost": {"mxa": 1},
+        },
+        "slices": {"x": {"rules": {"case_pass_rate": {"max": 80}}}},
+        "must_pass": ["a", "b", "a", "b"],
+        "config": {"criteria": {"safety_v1": 7}},
+        "judge": {"max_age": 5, "fresh": True, "max_reused": 0.5, "calibrated": False, "labels": 3},
+        "baselin": {"alias": "champion"},
+        "calibration": "none.json",
+        "attestation": {"keys": ["none.pem", "other.pem"], "source": "required", "sorce": 1},
+    }
+    assert {problem.partition(" wanted")[0] for problem in refused_file(value, tmp_path)} == {
+        "$.baselin: found an unknown key;",
+        "$.attestation.sorce: found an unknown key;",
+        "$.attestation.keys[0]: found 'none.pem';",
+        "$.attestation.keys[1]: found 'other.pem';",
+        "$.rules.cost.mxa: found an unknown key;",
+        "$.rules.tool_trajectory_avg_score: found min 2 above max 1;",
+        "$.rules.tool_trajectory_avg_score: found use ci_low without min, or with max;",
+        "$.rules.response_match_score.min: found 0;",
+        "$.rules.response_match_score.max_drop: found 2;",
+        "$.slices.x: found neither ids nor tags;",
+        "$.slices.x.rules.case_pass_rate.max: found 80;",
+        "$.config.criteria.safety_v1: found 7;",
+        "$.judge.max_age: found 5;",
+        "$: found 'a' twice;",
+        "$: found 'b' twice;",
+        f"$.calibration: found {tmp_path}/none.json: $: found no such file;",
+    }
+
+
+def refused_file(value: Any, folder: Path) -> list[str]:
+    with pytest.raises(PolicyError) as found:
+        load_policy(yaml_of(value, folder / "gate.yaml"))
+    return [str(problem) for problem in found.value.problems]
+
+
+def test_what_parts_of_a_policy_say_against_each_other_is_said_beside_what_is_wrong_in_them(tmp_path: Path) -> None:
+    value = {"rules": {"x": {"min": 0.1, "max_drop": 1}, "cost": {"max": 1}, "y": {"min": "a"}}}
+    assert {problem.partition(";")[0] for problem in refused_file(value, tmp_path)} == {
+        "$.rules.y.min: found 'a'",
+        "$: found max_drop without a baseline",
+        "$: found a rule on cost without prices",
+    }
+    assert refused({"judge": {"fresh": True, "max_reused": 0.5, "calibrated": False, "labels": 3}, "thresholds": True}) == [
+        "$.judge: found fresh: true with max_reused 0.5; wanted one of them: fresh is max_reused 0",
+        "$.judge: found calibrated: false with demands on the calibration; wanted calibrated: true, or none of them",
+    ]
