@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import mlflow_adk_eval as adk_eval
+from mlflow_adk_eval import errors, metrics, rapid_eval, scorers, testing
+from mlflow_adk_eval.config.spec import CRITERIA
 
 HEAVY = {"mlflow", "google.adk", "google.genai", "pandas", "numpy", "nltk", "scipy", "pydantic", "anyio", "rich", "click", "rouge_score"}
 
@@ -22,7 +27,43 @@ def test_the_public_names_are_exactly_these() -> None:
         "load_config", "load_eval_set", "load_policy", "load_recording", "make_reevaluator", "metrics", "migrate", "model_fn", "power", "predict_fn", "promote",
         "pull_eval_set", "push_eval_set", "rapid_eval", "record", "recording_of_report", "register", "rollback", "save_recording", "score",
         "scorers", "testing", "upload", "verify", "verify_attestation",
-    ], "a public name is added here, in __all__, in _HOMES and among the imports for type checkers, and told of in docs/reference/api/index.md"  # fmt: skip
+    ], "a public name is added here, in __all__, in _HOMES and among the imports for type checkers, and described in docs/reference/api"  # fmt: skip
+
+
+PAGES = sorted((Path(__file__).parents[1] / "docs" / "reference" / "api").glob("*.md"))
+DESCRIBED = [
+    name for page in PAGES for name in re.findall(r"^\.\. auto\w+:: mlflow_adk_eval\.(\S+)$", page.read_text("utf-8"), re.MULTILINE)
+]
+MODULES = {
+    "metrics": dir(metrics),
+    "rapid_eval": rapid_eval.__all__,
+    "scorers": scorers.__all__,
+    "testing": testing.__all__,
+    "spark": ["evaluate"],
+}
+
+
+def test_the_pages_describe_every_public_name_exactly_once() -> None:
+    of_modules = [f"{module}.{name}" for module, names in MODULES.items() for name in names if name not in CRITERIA]
+    listed = [name for name in DESCRIBED if not name.startswith("errors.")]
+    assert sorted(listed) == sorted([*of_modules, *(name for name in adk_eval.__all__ if name not in MODULES)])
+
+
+def test_the_pages_describe_every_error_exactly_once() -> None:
+    raised = [name for name, one in vars(errors).items() if inspect.isclass(one) and issubclass(one, errors.AdkEvalError)]
+    assert sorted(name.removeprefix("errors.") for name in DESCRIBED if name.removeprefix("errors.") in raised) == sorted(raised)
+
+
+@pytest.mark.parametrize("name", DESCRIBED)
+def test_what_the_pages_describe_is_there_and_says_what_it_is(name: str) -> None:
+    module, _, attribute = name.rpartition(".")
+    found = getattr(importlib.import_module(f"mlflow_adk_eval.{module}".rstrip(".")) if module != "spark" else adk_eval, attribute)
+    assert module == "spark" or inspect.getdoc(found)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.stem != "index"], ids=lambda page: page.stem)
+def test_every_page_begins_with_a_sentence_and_an_example(page: Path) -> None:
+    assert re.match(r"# .+\n\n[^\n]+\n\n```(python|bash)\n", page.read_text("utf-8"))
 
 
 @pytest.mark.parametrize("name", adk_eval.__all__)
