@@ -6,39 +6,64 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mlflow_adk_eval import metrics, rapid_eval, scorers, testing
+    from mlflow_adk_eval import metrics, rapid_eval, scorers, spark, testing
     from mlflow_adk_eval.agents import A2AAgent, OpenAIChatAgent, Recording, Session, load_recording
+    from mlflow_adk_eval.agents.http.http_agent import HttpError
     from mlflow_adk_eval.agents.recordings import recording_of_report, save_recording
-    from mlflow_adk_eval.analysis.calibration.calibration import Calibration, load_calibration
+    from mlflow_adk_eval.analysis.calibration.bench import BenchError
+    from mlflow_adk_eval.analysis.calibration.calibration import Calibration, CalibrationError, load_calibration
+    from mlflow_adk_eval.analysis.calibration.labels import LabelError
+    from mlflow_adk_eval.analysis.stats import compare_paired, proportion_interval
     from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
     from mlflow_adk_eval.errors import (
         AdkEvalError,
         AgentError,
+        AliasBusyError,
         AttestationError,
         ConfigError,
         EvalSetError,
+        ExitError,
         InputError,
         JudgeError,
+        OutputError,
         PolicyError,
+        Problem,
         RunError,
         TrackingError,
         UsageError,
     )
-    from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation, load_eval_set, migrate
+    from mlflow_adk_eval.evalset import (
+        ConversationScenario,
+        EvalCase,
+        EvalSet,
+        Invocation,
+        eval_set_digest,
+        load_eval_set,
+        migrate,
+        write_eval_set,
+    )
     from mlflow_adk_eval.evalset.conversation import Ending
+    from mlflow_adk_eval.evalset.models import UserPersona
+    from mlflow_adk_eval.evalset.rows import open_cases
     from mlflow_adk_eval.gating.api import Champion, audit, gate, load_champion, promote, rollback, verify
     from mlflow_adk_eval.gating.attested_files import export_attestation, verify_attestation
-    from mlflow_adk_eval.gating.policy.load import load_policy
+    from mlflow_adk_eval.gating.policy.load import load_policy, policy_schema
     from mlflow_adk_eval.gating.policy.model import Policy
+    from mlflow_adk_eval.gating.promotion.claim_log import ClaimLogError
     from mlflow_adk_eval.integrations.agent_functions import genai_data, model_fn, predict_fn
-    from mlflow_adk_eval.judge import Budget, JudgeOptions
+    from mlflow_adk_eval.judge import Answer, Budget, JudgeOptions, Refused, Request, Unavailable
+    from mlflow_adk_eval.ledger import CallCache
     from mlflow_adk_eval.results.decision import Check, Decision, GateFailed
     from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Scored, Skipped, Vote
     from mlflow_adk_eval.results.report import Report
     from mlflow_adk_eval.runner import record, score
+    from mlflow_adk_eval.runner.arrow import write_parts
+    from mlflow_adk_eval.runner.batches import Scoring, score_batch
+    from mlflow_adk_eval.signing.keys import make_key
     from mlflow_adk_eval.tracking import aevaluate, evaluate, register, upload
     from mlflow_adk_eval.tracking.calibrate import calibrate, label_sheet
     from mlflow_adk_eval.tracking.capture import capture
+    from mlflow_adk_eval.tracking.client import open_store
     from mlflow_adk_eval.tracking.compare import compare, power
     from mlflow_adk_eval.tracking.eval_set_datasets import pull_eval_set, push_eval_set
     from mlflow_adk_eval.tracking.evaluate import make_reevaluator
@@ -46,43 +71,68 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "agents": ("A2AAgent", "OpenAIChatAgent", "Recording", "Session", "load_recording"),
+    "agents.http.http_agent": ("HttpError",),
     "agents.recordings": ("recording_of_report", "save_recording"),
-    "analysis.calibration.calibration": ("Calibration", "load_calibration"),
+    "analysis.calibration.bench": ("BenchError",),
+    "analysis.calibration.calibration": ("Calibration", "CalibrationError", "load_calibration"),
+    "analysis.calibration.labels": ("LabelError",),
+    "analysis.stats": ("compare_paired", "proportion_interval"),
     "config.eval_config": ("EvalConfig", "load_config"),
-    "evalset.conversation": ("Ending",),
     "errors": (
         "AdkEvalError",
         "AgentError",
+        "AliasBusyError",
         "AttestationError",
         "ConfigError",
         "EvalSetError",
+        "ExitError",
         "InputError",
         "JudgeError",
+        "OutputError",
         "PolicyError",
+        "Problem",
         "RunError",
         "TrackingError",
         "UsageError",
     ),
-    "judge": ("Budget", "JudgeOptions"),
-    "evalset": ("EvalCase", "EvalSet", "Invocation", "load_eval_set", "migrate"),
+    "evalset": (
+        "ConversationScenario",
+        "EvalCase",
+        "EvalSet",
+        "Invocation",
+        "eval_set_digest",
+        "load_eval_set",
+        "migrate",
+        "write_eval_set",
+    ),
+    "evalset.conversation": ("Ending",),
+    "evalset.models": ("UserPersona",),
+    "evalset.rows": ("open_cases",),
     "gating.api": ("Champion", "audit", "gate", "load_champion", "promote", "rollback", "verify"),
     "gating.attested_files": ("export_attestation", "verify_attestation"),
-    "gating.policy.load": ("load_policy",),
+    "gating.policy.load": ("load_policy", "policy_schema"),
     "gating.policy.model": ("Policy",),
+    "gating.promotion.claim_log": ("ClaimLogError",),
+    "integrations.agent_functions": ("genai_data", "model_fn", "predict_fn"),
+    "judge": ("Answer", "Budget", "JudgeOptions", "Refused", "Request", "Unavailable"),
+    "ledger": ("CallCache",),
     "results.decision": ("Check", "Decision", "GateFailed"),
     "results.outcomes": ("CaseResult", "CriterionResult", "Errored", "Scored", "Skipped", "Vote"),
     "results.report": ("Report",),
-    "tracking.compare": ("compare", "power"),
     "runner": ("record", "score"),
+    "runner.arrow": ("write_parts",),
+    "runner.batches": ("Scoring", "score_batch"),
+    "signing.keys": ("make_key",),
     "tracking": ("aevaluate", "evaluate", "register", "upload"),
     "tracking.calibrate": ("calibrate", "label_sheet"),
-    "tracking.judge_bench": ("judge_bench",),
     "tracking.capture": ("capture",),
+    "tracking.client": ("open_store",),
+    "tracking.compare": ("compare", "power"),
     "tracking.eval_set_datasets": ("pull_eval_set", "push_eval_set"),
-    "integrations.agent_functions": ("genai_data", "model_fn", "predict_fn"),
     "tracking.evaluate": ("make_reevaluator",),
+    "tracking.judge_bench": ("judge_bench",),
 }
-_MODULES = ("metrics", "rapid_eval", "scorers", "testing")
+_MODULES = ("metrics", "rapid_eval", "scorers", "spark", "testing")
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __version__ = "0.1.0"
@@ -90,13 +140,20 @@ __all__ = [
     "A2AAgent",
     "AdkEvalError",
     "AgentError",
+    "AliasBusyError",
+    "Answer",
     "AttestationError",
+    "BenchError",
     "Budget",
     "Calibration",
+    "CalibrationError",
+    "CallCache",
     "CaseResult",
     "Champion",
     "Check",
+    "ClaimLogError",
     "ConfigError",
+    "ConversationScenario",
     "CriterionResult",
     "Decision",
     "Ending",
@@ -105,28 +162,40 @@ __all__ = [
     "EvalConfig",
     "EvalSet",
     "EvalSetError",
+    "ExitError",
     "GateFailed",
+    "HttpError",
     "InputError",
     "Invocation",
     "JudgeError",
     "JudgeOptions",
+    "LabelError",
     "OpenAIChatAgent",
+    "OutputError",
     "Policy",
     "PolicyError",
+    "Problem",
     "Recording",
+    "Refused",
     "Report",
+    "Request",
     "RunError",
     "Scored",
+    "Scoring",
     "Session",
     "Skipped",
     "TrackingError",
+    "Unavailable",
     "UsageError",
+    "UserPersona",
     "Vote",
     "aevaluate",
     "audit",
     "calibrate",
     "capture",
     "compare",
+    "compare_paired",
+    "eval_set_digest",
     "evaluate",
     "export_attestation",
     "gate",
@@ -139,13 +208,18 @@ __all__ = [
     "load_eval_set",
     "load_policy",
     "load_recording",
+    "make_key",
     "make_reevaluator",
     "metrics",
     "migrate",
     "model_fn",
+    "open_cases",
+    "open_store",
+    "policy_schema",
     "power",
     "predict_fn",
     "promote",
+    "proportion_interval",
     "pull_eval_set",
     "push_eval_set",
     "rapid_eval",
@@ -155,11 +229,15 @@ __all__ = [
     "rollback",
     "save_recording",
     "score",
+    "score_batch",
     "scorers",
+    "spark",
     "testing",
     "upload",
     "verify",
     "verify_attestation",
+    "write_eval_set",
+    "write_parts",
 ]
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from mlflow_adk_eval.judge import Request
+from mlflow_adk_eval import Request
 
 _FACT = re.compile(r"device_\d+|\d+|\b(?:on|off|already|cannot|no)\b|\b(?:Living Room|Bedroom|Kitchen)\b")
 _KNOWN = ("developer_instructions", "tools", "earlier_turns", "user_message", "tool_calls")

@@ -10,8 +10,7 @@ from support_bot import support_bot
 from support_bot_regressed import support_bot_regressed
 
 import mlflow_adk_eval as adk_eval
-from mlflow_adk_eval.tracking import register
-from mlflow_adk_eval.tracking.client import open_store
+from mlflow_adk_eval import open_store, register
 
 HERE = Path(__file__).parent
 NAME = "support_bot"

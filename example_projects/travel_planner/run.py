@@ -9,8 +9,7 @@ from travel_judge import travel_judge
 from travellers import traveller
 
 import mlflow_adk_eval as adk_eval
-from mlflow_adk_eval.tracking import register
-from mlflow_adk_eval.tracking.client import open_store
+from mlflow_adk_eval import open_store, register
 
 HERE = Path(__file__).parent
 EVAL_SETS = [HERE / "written" / "trips.evalset.json", HERE / "simulated" / "travellers.evalset.json"]

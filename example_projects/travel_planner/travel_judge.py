@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mlflow_adk_eval.judge import Request
+from mlflow_adk_eval import Request
 
 Blocks = Mapping[str, str]
 Finding = tuple[bool, str]

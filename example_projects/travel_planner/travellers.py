@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mlflow_adk_eval.evalset import ConversationScenario, Invocation
+from mlflow_adk_eval import ConversationScenario, Invocation
 
 _GOAL = re.compile(r"^\d+\. ([^:\n]+?)(?:: (.+))?\.$", re.MULTILINE)
 _REACHED = re.compile(r"^I have booked|^Your itinerary")
