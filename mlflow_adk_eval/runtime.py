@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from mlflow_adk_eval.errors import AdkEvalError, ExitError, UsageError, foreign_code, refused
+from mlflow_adk_eval.errors import AdkEvalError, ExitError, UsageError, did_you_mean, foreign_code, refused
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Histogram
@@ -143,10 +143,11 @@ def model_or_object(named: str | None, option: str, *, error: type[AdkEvalError]
     Args:
         named: what was given.
         option: what it was given to.
-        error: what is raised.
+        error: what is raised where the module cannot be imported.
 
     Raises:
-        AdkEvalError: of the given kind, if there is no such object.
+        UsageError: if there is no such module or object.
+        AdkEvalError: of the given kind, if the module cannot be imported.
     """
     if named is None or not OBJECT.fullmatch(named):
         return named
@@ -155,9 +156,13 @@ def model_or_object(named: str | None, option: str, *, error: type[AdkEvalError]
         sys.path.insert(0, here)
     try:
         with foreign_code(f"{option}={named}"):
-            return getattr(importlib.import_module(module), name)
+            loaded = importlib.import_module(module)
     except (ImportError, AttributeError) as problem:
-        raise error(f"{option}={named}: {problem}") from problem
+        unknown = isinstance(problem, ModuleNotFoundError) and f"{module}.".startswith(f"{problem.name}.")
+        raise (UsageError if unknown else error)(f"{option}={named}: {problem}") from problem
+    if not hasattr(loaded, name):
+        raise UsageError(f"{option}={named}: module {module!r} has no attribute {name!r}. {did_you_mean(name, vars(loaded))}".rstrip())
+    return getattr(loaded, name)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from mlflow_adk_eval.agents.protocol import NO_LIMITS, Agent, Limits
 from mlflow_adk_eval.agents.recordings import load_recording
 from mlflow_adk_eval.agents.traces.conversations import recording_of_traces
 from mlflow_adk_eval.agents.traces.spans import is_traces
-from mlflow_adk_eval.errors import AgentError, UsageError, did_you_mean, foreign_code, shown
+from mlflow_adk_eval.errors import UsageError, did_you_mean, foreign_code, shown
 from mlflow_adk_eval.evalset import EvalSet, EvalSetResult
 from mlflow_adk_eval.evalset.files import RowFiles, file_at
 from mlflow_adk_eval.runtime import OBJECT
@@ -86,14 +86,15 @@ def _attribute(named: str) -> Any:
     """Return what ``module:attribute`` names.
 
     Raises:
-        AgentError: if there is nothing of that name that could be an agent.
+        UsageError: if there is nothing of that name that could be an agent.
+        AgentError: if its module cannot be imported.
     """
     module, _, name = named.partition(":")
     holders = import_agent(module).holders
     agent = next((getattr(holder, name) for holder in holders if hasattr(holder, name)), None)
     if agent is None or isinstance(agent, str):
         near = did_you_mean(name, [known for holder in holders for known in vars(holder)])
-        raise AgentError(f"{named}: module {module!r} has no agent {name!r}. {near}".strip())
+        raise UsageError(f"{named}: module {module!r} has no agent {name!r}. {near}".strip())
     return agent
 
 

@@ -223,12 +223,13 @@ def eval_set_paths(agent: str, names: tuple[str, ...], storage_uri: str | None =
         eval_set_id, colon, cases = name.partition(":")
         stored: Any = eval_set_id
         if "/" not in eval_set_id and not Path(eval_set_id).exists():
-            if storage_uri is not None:
-                from mlflow_adk_eval.evalset.storage import EvalStorage  # noqa: PLC0415 - `--help` stays fast
+            from mlflow_adk_eval.evalset.storage import EvalStorage, agent_folder  # noqa: PLC0415 - `--help` stays fast
 
+            beside = agent_folder(agent) / f"{eval_set_id}.evalset.json"
+            if storage_uri is not None:
                 stored = EvalStorage(agent, storage_uri).file(eval_set_id)
-            elif (Path(agent) / f"{eval_set_id}.evalset.json").is_file():
-                stored = Path(agent) / f"{eval_set_id}.evalset.json"
+            elif beside.is_file():
+                stored = beside
         paths.append(f"{stored}{colon}{cases}")
     return paths if len(paths) > 1 else paths[0]
 

@@ -36,19 +36,25 @@ class _Scenarios(Model):
 _SCENARIOS, _SESSION = TypeAdapter(_Scenarios), TypeAdapter(SessionInput)
 
 
+def agent_folder(agent: str | Path) -> Path:
+    """Return the path of an agent; of its ``__init__.py``, which ADK's documentation names, the folder that this is in."""
+    path = Path(agent)
+    return path.parent if path.name == "__init__.py" and path.is_file() else path
+
+
 @dataclass(frozen=True, slots=True)
 class EvalStorage:
     """The eval sets and results of one agent."""
 
     agent: str
-    """The agent's folder or module."""
+    """The agent's folder, the ``__init__.py`` in it, or its module."""
     uri: str | None = None
     """``gs://bucket``, of which ADK minds the bucket alone, or a folder as fsspec names it; ``None``: the agent's folder."""
 
     @property
     def app_name(self) -> str:
         """What ADK calls the agent."""
-        return Path(self.agent).resolve().name
+        return agent_folder(self.agent).resolve().name
 
     def file(self, eval_set_id: str) -> str:
         """Return the path or URI of an eval set."""
@@ -62,7 +68,7 @@ class EvalStorage:
         """
         if not _ID.fullmatch(eval_set_id):
             raise UsageError(f"{eval_set_id!r}: wanted an id of ASCII letters, digits and underscores, as ADK does")
-        if self.uri is None and not Path(self.agent).is_dir():
+        if self.uri is None and not agent_folder(self.agent).is_dir():
             raise UsageError(f"{self.agent}: wanted the agent's folder, in which the eval set is kept")
         if self.holds(eval_set_id):
             raise UsageError(f"{self.file(eval_set_id)} exists already")
@@ -108,7 +114,7 @@ class EvalStorage:
 
     def _place(self, folder: str, name: str) -> str:
         if self.uri is None:
-            return str(Path(self.agent, folder, name))
+            return str(Path(agent_folder(self.agent), folder, name))
         bucket = _BUCKET.fullmatch(self.uri)
         return f"{bucket[1] if bucket else self.uri.rstrip('/')}/{self.app_name}/evals/{folder}/{name}"
 

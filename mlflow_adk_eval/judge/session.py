@@ -260,6 +260,7 @@ class JudgeSession:
 
         Raises:
             JudgeError: if it cannot be had.
+            UsageError: if there is no such model.
             ConfigError: if it has no such settings, or they name an endpoint that the caller does not allow.
         """
         self.check(EvalConfig.model_construct(criteria={}, user_simulator_config=settings))
@@ -267,6 +268,8 @@ class JudgeSession:
             model = resolve_judge(source or settings.model, self._setup.options)
         except JudgeError as error:
             raise JudgeError(f"the simulated user: {error}") from None
+        except UsageError as error:
+            raise UsageError(f"the simulated user: {error}") from None
         try:
             model.check(settings.model_configuration or {})
         except ConfigError as error:

@@ -45,6 +45,6 @@ def test_it_may_be_a_function_or_an_agent_behind_an_address() -> None:
         ("by_atribute:answer", "there is no module 'by_atribute'"),
     ],
 )
-def test_what_is_none_is_an_error_of_agents(named: str, wanted: str) -> None:
-    with pytest.raises(adk_eval.AgentError, match=wanted):
+def test_what_is_none_is_an_error_of_usage(named: str, wanted: str) -> None:
+    with pytest.raises(adk_eval.UsageError, match=wanted):
         resolve_agent(named)

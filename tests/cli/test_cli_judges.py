@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mlflow_adk_eval.cli.main import cli
+from tests.cli.test_cli import invoke as started
 from tests.judge.servers import Server, judging, serving
 from tests.kit import turn_json
 from tests.mlflow_kit import copied
@@ -125,3 +126,23 @@ def test_prompts_are_registered_where_that_is_asked_for(
     assert done.exit_code == 0, done.output
     params = MlflowClient(store).get_run(json.loads(done.stdout)["run_id"]).data.params
     assert params["adk_eval.prompt_uri.final_response_match_v2"] == "prompts:/adk_eval.final_response_match_v2/1"
+
+
+@pytest.mark.parametrize(
+    ("judge", "code", "wanted"),
+    [
+        ("gpt", 64, "'gpt' is no judge model"),
+        ("no_such_module:judge", 64, "--judge=no_such_module:judge: No module named 'no_such_module'"),
+        ("judge_by_name:jugde", 64, "--judge=judge_by_name:jugde: module 'judge_by_name' has no attribute 'jugde'. Did you mean 'judge'?"),
+        ("needs_another:judge", 3, "--judge=needs_another:judge: No module named 'nowhere_installed'"),
+    ],
+)
+def test_a_judge_that_nobody_knows_is_a_mistake_of_usage_and_one_that_cannot_be_imported_is_not(
+    recorded: Path, monkeypatch: pytest.MonkeyPatch, judge: str, code: int, wanted: str
+) -> None:
+    monkeypatch.chdir(recorded.parent)
+    Path("judge_by_name.py").write_text("def judge(): ...\n")
+    Path("needs_another.py").write_text("import nowhere_installed\n")
+    result = started("score", recorded, "--actual", recorded, "--judge", judge)
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert wanted in result.stderr

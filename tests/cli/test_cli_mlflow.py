@@ -176,8 +176,9 @@ def test_an_eval_set_is_found_by_its_id_in_the_agents_folder(tmp_path: Path, sto
     assert missing.exit_code == 64
     assert "weekly" in missing.stderr
     found = invoke("run", folder, "nightly:hi", "--tracking-uri", store)
-    assert found.exit_code == 3, "the set is found, and the folder has no agent"
-    assert "lamp" in found.stderr
+    assert found.exit_code == 64, "the set is found, and the folder has no agent"
+    assert "the agent of lamp" in found.stderr
+    assert invoke("run", folder / "__init__.py", "nightly:hi", "--tracking-uri", store).stderr == found.stderr
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from google.adk.evaluation.eval_set import EvalSet as AdkEvalSet
 from google.adk.evaluation.evaluator import EvaluationResult, PerInvocationResult
 from google.adk.models.llm_request import LlmRequest
 
-from mlflow_adk_eval.errors import AgentError, ConfigError, EvalSetError, UsageError
+from mlflow_adk_eval.errors import ConfigError, EvalSetError, UsageError
 from mlflow_adk_eval.evalset import load_eval_set
 from mlflow_adk_eval.testing import AgentEvaluator, ScriptedJudge, evaluate_agent
 from tests.agents.scripted import call, llm, ping, results, text, user_text
@@ -326,7 +326,7 @@ class TestOurs:
 
     def test_what_is_found_before_the_agent_is_called(self, tmp_path: Path) -> None:
         file = write(tmp_path, PASSING)
-        with pytest.raises(AgentError, match="there is no module 'no_such_agent'"):
+        with pytest.raises(UsageError, match="there is no module 'no_such_agent'"):
             run(evaluate_agent("no_such_agent", file))
         with pytest.raises(UsageError, match="concurrency=0"):
             run(evaluate_agent(scripted(answers), file, concurrency=0))

@@ -13,7 +13,7 @@ import pytest
 from mlflow import MlflowClient
 
 from mlflow_adk_eval.analysis.calibration.bench import BenchError, asked_with, contender_of, judged_names, load_items
-from mlflow_adk_eval.errors import JudgeError, UsageError
+from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.judge import Budget
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.testing import Request, answer_for
@@ -257,7 +257,7 @@ def test_a_function_by_name_takes_settings_too_and_variants_of_the_prompt_are_tr
     assert [score.judge for score in found.scores] == given
     standard, examples, _ = (score.input_tokens for score in found.scores)
     assert examples > standard
-    with pytest.raises(JudgeError, match="judge=scripted_for_bench:d"):
+    with pytest.raises(UsageError, match="judge=scripted_for_bench:d"):
         judge_bench(["scripted_for_bench:d?prompt=listed"], votes=1, experiment=None)
 
 

@@ -340,7 +340,7 @@ def _root_of(module: AgentModule) -> Any:
     functions = [f"{value.__module__}:{value.__name__}" for value in own if inspect.isfunction(value)]
     hint = hint or (f"If a function is the agent, name it: {functions[0]}." if functions else "")
     msg = f"module {module.name!r} holds no agent; looked in {places} for root_agent, get_agent_async and app, and for {YAML}. {hint}"
-    raise AgentError(msg.strip())
+    raise UsageError(msg.strip())
 
 
 def _from_yaml(file: Path, private: frozenset[str]) -> Any:
@@ -373,7 +373,7 @@ def _app(root: Any, name: str, agent_name: str | None) -> Any:
 
     if not isinstance(root, (App, _node_type())):
         msg = f"the agent of {name or 'this run'} is of type {type(root).__name__}; wanted an agent of google-adk, or an App"
-        raise AgentError(msg)
+        raise UsageError(msg)
     # Unchecked, since App's rules for names do not hold for agents that were never to be one.
     app = root if isinstance(root, App) else App.model_construct(name=name, root_agent=root, plugins=[])
     if agent_name is None:
@@ -381,7 +381,7 @@ def _app(root: Any, name: str, agent_name: str | None) -> Any:
     agents = {agent.name: agent for agent in _tree(app.root_agent)}
     if agent_name not in agents:
         msg = f"agent {name!r} has no sub-agent {agent_name!r}; it has {', '.join(agents)}. {did_you_mean(agent_name, agents)}"
-        raise AgentError(msg.strip())
+        raise UsageError(msg.strip())
     return app.model_copy(update={"root_agent": agents[agent_name]})
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from types import ModuleType
 
 from mlflow_adk_eval.agents.conversation import described
-from mlflow_adk_eval.errors import AgentError, did_you_mean, foreign_code
+from mlflow_adk_eval.errors import AgentError, UsageError, did_you_mean, foreign_code
+from mlflow_adk_eval.evalset.storage import agent_folder
 from mlflow_adk_eval.judge.hosts import set_by_agent
 from mlflow_adk_eval.redact import hide_env_file
 
@@ -47,7 +48,8 @@ def import_agent(source: str | Path) -> AgentModule:
     """Return the module that `source` names: a folder as ``adk eval`` takes it, or an importable name.
 
     Raises:
-        AgentError: if it does not exist or cannot be imported.
+        UsageError: if it does not exist.
+        AgentError: if it cannot be imported.
     """
     folder = _folder(source)
     name = folder.name if folder else str(source)
@@ -77,7 +79,7 @@ def yaml_of(module: ModuleType) -> Path | None:
 
 def _folder(source: str | Path) -> Path | None:
     """Return the folder that `source` is the path of; ``None`` if it can only be a module's name."""
-    path = Path(source)
+    path = agent_folder(source)
     if any((path / file).is_file() for file in _FILES):
         return path.resolve()
     if not _is_path(source):
@@ -89,7 +91,7 @@ def _folder(source: str | Path) -> Path | None:
         near = [entry.name for entry in path.parent.iterdir() if entry.is_dir()] if path.parent.is_dir() else []
         state = "is a file; name the folder it is in" if path.is_file() else "does not exist"
         msg = f"{path}: looked for the folder of an agent, but this {state}. {did_you_mean(path.name, near)}"
-    raise AgentError(msg.strip())
+    raise UsageError(msg.strip())
 
 
 def _is_path(source: str | Path) -> bool:
@@ -140,4 +142,4 @@ def _import(name: str, private: frozenset[str]) -> ModuleType:
         places = getattr(sys.modules.get(parent), "__path__", []) if parent else None
         near = did_you_mean(last, [module.name for module in pkgutil.iter_modules(places)])
         msg = f"there is no module {missing!r}; looked in {Path.cwd()} and on Python's path. {near}"
-        raise AgentError(msg.strip()) from None
+        raise UsageError(msg.strip()) from None

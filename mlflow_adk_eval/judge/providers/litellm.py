@@ -17,7 +17,7 @@ import anyio.lowlevel
 from pydantic import Field
 
 from mlflow_adk_eval.config.spec import Settings
-from mlflow_adk_eval.errors import JudgeError, did_you_mean
+from mlflow_adk_eval.errors import JudgeError, UsageError, did_you_mean
 from mlflow_adk_eval.evalset.models import Json, canonical_json
 from mlflow_adk_eval.judge.hosts import LOCAL, endpoint_named_by, host_of
 from mlflow_adk_eval.judge.protocol import (
@@ -89,7 +89,8 @@ class LiteLlmJudge(ResolvedJudge):
 
         Raises:
             UsageError: if LiteLLM is not installed.
-            JudgeError: if it does not know the provider, or misses its key.
+            UsageError: if it does not know the provider.
+            JudgeError: if its key is missing.
         """
         with defaults(_AT_IMPORT), require_extra("litellm", "a judge named provider/model"):
             import litellm  # noqa: PLC0415 - an extra, and slow to load
@@ -101,7 +102,7 @@ class LiteLlmJudge(ResolvedJudge):
         known = [str(getattr(one, "value", one)) for one in self._litellm.provider_list]
         if provider not in known:
             hint = did_you_mean(provider, known)
-            raise JudgeError(
+            raise UsageError(
                 f"{model!r}: LiteLLM knows no provider {provider!r}; wanted provider/model, such as openai/gpt-4o. {hint}".rstrip()
             )
         name = provider.upper().removesuffix("_CHAT")

@@ -17,7 +17,7 @@ from typing import Any, cast
 import anyio
 import anyio.to_thread
 
-from mlflow_adk_eval.errors import JudgeError, did_you_mean, foreign_code, shown
+from mlflow_adk_eval.errors import UsageError, did_you_mean, foreign_code, shown
 from mlflow_adk_eval.judge.hosts import GOOGLE_MODEL, PROVIDER_MODEL
 from mlflow_adk_eval.judge.protocol import Answer, Judge, NoAnswer, Refused, Request, ResolvedJudge
 from mlflow_adk_eval.judge.setup import JudgeOptions
@@ -36,7 +36,8 @@ def resolve_judge(judge: str | Judge | Callable[..., Any], options: JudgeOptions
         options: how requests are made.
 
     Raises:
-        JudgeError: if nobody goes by that name, or what it takes to ask is missing.
+        UsageError: if nobody goes by that name.
+        JudgeError: if what it takes to ask is missing.
     """
     if isinstance(judge, str):
         if GOOGLE_MODEL.fullmatch(judge):
@@ -47,7 +48,7 @@ def resolve_judge(judge: str | Judge | Callable[..., Any], options: JudgeOptions
             from mlflow_adk_eval.judge.providers.litellm import LiteLlmJudge  # noqa: PLC0415 - loads LiteLLM, an extra
 
             return LiteLlmJudge(judge)
-        raise JudgeError(f"{judge!r} is no judge model; wanted {_UNDERSTOOD}. {did_you_mean(judge, _FAMILIAR)}".rstrip())
+        raise UsageError(f"{judge!r} is no judge model; wanted {_UNDERSTOOD}. {did_you_mean(judge, _FAMILIAR)}".rstrip())
     if isinstance(judge, ResolvedJudge):
         return judge
     missing = [name for name in ("model", "address", "ask", "aclose") if not hasattr(judge, name)]
@@ -56,7 +57,7 @@ def resolve_judge(judge: str | Judge | Callable[..., Any], options: JudgeOptions
     if callable(judge) and not isinstance(judge, type):
         return CallableJudge(judge, threads=(options or JudgeOptions()).max_concurrency)
     lacks = f", since it has no {', '.join(missing)}" if missing and hasattr(judge, "ask") else ""
-    raise JudgeError(f"{shown(judge)} is no judge{lacks}; wanted {_UNDERSTOOD}")
+    raise UsageError(f"{shown(judge)} is no judge{lacks}; wanted {_UNDERSTOOD}")
 
 
 class GivenJudge(ResolvedJudge):

@@ -355,8 +355,15 @@ def test_rows_in_the_folder_of_a_yaml_agent_are_no_recording(project: Path) -> N
 def test_mistakes_are_named_with_what_was_looked_for(mistake: str, project: Path) -> None:
     files, source, message = MISTAKES[mistake]
     write(project, files)
-    with pytest.raises(AgentError, match=message):
+    with pytest.raises((AgentError, UsageError), match=message) as found:
         load_adk_agent(source)
+    assert found.value.exit_code == (3 if "could not be imported" in message or "cannot load" in message else 64)
+
+
+@pytest.mark.parametrize("source", ["home/__init__.py", Path("home/__init__.py")])
+def test_the_init_file_of_a_package_names_its_agent_as_adk_documents_it(project: Path, source: str | Path) -> None:
+    write(project, {"home/__init__.py": "from . import agent", "home/agent.py": AGENT})
+    assert finals(play(source, case_of("hi"))) == ["hello"]
 
 
 def test_a_folder_whose_name_another_module_has_is_refused(project: Path) -> None:

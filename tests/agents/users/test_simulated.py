@@ -211,9 +211,9 @@ def test_a_model_without_a_key_is_refused_before_the_agent_is_called(monkeypatch
 
 @pytest.mark.parametrize("name", ["gemini", "llama three"])
 def test_a_model_that_nobody_knows_is_refused_before_the_agent_is_called(name: str) -> None:
-    with pytest.raises(JudgeError, match=f"the simulated user: '{name}' is no judge model"):
+    with pytest.raises(UsageError, match=f"the simulated user: '{name}' is no judge model"):
         evaluated(None, agent=never, model=name)
-    with pytest.raises(JudgeError, match=f"the simulated user: '{name}' is no judge model"):
+    with pytest.raises(UsageError, match=f"the simulated user: '{name}' is no judge model"):
         evaluated(name, agent=never)
 
 
@@ -222,7 +222,7 @@ def test_an_object_that_is_no_judge_is_refused() -> None:
         async def ask(self, request: Any) -> Answer:
             raise AssertionError
 
-    with pytest.raises(JudgeError, match=r"the simulated user: .*no model, address, aclose"):
+    with pytest.raises(UsageError, match=r"the simulated user: .*no model, address, aclose"):
         evaluated(Half(), agent=never)
     with pytest.raises(UsageError, match="user_simulator=3"):
         evaluated(3, agent=never)

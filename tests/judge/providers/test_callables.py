@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.errors import JudgeError
+from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.judge.protocol import (
     Answer,
     NoAnswer,
@@ -176,16 +176,16 @@ class TestResolving:
 
     @pytest.mark.parametrize("name", ["", "gpt-4o", "gemini", "gemini-", "openai/", "/x", "claude sonnet", "gemini-2.5-flash\n"])
     def test_names_of_nobody(self, name: str) -> None:
-        with pytest.raises(JudgeError, match=r"is no judge model; wanted gemini-\.\.\. .*provider/model.*a callable"):
+        with pytest.raises(UsageError, match=r"is no judge model; wanted gemini-\.\.\. .*provider/model.*a callable"):
             resolve_judge(name, JudgeOptions())
 
     def test_slips_of_the_pen(self) -> None:
-        with pytest.raises(JudgeError, match=r"Did you mean 'gemini-2\.5-flash'"):
+        with pytest.raises(UsageError, match=r"Did you mean 'gemini-2\.5-flash'"):
             resolve_judge("gemni-2.5-flash", JudgeOptions())
 
     @pytest.mark.parametrize("thing", [7, ScriptedJudge, object()])
     def test_what_is_no_judge(self, thing: Any) -> None:
-        with pytest.raises(JudgeError, match="is no judge; wanted"):
+        with pytest.raises(UsageError, match="is no judge; wanted"):
             resolve_judge(thing, JudgeOptions())
 
     def test_half_a_judge(self) -> None:
@@ -196,7 +196,7 @@ class TestResolving:
                 return Answer(text="")
 
         half: Any = Half()
-        with pytest.raises(JudgeError, match="is no judge, since it has no address, aclose;"):
+        with pytest.raises(UsageError, match="is no judge, since it has no address, aclose;"):
             resolve_judge(half, JudgeOptions())
 
     def test_settings_are_checked_where_the_judge_can(self) -> None:

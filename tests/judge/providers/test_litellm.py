@@ -350,7 +350,7 @@ class TestSetUp:
             LiteLlmJudge(MODEL)
 
     def test_no_such_provider(self) -> None:
-        with pytest.raises(JudgeError, match=r"no provider 'opnai'.*Did you mean 'openai'"):
+        with pytest.raises(UsageError, match=r"no provider 'opnai'.*Did you mean 'openai'"):
             LiteLlmJudge("opnai/gpt-4o")
 
     def test_keys_that_may_be_elsewhere(self, monkeypatch: pytest.MonkeyPatch) -> None:
